@@ -8,5 +8,6 @@ from h2o_runtime.telemetry import decline_telemetry
 
 __all__ = ["Generator", "PrefillConfig", "Sampling", "Watch"]
 
-# The package's one effect on import: a program that imports onnxruntime itself, after this line, is covered too.
+# The package's one effect on import: a program that imports onnxruntime itself, after this line, is covered
+# too.
 decline_telemetry()

@@ -78,7 +78,7 @@ class TextModel:
     def __init__(
         self, generator: Generator, tokenizer: Tokenizer, template: ChatTemplate | BundleError
     ) -> None:
-        """template: the chat template, or why there is none, which is raised once a conversation comes."""
+        """template: the chat template, or the error to raise for a conversation."""
         self.generator = generator
         self.slots = (generator, *generator.others)
         self.tokenizer = tokenizer
@@ -130,8 +130,9 @@ class TextModel:
         return None if isinstance(self._template, BundleError) else self._template.texts.get("default")
 
     def text_prompt(self, text: str) -> Prompt:
-        """A text to be continued. Raises InputError when it is empty or not proper text, ContextOverflowError when
-        it is clearly longer than the context."""
+        """A text to continue. Raises InputError for empty or invalid text, ContextOverflowError if it is
+        clearly longer than the context.
+        """
         if not text:
             raise InputError("the prompt is empty: give at least one character")
         return Prompt(tuple(self.tokenizer.encode_within(text, self.generator.context)), text)
@@ -150,7 +151,7 @@ class TextModel:
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
             raise self._template
-        if len(messages) > self.generator.context:  # each has a token at least, wherever it ends
+        if len(messages) > self.generator.context:  # each has at least one token, wherever it ends
             raise ContextOverflowError(len(messages), self.generator.context, at_least=True)
         text = self._tool_use.render(messages, **options)
         chat = not options.get("continue_final_message")
@@ -159,9 +160,9 @@ class TextModel:
     def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
         """Answer: yields Prefilled, then deltas of text, then one Completion.
 
-        When `watch` cancels, the Completion says so and holds what there is; a prefill that was cancelled
-        yields nothing before it. Closing the iterator early is fine too. Raises ContextOverflowError,
-        UnknownTokenError, InputError, ConfigError and BackendError.
+        When `watch` cancels, the Completion says so and holds the text so far; a cancelled prefill yields
+        nothing before it. The iterator may be closed early. Raises ContextOverflowError, UnknownTokenError,
+        InputError, ConfigError and BackendError.
         """
         return alone(self.run(request, watch), self.generator.step)
 
@@ -172,9 +173,11 @@ class TextModel:
         generator: Generator | None = None,
         prompt_piece: int | None = None,
     ) -> Run[TextEvent]:
-        """As `complete`, for whoever drives several: pauses wherever others may run, and asks for every step.
+        """As `complete`, for a driver of several runs: pauses wherever others may run, and requests every
+        step.
 
-        generator: of `slots`, one that has no other run. prompt_piece: tokens after which it pauses, about
+        generator: one of `slots` without another run. prompt_piece: the approximate number of tokens between
+        pauses
         """
         generator = generator or self.generator
         answer = _Answer(self, request, generator)
@@ -206,7 +209,7 @@ class TextModel:
         watch: Watch | None,
         prompt_piece: int | None,
     ) -> Run[GenerationEvent]:
-        room = generator.context - len(request.prompt.ids) + 1  # the last token needs no place
+        room = generator.context - len(request.prompt.ids) + 1  # the last token needs no cache row
         return generator.run(
             request.prompt.ids,
             max(room, 0) if request.max_tokens is None else request.max_tokens,
@@ -224,10 +227,10 @@ class TextModel:
         return tuple(self.tokenizer.encode_within(text, self.generator.context, add_special_tokens=False))
 
     def _continued(self, text: str) -> tuple[int, ...]:
-        """Ids of `text` that begin with those of an answer given here; empty when it does not go on from one.
+        """Ids of `text` that begin with those of an earlier answer; empty if it does not continue one.
 
-        Only where the rest begins with a special token: there every tokenizer cuts, so that both sides may
-        be encoded apart.
+        Only if the rest begins with a special token: every tokenizer cuts there, so both sides can be encoded
+        separately.
         """
         for characters, ids in self._transcripts.beginnings(text):
             rest = self._encoded(text[characters:])
@@ -236,7 +239,7 @@ class TextModel:
         return ()
 
     def _remember(self, prompt: Prompt, completion: Completion, session: Session) -> None:
-        """Keep the tokens of a chat's answer for `_continued`, if they are exactly its text."""
+        """Store the tokens of a chat's answer for `_continued`, if they decode to exactly its text."""
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
             answer = np.array([sampled.token for sampled in completion.tokens], np.int64)
             ids = np.array(prompt.ids, np.int64)
@@ -256,20 +259,20 @@ class _Answer:
         self.ended = False
         self._generator = generator
         self._prefill = request.prefill or generator.bundle.manifest.prefill
-        # A chat's answer begins a text; any other goes on from the prompt's last character.
+        # A chat's answer begins a text; any other continues the prompt's last character.
         prefix = () if request.prompt.chat else request.prompt.ids
         self._stream = TextStream(model.tokenizer, prefix)
         self._stops = StopStrings(request.stop)
         self._texts: list[str] = []
         self._tokens: list[SampledToken] = []
-        self._given = 0  # tokens that went out with a delta
+        self._given = 0  # tokens already sent with a delta
         self._prompt_n = self._cache_n = 0
         self._seen: Seen | None = None
         self._prompt_seconds = self._predicted_seconds = 0.0
         self._since = time.perf_counter()
 
     def took(self, event: GenerationEvent) -> Iterator[TextEvent]:
-        """An event has come, and this is what its reader learns of it."""
+        """Process an event → what the reader receives."""
         seconds = time.perf_counter() - self._since
         if isinstance(event, Prefilled):
             self._cache_n = event.reused_tokens
@@ -288,7 +291,7 @@ class _Answer:
         self._since = time.perf_counter()  # the reader's own time does not count
 
     def rest(self) -> Iterator[TextDelta]:
-        """What was held back, as no more tokens come."""
+        """The text held back, once no more tokens come."""
         yield from self._delta(self._stops.push(self._stream.finish()) + self._stops.finish())
 
     def completion(self) -> Completion:
@@ -323,7 +326,7 @@ class _Answer:
 
 
 def _resolved(request: Request, model: TextModel) -> Sampling:
-    """The request's sampling with a seed that can be told, and end tokens banned where they do not count."""
+    """The request's sampling with a reportable seed, and with end tokens banned where they do not count."""
     sampling = request.sampling
     if sampling.seed is None:
         sampling = replace(sampling, seed=secrets.randbits(32))
@@ -334,10 +337,10 @@ def _resolved(request: Request, model: TextModel) -> Sampling:
 
 
 def _turn_ends(template: ChatTemplate | BundleError, tokenizer: Tokenizer) -> frozenset[int]:
-    """Special tokens that the chat template puts right after an assistant's words.
+    """Special tokens that the chat template puts right after an assistant's message.
 
-    A checkpoint that names only <|end_of_text|> as its EOS still ends its turns with <|eot_id|>; the template
-    is where that is written down.
+    A checkpoint whose only EOS is <|end_of_text|> may still end its turns with <|eot_id|>; only the template
+    shows it.
     """
     if isinstance(template, BundleError):
         return frozenset()
@@ -345,7 +348,7 @@ def _turn_ends(template: ChatTemplate | BundleError, tokenizer: Tokenizer) -> fr
     messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": words}]
     try:
         text = template.render(messages, add_generation_prompt=False)
-    except InputError:  # a template with needs of its own; then the checkpoint's EOS has to do
+    except InputError:  # a template with other requirements; use the checkpoint's EOS alone
         return frozenset()
     after = tokenizer.encode(text.partition(words)[2].lstrip(), add_special_tokens=False)[:1]
     return tokenizer.special_ids.intersection(after)

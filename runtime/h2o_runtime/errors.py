@@ -1,8 +1,8 @@
 """Every error that a user of the toolchain can cause or meet.
 
 All derive from `H2OError`, so a command catches one class, prints its message and exits with 1. A message is
-one sentence, or two: what was wrong and where, then what to do. Bugs of our own (a broken invariant) are not
-here: they stay `AssertionError` or whatever Python raises, and keep their traceback.
+one sentence, or two: what was wrong and where, then what to do. Our own bugs (a broken invariant) are not
+here: they stay `AssertionError` or other Python errors, with a traceback.
 
 This module imports nothing, so that the export side, the commands and the tests can import it anywhere.
 """
@@ -39,10 +39,9 @@ class BundleError(H2OError):
 class ConfigError(H2OError, ValueError):
     """A value of a configuration (`PrefillConfig`, `Sampling`, a load option) is out of its range.
 
-    `field` is the name of the offending field where there is one, else the empty string. The message begins
-    with that name and says which values are accepted. It is a `ValueError` too, so that a caller who knows
-    nothing of this package catches it where a bad argument is expected, and pydantic reports it as a failed
-    validation of the field.
+    `field` is the name of the offending field, or the empty string. The message begins with that name and
+    says which values are accepted. It is also a `ValueError`, so that other code handles it as a bad
+    argument, and pydantic reports it as a failed validation.
     """
 
     def __init__(self, message: str, *, field: str = "") -> None:
@@ -54,8 +53,8 @@ class ContextOverflowError(H2OError):
     """The prompt, or the prompt with its answer, does not fit the context the model was loaded with.
 
     `n_prompt_tokens` is the number of tokens that were asked for and `n_ctx` the number that fit; a server
-    puts both into its answer. With `at_least` nobody counted to the end. `field` is the request's part that holds
-    the prompt, or the empty string.
+    reports both. With `at_least` the count is a lower bound. `field` is the request's field with the prompt,
+    or the empty string.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class OutputError(H2OError):
 
 
 class ServerError(H2OError):
-    """The server cannot start, as its port is taken."""
+    """The server cannot start, for example because its port is taken."""
 
 
 class CheckpointError(H2OError):

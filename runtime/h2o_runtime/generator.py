@@ -69,9 +69,10 @@ class Generator:
         slots: int = 1,
         beside: Generator | None = None,
     ) -> None:
-        """slots: how many there will be, with `others`. beside: of whom this is one, with whose pool it works.
+        """slots: how many there will be, including `others`. beside: the generator whose pool this one
+        shares.
 
-        Raises ConfigError for a cache that forgets beside a pool.
+        Raises ConfigError for a cache that evicts together with a pool.
         """
         self.loaded = loaded
         self.pool: SessionPool = beside.pool if beside else SessionPool() if pool is None else pool
@@ -118,7 +119,7 @@ class Generator:
         return generator
 
     def close(self) -> None:
-        """Write the pool's sessions to its folder; the weights go too if `load` loaded them."""
+        """Write the pool's sessions to its folder; also free the weights if `load` loaded them."""
         self.pool.close(self.session, *(one.session for one in self.others))
         if self._owns_weights:
             self.loaded.close()
@@ -150,14 +151,14 @@ class Generator:
         return self.spec.context
 
     def keeps(self, ids: Sequence[int] | IntArray, config: PrefillConfig | None = None) -> int:
-        """How many tokens of a prompt the live session would spare it. Raises as `prefill`."""
+        """The number of prompt tokens that the live session already holds. Raises as `prefill`."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         config = config or self.bundle.manifest.prefill
         if self._answered(tokens, config):
             return len(tokens)
         return plan_reuse(self.session.known, self.session.origin, tokens, config).length
 
-    # The three calls of design: prefill, decode, logprobs
+    # The three main calls: prefill, decode, logprobs
 
     def prefill(
         self,
@@ -183,7 +184,9 @@ class Generator:
         reuse: bool,
         prompt_piece: int | None,
     ) -> Iterator[PromptPieceRead | Float32]:
-        """As `prefill`, in pieces of about `prompt_piece` tokens where the policy allows; the logits come last."""
+        """As `prefill`, in pieces of about `prompt_piece` tokens if the policy allows; yields the logits
+        last.
+        """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.spec.layers, config.algorithm, self.spec.device)
@@ -221,18 +224,20 @@ class Generator:
         return session.keep_logits(logits)
 
     def step(self, tokens: Sequence[int]) -> Float32:
-        """A step with rows of these tokens → logits [rows, vocab]. The session's tokens are left to the caller."""
+        """A step with rows of these tokens → logits [rows, vocab]. The caller updates the session's
+        tokens.
+        """
         forward = self.loaded.forward
         if len(tokens) == 1:
             return forward.decode(tokens[0], self.session)[None]
         return next(decode_together(forward, [(self.session, tokens)]))
 
     def decode_given(self, ids: ArrayLike, watch: Watch | None = None) -> Iterator[tuple[Span, Float32]]:
-        """As `decode` of one token after the other where all are known: many at once, and up to rounding the same.
+        """As `decode` of known tokens one after the other, many at once; equal up to rounding.
 
-        Each attends to everything before it, whatever the decode policy looks at. Yields rows of `ids` [N] and the
-        logits after them, float32 [len(rows), vocab], which are valid until the next are asked for. Raises as
-        `decode`, and Cancelled, after which the cache holds what it held before.
+        Each token attends to everything before it, whatever the decode policy. Yields rows of `ids` [N] and
+        the logits after them, float32 [len(rows), vocab], valid until the next are requested. Raises as
+        `decode`, and Cancelled, after which the cache is as before.
         """
         session, watch = self.session, watch or Watch()
         if not session.length:
@@ -250,7 +255,7 @@ class Generator:
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         out: Float32 = np.empty(len(tokens) - 1, np.float32)
         for rows, logits in self.each_logits(tokens, config, watch):
-            known = tokens[rows.start + 1 : rows.stop + 1]  # nobody knows what follows the last
+            known = tokens[rows.start + 1 : rows.stop + 1]  # the token after the last one is unknown
             wide = logits[: len(known)].astype(np.float64)  # [rows, V]
             wide -= wide.max(axis=1, keepdims=True)
             chosen = wide[np.arange(len(known)), known]
@@ -260,10 +265,9 @@ class Generator:
     def each_logits(
         self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Span, Float32]]:
-        """Logits after every token of a prompt that starts from an empty cache, as many rows at once as fit.
+        """Logits after every token of a prompt from an empty cache, as many rows at once as fit.
 
-        Yields rows and float32 [len(rows), vocab], which are valid until the next are asked for. Raises as
-        `prefill`.
+        Yields rows and float32 [len(rows), vocab], valid until the next are requested. Raises as `prefill`.
         """
         config, watch = config or self.bundle.manifest.prefill, watch or Watch()
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
@@ -319,9 +323,10 @@ class Generator:
         speculate: Speculation | None = None,
         prompt_piece: int | None = None,
     ) -> Run[GenerationEvent]:
-        """As `generate`, for whoever drives several: pauses wherever others may run, and asks for every step.
+        """As `generate`, for a driver of several runs: pauses wherever others may run, and requests every
+        step.
 
-        prompt_piece: tokens of the prompt after which it pauses, about; None reads it at once
+        prompt_piece: the approximate number of prompt tokens between pauses; None reads the prompt at once
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -369,21 +374,20 @@ class Generator:
         return steps
 
     def speculation(self, asked: Speculation | None = None) -> tuple[Speculation, str | None]:
-        """How an answer is read ahead if it is `asked`, by default as the model was loaded; and why it is not where
-        that is not possible."""
+        """The drafter of an answer (if `asked`; by default as the model was loaded), or why there is none."""
         chosen = asked or self.spec.speculate
         reason = None if chosen == "off" else self.loaded.forward.one_row_because(self.session)
         return ("off" if reason else chosen), reason
 
     def report(self) -> PrefillReport:
-        """Which keys the policy kept of the last prompt's past."""
+        """The keys of the last prompt's past that the policy kept."""
         session, some = self.session, self.model.under_policies.layers > 0
         if session.origin.config is None or session.state_config is None or not some:
             return PrefillReport.empty()
         return session.state_config.algorithm.report(session.prefill_state, session.origin)
 
     def seen(self) -> Seen | None:
-        """What the last prompt's rows saw of their attention, where the policy compared it with full attention."""
+        """The share of attention that the last prompt's rows saw, if the policy measured it."""
         session = self.session
         if session.origin.config is None or session.state_config is None:
             return None
@@ -396,12 +400,12 @@ class Generator:
     def boundary_memory(self) -> Int32:
         """Memory sets at every chunk boundary of a prompt run from an empty cache, [layers, boundaries, Hs, M].
 
-        Boundary b lies after chunk b; only those that the last such prompt went past hold anything.
+        Boundary b comes after chunk b; only boundaries that the last such prompt passed have content.
         """
         return self.report().boundaries.swapaxes(0, 1)
 
     def forgets(self, tokens: int) -> int:
-        """How many of so many tokens the cache forgets on purpose."""
+        """The number of these tokens that the cache evicts."""
         return self.spec.forgets(tokens)
 
     def reset(self) -> None:
@@ -419,12 +423,12 @@ class Generator:
 
     @property
     def layer_report(self) -> dict[str, Any]:
-        """How layers read the last prompt, by options of their kinds; None where the model has no such layers."""
+        """How layers read the last prompt, by option of their kinds; None if the model has no such layers."""
         return self.loaded.forward.layers.report()
 
     @property
     def timer(self) -> PrefillTimer:
-        """Where the time of the last prefill went. May wait for the device."""
+        """How the time of the last prefill divides into phases. May wait for the device."""
         return self._read_timer()
 
     @property
@@ -433,8 +437,9 @@ class Generator:
         return self.session.length
 
     def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
-        """Whether the session holds exactly this prompt, with its logits at hand. What was generated sparsely is no
-        answer where all is to be exact."""
+        """Whether the session holds exactly this prompt with its logits. After sparsely computed tokens, an
+        exact request does not accept them.
+        """
         session = self.session
         exact = session.origin.exact_rows(session.length) == session.length
         return (

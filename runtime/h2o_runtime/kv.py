@@ -1,4 +1,4 @@
-"""What attention kernels read of one layer's cache."""
+"""The part of a layer's cache that attention kernels read."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class KV:
 
     @property
     def latent(self) -> bool:
-        """Whether values are a part of the keys."""
+        """Whether values are stored in keys."""
         return self.v is self.k
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that rows are stored in, by name."""
+        """All tensors that store rows, by name."""
         names = ("k", "v", "k_scales", "v_scales")
         tensors = dict(zip(names, (self.k, self.v, *(self.scales or ())), strict=False))
         return {
@@ -49,14 +49,14 @@ class KV:
         }
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where rows of the sequence lie, on the host."""
+        """The places of the sequence's rows, on the host."""
         if self.pages is None:
             return rows
         first: NDArray[np.int64] = self.pages[rows // self.page_rows].astype(np.int64) * self.page_rows
         return first + rows % self.page_rows
 
     def stored_rows(self, rows: int) -> dict[str, Tensor]:
-        """The first rows as they are stored, by name; copies of those that lie on pages, which the host has."""
+        """The first rows as they are stored, by name; copies if they are on pages, in host memory."""
         if self.pages is None:
             return {name: tensor[:rows] for name, tensor in self.tensors.items()}
         at = self.places(np.arange(rows))

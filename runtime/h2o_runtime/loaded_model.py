@@ -1,4 +1,4 @@
-"""A bundle whose weights are loaded: what its sessions share."""
+"""A bundle with loaded weights: what its sessions share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_CONTEXT = 8192
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Weights, who executes them, and the buffers between: one call at a time, of any of its sessions.
+    """Weights, their backend, and the buffers between: one call at a time, for any of its sessions.
 
     spec  how its sessions are made
     """
@@ -42,7 +42,7 @@ class LoadedModel:
 
     @classmethod
     def of(cls, spec: SessionSpec, backend: Backend) -> LoadedModel:
-        """Of a backend that is active. Raises ConfigError for what does not go together."""
+        """With an active backend. Raises ConfigError for incompatible parts."""
         check_layers(spec.layers, spec.cache, spec.decoding)
         device, manifest = spec.device, spec.bundle.manifest
         buffers = Activations(spec.model, spec.context, device)
@@ -72,11 +72,11 @@ class LoadedModel:
         return cls.of(spec, backend)
 
     def warm_up(self, session: Session) -> None:
-        """Do what a first prompt and a first step would pay for. The session must be empty."""
+        """Do the one-time work of a first prompt and a first step. The session must be empty."""
         self.forward.warm_up(self.spec.bundle.manifest.prefill.algorithm.batch_size, session)
 
     def close(self) -> None:
-        """Give back memory; no session is of use afterwards."""
+        """Free memory; no session can be used afterwards."""
         self.spec.device.synchronize()
         self.forward.release()
         self.backend.deactivate()
@@ -84,7 +84,7 @@ class LoadedModel:
 
 
 def _context(model: ModelSpec, chosen: int | None) -> int:
-    """Raises ConfigError for a number of tokens that no cache could hold."""
+    """Raises ConfigError for a context that no cache could hold."""
     context = min(model.max_position_embeddings, DEFAULT_CONTEXT) if chosen is None else chosen
     if not 1 <= context <= MAX_CONTEXT:
         raise ConfigError(

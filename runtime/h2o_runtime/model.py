@@ -1,4 +1,4 @@
-"""The shape of a model, as everything at run time needs it."""
+"""The shape of a model, as the runtime needs it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class WeightSpec(BaseModel):
 
     @property
     def quantized(self) -> bool:
-        """Whether layers are integers."""
+        """Whether layers have integer weights."""
         return self.block_size is not None
 
     @property
@@ -134,7 +134,9 @@ class ExpertsSpec(BaseModel):
 
 
 def rotation_names(table: int) -> tuple[str, str]:
-    """What dense graphs call the cosines and sines of a table of angles: the first one makes all tables."""
+    """The dense graphs' names for the cosines and sines of a table of angles; the first graph makes all
+    tables.
+    """
     number = f"_{table}" if table else ""
     return f"cos{number}", f"sin{number}"
 
@@ -173,7 +175,7 @@ class LayerSpec(BaseModel):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Layers without a window or a rotation of their own stay readable to versions that know of none."""
+        """Manifests of layers without a window or rotation of their own stay readable to earlier versions."""
         written: dict[str, Any] = write(self)
         for field in ("window", "rotation"):
             if not written[field]:
@@ -185,7 +187,7 @@ class LayerSpec(BaseModel):
         return CacheRow(self.kv_heads, self.head_size, self.shared)
 
     def attention(self, dtype: str) -> AttentionShape:
-        """What an attention provider is made for that reads the cache."""
+        """What an attention provider for this layer needs to know."""
         return AttentionShape(
             self.query_heads,
             self.kv_heads,
@@ -220,7 +222,7 @@ class ModelSpec(BaseModel):
     tied: bool
     scale: float = Field(gt=0)
     dtype: Literal["float32", "float16"]
-    weights: WeightSpec | None = None  # None in bundles from before there was a choice
+    weights: WeightSpec | None = None  # None in bundles of versions without this choice
     latent: LatentSpec | None = None
     experts: ExpertsSpec | None = None
     layer_specs: tuple[LayerSpec, ...] = ()
@@ -233,7 +235,7 @@ class ModelSpec(BaseModel):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Bundles whose layers are alike stay readable to versions that know of no others."""
+        """Manifests of models with equal layers stay readable to earlier versions."""
         written: dict[str, Any] = write(self)
         if not self.layer_specs:
             written.pop("layer_specs", None)
@@ -244,7 +246,7 @@ class ModelSpec(BaseModel):
 
     @property
     def each_layer(self) -> tuple[LayerSpec, ...]:
-        """Of every layer in turn."""
+        """Of every layer, in order."""
         return self.layer_specs or (self._any_layer,) * self.layers
 
     @property
@@ -271,17 +273,19 @@ class ModelSpec(BaseModel):
 
     @property
     def weight_bytes(self) -> int:
-        """All weights on disk, each once."""
+        """All weights on disk, each counted once."""
         return self.weights.total if self.weights else self.parameters * np.dtype(self.dtype).itemsize
 
     @property
     def token_bytes(self) -> int:
-        """What the cache holds of a token in all layers, in the model's dtype."""
+        """Bytes of a token in the cache, in all layers, in the model's dtype."""
         return sum(spec.row.elements for spec in self.each_layer) * np.dtype(self.dtype).itemsize
 
     @property
     def under_policies(self) -> ModelSpec:
-        """The layers that prefill and decode policies are for, as a model: those without a window. Maybe none."""
+        """The model of the layers that prefill and decode policies handle: those without a window. There may
+        be none.
+        """
         specs = tuple(spec for spec in self.each_layer if not spec.window)
         if len(specs) == self.layers:
             return self
@@ -291,34 +295,38 @@ class ModelSpec(BaseModel):
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """How wide windows are, each once."""
+        """The different window widths."""
         return tuple(sorted({spec.window for spec in self.each_layer} - {0}))
 
     @property
     def policy_layers(self) -> tuple[int, ...]:
-        """Of every layer: how many of `under_policies` come before it, which is its own number there."""
+        """For every layer: how many layers of `under_policies` come before it, which is its own number
+        there.
+        """
         return tuple(accumulate((not spec.window for spec in self.each_layer[:-1]), initial=0))
 
     @property
     def attention(self) -> AttentionShape:
-        """What the attention provider of the first layer is made for."""
+        """The shape for the first layer's attention provider."""
         return self.layer(0).attention(self.dtype)
 
     @property
     def one_row(self) -> bool:
-        """Whether the caches of all layers keep the same of a token, and queries have as many heads in all."""
+        """Whether all layers cache the same row sizes, with the same number of query heads."""
         return len({(spec.row, spec.query_heads) for spec in self.each_layer}) <= 1
 
     @property
     def rotary_sizes(self) -> tuple[int, ...]:
-        """Of each table of angles: elements of a head that it rotates, in the layers where most are."""
+        """For each table of angles: the rotated elements of a head, in the layers with the most."""
         sizes = [0] * (1 + max(spec.rotation for spec in self.each_layer))
         for spec in self.each_layer:
             sizes[spec.rotation] = max(sizes[spec.rotation], spec.rotary_size)
         return tuple(sizes)
 
     def score_heads(self, kind: Literal["kv", "query"]) -> int:
-        """Hs: how many heads have a score and a list of their own. Raises ConfigError where layers differ in it."""
+        """Hs: the number of heads with their own scores and list. Raises ConfigError if layers differ in
+        it.
+        """
         counts = {spec.kv_heads if kind == "kv" else spec.query_heads for spec in self.each_layer}
         if len(counts) > 1:
             raise ConfigError(

@@ -1,11 +1,13 @@
-"""Names of what executes a bundle: for `Generator.load`, flags and manifests. "auto" leaves the choice open."""
+"""Names of backends and other choices, for `Generator.load`, flags and manifests. "auto" leaves the choice
+open.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]  # whose engines h2o-build builds
-Int4Products: TypeAlias = Literal["tensorrt", "plugin"]  # who multiplies with weights of 4 bits in engines
+TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]  # those that need engines from h2o-build
+Int4Products: TypeAlias = Literal["tensorrt", "plugin"]  # what multiplies 4-bit weights in engines
 BackendName: TypeAlias = Literal["onnxruntime", TargetName]
 
 ProviderName: TypeAlias = Literal["native", "functions"]
@@ -18,8 +20,8 @@ DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 DenseForm: TypeAlias = Literal["exact", "native", "blocks"]
 DenseChoice: TypeAlias = Literal["auto", DenseForm]
 
-# Of the factors of prefill attention's products. "auto" is bfloat16 for bundles of integer weights where the
-# processor multiplies such numbers, else float32.
+# Precision of the factors of prefill attention's products. "auto" is bfloat16 for bundles of integer weights
+# if the processor has bfloat16 products, otherwise float32.
 AttentionPrecision: TypeAlias = Literal["float32", "bfloat16"]
 PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 

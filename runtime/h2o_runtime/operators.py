@@ -1,8 +1,8 @@
-"""The operators of ONNX domain `h2o`, version 1: names, tensors, shapes and attributes, once.
+"""The table of the operators of ONNX domain `h2o`, version 1: names, tensors, shapes and attributes.
 
-Everything else that names an operator's tensors is made from this table. While kernels, Python modules and TensorRT
-plugins are built, `plugins/kernels/generate.py` writes their C++ header; the attention providers read the table
-itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have everywhere:
+All other code that names an operator's tensors comes from this table. When kernels, Python modules and
+TensorRT plugins are built, `plugins/kernels/generate.py` writes their C++ header; the attention providers
+read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have everywhere:
 
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads,
     Hs score heads: Hkv or Hq, or in some operators a number that divides Hkv,
@@ -25,7 +25,7 @@ from typing import Literal
 
 DOMAIN, VERSION = "h2o", 1
 
-KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors that are a part of a `KV`
+KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors of a `KV`
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class TensorArgument:
 class Attribute:
     """`least` is an integer's lower bound; without one it is a float, above 0.
 
-    `gives` is the size that the attribute is, or is a part of, where no input shows that size. `tiles` is the size
-    that counts the tiles of n tokens, of which the attribute is the length. `of_model`: where the attribute is
-    absent, it is what `AttentionShape` says under its name. `default` is what a node of a graph means that leaves
-    it out; None: all nodes have it.
+    `gives` is the size that the attribute is, or is a summand of, if no input shows that size. `tiles` is the
+    size that counts the tiles of n tokens; the attribute is their length. `of_model`: an absent attribute is
+    the `AttentionShape` field of that name. `default` is the value if a graph's node omits it; None: all
+    nodes have it.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """`plugin`: exported graphs hold it, so that TensorRT has a plugin for it."""
+    """`plugin`: exported graphs contain it, so TensorRT has a plugin for it."""
 
     name: str
     inputs: tuple[TensorArgument, ...]
@@ -128,7 +128,8 @@ def _state(suffix: str) -> tuple[TensorArgument, ...]:
     return _model(f"o_{suffix}", "n Hq dv"), _float(f"m_{suffix}", "n Hq"), _float(f"l_{suffix}", "n Hq")
 
 
-# What a pass over a memory is fused into. Where `o` is `o_intra`, m_intra and l_intra become the fused ones.
+# The state that a memory set's pass is fused with. If `o` is `o_intra`, m_intra and l_intra become the fused
+# ones.
 _INTRA = (_state("intra")[0], *(replace(each, updated=True) for each in _state("intra")[1:]))
 _FUSED = replace(_O, in_place="o_intra")
 
@@ -247,7 +248,7 @@ VERTICAL_SLASH_ATTENTION = Operator(
     "VerticalSlashAttention", inputs=(_Q, *_CACHES, *_LINES, _LENGTH), outputs=(_O,), attributes=(_SCALE,)
 )
 
-OPERATORS = (  # one that another one's body calls comes before it
+OPERATORS = (  # an operator that another body calls comes before it
     CHUNKED_INTRA_ATTENTION,
     MEMORY_GATHER,
     MEMORY_ATTENTION,
@@ -266,21 +267,21 @@ OPERATORS = (  # one that another one's body calls comes before it
     VERTICAL_SLASH_ATTENTION,
 )
 
-# Operators that only the runtime calls: no graph holds one, and none has a body. What a provider without a kernel
-# does instead stands in `attention/host_operators.py`.
-TILED_MEMORY_ATTENTION = Operator(  # MemoryFusedAttention of tiles of rows, each with a memory of its own
+# Operators that only the runtime calls: no graph contains one, and none has a body.
+# `attention/host_operators.py` executes them for providers without a kernel.
+TILED_MEMORY_ATTENTION = Operator(  # MemoryFusedAttention of tiles of rows, each with its own memory set
     "TiledMemoryAttention",
     inputs=(_Q, *_CACHES, _int32("memory", "t Hs M"), *_INTRA),
     outputs=(_FUSED,),
     attributes=(_SCALE, _TILE),
 )
-CACHED_CANDIDATE_SCORE = Operator(  # CandidateScore whose memory is rows of the cache
+CACHED_CANDIDATE_SCORE = Operator(  # CandidateScore whose memory set is read from the cache
     "CachedCandidateScore",
     inputs=(*CANDIDATE_SCORE.inputs[:2], _CACHES[0], _MEMORY),
     outputs=CANDIDATE_SCORE.outputs,
     attributes=(_SCALE,),
 )
-MEMORY_STEP = Operator(  # the end of a chunk: ScatterScores of values, where there are any; then MemorySelect
+MEMORY_STEP = Operator(  # the end of a chunk: ScatterScores of values, if there are any, then MemorySelect
     "MemoryStep",
     inputs=(
         replace(MEMORY_SELECT.inputs[0], updated=True),
@@ -296,25 +297,21 @@ MEMORY_STEP = Operator(  # the end of a chunk: ScatterScores of values, where th
     attributes=(Attribute("add", 0), Attribute("start", 0), Attribute("stop", 0), *MEMORY_SELECT.attributes),
     kernels=("cuda",),
 )
-SCATTER_SCORES = (
-    Operator(  # score at rows `memory` becomes values, or grows by them; a head's rows are distinct
-        "ScatterScores",
-        inputs=(replace(MEMORY_SELECT.inputs[0], updated=True), _MEMORY, _float("values", "Hs M")),
-        attributes=(Attribute("add", 0),),
-        kernels=("cuda",),
-    )
+SCATTER_SCORES = Operator(  # score at rows `memory` becomes or grows by values; a head's rows are distinct
+    "ScatterScores",
+    inputs=(replace(MEMORY_SELECT.inputs[0], updated=True), _MEMORY, _float("values", "Hs M")),
+    attributes=(Attribute("add", 0),),
+    kernels=("cuda",),
 )
-CACHE_APPEND = (
-    Operator(  # rows from `first` on become k and v; one row where `at` is given, read where it lies
-        "CacheAppend",
-        inputs=(
-            _model("k", "n Hkv d"),
-            replace(_model("v", "n Hkv dv"), optional=True),  # absent where values are a part of the keys
-            *_NEW_CACHES,
-            replace(_int64("at", ""), optional=True),
-        ),
-        attributes=(Attribute("first", 0),),
-    )
+CACHE_APPEND = Operator(  # rows from `first` on become k and v; with `at`, one row at that position
+    "CacheAppend",
+    inputs=(
+        _model("k", "n Hkv d"),
+        replace(_model("v", "n Hkv dv"), optional=True),  # absent if values are stored in keys
+        *_NEW_CACHES,
+        replace(_int64("at", ""), optional=True),
+    ),
+    attributes=(Attribute("first", 0),),
 )
 STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAttention of it
     "StepAttention",
@@ -346,8 +343,8 @@ RUNTIME_OPERATORS = (
     SCORED_ATTENTION,
 )
 
-# Of dense graphs, where h2o-build puts them for engines whose plugins execute them. A bundle's own graphs have
-# standard operators in their place, which every backend knows, so neither providers nor CPU kernels have these.
+# For dense graphs: h2o-build inserts them into engines whose plugins execute them. A bundle's graphs have
+# standard operators instead, which every backend supports, so providers and CPU kernels do not have these.
 BLOCK_PRODUCT = Operator(
     "BlockProduct",
     inputs=(_model("x", "n K"), _int32("weights", "Kb N 4"), _model("scales", "Kb N")),

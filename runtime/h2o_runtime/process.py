@@ -1,4 +1,4 @@
-"""This process: its memory and cores, as the operating system sees them, and its end."""
+"""This process's memory and cores, as the operating system sees them, and its end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from h2o_runtime.errors import ConfigError
 
-THREADS_A_CORE = 4  # more only wait for each other, and every graph of a model has so many of its own
+THREADS_A_CORE = 4  # more threads only wait for each other, and each of a model's many sessions has its own
 
 _STATUS = Path("/proc/self/status")
 _MEMORY = Path("/proc/meminfo")
 
 
 def peak_bytes() -> int:
-    """The most that this process ever had resident, with the pages of mapped files."""
+    """Peak resident memory of this process, including pages of mapped files."""
     found = _status("VmHWM")
     if found is not None:
         return found
@@ -31,20 +31,20 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """What it has resident now; where the system does not tell, the most so far."""
+    """Current resident memory; the peak if the system does not report it."""
     return _status("VmRSS") or peak_bytes()
 
 
 def available_bytes() -> int | None:
-    """What the system could still give without swapping; None where it does not tell."""
+    """Memory that the system could give without swapping; None if it does not report it."""
     return _field(_MEMORY, "MemAvailable")
 
 
 def give_back_memory() -> None:
-    """Let the system have what the C library keeps of freed memory; on a small device others need it.
+    """Return the C library's freed memory to the system; on a small device other processes need it.
 
-    Without this one long request, freed in pieces, leaves the process larger for the rest of its life. Takes
-    a millisecond or so.
+    Otherwise a long request, freed in small blocks, leaves the process larger for the rest of its life. Takes
+    about a millisecond.
     """
     with contextlib.suppress(OSError, AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
@@ -56,7 +56,7 @@ def default_threads() -> int:
 
 
 def check_threads(threads: int | None) -> None:
-    """Raises ConfigError for a number of threads that this machine's cores could never run."""
+    """Raises ConfigError for more threads than this machine could ever use."""
     if threads is None:
         return
     if threads < 1:
@@ -71,11 +71,10 @@ def check_threads(threads: int | None) -> None:
 
 
 def let_go_at_exit(owner: object) -> None:
-    """Have `owner` drop its attributes when the program ends with threads that are still running.
+    """Make `owner` drop its attributes if the program ends with running threads.
 
-    Python stops a daemon thread where it is: whatever its frames refer to is never freed, and native objects
-    among that are reported as leaked after the interpreter has gone. Without such threads nothing is done, and
-    Python's own order of things stands.
+    Python stops a daemon thread wherever it is. Objects in its frames are never freed, and native objects
+    among them are reported as leaked after the interpreter has ended. Without such threads nothing is done.
     """
     end = functools.partial(_let_go, weakref.ref(owner))
     atexit.register(end)

@@ -1,11 +1,11 @@
-"""Which rows run when: the host arithmetic of prefill, free of any device."""
+"""Which rows run when: the host arithmetic of prefill, independent of any device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BLOCK = 64  # rows that kernels of dense attention take together
+BLOCK = 64  # rows that kernels of dense attention compute together
 
 
 @dataclass(frozen=True)
@@ -20,27 +20,27 @@ class Span:
 
 
 def spans(n: int, size: int, start: int = 0) -> Iterator[Span]:
-    """Cut rows start … n - 1 into pieces of `size`; the last may be shorter."""
+    """Split rows start … n - 1 into runs of `size`; the last may be shorter."""
     for begin in range(start, n, size):
         yield Span(begin, min(begin + size, n))
 
 
 def logical_batches(n: int, batch_size: int, chunk_size: int) -> Iterator[Span]:
-    """Spans of whole chunks, as many as fit the logical batch: each is one launch of Phase 1."""
+    """Spans of as many whole chunks as fit the logical batch: each is one launch of Phase 1."""
     return spans(n, batch_size // chunk_size * chunk_size)
 
 
 def rows_of_chunks(rows: int, chunk_size: int) -> int:
-    """Of as many whole chunks as `rows` rows hold, at least one."""
+    """As many whole chunks as fit into `rows` rows, at least one."""
     return max(rows // chunk_size, 1) * chunk_size
 
 
 def dense_cuts(n: int, batch_size: int, rows: int) -> list[int]:
-    """Where n rows, which are attended to in batches, may be cut into pieces of about `rows` rows.
+    """Where n rows, which attend in batches, may be cut into pieces of about `rows` rows.
 
-    Each row sees the same keys in any case. But kernels add them up block by block of rows, and in another order
-    where rows are few: so that numbers stay the same to the last bit, pieces begin with a block or a batch, and
-    only a batch that is itself so short is a piece of fewer rows.
+    Each row sees the same keys in any case. But kernels sum over blocks of rows, and in another order if rows
+    are few. To keep results equal to the last bit, pieces begin with a block or a batch, and a piece is
+    shorter only if its batch is.
     """
     if rows >= batch_size:
         size = rows // batch_size * batch_size
