@@ -1,4 +1,4 @@
-"""The subquadratic pattern: which keys a query sees, and the landmarks that this takes. Of prefill and of decode.
+"""The subquadratic pattern of prefill and decode: which keys a query sees, and the landmarks.
 
 A query at position i sees its window, the first tokens of the prompt, the tokens i - 2^k, and landmarks: means of
 the keys and of the values of complete blocks, the newest two and those 2^k blocks before. Tokens and landmarks
@@ -36,7 +36,7 @@ class Pattern:
     count_bias: bool
 
     def blocks(self, rows: int) -> int:
-        """Landmarks of so many rows, the last of which may be of fewer."""
+        """Landmarks of this many rows; the last may cover fewer."""
         return -(-rows // self.block) if self.block else 0
 
     def attend(
@@ -59,7 +59,7 @@ class Pattern:
         )
 
     def visible(self, n: int) -> np.ndarray[Any, Any]:
-        """How many tokens and landmarks each query of a prompt of n tokens sees, int64 [n]."""
+        """The number of tokens and landmarks that each query of a prompt of n tokens sees, int64 [n]."""
         i = np.arange(n)
         seen = np.minimum(i, self.window) + 1
         for token in range(min(self.global_tokens, n)):
@@ -93,7 +93,7 @@ def check_landmarks(landmarks: bool, block: int, field: str) -> None:
 
 
 class Landmarks:
-    """Means of blocks of keys and of values, of `layers` layers, and the rows that every query sees."""
+    """Means of blocks of keys and values for `layers` layers, and the rows that every query sees."""
 
     def __init__(
         self, pattern: Pattern, model: ModelSpec, layers: int, capacity: int, device: Device
@@ -108,7 +108,7 @@ class Landmarks:
         self._block = pattern.block
 
     def update(self, provider: AttentionProvider, layer: int, kv: KV, start: int | Tensor) -> None:
-        """Take up the rows from `start` on, all that `kv` has; those before are in."""
+        """Add the rows from `start` on, all that `kv` has; earlier rows are already included."""
         if self._block:
             provider.run(
                 LANDMARK_UPDATE,
@@ -121,6 +121,6 @@ class Landmarks:
 
     @staticmethod
     def nbytes(pattern: Pattern, model: ModelSpec, layers: int, context: int) -> int:
-        """What one takes for `context` tokens."""
+        """Bytes for `context` tokens."""
         means = 2 * layers * pattern.blocks(context) * model.kv_heads * model.head_size
         return 4 * (means + min(pattern.global_tokens, context))

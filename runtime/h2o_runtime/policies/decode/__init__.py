@@ -1,4 +1,6 @@
-"""Decode policies: what a generated token sees. To add one is a file beside these and its class in `DECODE`."""
+"""Decode policies: what a generated token sees. A new policy is a file in this folder and its class in
+`DECODE`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decode policy is given and what it must do."""
+"""The interface of a decode policy."""
 
 from __future__ import annotations
 
@@ -64,23 +64,25 @@ class DecodePolicy(ABC, Generic[State]):
         return None
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
-        """What `new_state` takes for `context` tokens."""
+        """Bytes of `new_state` for `context` tokens."""
         return 0
 
     def step_bytes(self, model: ModelSpec, context: int) -> int:
-        """What a token reads at least of cache and state, in all layers: the whole cache where it sees all."""
+        """The least that a token reads of cache and state, in all layers, in bytes: the whole cache if it
+        sees all.
+        """
         return context * model.token_bytes
 
     def reads_in_pages(self, layer: int) -> bool:
-        """Whether a step reads nothing of the layer's earlier rows but pages, and asks for them first."""
+        """Whether a step reads only pages of the layer's earlier rows, and requests them first."""
         return False
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Any) -> None:
-        """`rows` of a layer were written, by a prefill or by a step, and `kv` ends with them.
+        """`rows` of a layer were written, by a prefill or a step, and `kv` ends with them.
 
-        `provider` executes operators on them. A GPU records the calls of a step, as those of `attend`.
+        `provider` executes operators on them. A GPU records a step's calls, as for `attend`.
         """
 
     @abstractmethod
     def attend(self, call: StepCall, state: Any) -> None:
-        """Fill `call.o`. A GPU records the calls once: shapes and addresses may not depend on the length."""
+        """Fill `call.o`. A GPU records the calls once: shapes and addresses must not depend on the length."""

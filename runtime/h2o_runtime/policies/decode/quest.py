@@ -1,7 +1,7 @@
 """Page top-k: a generated token attends to the pages whose keys may score highest.
 
-Quest (Tang et al., 2024, "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference"): of every page the
-smallest and the largest number of each key channel bound what a query can score in it.
+Quest (Tang et al., 2024, "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference"): the minimum
+and maximum of each key channel bound the score of a query with any key of the page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 
 
 class PageState:
-    """Bounds of every page of the sparse layers, and one list of pages for each set of heads."""
+    """Bounds of every page of the sparse layers, and one page list for each set of heads."""
 
     def __init__(self, shape: tuple[int, int, int, int], lists: tuple[int, int], device: Device) -> None:
         """shape: layers, pages, key/value heads, head size; lists: sets and pages of each."""
@@ -34,7 +34,9 @@ class PageState:
 
 @dataclass(frozen=True)
 class Quest(DecodePolicy[PageState]):
-    """The last page is always among them. The first layers attend to everything: there attention is spread wide."""
+    """The last page is always selected. The first layers attend to everything, because their attention is
+    spread widely.
+    """
 
     name: ClassVar[str] = "quest"
     title: ClassVar[str] = "best pages"
@@ -80,7 +82,9 @@ class Quest(DecodePolicy[PageState]):
         return layer >= self.quest_dense_layers
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: PageState) -> None:
-        """A step's row joins its page. A prompt may begin where another one went on: its first page is remade."""
+        """A step's row joins its page. A prompt may begin inside a page: the bounds of that page are computed
+        again.
+        """
         sparse, page = layer - self.quest_dense_layers, self.quest_page
         if sparse >= 0:
             start = rows.start // page * page if rows.at is None else rows.at

@@ -1,4 +1,4 @@
-"""The subquadratic pattern for generated tokens: a step reads some hundred rows, however long the past is."""
+"""The subquadratic pattern for generated tokens: a step reads a few hundred rows, however long the past."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class SubquadraticDecode(DecodePolicy[Landmarks]):
         return super().step_bytes(model, context) // context * int(self.pattern.visible(context)[-1])
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: Landmarks) -> None:
-        """A step's row joins its block. A prompt may begin where another one went on: its first block is remade."""
+        """A step's row joins its block. A prompt may begin inside a block: the mean of that block is computed
+        again.
+        """
         block = self.pattern.block or 1
         start = rows.start // block * block if rows.at is None else rows.at
         state.update(provider, layer, kv, start)

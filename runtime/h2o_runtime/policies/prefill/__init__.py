@@ -1,6 +1,6 @@
 """Prefill policies: each maps a layer's queries and cache to its attention output.
 
-To add one is a file beside these and its class in `PREFILL`.
+A new policy is a file in this folder and its class in `PREFILL`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a prefill policy is given and what it must do."""
+"""The interface of a prefill policy."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class LayerCall:
     prompt_piece: PromptPiece = WHOLE
 
     def new_rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """k and v of some of the new tokens; one tensor where they are one."""
+        """k and v of some of the new tokens; one tensor if values are stored in keys."""
         k = self.k[start:stop]
         return k, (k if self.v is self.k else self.v[start:stop])
 
     def dense_rows(self, start: int, stop: int) -> None:
-        """Of rows start … stop - 1 those that are needed attend to everything before them, as decode does."""
+        """The needed rows of start … stop - 1 attend to everything before them, as in decode."""
         start = max(start, self.needed)
         if start >= stop:
             return
@@ -140,7 +140,7 @@ class Seen:
 
 
 def chunk_option() -> Any:
-    """The chunk size, of policies that have one: the same option for all."""
+    """The chunk size, for policies with chunks: the same option for all."""
     return option(
         1024,
         "Chunk S: unit of the block-sparse pattern.",
@@ -152,7 +152,9 @@ def chunk_option() -> Any:
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a session needs of a policy's state to go on: views on the device, and numbers, by their names."""
+    """The part of a policy's state with which a session can continue: views on the device, and numbers, by
+    name.
+    """
 
     arrays: Mapping[str, Tensor]
     numbers: Mapping[str, int]
@@ -203,73 +205,84 @@ class PrefillPolicy(ABC, Generic[State]):
         return None
 
     def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Where n new tokens behind `prefix` may be cut into pieces of about `rows`, so that one after the other
-        they give what they give at once: rising, from 1 to n - 1. None: they are read at once."""
+        """Where n new tokens after `prefix` may be cut into pieces of about `rows` tokens, without changing
+        the result: rising, from 1 to n - 1. None: they must be read at once.
+        """
         return ()
 
     def start_prompt(self, prompt: PromptCall, state: Any) -> None:
-        """Once a prompt, or once for each of its pieces, before layer 0."""
+        """Once per prompt, or per prompt piece, before layer 0."""
 
     @abstractmethod
     def attend(self, call: LayerCall, state: Any) -> None:
         """Fill `call.o`. Layers come in order, each with all of the prompt's new tokens."""
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """What to keep for a prompt of n tokens that shares `shared` with the `cached` ones; n - 1 at most."""
+        """How many rows to keep for a prompt of n tokens that shares `shared` tokens with the `cached` ones;
+        at most n - 1.
+        """
         return Reuse(Prefix.NONE, 0)
 
     def lasting_rows(self, n: int) -> int:
-        """Of a fresh prompt of n tokens: the first rows that any longer prompt which shares them computes alike."""
+        """For a fresh prompt of n tokens: the first rows that any longer prompt with these tokens computes
+        alike.
+        """
         return 0
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        """What the cache is worth up to `reuse.length` after n tokens behind it were not finished."""
+        """The provenance of the cache up to `reuse.length` after a run over n more tokens was interrupted."""
         return Provenance()
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
-        """What `new_state` takes for `context` tokens."""
+        """Bytes of `new_state` for `context` tokens."""
         return 0
 
     @abstractmethod
     def visible_pairs(self, n: int) -> int:
-        """How many (query, key) pairs a fresh prompt of n tokens computes, a head, where all rows are needed."""
+        """The number of (query, key) pairs per head that a fresh prompt of n tokens computes, if all rows are
+        needed.
+        """
 
     def last_layer_pairs(self, n: int) -> int:
         """As `visible_pairs` in the last layer, where only the prompt's last row is needed."""
         return self.visible_pairs(n)
 
     def saved_state(self, state: Any, length: int) -> SavedState | None:
-        """State of a session of `length` rows, to be written to a file and read into. None: it cannot be."""
+        """The state of a session of `length` rows, to write to a file or to read into. None: it cannot be
+        saved.
+        """
         return SavedState({}, {}) if state is None else None
 
     def restore(self, state: Any, numbers: Mapping[str, int]) -> None:
-        """Take over the saved numbers, before the arrays are filled. Raises LookupError where one is missing."""
+        """Restore the saved numbers, before the arrays are filled. Raises LookupError if one is missing."""
 
     def report(self, state: Any, origin: Provenance) -> PrefillReport:
-        """What was kept of the prompt that `origin` tells of. May wait for the device."""
+        """The keys kept of the prompt that `origin` describes. May wait for the device."""
         return PrefillReport.empty()
 
     def seen_share(self, state: Any) -> Seen | None:
-        """Of the last prompt's new tokens; None where nothing was compared with full attention."""
+        """For the last prompt's new tokens; None if nothing was compared with full attention."""
         return None
 
     def refusal(self, device: str) -> str:
-        """Why it cannot run on a device of this name (`Device.name`), for people; empty where it can."""
+        """Why it cannot run on a device of this name (`Device.name`), for messages; empty if it can."""
         return ""
 
     def counts(self, n: int) -> dict[str, int]:
-        """Of a run over n new tokens: `chunks` they were cut into, and `memory_size` keys kept of the past."""
+        """For a run over n new tokens: the number of `chunks`, and `memory_size`, the keys kept of the
+        past.
+        """
         return {"chunks": 1, "memory_size": 0}
 
     def budget(self) -> dict[str, int]:
-        """Numbers for those settings that are a word: what another policy takes that is to keep as many keys."""
+        """Numbers for settings given as a word: what another policy needs to keep the same number of keys."""
         return {}
 
     def in_short(self) -> str:
-        """Its settings in the few letters of a report."""
+        """Its settings as a short code for reports."""
         options = [one for one in options_of(type(self)) if one.symbol]
         return " ".join(f"{one.symbol}={getattr(self, one.name)}" for one in options)
 
     def summary(self) -> str:
-        """A few words for people."""
+        """A short description."""
         return self.title.capitalize()

@@ -1,4 +1,4 @@
-"""Plain causal attention to everything: the truth that sparse policies approximate."""
+"""Causal attention to everything: the reference that sparse policies approximate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from h2o_runtime.schedule import dense_cuts, spans
 
 @dataclass(frozen=True)
 class Full(PrefillPolicy[None]):
-    """Cost grows with N². `batch_size` only bounds how many rows run between two cancellation checks."""
+    """Cost grows with N². `batch_size` only limits the rows between two cancellation checks."""
 
     name: ClassVar[str] = "full"
     title: ClassVar[str] = "full"
@@ -30,11 +30,11 @@ class Full(PrefillPolicy[None]):
         attend_in_spans(call, self.batch_size, self.phases[0])
 
     def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Anywhere, but where kernels would take rows otherwise than at once."""
+        """Anywhere, except where kernels would group rows differently than in one call."""
         return dense_cuts(n, self.batch_size, rows)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """Any cached token is what a fresh run would compute, but for those that a sparse decode made."""
+        """Any cached token equals that of a fresh run, except tokens from a sparse decode."""
         reused = min(origin.exact_rows(shared), n - 1)
         return Reuse(Prefix.EXACT, reused) if reused else Reuse(Prefix.NONE, 0)
 
@@ -55,7 +55,7 @@ class Full(PrefillPolicy[None]):
 
 
 def attend_in_spans(call: LayerCall, most: int, phase: str) -> None:
-    """Every row sees all that its layer lets it see, `most` rows at a time, in the time of `phase`."""
+    """Every row sees all that its layer allows, `most` rows at a time, timed as `phase`."""
     for rows in spans(len(call.q), most):
         call.flow.needs(rows.stop)
         with call.timer.measure(phase):

@@ -1,8 +1,9 @@
 """Vertical-slash prefill: every query head attends to the columns and diagonals that matter to it.
 
-Jiang et al., 2024, "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention":
-attention of long prompts lies on a few columns of the matrix and along a few of its diagonals, and a prompt's last
-queries show which. Here the last queries of every chunk do, so that no row depends on a later one.
+Jiang et al., 2024, "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse
+Attention": attention of long prompts concentrates on a few columns and diagonals of the matrix, and a
+prompt's last queries show which. Here the last queries of every chunk choose them, so that no row depends on
+a later one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELEC
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState, chunk_option
 from h2o_runtime.schedule import Span, rows_of_chunks, spans
 
-VOTES = 64  # last queries that estimate
+VOTES = 64  # last queries that choose the lines
 TILE = 64  # rows that see the same blocks of keys
 SINK, NEAR = 30, 100  # columns and distances that are always selected
 LEAST_COLUMNS, LEAST_DISTANCES = 30, 50
@@ -39,7 +40,7 @@ class LineStore:
         self._distances: Int32 = device.zeros((heads * distances,), np.int32)
 
     def lines(self, columns: int, distances: int) -> tuple[Int32, Int32]:
-        """Room for so many: int32 [Hq, columns], [Hq, distances]."""
+        """Room for this many: int32 [Hq, columns], [Hq, distances]."""
         return (
             self._columns[: self._heads * columns].reshape(self._heads, columns),
             self._distances[: self._heads * distances].reshape(self._heads, distances),
@@ -48,7 +49,7 @@ class LineStore:
 
 @dataclass(frozen=True)
 class VerticalSlash(PrefillPolicy[LineStore]):
-    """Of each chunk the last queries find the lines, and all of its rows attend to those, in tiles."""
+    """The last queries of each chunk choose the lines, and all of its rows attend to them, in tiles."""
 
     name: ClassVar[str] = "minference"
     title: ClassVar[str] = "columns and diagonals"
@@ -79,7 +80,7 @@ class VerticalSlash(PrefillPolicy[LineStore]):
             )
 
     def line_counts(self, keys: int) -> tuple[int, int]:
-        """How many columns and diagonals of so many keys."""
+        """The number of columns and diagonals for this many keys."""
         columns, distances = self.vertical, self.slash
         if self.line_fraction:
             lines = int(self.line_fraction * keys)
@@ -119,12 +120,12 @@ class VerticalSlash(PrefillPolicy[LineStore]):
             call.flow.finished(chunk.stop)
 
     def _chunks(self, n: int) -> Iterator[Span]:
-        """Of rows that are attended to at once. Where they share lines, they are of whole tiles."""
+        """The rows that attend at once. Rows with the same lines form whole tiles."""
         size = self.chunk_size
         return spans(n, size if self.estimate == "chunk" else -(-size // TILE) * TILE)
 
     def _find(self, call: LayerCall, rows: int, stop: int, state: LineStore) -> tuple[Int32, Int32]:
-        """By the last of the `rows` rows before row `stop`."""
+        """Chosen by the last of the `rows` rows before row `stop`."""
         kv = call.kv.upto(call.past + stop)
         lines = state.lines(*self.line_counts(call.past + stop))
         votes = call.q[stop - min(VOTES, rows) : stop]
@@ -135,12 +136,14 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         return lines
 
     def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Between chunks, unless the prompt's last queries find the lines of all."""
+        """Between chunks, unless the prompt's last queries choose all lines."""
         size = rows_of_chunks(rows, self.chunk_size)
         return range(size, n, size) if self.estimate == "chunk" else ()
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """All of a conversation that goes on; else whole chunks, whose lines did not depend on what followed."""
+        """All rows of a conversation that continues; otherwise whole chunks, whose lines do not depend on
+        later rows.
+        """
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
         boundary = min(shared, origin.sparse, n - 1) // self.chunk_size * self.chunk_size
@@ -153,14 +156,16 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         return Provenance() if reuse.prefix is Prefix.NONE else before
 
     def saved_state(self, state: LineStore, length: int) -> SavedState:
-        """Nothing: every chunk finds its lines anew."""
+        """No state: every chunk chooses its lines again."""
         return SavedState({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return 4 * model.query_heads * sum(self.line_counts(context))
 
     def visible_pairs(self, n: int) -> int:
-        """At most: a column and a diagonal that meet count once. Tiles compute more than the lines ask for."""
+        """An upper bound: where a column and a diagonal meet, they count once. Tiles compute more than the
+        lines need.
+        """
         return sum(self._pairs(chunk, chunk.start, n) for chunk in self._chunks(n))
 
     def last_layer_pairs(self, n: int) -> int:

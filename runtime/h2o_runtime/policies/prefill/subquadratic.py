@@ -1,4 +1,6 @@
-"""Window, first tokens, strides and landmarks: N·log N pairs. The pattern of the crate ruvllm_sparse_attention."""
+"""Window, first tokens, strides and landmarks: N·log N pairs. The pattern of the crate
+ruvllm_sparse_attention.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from h2o_runtime.schedule import rows_of_chunks, spans
 
 @dataclass(frozen=True)
 class Subquadratic(PrefillPolicy[Landmarks]):
-    """What a query sees follows from its position alone, so that rows of a shared beginning are always reused."""
+    """A query's visible rows follow from its position alone, so rows of a shared beginning are always
+    reused.
+    """
 
     name: ClassVar[str] = "subquadratic"
     title: ClassVar[str] = "window, strides and landmarks"
@@ -48,12 +52,12 @@ class Subquadratic(PrefillPolicy[Landmarks]):
         return Pattern(self.window, self.global_tokens, self.log_stride, block, self.landmark_count_bias)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Landmarks:
-        """One layer's landmarks: each layer makes its own anew, from the cache."""
+        """One layer's landmarks: each layer computes its own from the cache."""
         self.pattern.check_context(capacity, "window")
         return Landmarks(self.pattern, model, 1, capacity, device)
 
     def attend(self, call: LayerCall, state: Landmarks) -> None:
-        done = 0  # rows of the cache that the landmarks have
+        done = 0  # rows of the cache included in the landmarks
         for rows in spans(len(call.q), self.batch_size):
             call.flow.needs(rows.stop)
             kv = call.kv.upto(call.past + rows.stop)
@@ -68,12 +72,14 @@ class Subquadratic(PrefillPolicy[Landmarks]):
             call.flow.finished(rows.stop)
 
     def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Between batches: inside of one, rows are added up in an order that depends on how many there are."""
+        """Between batches: inside a batch, the order of additions depends on the number of rows."""
         size = rows_of_chunks(rows, self.batch_size)
         return range(size, n, size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """All of a conversation that goes on, generated tokens too; else what a fresh run would compute alike."""
+        """All rows of a conversation that continues, including generated tokens; otherwise those that a fresh
+        run would compute alike.
+        """
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
         reused = min(shared, origin.sparse, n - 1)
@@ -86,7 +92,7 @@ class Subquadratic(PrefillPolicy[Landmarks]):
         return Provenance() if reuse.prefix is Prefix.NONE else before
 
     def saved_state(self, state: Landmarks, length: int) -> SavedState:
-        """Nothing: every prompt makes its landmarks anew."""
+        """No state: every prompt computes its landmarks again."""
         return SavedState({}, {})
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:

@@ -1,6 +1,6 @@
-"""Chunked sparse prefill, and the rules by which it finds heavy hitters.
+"""Chunked sparse prefill, and its score rules, which choose heavy hitters.
 
-To add a score rule is a file in `scores` and its class in `SCORES`.
+A new score rule is a file in `scores` and its class in `SCORES`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Store = TypeVar("Store", bound=PartialScratch)
 
 
 def score_rule(name: str) -> Any:
-    """The field `score` of a rule's class: its name, which is all that the option may be."""
+    """The field `score` of a rule's class, with the rule's name as its only value."""
     return option(name, "How heavy hitters are chosen.")
 
 
@@ -120,27 +120,30 @@ class H2O(PrefillPolicy[Store]):
     def look_back(
         self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Phase 2 of a logical batch: choose memories, attend to them and fuse into `partial`, the batch's state.
-        Calls `call.checkpoint` between steps and with the batch's end.
+        """Phase 2 of a logical batch: choose memory sets, attend to them and fuse into `partial`, the batch's
+        state. Calls `call.checkpoint` between steps and at the batch's end.
 
-        Nobody reads the attention of rows before `first`. Memories and scores of the batch do not depend on it.
+        The attention of rows before `first` is not needed. The batch's memory sets and scores do not depend
+        on it.
         """
 
     def before_chunks(self, call: LayerCall, state: Store) -> None:
-        """Set the memory that a layer's first chunk sees."""
+        """Set the memory set of a layer's first chunk."""
 
     def after_chunks(self, call: LayerCall, state: Store) -> None:
         """All chunks of a layer are done."""
 
     def after_short_turn(self, call: LayerCall, state: Store) -> None:
-        """A layer of a conversation's turn of at most one chunk is done: its rows attended to everything."""
+        """A layer of a turn with at most one chunk is done: its rows attended to everything."""
 
     def column_sums(self, call: LayerCall, state: Store, rows: Span) -> Tensor | None:
-        """Where Phase 1 leaves the probabilities that some rows of the prompt got in their chunk: [rows, Hs]."""
+        """Where Phase 1 writes the probabilities that some rows of the prompt received in their chunk: [rows,
+        Hs].
+        """
         return None
 
     def memory_at(self, past: int) -> int:
-        """Size of the memory of what comes behind `past` rows."""
+        """The memory set's size after `past` rows."""
         assert isinstance(self.heavy, int), "a rule whose memory grows has a memory_at of its own"
         return self.local + self.heavy
 
@@ -176,16 +179,16 @@ class H2O(PrefillPolicy[Store]):
             call.flow.finished(n)
 
     def tail_of(self, call: LayerCall) -> int:
-        """First row of the dense tail; n where there is none."""
+        """First row of the dense tail; n if there is none."""
         n = len(call.q)
         has_tail = not call.prompt_piece.more and (n > self.chunk_size or call.past > 0)
         return tail_start(n, self.dense_tail) if has_tail else n
 
     def _first_chunk(self, needed: int, tail: int, n: int) -> int:
-        """Where the first chunk begins whose attention must be computed; n where none must.
+        """The start of the first chunk whose attention must be computed; n if none must.
 
-        Some rules take every query's attention. Otherwise nobody reads what stands before the row `needed`, nor
-        what the dense tail replaces.
+        Some rules need every query's attention. Otherwise the rows before `needed`, and those that the dense
+        tail replaces, are not computed.
         """
         if not needed or self.needs_every_row:
             return 0
@@ -210,7 +213,7 @@ class H2O(PrefillPolicy[Store]):
         )
 
     def _short_turn(self, call: LayerCall, state: Store) -> None:
-        """A conversation's next turn of at most one chunk: everything sees everything."""
+        """The next turn of a conversation, with at most one chunk: everything sees everything."""
         n = len(call.q)
         call.flow.needs(n)
         with call.timer.measure("phase1"):
@@ -220,19 +223,20 @@ class H2O(PrefillPolicy[Store]):
         call.flow.finished(n)
 
     def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Between chunks: the last piece has all of the dense tail, whose rows need all layers of one call."""
+        """Between chunks: the last piece has the whole dense tail, whose rows need all layers in one call."""
         size = rows_of_chunks(rows, self.chunk_size)
         return range(size, min(tail_start(n, self.dense_tail) + 1, n), size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;
-        else up to a chunk boundary, whose memory sets are kept."""
+        """All rows of a finished conversation that continues, also if its last turn is repeated or changed;
+        otherwise up to a chunk boundary whose memory sets are stored.
+        """
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
         if 0 < origin.turn <= shared and origin.turn < n and origin.complete:
             return Reuse(Prefix.HISTORY, origin.turn)
-        # A boundary's memory exists where the fresh run went on past it, and no kept row may lie in a dense tail:
-        # not in that of the cached prompt, nor in that of the new one.
+        # A boundary's memory set exists if the fresh run went past it. No kept row may be in a dense tail, of
+        # the cached prompt or of the new one.
         limit = min(shared, origin.sparse, self.lasting_rows(n), origin.prompt - 1, n - 1)
         boundary = limit // self.chunk_size * self.chunk_size
         return Reuse(Prefix.BOUNDARY, boundary) if boundary > 0 else Reuse(Prefix.NONE, 0)
@@ -242,7 +246,7 @@ class H2O(PrefillPolicy[Store]):
         return max(n - tail, 0)
 
     def visible_pairs(self, n: int) -> int:
-        """The dense tail comes on top of its chunk."""
+        """The dense tail is computed in addition to its chunk."""
         if n <= self.chunk_size:
             return n * (n + 1) // 2
         tail = min(self.dense_tail, n)
@@ -254,7 +258,7 @@ class H2O(PrefillPolicy[Store]):
         return self._chunk_pairs(n, first) + (n if tail < n else 0)
 
     def _chunk_pairs(self, n: int, first: int) -> int:
-        """Of the chunks from row `first` on with themselves and their memories."""
+        """For the chunks from row `first` on, with themselves and their memory sets."""
         pairs = 0
         for chunk in spans(n, self.chunk_size, start=first):
             rows = len(chunk)
@@ -277,5 +281,5 @@ class H2O(PrefillPolicy[Store]):
         return f"Chunks of {self.chunk_size:,}, memory {self.memory:,}"
 
     def batch_rows(self, capacity: int) -> int:
-        """Most rows that one launch of Phase 1 can have."""
+        """The most rows in one launch of Phase 1."""
         return min(self.batch_size // self.chunk_size * self.chunk_size, capacity)

@@ -1,6 +1,7 @@
-"""Score rules whose memories follow one from the other: one is chosen from the last one and a chunk.
+"""Score rules with a chain of memory sets: each is chosen from the previous one and a chunk.
 
-Each token has a score a head, which a chunk's end changes, and the best are the next memory.
+Each token has a score per head. The end of a chunk changes scores, and the best tokens become the next memory
+set.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from h2o_runtime.schedule import Span, spans
 
 @dataclass(frozen=True)
 class MemoryChain(H2O[MemoryStore]):
-    """What such rules share: scores, the memory sets of chunk boundaries, and the way back to them."""
+    """The state of such rules: scores, the memory sets of chunk boundaries, and how to go back to them."""
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
         return MemoryStore(
@@ -38,7 +39,7 @@ class MemoryChain(H2O[MemoryStore]):
 
     def start_prompt(self, prompt: PromptCall, state: MemoryStore) -> None:
         if prompt.prompt_piece.before:
-            return  # the first piece has done all of this
+            return  # the first piece has already done all of this
         if prompt.prefix is not Prefix.HISTORY:
             state.turn.forget()
             return
@@ -68,8 +69,9 @@ class MemoryChain(H2O[MemoryStore]):
             state.layer(call.layer, call.provider).keep_scores(call.past + len(call.q))
 
     def after_short_turn(self, call: LayerCall, state: MemoryStore) -> None:
-        """No chunk's end scores such rows; with a score of 0 they are the first to be forgotten, should a later
-        turn be long enough to need a memory."""
+        """No chunk's end scores these rows. Their score of 0 makes them the first to be dropped, if a later
+        turn is long enough to need a memory set.
+        """
         memory = state.layer(call.layer, call.provider)
         memory.clear_decoded(call.past)
         memory.forget_scores(call.past, call.past + len(call.q))
@@ -77,8 +79,9 @@ class MemoryChain(H2O[MemoryStore]):
     def end_chunk(
         self, call: LayerCall, memory: LayerMemory, chunk: Span, values: Tensor | None, *, add: bool
     ) -> None:
-        """The end of a chunk: `values` [Hs, size] replace or are added to the scores of the memory that it saw, and
-        the next memory is chosen."""
+        """The end of a chunk: `values` [Hs, size] replace, or are added to, the scores of its memory set, and
+        the next set is chosen.
+        """
         if chunk.stop < len(call.q) or call.prompt_piece.more:
             rows = Span(call.past + chunk.start, call.past + chunk.stop)
             memory.step(rows, values, add, self._selection, fresh=call.prefix is not Prefix.HISTORY)
@@ -90,7 +93,7 @@ class MemoryChain(H2O[MemoryStore]):
         return Selection(self.local, self.sink)
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        """A boundary's memory sets are still there, and so are scores that no chunk has touched."""
+        """A boundary's memory sets are still stored, and so are scores that no chunk has changed."""
         if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
             return before.at_turn(reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
@@ -113,13 +116,15 @@ class MemoryChain(H2O[MemoryStore]):
 
 @dataclass(frozen=True)
 class ChosenAhead(MemoryChain):
-    """A chain whose scores need no attention: the memories of a batch's chunks are chosen first, one from the other
-    in small steps; then all chunks attend to theirs at once."""
+    """A chain whose scores need no attention. First the memory sets of a batch's chunks are chosen, one from
+    the other in small steps. Then all chunks attend to theirs at once.
+    """
 
     @abstractmethod
     def vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> Tensor | None:
-        """Write the scores of the chunk's own rows, and return those of the memory that it sees, [Hs, size], which
-        take the place of the old ones; None leaves them."""
+        """Write the scores of the chunk's own rows, and return new scores for its memory set, [Hs, size];
+        None keeps the old ones.
+        """
 
     def look_back(
         self, call: LayerCall, state: MemoryStore, batch: Span, first: int, partial: PartialSoftmax

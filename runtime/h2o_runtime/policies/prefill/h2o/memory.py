@@ -1,4 +1,4 @@
-"""What a chain of memories keeps: scores, the current memory sets, and those of every chunk boundary."""
+"""The state of a chain of memory sets: scores, the current sets, and those of every chunk boundary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class Selection:
-    """What a memory always holds: the last `local` tokens of a chunk, and the prompt's first `sink`."""
+    """What a memory set always contains: the last `local` tokens of a chunk, and the prompt's first
+    `sink`.
+    """
 
     local: int
     sink: int
@@ -28,7 +30,7 @@ class Selection:
 class LayerMemory:
     """One layer's scores [cap, Hs] and memory sets. Views into the store's arrays; nothing is allocated here."""
 
-    provider: AttentionProvider  # of the call that is running
+    provider: AttentionProvider  # of the current call
 
     def __init__(self, store: MemoryStore, layer: int) -> None:
         self.score: Tensor = store.score[layer]  # [cap, Hs]
@@ -41,7 +43,7 @@ class LayerMemory:
 
     @property
     def current(self) -> Tensor:
-        """Memory that the next chunk sees, int32 [Hs, size]."""
+        """The memory set of the next chunk, int32 [Hs, size]."""
         return self._store.current
 
     @property
@@ -50,15 +52,15 @@ class LayerMemory:
 
     @property
     def colsum(self) -> Tensor:
-        """Scratch of the current memory's shape, float32 [Hs, size]."""
+        """Scratch in the shape of the current memory set, float32 [Hs, size]."""
         return self._store.colsum_scratch(self.size)
 
     def begin_batch(self, chunks: int) -> None:
-        """Before as many chunks: what the first of them sees is `current`."""
+        """Before this many chunks, whose first one sees `current`."""
         self._store.begin_batch(chunks)
 
     def seen(self, first: int, stop: int) -> Tensor:
-        """Memories that chunks first … stop - 1 of the batch see, int32 [stop - first, Hs, M]."""
+        """The memory sets of chunks first … stop - 1 of the batch, int32 [stop - first, Hs, M]."""
         return self._store.seen(first, stop)
 
     def clear(self) -> None:
@@ -67,20 +69,20 @@ class LayerMemory:
         self._store.has_last = False
 
     def go_on(self) -> None:
-        """The next chunk sees the memory that the last one's end has chosen."""
+        """The next chunk sees the memory set chosen at the last one's end."""
         self._store.set_current(self._last.shape[1])
         self._device.copy(self._last, self.current)
 
     def hold_all(self, length: int) -> None:
-        """Remember every one of the first `length` tokens, at most M."""
+        """Put all of the first `length` tokens, at most M, into the memory set."""
         self._store.set_current(length)
         everything = np.tile(np.arange(length, dtype=np.int32), (len(self.current), 1))
         self._device.upload(everything, self.current)
 
     def step(self, rows: Span, values: Tensor | None, add: bool, rule: Selection, fresh: bool) -> None:
-        """A chunk ends, the next one sees a new memory; a fresh run's can be gone back to.
+        """The end of a chunk; the next one sees a new memory set. A fresh run can go back to this boundary.
 
-        `values` [Hs, size] go into the scores of what it saw itself, unless they are None.
+        `values` [Hs, size] become the scores of the chunk's own memory set, unless None.
         """
         store, index = self._store, rows.stop // self._store.chunk_size - 1
         boundary = (self._sets[index], self._set_scores[index]) if fresh else (None, None)
@@ -89,7 +91,7 @@ class LayerMemory:
         )
 
     def recall(self, length: int, rule: Selection) -> None:
-        """Choose a memory of a conversation's first `length` tokens."""
+        """Choose a memory set of a conversation's first `length` tokens."""
         self.clear()
         rows, into = Span(0, length), NextMemory(self._store.next_memory, self._last)
         self._choose(self._history_score(length), rows, None, False, rule, into)
@@ -119,40 +121,42 @@ class LayerMemory:
         self._store.has_last = True
 
     def keep_scores(self, length: int) -> None:
-        """Note the scores of a fresh run's `length` tokens: a conversation's later turns change them."""
+        """Save the scores of a fresh run's `length` tokens, because later turns of the conversation change
+        them.
+        """
         self._device.copy(self.score[:length], self._fresh_score[:length])
 
     def restore(self, boundary: int) -> None:
-        """Go back to the memory set and all scores as they were at `boundary`."""
+        """Restore the memory set and all scores of `boundary`."""
         store, copy = self._store, self._device.copy
         index = boundary // store.chunk_size - 1
         store.set_current(self._last.shape[1])
         store.has_last = True
         copy(self._sets[index], self.current)
         copy(self._sets[index], self._last)
-        # Of what was forgotten before, for good; those of the memory set have grown since.
+        # Final for tokens dropped earlier; those of the memory set have grown since.
         copy(self._fresh_score[:boundary], self.score[:boundary])
         self.provider.run(
             SCATTER_SCORES, score=self.score, memory=self.current, values=self._set_scores[index], add=False
         )
 
     def put_scores(self, values: Tensor, add: bool) -> None:
-        """As the beginning of a step, of the last chunk, which has none: values [Hs, size]."""
+        """As the beginning of a step, for the last chunk, which has no step: values [Hs, size]."""
         if self.size:
             self.provider.run(SCATTER_SCORES, score=self.score, memory=self.current, values=values, add=add)
 
     def clear_decoded(self, length: int) -> None:
-        """Decode keeps no scores: those of the tokens that it appended last, up to `length`, begin at 0."""
+        """Decode keeps no scores: its appended tokens, up to `length`, start at 0."""
         self.forget_scores(min(self._store.decoded_from, length), length)
 
     def forget_scores(self, start: int, stop: int) -> None:
-        """Scores of rows start … stop - 1 begin at 0."""
+        """Set the scores of rows start … stop - 1 to 0."""
         self._device.clear(self.score[start:stop])
 
     def _history_score(self, length: int) -> Tensor:
-        """Scores to select a memory of a conversation by, [length, Hs]; the stored scores stay as they are.
+        """Scores for selecting a conversation's memory set, [length, Hs]; the stored scores do not change.
 
-        They are those of the first `length` tokens, but for the store's favourites, which come before all others.
+        They are the scores of the first `length` tokens, with the store's favourites above all others.
         """
         store = self._store
         altered = store.altered[:length]
@@ -165,17 +169,21 @@ class LayerMemory:
 
 
 class LastTurn:
-    """Scores and memory sets as a conversation's last turn found them: it may come again, and is answered alike."""
+    """Scores and memory sets before a conversation's last turn: the turn may be repeated, and must get the
+    same answer.
+    """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._score: Tensor = store.device.zeros(store.score.shape, np.float32)
         self._last: Tensor = store.device.zeros(store.last.shape, np.int32)
         self._had_last = False
-        self._rows = 0  # that it found; 0 where nothing is saved
+        self._rows = 0  # at that time; 0 if nothing is saved
 
     def begin(self, rows: int) -> None:
-        """A turn begins behind `rows` rows: go back to what the last one found there, or keep what it finds."""
+        """A turn begins after `rows` rows: restore the state that the last turn found there, or save the
+        current one.
+        """
         store, copy = self._store, self._store.device.copy
         again = rows == self._rows
         for saved, current in zip(self._score, store.score, strict=True):
@@ -186,7 +194,7 @@ class LastTurn:
         self._had_last, self._rows = store.has_last, rows
 
     def forget(self) -> None:
-        """What comes is no turn, and changes what the last one found."""
+        """The prompt is not a turn, and changes the saved state."""
         self._rows = 0
 
     @property
@@ -203,7 +211,7 @@ class LastTurn:
 
 
 class MemoryStore(PartialScratch):
-    """Every layer's memory for one request, allocated once for a capacity and a configuration."""
+    """Every layer's memory sets for one request, allocated once for a capacity and a configuration."""
 
     def __init__(
         self,
@@ -228,11 +236,11 @@ class MemoryStore(PartialScratch):
         self.set_scores: Tensor = device.zeros((layers, boundaries, heads, size), np.float32)
         self.last: Tensor = device.zeros((layers, heads, size), np.int32)
         self.has_last = False
-        self.decoded_from = capacity  # the rows from here on are of tokens that decode appended last
+        self.decoded_from = capacity  # rows from here on are the tokens that decode appended last
         self.turn = LastTurn(self)
         self._heads = heads
         self._size = size
-        # Memories one behind the other: chunk i of a logical batch sees the i-th.
+        # Memory sets one after the other: chunk i of a logical batch sees the i-th.
         self._memories: Tensor = device.zeros((-(-batch // chunk_size) + 1, heads * size), np.int32)
         self._colsum: Tensor = device.zeros((heads * size,), np.float32)
         self.altered: Tensor = device.empty((capacity, heads), np.float32)
@@ -248,7 +256,7 @@ class MemoryStore(PartialScratch):
         return self._layers[index]
 
     def saved_state(self, length: int) -> SavedState:
-        """Of a session of `length` rows."""
+        """For a session of `length` rows."""
         boundaries, arrays = length // self.chunk_size, {"last": self.last, **self.turn.arrays}
         for layer in range(len(self._layers)):
             arrays[f"score{layer}"] = self.score[layer][:length]
@@ -263,43 +271,43 @@ class MemoryStore(PartialScratch):
         self.turn.restore(numbers)
 
     def note_generated(self, generated: NDArray[np.bool_]) -> None:
-        """Of a conversation's tokens [length], which ones decode put there."""
+        """For a conversation's tokens [length]: which ones decode appended."""
         prompts = np.flatnonzero(~generated)
         self.decoded_from = int(prompts[-1]) + 1 if len(prompts) else 0
 
     def favour_generated(self, generated: NDArray[np.bool_], local: int, heavy: int) -> None:
-        """Of a conversation's tokens [length], those that decode generated count as local, so they come first.
+        """Among a conversation's tokens [length], generated ones count as local, so they come first.
 
-        Decode keeps no scores. Of the generated tokens before the local window the last `heavy` are put above
-        all others, in every layer.
+        Decode keeps no scores. The last `heavy` generated tokens before the local window rank above all
+        others, in every layer.
         """
         positions = np.flatnonzero(generated[: len(generated) - local]).astype(np.int32)
         self.favour(positions[max(len(positions) - heavy, 0) :])
 
     def favour(self, positions: np.ndarray) -> None:
-        """Positions int32 [k] that `LayerMemory.recall` puts above all others."""
+        """Positions int32 [k] that `LayerMemory.recall` ranks above all others."""
         shape = (self._heads, len(positions))
         self.favourites: Tensor = self._favourites[: math.prod(shape)].reshape(*shape)
         self.highest: Tensor = self._highest[: math.prod(shape)].reshape(*shape)
         self.device.upload(np.tile(positions, (self._heads, 1)), self.favourites)
 
     def set_current(self, size: int, at: int = 0) -> None:
-        """`current` is now the first `size` entries a head of the memory `at`."""
+        """`current` becomes the first `size` entries per head of memory set `at`."""
         self._at = at
         self.current: Tensor = self._memories[at][: self._heads * size].reshape(self._heads, size)
 
     @property
     def next_memory(self) -> Tensor:
-        """Where the next memory is to be written, int32 [Hs, M]; `advance` makes it current."""
+        """Where to write the next memory set, int32 [Hs, M]; `advance` makes it current."""
         return self._memories[self._at + 1].reshape(self._heads, self._size)
 
     def advance(self) -> None:
         self.set_current(self._size, self._at + 1)
 
     def begin_batch(self, chunks: int) -> None:
-        """The current memory becomes the first, and there is room for one behind each of the chunks.
+        """The current memory set becomes the first, with room for one after each chunk.
 
-        A later prompt with a larger batch size takes more room, once.
+        A later prompt with a larger batch size allocates more, once.
         """
         before, memories = self.current, self._memories
         if len(memories) <= chunks:
@@ -310,7 +318,7 @@ class MemoryStore(PartialScratch):
             self.device.copy(before, self.current)
 
     def seen(self, first: int, stop: int) -> Tensor:
-        """The memories `first` … stop - 1, int32 [stop - first, Hs, M]."""
+        """The memory sets `first` … stop - 1, int32 [stop - first, Hs, M]."""
         return self._memories[first:stop].reshape(stop - first, self._heads, self._size)
 
     def colsum_scratch(self, size: int) -> Tensor:

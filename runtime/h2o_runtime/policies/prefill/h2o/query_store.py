@@ -1,4 +1,4 @@
-"""What the rule `query` keeps of a prompt: each tile's memory set, and scratch."""
+"""The state of the rule `query`: each tile's memory set, and scratch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """heads is Hs; chunks and tiles are the most that there can be, memory and candidates a tile's most keys;
-    rows are those of a logical batch, capacity is the cache's."""
+    """heads: Hs; chunks, tiles: the most of a prompt; memory, candidates: the most keys of a tile; rows: of a
+    logical batch; capacity: of the cache.
+    """
 
     heads: int
     chunks: int
@@ -36,9 +37,9 @@ class StoreSizes:
 
 @dataclass(frozen=True)
 class Sets:
-    """Where the memory sets of some tiles lie: `count` from the tile `first` on, of `memory` keys a head.
+    """The place of some tiles' memory sets: `count` tiles from `first` on, `memory` keys per head.
 
-    Tiles of the most keys lie as one array; those of fewer do so chunk by chunk.
+    Tiles with the most keys form one array; smaller sets are stored chunk by chunk.
     """
 
     first: int
@@ -51,14 +52,14 @@ _NUMBERS = ("start", "stop", "first", "count", "memory")
 
 @dataclass(frozen=True)
 class LastTile:
-    """The last tile that chose a memory: its rows, and the sets of which it is the last."""
+    """The last tile that chose a memory set: its rows, and the sets up to it."""
 
     rows: Span
     sets: Sets
 
     @classmethod
     def of_numbers(cls, numbers: Mapping[str, int], prefix: str) -> LastTile | None:
-        """Raises LookupError for one that lacks."""
+        """Raises LookupError if one is missing."""
         start, stop, first, count, memory = (numbers[f"{prefix}_{name}"] for name in _NUMBERS)
         return cls(Span(start, stop), Sets(first, count, memory)) if count else None
 
@@ -73,21 +74,21 @@ class LastTile:
 class QueryStore(PartialScratch):
     """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
 
-    Each tile has room for a set of the most keys, in the order of the prompt. A conversation's turn begins
-    anywhere, and its tiles follow one another behind all that begin before it.
+    Each tile has room for a set of the most keys, in the order of the prompt. A conversation's turn may begin
+    anywhere; its tiles follow all tiles that begin before it.
     """
 
     def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device, checks: bool = False) -> None:
-        """checks: whether to tell what tiles see, where that is in the host's memory."""
+        """checks: whether to measure what tiles see, if they are in host memory."""
         heads = sizes.heads
         super().__init__(sizes.rows, model.query_heads, device)
         self.seen: TileChecks | None = None
         if checks and device.name == "cpu":
             self.seen = TileChecks(model.layers, sizes.tiles, heads, sizes.capacity)
         self.last: LastTile | None = None
-        self._turn = 0  # rows that a conversation's last turn found,
-        self._before_turn: LastTile | None = None  # and the last tile then
-        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
+        self._turn = 0  # rows at the start of a conversation's last turn,
+        self._before_turn: LastTile | None = None  # and the last tile at that time
+        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # an empty list
         self._past: Tensor = device.zeros((sizes.tiles + sizes.chunks,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
         self.past_of_chunks: Tensor = self._past[:0]
@@ -97,12 +98,12 @@ class QueryStore(PartialScratch):
         self._short: Tensor = device.zeros((heads * sizes.memory,), np.int32)
         self.whole_past: Tensor = self._short[:0].reshape(
             heads, 0
-        )  # every row before the first chunk, where few
+        )  # every row before the first chunk, if there are few
 
     def begin(self, past: int, chunks: NDArray[np.int64], tiles: NDArray[np.int64], whole: bool) -> None:
-        """Note what lies before the chunks and tiles of a prompt's new rows, whose first stands at `past`.
+        """Record the rows before the chunks and tiles of a prompt's new rows, which start at `past`.
 
-        whole: whether the first chunk sees all of that.
+        whole: whether the first chunk sees all of them.
         """
         past_of = np.concatenate([tiles, chunks])  # one copy to the device
         self.device.upload(past_of, self._past[: len(past_of)])
@@ -113,27 +114,29 @@ class QueryStore(PartialScratch):
         self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
 
     def forget_checks(self) -> None:
-        """A prompt begins, of which no tile was compared."""
+        """A prompt begins; no tile has been compared yet."""
         if self.seen is not None:
             self.seen.begin()
 
     def begin_turn(self, past: int) -> None:
-        """A conversation's turn begins behind `past` rows; 0 for what is none.
+        """A conversation's turn begins after `past` rows; 0 if it is not a turn.
 
-        Where the last one comes again, what it chose is no longer the last.
+        If the last turn is repeated, its tiles are no longer the last ones.
         """
         if past and past == self._turn:
             self.last = self._before_turn
         self._turn, self._before_turn = past, self.last
 
     def saved_state(self, tiles: int) -> SavedState:
-        """Sets of so many tiles."""
+        """Memory sets of this many tiles."""
         arrays = {f"sets{layer}": self._sets[layer][:tiles] for layer in range(len(self._sets))}
         numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
         return SavedState(arrays, numbers | {"turn": self._turn})
 
     def restore(self, numbers: Mapping[str, int]) -> None:
-        """The saved numbers. Raises LookupError where one is missing, ValueError for sets that do not exist."""
+        """Restore the saved numbers. Raises LookupError if one is missing, ValueError for sets that do not
+        exist.
+        """
         last, before = (LastTile.of_numbers(numbers, prefix) for prefix in ("last", "before"))
         room = self._short.shape[0] // self._heads
         for one in (last, before):

@@ -1,4 +1,4 @@
-"""Scratch that every score rule's state has: the partial softmaxes of a logical batch."""
+"""Scratch of every score rule's state: the partial softmaxes of a logical batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from h2o_runtime.devices import Device, Tensor
 
 
 class PartialScratch:
-    """m and l of as many rows as one launch of Phase 1 has."""
+    """m and l for the rows of one launch of Phase 1."""
 
     def __init__(self, rows: int, query_heads: int, device: Device) -> None:
         self.device = device
@@ -18,7 +18,7 @@ class PartialScratch:
     def partial(self, o: Tensor) -> PartialSoftmax:
         """State of a logical batch: o is the layer's output itself, m and l are scratch. o [n, Hq, d].
 
-        The scratch grows when a later prompt comes with a larger batch size, once.
+        The scratch grows once if a later prompt has a larger batch size.
         """
         if len(o) > len(self._m):
             self._m, self._l = (self.device.zeros((len(o), o.shape[1]), np.float32) for _ in range(2))

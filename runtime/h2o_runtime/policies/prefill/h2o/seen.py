@@ -1,11 +1,11 @@
-"""How much of their attention a prompt's tiles see: a few rows of each are compared with exact attention.
+"""How much of its attention a prompt sees: a few rows of each tile are compared with exact attention.
 
-seen    what a row's own chunk and its memory have of the probability that full attention gives to all before it
-missed  the probability of the row's likeliest key, where it is not among them, and otherwise 0
+seen    the share of full attention's probability that a row's own chunk and memory set have
+missed  the probability of the row's most likely key if it is not among them, otherwise 0
 
-Both follow from the states of the sparse and of the exact softmax. Attention that is spread over many keys is lost
-without harm, so that much unseen says little; a likeliest key that is missed is a fact that the row lacks. The rows
-that are compared are none that voted for the memory, so that they stand for the others.
+Both follow from the states of the sparse and the exact softmax. Losing attention that is spread over many
+keys does little harm, so a low `seen` says little. A missed most likely key is a fact that the row lacks. The
+compared rows did not vote for the memory set, so they represent the others.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from h2o_runtime.schedule import Span
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
-TIE = 1e-3  # of the logits of one key, as two kernels compute them
+TIE = 1e-3  # of one key's logits from two kernels
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile that chose a memory: `number` among the prompt's, `rows` of the call, `past` rows before its chunk."""
+    """A tile that chose a memory set: `number` in the prompt, `rows` of the call, `past` rows before its
+    chunk.
+    """
 
     number: int
     rows: Span
@@ -40,7 +42,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Checks:
-    """Rows of some tiles, `counts` of each, and what exact attention makes of them. Row 0 is the first tile's."""
+    """Rows of some tiles, `counts` of each, and their exact attention. Row 0 is the first tile's."""
 
     tiles: tuple[Tile, ...]
     counts: tuple[int, ...]
@@ -48,8 +50,9 @@ class Checks:
     exact: PartialSoftmax
 
     def compare(self, sparse: PartialSoftmax) -> tuple[Float32, Float32]:
-        """What each tile saw, mean over its rows and heads, and what all tiles of its chunk missed; `sparse` is the
-        rows' state now."""
+        """What each tile saw, averaged over its rows and heads, and what all tiles of its chunk missed;
+        `sparse` is the rows' current state.
+        """
         m, l, exact = sparse.m[self.rows], sparse.l[self.rows], self.exact  # [rows, Hq]
         seen = np.minimum(np.exp(m - exact.m) * l / exact.l, 1.0)
         missed = np.where(m < exact.m - TIE, 1.0 / exact.l, 0.0)
@@ -61,7 +64,7 @@ class Checks:
 
 
 def checked_rows(tile: Span, count: int, stride: int) -> Int64:
-    """At most `count` rows of a tile, evenly spread, half way between those of every `stride` that vote."""
+    """At most `count` rows of a tile, evenly spread, half-way between the voting rows at every `stride`."""
     rows = len(tile)
     among = min(count, rows)
     middle = (2 * np.arange(among, dtype=np.int64) + 1) * rows // (2 * among)
@@ -69,10 +72,10 @@ def checked_rows(tile: Span, count: int, stride: int) -> Int64:
 
 
 class TileChecks:
-    """What one prompt's tiles saw, and scratch; in the host's memory."""
+    """What one prompt's tiles saw, and scratch; in host memory."""
 
     def __init__(self, layers: int, tiles: int, heads: int, capacity: int) -> None:
-        """heads: Hs, the lists of keys that operators take."""
+        """heads: Hs, the number of key lists in the operators."""
         self._found = np.full((3, layers, tiles), np.nan, np.float32)  # seen, missed, whether widened
         self._heads = heads
         self._keys = np.empty(heads * capacity, np.int32)
@@ -96,8 +99,9 @@ class TileChecks:
     def checks(
         self, call: LayerCall, tiles: Sequence[Tile], count: int, stride: int, inside: PartialSoftmax
     ) -> Checks:
-        """Compare `count` rows of each tile. inside: state of the rows from the first tile's on, which have seen
-        their chunks and nothing else. What is returned is valid until the next call."""
+        """Compare `count` rows of each tile. inside: state of the rows from the first tile on, over their own
+        chunks only. The result is valid until the next call.
+        """
         rows = [checked_rows(tile.rows, count, stride) for tile in tiles]
         every = np.concatenate(rows)
         q = self._take("q", call.q, every)
@@ -113,7 +117,7 @@ class TileChecks:
         return Checks(tuple(tiles), tuple(map(len, rows)), every, exact)
 
     def widen(self, call: LayerCall, tile: Tile, memory: Tensor, state: PartialSoftmax) -> None:
-        """Let a tile see what it has not seen of its past: all but `memory`, int32 [Hs, M]. state: of its rows."""
+        """Let a tile see the rest of its past: all but `memory`, int32 [Hs, M]. state: of its rows."""
         missing = np.ones((self._heads, tile.past), bool)
         np.put_along_axis(missing, memory, False, axis=1)
         keys = self._keys[: self._heads * (tile.past - memory.shape[1])].reshape(self._heads, -1)
@@ -125,7 +129,7 @@ class TileChecks:
         call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=keys, **state.intra)
 
     def _take(self, name: str, source: NDArray[Any], rows: Int64) -> NDArray[Any]:
-        """Copies of some rows, in scratch that grows once for a shape."""
+        """Copies of some rows, in scratch that is allocated once per shape."""
         key = name, source.shape[1:]
         room = self._room.get(key)
         if room is None or len(room) < len(rows):

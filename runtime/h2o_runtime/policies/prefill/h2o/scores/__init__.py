@@ -1,1 +1,1 @@
-"""Score rules of chunked sparse prefill, one a file."""
+"""Score rules of chunked sparse prefill, one per file."""

@@ -1,4 +1,4 @@
-"""The classic score rule: a token's score is the probability that all queries so far gave it, summed."""
+"""The classic score rule: a token's score is the sum of its probabilities over all queries so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from h2o_runtime.schedule import Span, spans
 
 @dataclass(frozen=True)
 class ColumnSums(MemoryChain):
-    """Phase 1 sums the columns of a chunk; what a memory receives is added chunk by chunk."""
+    """Phase 1 sums the columns of a chunk; the probabilities of a memory set are added chunk by chunk."""
 
     score_title: ClassVar[str] = "probabilities summed over earlier queries"
     needs_every_row: ClassVar[bool] = True
@@ -31,7 +31,9 @@ class ColumnSums(MemoryChain):
     def look_back(
         self, call: LayerCall, state: MemoryStore, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Chunk by chunk: attend to the memory, fuse, add what it received to the scores, select the next one."""
+        """Chunk by chunk: attend to the memory set, fuse, add its probabilities to the scores, select the
+        next one.
+        """
         memory = state.layer(call.layer, call.provider)
         memory.begin_batch(-(-len(batch) // self.chunk_size))
         for chunk in spans(batch.stop, self.chunk_size, start=batch.start):

@@ -1,4 +1,4 @@
-"""Votes of a chunk's last queries: they replace the scores of all that they can see."""
+"""Votes of a chunk's last queries: they replace the scores of all rows that these queries see."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class LastQueries(ChosenAhead):
-    """The last queries of a chunk score the memory and the chunk by one softmax over both."""
+    """The last queries of a chunk score the memory set and the chunk by one softmax over both."""
 
     score_title: ClassVar[str] = "votes of a chunk's last queries"
-    spanning_lists: ClassVar[bool] = False  # votes are counted for each key head by itself
+    spanning_lists: ClassVar[bool] = False  # votes are counted separately for each key head
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "score_window": 32})
 
     score: Literal["window"] = score_rule("window")
