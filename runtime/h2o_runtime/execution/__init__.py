@@ -1,1 +1,1 @@
-"""One pass of tokens through the layers, as it is or recorded, and the memory that it takes."""
+"""One pass of tokens through the layers, direct or recorded, and its memory."""

@@ -1,11 +1,11 @@
-"""The decode steps of one answer: several tokens each, where the conversation's own text says what may come.
+"""The decode steps of one answer. A step has several tokens if the conversation's own text suggests the next
+ones.
 
-Speculation is exact here by construction: drafted tokens only decide which rows a step has beside the one that it
-must have. Each token is sampled from logits that are bit for bit those of a step of its own, and with the same
-random numbers, penalties and grammar: a draft is accepted if the sampler draws it. That is the rejection rule of
-speculative sampling (Leviathan et al., 2023) for drafts without a distribution of their own: one is accepted with
-the probability that the sampler gives it, and one that is not is followed by a draw from all others. So a seed
-gives the same answer with drafts and without.
+Speculation is exact by construction: drafted tokens only add rows to a step. Each token is sampled from the
+same logits, bit for bit, as in a step of its own, with the same random numbers, penalties and grammar. A
+draft is accepted if the sampler draws it. This is the rejection rule of speculative sampling (Leviathan et
+al., 2023) for drafts without a distribution: a draft is accepted with the sampler's probability, and a
+rejected one is followed by a draw from all others. So a seed gives the same answer with and without drafts.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from h2o_runtime.execution.forward import Forward
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.sessions.session import Float32, Session
 
-MOST_DRAFTED = 7  # tokens of a step, beside its own
+MOST_DRAFTED = 7  # tokens of a step, besides its own
 
 
 @dataclass
 class DraftCount:
-    """Tokens of an answer that were drafted, and those of them that came."""
+    """Drafted tokens of an answer, and the accepted ones among them."""
 
     drafted: int = 0
     accepted: int = 0
 
 
 class AnswerSteps:
-    """Of one session, from the prompt's end on. `count` tells what became of drafts."""
+    """For one session, from the prompt's end on. `count` has the results of drafting."""
 
     def __init__(self, session: Session, drafter: Drafter | None, most_rows: int) -> None:
-        """drafter: knows the session's tokens. None: every token has a step of its own. most_rows: of a step."""
+        """drafter: knows the session's tokens. None: every token has its own step. most_rows: of a step."""
         self.count = DraftCount()
         self._session, self._drafter, self._most = session, drafter, min(MOST_DRAFTED, most_rows - 1)
-        self._ahead: list[int] = []  # tokens behind the session's, which the last step had too
+        self._ahead: list[int] = []  # drafted tokens after the session's, in the last step
         self._rows: Float32 | None = None  # its logits from the session's last token on
 
     def after(self, token: int, wanted: int) -> Generator[StepWanted, Float32 | None, Float32]:
-        """Append a token → logits float32 [vocab] after it, read-only. Asks for a step where there must be one.
+        """Append a token → logits float32 [vocab] after it, read-only. Requests a step if the last one does
+        not have them.
 
-        wanted: how many tokens may still be sampled, 1 at least.
+        wanted: how many tokens may still be sampled, at least 1.
         """
         if self._drafter is not None:
             self._drafter.append(token)
@@ -60,7 +61,7 @@ class AnswerSteps:
         return self._session.keep_logits(self._rows[0])
 
     def close(self) -> None:
-        """Give back what is behind the session's tokens."""
+        """Drop the rows after the session's tokens."""
         if self._ahead:
             self._session.store.truncate(self._session.length)
             self._ahead = []
@@ -75,9 +76,11 @@ class AnswerSteps:
 
 
 def decode_together(forward: Forward, steps: Sequence[tuple[Session, Sequence[int]]]) -> Iterator[Float32]:
-    """A step of each of several sessions with rows of these tokens → logits of each, [rows, vocab], which stay.
+    """One step of several sessions with rows of these tokens → logits of each, [rows, vocab], owned by the
+    caller.
 
-    What one gets does not depend on the others. The sessions' tokens are left to the caller. Raises BackendError.
+    A session's result does not depend on the others. The caller updates the sessions' tokens. Raises
+    BackendError.
     """
     rest = list(steps)
     while rest:

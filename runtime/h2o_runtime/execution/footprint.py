@@ -1,4 +1,4 @@
-"""How much memory a bundle takes at run time, computed from shapes alone."""
+"""Memory of a bundle at run time, computed from shapes alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.process import available_bytes
 from h2o_runtime.sessions.spec import SessionSpec
 
-MOST_SESSIONS = 8  # that nobody has asked for
+MOST_SESSIONS = 8  # if the user gives no number
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def footprint(
 ) -> Footprint:
     """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once.
 
-    Python and the native libraries come on top: some 65 MB before a model is loaded.
+    Python and the native libraries add about 65 MB before a model is loaded.
     """
     item = np.dtype(model.dtype).itemsize
     rows = min(prefill.algorithm.batch_size, context, most_rows or context)
@@ -73,8 +73,9 @@ def footprint(
 
 
 def live_sessions(spec: SessionSpec, wanted: int | None) -> int:
-    """How many sessions there are to be at once; where nobody wants a number, what half of the free memory holds,
-    up to MOST_SESSIONS. Raises ConfigError for none at all."""
+    """The number of sessions at once; by default as many as fit into half of the free memory, up to
+    MOST_SESSIONS. Raises ConfigError if none fits.
+    """
     if wanted is not None:
         if wanted < 1:
             raise ConfigError(f"slots must be at least 1, but is {wanted}", field="slots")
@@ -89,14 +90,15 @@ def live_sessions(spec: SessionSpec, wanted: int | None) -> int:
 
 
 def _widest(model: ModelSpec) -> int:
-    """Rows inside a feed-forward half, or what a mixture of experts holds of a token: what its experts are given
-    and say, each in two orders."""
+    """Elements per token inside an MLP, or of a mixture of experts: its experts' inputs and outputs, each in
+    two orders.
+    """
     experts = model.experts
     return max(model.intermediate_size, experts.chosen * model.hidden_size if experts else 0)
 
 
 def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
-    """What keys and values of `context` tokens take, by cache and what it stores them as."""
+    """Bytes of keys and values for `context` tokens, by cache and row format."""
     kinds = kinds_of(model).values()
 
     def fits(cache: type[Cache]) -> bool:
@@ -114,7 +116,7 @@ def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
 def weight_bytes(model: ModelSpec) -> int:
     """Weights in memory while the model runs.
 
-    The dense form "exact" makes floats of one matrix at a time; that is scratch, and not counted.
+    The dense form "exact" converts one matrix at a time to floats; that scratch is not counted.
     """
     item = np.dtype(model.dtype).itemsize
     stored, weights = model.weight_bytes, model.weights

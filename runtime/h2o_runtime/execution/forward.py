@@ -1,6 +1,6 @@
 """One pass of new tokens through the model, layer by layer.
 
-For one layer both phases of attention run over the whole prompt, then the next layer starts: every weight
+In each layer both phases of attention run over the whole prompt before the next layer starts. So every weight
 matrix is applied once, to all tokens at once.
 """
 
@@ -45,9 +45,9 @@ class Watch:
     cancelled: Callable[[], bool] = lambda: False
 
     def checkpoint(self, n: int) -> Callable[[float], None]:
-        """To be called with the done share of `n` tokens' work, from 0 to 1. Raises Cancelled.
+        """A function to call with the finished share of `n` tokens' work, from 0 to 1. Raises Cancelled.
 
-        A layer's dense graphs and its attention may come in turn: what was said is not taken back.
+        A layer's dense graphs and attention may alternate; the reported share never decreases.
         """
         done = 0
 
@@ -83,7 +83,7 @@ class PromptRun:
 
 @dataclass(frozen=True)
 class BoundLayer:
-    """One layer of a decode step up to its attention, and what attention takes."""
+    """One layer of a decode step up to its attention, and the arguments of attention."""
 
     run: Callable[[], None]
     q: Tensor
@@ -93,7 +93,7 @@ class BoundLayer:
 
 @dataclass(frozen=True)
 class BoundStep:
-    """A session's decode step, whose calls are always on the same memory: the layers, then the head."""
+    """A session's decode step, with the same memory in every call: the layers, then the head."""
 
     layers: Sequence[BoundLayer]
     head: Callable[[], None]
@@ -120,7 +120,7 @@ class Forward:
         self.buffers = activations
         self.device = device
         self.stopwatch: Stopwatch = device.stopwatch(())
-        # A step has fixed addresses, so that its calls are bound once, and can be recorded.
+        # Steps have fixed addresses, so that their calls are bound once and can be recorded.
         self._token = device.empty((1,), np.int64)
         self._where = device.empty((3,), np.int64)  # position, row, length
         self._steps: WeakKeyDictionary[Session, BoundStep] = WeakKeyDictionary()
@@ -129,10 +129,10 @@ class Forward:
         self._flow: Flow = device.flow(self._tiles)
 
     def prefill(self, prompt: PromptRun) -> None:
-        """Run the prompt's new tokens through every layer; then the head can run on those of their rows from
+        """Run the prompt's new tokens through every layer. Then the head can run on its rows from
         `prompt.needed` on.
 
-        Cache rows are written, but the session's tokens are left to the caller, who knows that all went well.
+        Writes cache rows; the caller updates the session's tokens after success.
         """
         self.begin(prompt)
         try:
@@ -155,11 +155,11 @@ class Forward:
         self._flow = self.device.flow(self._tiles)
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
-        """How the layers will read n tokens behind `past`. Raises ConfigError, and then has changed nothing."""
+        """How the layers will read n tokens after `past`. Raises ConfigError without changing anything."""
         self.layers.settle(policy, past, n)
 
     def layer(self, layer: int, prompt: PromptRun) -> None:
-        """All of one layer for a prompt that has begun: dense graph, cache rows, attention."""
+        """One layer of a prompt: dense graph, cache rows, attention."""
         session, n = prompt.session, len(prompt.tokens)
         with session.store.open(layer) as cache:
             if cache.in_turns:
@@ -167,7 +167,7 @@ class Forward:
                     self._attend(layer, prompt, cache, [tile], self.device.flow([tile]))
             else:
                 self._attend(layer, prompt, cache, self._tiles, self._flow)
-            # Only now has the attention provider waited for all of the rows.
+            # Only now has the attention provider waited for all rows.
             rows = Rows(session.length, session.length + n)
             own, provider = self._policy_layers[layer], self.layers.providers[layer]
             decoding = self.layers[layer].decoding(self.decoding)
@@ -203,10 +203,10 @@ class Forward:
     def decode_rows(self, rows: Sequence[StepRow]) -> Float32:
         """One step of R rows, 1 … `most_step_rows` → logits float32 [R, vocab], valid until the next call.
 
-        A row's logits are bit for bit those of `decode`: they depend on its own session alone. Rows of a session
-        are consecutive tokens, in their order; each sees those before it. A session may have more than one where
-        it is `speculative`. Cache rows are written, but the sessions' tokens are left to the caller, who tells
-        each session by `Session.decoded` which of its rows are to stay.
+        A row's logits equal those of `decode` bit for bit: they depend on its own session alone. Rows of a
+        session are consecutive tokens, in order; each sees those before it. Only a `speculative` session may
+        have more than one. Writes cache rows; the caller updates the sessions' tokens, and tells each session
+        with `Session.decoded` which of its rows stay.
         """
         graph = self.graph(rows[0].session)
         if graph is not None:
@@ -217,7 +217,7 @@ class Forward:
         return np.stack([self.decode(row.token, row.session).copy() for row in rows])
 
     def speculative(self, session: Session) -> bool:
-        """Whether a step may have several rows of the session, of which any last ones leave no trace."""
+        """Whether a step may have several rows of the session, and drop its last ones without a trace."""
         return self.one_row_because(session) is None
 
     def one_row_because(self, session: Session) -> str | None:
@@ -234,12 +234,13 @@ class Forward:
 
     @property
     def most_step_rows(self) -> int:
-        """Most rows of `decode_rows`."""
+        """The most rows of `decode_rows`."""
         return min(MOST_STEP_ROWS, len(self.buffers.logits))
 
     def graph(self, session: Session) -> StepGraph | None:
-        """The step as one graph, where it is nothing but exact attention of our own kernels to rows that stay where
-        they are."""
+        """The step as one graph: possible if it is only exact attention with our own kernels, to rows that
+        never move.
+        """
         if self._graph is None:
             on_cpu = self.device.memory == "cpu"
             fusible = on_cpu and self.layers.in_step_graph and self.decoding.full_attention_only
@@ -250,7 +251,7 @@ class Forward:
         return self._graph if self._graph.takes(session) else None
 
     def give_step(self, token: int, session: Session) -> None:
-        """Put a step's token, its position, its row and the length with it where the step finds them."""
+        """Write a step's token, position, row and length where the step reads them."""
         past = session.length
         session.store.before_step(past)
         self.device.write_integers(self._token, [token])
@@ -259,7 +260,7 @@ class Forward:
     def step(self, rows: Rows, length: int | Tensor, session: Session) -> Tensor:
         """The decode loop: one token through every layer → logits float32 [1, vocab] on the device.
 
-        `length` is that of the cache with the step's row; on the device where a recording reads it there.
+        `length` is the cache's length including the step's row; on the device if a recording reads it.
         """
         bound, state = self.bound_step(session), session.decode_state
         for layer, bound_layer in enumerate(bound.layers):
@@ -277,20 +278,24 @@ class Forward:
         return self.buffers.logits[:1]
 
     def warm_up(self, rows: int, session: Session) -> None:
-        """Do what a first prompt of `rows` tokens and a first step would pay for. The session must be empty."""
+        """Do the one-time work of a first prompt of `rows` tokens and a first step. The session must be
+        empty.
+        """
         self.graph(session)
 
     def release(self) -> None:
-        """Forget what was bound, with all that it keeps in memory."""
+        """Drop all bindings, and the memory that they reference."""
         self._steps.clear()
         self._graph = None
 
     def give(self, tokens: IntArray) -> None:
-        """Put the new tokens [n] of a call where the first dense graph finds them."""
+        """Write a call's new tokens [n] where the first dense graph reads them."""
         self.device.upload(tokens, self.buffers.tokens[: len(tokens)])
 
     def dense(self, layer: int, tile: Span, session: Session, cache: LayerStore) -> None:
-        """Dense graph `layer` on rows of the call's new tokens, whose keys and values go into the cache."""
+        """Run dense graph `layer` on rows of the call's new tokens; their keys and values go into the
+        cache.
+        """
         past, first = session.length, session.next_position
         rows = Rows(past + tile.start, past + tile.stop)
         tokens = self.buffers.tokens[tile.start : tile.stop]
@@ -318,11 +323,11 @@ class Forward:
 
     @property
     def head_rows(self) -> int:
-        """Most rows that `logits` takes at once."""
+        """The most rows of one `logits` call."""
         return min(len(self.buffers.logits), self.backend.most_rows)
 
     def bound_step(self, session: Session) -> BoundStep:
-        """The session's step, which is bound once."""
+        """The session's step, bound once."""
         bound = self._steps.get(session)
         if bound is None:
             bound = self._steps[session] = self._bind_step(session)

@@ -1,6 +1,6 @@
-"""A prompt's way into the cache: at once, or in pieces between which others may run.
+"""Reads a prompt into the cache: at once, or in pieces between which other runs continue.
 
-A piece leaves nothing in the buffers that all sessions share: what the next one needs is in the session.
+A piece leaves nothing in the shared buffers: all that the next piece needs is in the session.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Reading:
         watch: Watch,
         prompt_piece: int | None = None,
     ) -> None:
-        """prompt_piece: its tokens, about; None reads at once.
+        """prompt_piece: the approximate number of tokens; None reads at once.
 
-        Raises ConfigError, and then has changed nothing.
+        Raises ConfigError without changing anything.
         """
         self._forward, self._session, self._config, self._watch = forward, session, config, watch
         self._before, self._reuse = session.origin, reuse
@@ -52,16 +52,16 @@ class Reading:
         session.truncate(reuse.length)
 
     def run(self, needed: int) -> Iterator[PromptPieceRead]:
-        """Bring the new tokens into the cache. Of the last piece the logits from its row `needed` on can be asked
-        for then; negative ones count from its end. Raises Cancelled, BackendError.
+        """Read the new tokens into the cache. After the last piece, its logits are available from row
+        `needed` on; negative values count from its end. Raises Cancelled, BackendError.
 
-        Stopped on the way, the cache keeps what a later prompt can go on from.
+        If stopped, the cache keeps the rows from which a later prompt can continue.
         """
         session, n, done = self._session, len(self._new), False
         check = self._watch.checkpoint(n)
         try:
             for rows in self._spans:
-                # Until all is done the cache is worth no more than what an interrupted run leaves behind.
+                # Until all is done, the cache counts as after an interrupted run.
                 session.origin = Provenance()
                 more = rows.stop < n
                 self._forward.prefill(
@@ -75,7 +75,7 @@ class Reading:
                         PromptPiece(rows.start, more),
                     )
                 )
-                stopwatch = self._forward.stopwatch  # whose events on a GPU serve the next piece too
+                stopwatch = self._forward.stopwatch  # its events on a GPU serve the next piece too
                 self._stopwatches.append(stopwatch.read() if more else stopwatch)
                 session.append(self._new[rows.start : rows.stop], generated=False)
                 if more:
@@ -94,7 +94,7 @@ class Reading:
         self._watch.progress(n, n)
 
     def read_timer(self) -> PrefillTimer:
-        """Where the time went, of all pieces. May wait for the device."""
+        """Time by phase, over all pieces. May wait for the device."""
         timer = PrefillTimer(self._config.algorithm.phases)
         for stopwatch in self._stopwatches:
             for phase, seconds in stopwatch.read().seconds.items():
@@ -102,14 +102,15 @@ class Reading:
         return timer
 
     def _cuts(self, prompt_piece: int) -> Sequence[int]:
-        """None where the cache would forget rows between pieces, or where a layer is not divisible."""
+        """None if the cache would drop rows between pieces, or if a layer is not divisible."""
         if self._session.spec.cache.most_rows is not None or not self._forward.layers.divisible:
             return ()
         return self._config.algorithm.cuts(len(self._new), self._reuse.prefix, prompt_piece)
 
     def _keep(self, rows: int) -> None:
-        """From now on an interrupted run leaves the first `rows` rows, unless they are of a conversation's turn:
-        of that nothing is of use before its end."""
+        """From now on an interrupted run leaves the first `rows` rows. A conversation's turn leaves nothing
+        before its end.
+        """
         if self._reuse.prefix is not Prefix.HISTORY:
             exact = self._reuse.prefix is Prefix.EXACT
             self._reuse = Reuse(Prefix.EXACT if exact else Prefix.BOUNDARY, rows)
@@ -128,7 +129,7 @@ class Reading:
 def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watch) -> None:
     """Append tokens that were generated elsewhere; each attends to everything before it.
 
-    Raises Cancelled and BackendError; then the cache holds what it held before.
+    Raises Cancelled and BackendError; then the cache is as before.
     """
     n, past, origin = len(tokens), session.length, session.origin
     session.origin = Provenance()
@@ -139,4 +140,4 @@ def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watc
         origin = origin.forgetting(past + n, session.spec.cache.most_rows)
         session.origin = origin.from_row(session.store.earliest)
         if session.length == past and session.spec.forgets(past + n):
-            session.reset()  # rows went that are not known to have
+            session.reset()  # drops rows that are not recorded

@@ -39,9 +39,9 @@ class _Recording:
 
 
 class RecordedForward(Forward):
-    """Decode as one CUDA graph over all layers, where the backend's calls can be recorded.
+    """Decode as one CUDA graph over all layers, if the backend's calls can be recorded.
 
-    Where the new row goes and how long the cache then is, the recording reads on the device.
+    The recording reads the new row's place and the cache's length on the device.
     """
 
     device: CudaDevice
@@ -61,14 +61,14 @@ class RecordedForward(Forward):
         self._recordings: WeakKeyDictionary[Session, _Recording] = WeakKeyDictionary()
 
     def decode(self, token: int, session: Session) -> Float32:
-        lanes = self.device.lanes  # which a prefill leaves joined
+        lanes = self.device.lanes  # a prefill leaves the lanes joined
         self.give_step(token, session)
         recording = self._recordings.get(session)
         if recording is None:
             recording = _Recording(self._recordable(session))
             self._recordings[session] = recording
         if recording.graph is None and recording.steps and recording.possible:
-            # the first step has met every size: it allocated, this one need not
+            # the first step has allocated for every size; this one need not
             recording.graph = self._record(session)
             recording.possible = recording.graph is not None
         if recording.graph is None:
@@ -80,9 +80,9 @@ class RecordedForward(Forward):
         return self._answer
 
     def warm_up(self, rows: int, session: Session) -> None:
-        """Run every dense graph once on `rows` rows of anything: what libraries make at their first call is there.
+        """Run every dense graph once on `rows` arbitrary rows, for the one-time work of libraries.
 
-        Arenas then have room for the largest batch, in one piece. The session must be empty.
+        Arenas then have room for the largest batch, in one block. The session must be empty.
         """
         rows = min(rows, len(self.buffers.tokens), self.backend.most_rows)
         self.device.clear(self.buffers.tokens[:rows])
@@ -111,7 +111,7 @@ class RecordedForward(Forward):
     def _record(self, session: Session) -> Graph | None:
         lane, failed = self.device.lanes.dense, self.device.module.CudaError
         collecting = gc.isenabled()
-        gc.disable()  # memory that is freed while the lane records would end the recording
+        gc.disable()  # freeing memory while the lane records would end the recording
         lane.begin_capture()
         try:
             self._step(session)

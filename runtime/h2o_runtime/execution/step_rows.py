@@ -20,7 +20,7 @@ MOST_STEP_ROWS = 16  # that kernels take
 
 @dataclass(frozen=True)
 class StepRow:
-    """One token of a decode step: the next of its session, or the next behind the session's rows before it."""
+    """One token of a decode step: its session's next token, or the one after the session's previous row."""
 
     token: int
     session: Session
@@ -46,11 +46,11 @@ class StepGraph:
         self._entries: WeakKeyDictionary[Session, NDArray[np.uint8] | None] = WeakKeyDictionary()
 
     def takes(self, session: Session) -> bool:
-        """Whether there is a graph, and the session's rows stay where they are."""
+        """Whether there is a graph, and the session's rows never move."""
         return self._run is not None and self._entry(session) is not None
 
     def run(self, rows: Sequence[StepRow]) -> Float32:
-        """Rows of sessions that it takes → logits float32 [R, vocab], valid until the next call."""
+        """Run rows of supported sessions → logits float32 [R, vocab], valid until the next call."""
         assert self._run is not None
         given: Counter[Session] = Counter()
         for i, row in enumerate(rows):
@@ -68,7 +68,7 @@ class StepGraph:
         return self._logits[: len(rows)]
 
     def _entry(self, session: Session) -> NDArray[np.uint8] | None:
-        """The session's caches as the graph finds them, uint8 [layers, bytes]."""
+        """The session's caches in the graph's format, uint8 [layers, bytes]."""
         if session not in self._entries:
             caches = session.store.fixed_rows()
             entries = None if caches is None else np.concatenate([kv_entry(kv) for kv in caches])
