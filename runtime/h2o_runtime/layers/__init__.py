@@ -1,4 +1,4 @@
-"""Layer kinds by name. To add one is a file beside these, and its class in `LAYERS`.
+"""Layer kinds by name. A new kind is a file in this folder and its class in `LAYERS`.
 
 The file of the same name in h2o_export.layers makes its dense graphs.
 """

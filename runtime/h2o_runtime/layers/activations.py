@@ -13,7 +13,7 @@ LOGITS_BYTES = 16 << 20  # the head runs on as many rows at once as fit
 
 
 def logits_rows(model: ModelSpec, capacity: int) -> int:
-    """How many rows of logits there are at once, at least one."""
+    """The number of logits rows at once, at least one."""
     return max(1, min(capacity, LOGITS_BYTES // (4 * model.vocab_size)))
 
 
@@ -58,17 +58,17 @@ class Activations:
 
 
 def query_rows(model: ModelSpec) -> list[tuple[int, int]]:
-    """Heads and elements of a head of each layer's queries, as dense graphs make them."""
+    """Heads and head size of each layer's queries, from the dense graphs."""
     return [(spec.query_heads, spec.query_size) for spec in model.each_layer]
 
 
 def attention_rows(model: ModelSpec) -> list[tuple[int, int]]:
-    """Of each layer's attention output, as dense graphs take it."""
+    """Heads and head size of each layer's attention output, for the dense graphs."""
     return [(spec.query_heads, spec.out_size) for spec in model.each_layer]
 
 
 def activation_bytes(model: ModelSpec, capacity: int) -> int:
-    """What the buffers take."""
+    """Bytes of the buffers."""
     item = np.dtype(model.dtype).itemsize
     rows = (*set(query_rows(model)), *set(attention_rows(model)))
     row = sum(heads * size for heads, size in rows) + 2 * model.hidden_size

@@ -1,4 +1,6 @@
-"""What a layer kind is: all that a layer does between its dense graphs and the policies' attention."""
+"""The interface of a layer kind: everything that a layer does between its dense graphs and the policies'
+attention.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class LayerResources:
-    """What a kind is loaded with: the model and what runs it, for `capacity` tokens.
+    """What a kind is loaded with: the model and its resources, for `capacity` tokens.
 
-    provide  an active provider for a shape, the same one for the same shape; it is closed with the model
+    provide  an active provider for a shape, the same one for the same shape; closed with the model
     """
 
     model: ModelSpec
@@ -52,49 +54,55 @@ class LoadedLayers:
         self._buffers = resources.buffers
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
-        """A prompt of n tokens behind `past` cached ones is about to run. Raises ConfigError, and then has changed
-        nothing."""
+        """A prompt of n tokens after `past` cached ones is about to run. Raises ConfigError without changing
+        anything.
+        """
 
     def after(
         self, layer: int, rows: Span, past: int, cache: LayerStore, new: dict[str, Tensor], flow: Flow
     ) -> None:
         """The layer's dense graph was called for rows of the prompt, whose cache rows are `new`: see
-        `LayerStore.target`. Runs in the lane of dense graphs; `flow` can make it wait for attention."""
+        `LayerStore.target`. Runs in the dense lane; `flow` can make it wait for attention.
+        """
 
     def call(self, call: LayerCall) -> LayerCall:
-        """One layer's attention as the policy is to see it."""
+        """The call of one layer's attention for the policy."""
         return call
 
     def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
-        """Fill `call.o`: by the prompt's policy, whose state is `state`."""
+        """Fill `call.o` with the prompt's policy, whose state is `state`."""
         policy.attend(call, state)
 
     def decoding(self, policy: DecodePolicy[Any]) -> DecodePolicy[Any]:
-        """What a step of these layers attends by, of a session whose decode policy is `policy`."""
+        """The attention of a step of these layers, for a session with the decode policy `policy`."""
         return policy
 
     def before(self, layer: int, rows: Span) -> None:
-        """The layer's attention to these rows is done, and the next dense graph is about to be called for them."""
+        """The layer's attention to these rows is done, and the next dense graph is about to be called for
+        them.
+        """
 
     def step(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Query and attention output of a decode step, [1, Hq, d] and [1, Hq, dv], always in the same memory."""
+        """Query and attention output of a decode step, [1, Hq, d] and [1, Hq, dv], always in the same
+        memory.
+        """
         return self._buffers.q[layer][:1], self._buffers.attention[layer][:1]
 
     def bound_after(self, layer: int) -> tuple[Callable[[], None], ...]:
-        """`after` of a decode step, to be called in turn and always on the same memory."""
+        """`after` for a decode step; called in turn, always with the same memory."""
         return ()
 
     def bound_before(self, layer: int) -> tuple[Callable[[], None], ...]:
-        """`before` of a decode step."""
+        """`before` for a decode step."""
         return ()
 
     @property
     def nbytes(self) -> int:
-        """Of its own buffers."""
+        """Bytes of its own buffers."""
         return 0
 
     def report(self) -> dict[str, Any]:
-        """How the last prompt was read, by names of the kind's options."""
+        """How the last prompt was read, by name of the kind's options."""
         return {}
 
 
@@ -119,11 +127,11 @@ class LayerKind(ABC):
         return LoadedLayers(resources)
 
     def buffer_bytes(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
-        """What the buffers of `load` take."""
+        """Bytes of the buffers of `load`."""
         return 0
 
     def cache_refusal(self, cache: Cache | type[Cache]) -> str | None:
-        """One sentence why a cache cannot keep the rows of such layers; None: it can."""
+        """Why a cache cannot store the rows of such layers, as a sentence; None: it can."""
         return None
 
     def decode_refusal(self, decoding: DecodePolicy[Any]) -> str | None:
@@ -133,9 +141,9 @@ class LayerKind(ABC):
         return None
 
     def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
-        """Of a token in one layer, from the norm to queries, keys and values."""
+        """Weights per token in one layer, from the norm to queries, keys and values."""
         return model.hidden_size * spec.head_size * (spec.query_heads + 2 * spec.kv_heads)
 
     def comparisons(self) -> tuple[LayerKind, ...]:
-        """Itself under settings that compute the same numbers in other ways, which comparisons run each."""
+        """Variants of itself that compute the same numbers in other ways; comparisons run each."""
         return (self,)

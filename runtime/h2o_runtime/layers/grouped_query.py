@@ -1,4 +1,4 @@
-"""Grouped-query attention: dense graphs make the very q, k and v that attention takes, and nothing is between."""
+"""Grouped-query attention: dense graphs produce q, k and v as attention reads them, so hooks do nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Latent attention: one set of weights, two modes that compute the same numbers.
 
-Absorbed, queries are carried into the space of latents and see the cache itself. A pair of query and key then costs
-2 (2r + dr) operations a head, and nothing is done for a key. Expanded, keys and values of every head are made of
-the latents first: a pair costs 2 (dn + dr + dv), and every key, also of the past, 2r (dn + dv). Decode is absorbed;
-for a prompt whichever costs less is taken, unless it is said.
+Absorbed: queries are mapped to the space of latents and attend to the cache directly. A pair of query and key
+costs 2 (2r + dr) operations per head, and a key costs nothing. Expanded: keys and values of every head are
+first computed from the latents. A pair costs 2 (dn + dr + dv), and every key, also of the past, 2r (dn + dv).
+Decode is absorbed. A prompt uses the cheaper mode, unless an option sets it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXPANDED_AT_ONCE = 4096  # rows of the past
 
 @dataclass(frozen=True)
 class Latent(LayerKind):
-    """The cache holds one latent a token, of which the values are a part."""
+    """The cache holds one latent per token, which contains the values."""
 
     name: ClassVar[str] = "latent"
     title: ClassVar[str] = "latent attention"
@@ -71,9 +71,10 @@ class Latent(LayerKind):
         return spec.query_heads * (absorbed + expanded) * np.dtype(model.dtype).itemsize
 
     def absorbed_rows(self, model: ModelSpec, capacity: int, cache: Cache) -> int:
-        """Rows that buffers of the absorbed mode have: as many as it may be chosen for, and one for decode.
+        """Rows of the buffers for the absorbed mode: the most for which it may be chosen, and one for decode.
 
-        The more rows see a past under full attention, the sooner it pays to expand it: beyond this many, always.
+        Under full attention, expanding pays off sooner if more rows see the past: beyond this many rows,
+        always.
         """
         if self.latent == "expanded":
             return 1
@@ -126,7 +127,7 @@ class LatentLayers(LoadedLayers):
     """
 
     in_step_graph = False
-    divisible = False  # each would expand the past anew, and might choose another mode
+    divisible = False  # each piece would expand the past again, and might choose another mode
 
     def __init__(self, kind: Latent, resources: LayerResources, expanded: AttentionProvider | None) -> None:
         super().__init__(resources)
@@ -138,7 +139,7 @@ class LatentLayers(LoadedLayers):
         self.absorbed = device.empty((rows, heads, spec.head_size), model.dtype)
         self.context = device.empty((rows, heads, spec.value_size), model.dtype)
         self.mode: LatentMode = "absorbed" if rows == resources.capacity else "expanded"
-        # Of the layer at work: all layers share them, see `after`.
+        # For the current layer: all layers share them, see `after`.
         rows = 0 if kind.latent == "absorbed" else resources.capacity
         self.k = device.empty((rows, heads, spec.query_size), model.dtype)
         self.v = device.empty((rows, heads, spec.out_size), model.dtype)
@@ -171,10 +172,10 @@ class LatentLayers(LoadedLayers):
     ) -> None:
         """Absorb the queries, or expand the latents [n, 1, r + dr].
 
-        All layers share one buffer of expanded keys and values, and a layer's last attention still reads its first
-        rows. The first expansion of a layer therefore waits for all attention of the layer before. Its dense
-        graph does not wait, so that the two still overlap, and a second buffer is not needed: that would be a
-        third of the cache once more.
+        All layers share one buffer of expanded keys and values, and a layer's last attention still reads its
+        first rows. So the first expansion of a layer waits for all attention of the previous layer. Its dense
+        graph does not wait, so the two still overlap. A second buffer, a third of the cache's size, is not
+        needed.
         """
         if self.mode == "absorbed":
             self._backend.infer(f"absorb_{layer:02d}", *self._absorption(layer, _cut(rows)))
@@ -229,7 +230,7 @@ class LatentLayers(LoadedLayers):
 
 
 def expanded_shape(model: ModelSpec) -> AttentionShape:
-    """Attention to keys and values that every head has of its own."""
+    """Attention to each head's own keys and values."""
     spec = _layer(model)
     heads = spec.query_heads
     return AttentionShape(
@@ -238,14 +239,15 @@ def expanded_shape(model: ModelSpec) -> AttentionShape:
 
 
 def can_expand_past(model: ModelSpec, cache: Cache) -> bool:
-    """Whether a cache holds latents as dense graphs write them, row by row: only then past ones can be expanded."""
+    """Whether a cache stores latents unchanged, row by row: otherwise past ones cannot be expanded."""
     return isinstance(cache, Contiguous) and cache.stored_dtype(model) == model.dtype
 
 
 def absorbed_cheaper(sizes: LatentSpec, pairs: int, past: int) -> bool:
-    """Whether a prompt costs fewer operations absorbed: `pairs` of query and key a head, behind `past` latents.
+    """Whether a prompt costs fewer operations in the absorbed mode: `pairs` of query and key per head, after
+    `past` latents.
 
-    What is done for the prompt's own rows is the same in both modes: absorbing and contracting is as much as
+    The work for the prompt's own rows is the same in both modes: absorbing and contracting costs as much as
     expanding.
     """
     key = sizes.rank * (sizes.nope_size + sizes.value_size)
@@ -253,7 +255,9 @@ def absorbed_cheaper(sizes: LatentSpec, pairs: int, past: int) -> bool:
 
 
 def _modes(policy: PrefillPolicy[Any]) -> tuple[LatentMode, ...]:
-    """The modes that a policy's operators take. Expanded, every head has its own keys, and heads share a list."""
+    """The modes that a policy's operators support. Expanded, every head has its own keys, and heads share a
+    list.
+    """
     if not policy.value_sizes:
         return ()
     return ("absorbed", "expanded") if policy.spanning_lists else ("absorbed",)
@@ -274,10 +278,10 @@ def _cut(rows: Span) -> slice:
 
 
 def _more_a_pair(sizes: LatentSpec) -> int:
-    """Multiplications that a pair costs more absorbed than expanded."""
+    """Additional multiplications of a pair in the absorbed mode."""
     return (2 * sizes.rank + sizes.rope_size) - (sizes.nope_size + sizes.rope_size + sizes.value_size)
 
 
 def _pairs(policy: PrefillPolicy[Any], past: int, n: int) -> int:
-    """Of query and key, that a prompt of n tokens adds to those of its past."""
+    """Pairs of query and key that a prompt of n tokens adds to those of its past."""
     return policy.visible_pairs(past + n) - (policy.visible_pairs(past) if past else 0)

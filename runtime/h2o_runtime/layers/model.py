@@ -1,4 +1,4 @@
-"""All layers of one model: which kinds they are, and the live objects of a loaded model."""
+"""All layers of one model: their kinds, and the live objects of a loaded model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from h2o_runtime.layers.activations import Activations
 from h2o_runtime.model import AttentionShape, ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
-LayerSettings = Mapping[str, Any]  # by names of the kinds' options
+LayerSettings = Mapping[str, Any]  # by name of the kinds' options
 
 
 def layer_options() -> tuple[Option, ...]:
-    """Settings that the layers of some model have."""
+    """Settings for which some model has layers."""
     return tuple({one.name: one for kind in LAYERS for one in options_of(kind)}.values())
 
 
@@ -45,7 +45,7 @@ def kinds_of(model: ModelSpec, settings: LayerSettings | None = None) -> dict[st
 
 
 def equivalent_settings(model: ModelSpec) -> tuple[LayerSettings, ...]:
-    """Settings under which a model's layers compute the same numbers in different ways, at least one."""
+    """Settings under which a model's layers compute the same numbers in different ways; at least one."""
     kinds = kinds_of(model).values()
     return tuple(
         {name: value for kind in chosen for name, value in asdict(kind).items()}
@@ -56,7 +56,7 @@ def equivalent_settings(model: ModelSpec) -> tuple[LayerSettings, ...]:
 class Layers:
     """The kinds of a model's layers, and an active attention provider for each of its layers.
 
-    `make` makes a provider that is not active yet; every shape of attention gets one. Sessions share them.
+    `make` creates an inactive provider, one for every shape of attention. Sessions share them.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Layers:
 
 
 class LiveLayers:
-    """Every layer of a loaded model; layers of one kind share one object. `providers`: one a layer."""
+    """Every layer of a loaded model; layers of one kind share one object. `providers`: one per layer."""
 
     def __init__(
         self, model: ModelSpec, kinds: Mapping[str, LoadedLayers], providers: Sequence[AttentionProvider]
@@ -119,19 +119,19 @@ class LiveLayers:
         return self._layers[layer]
 
     def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
-        """As `LoadedLayers.settle`, of all kinds."""
+        """As `LoadedLayers.settle`, for all kinds."""
         for layers in self._kinds.values():
             layers.settle(policy, past, n)
 
     @property
     def in_step_graph(self) -> bool:
-        """Whether a decode step may be one graph: all layers allow it, and attention is by such kernels."""
+        """Whether a decode step may be one graph: all layers allow it, and their kernels run in graphs."""
         allowed = all(layers.in_step_graph for layers in self._kinds.values())
         return allowed and all(provider.in_graphs for provider in self.providers)
 
     @property
     def divisible(self) -> bool:
-        """Whether all layers allow a prompt to be read piece by piece."""
+        """Whether all layers allow a prompt to be read in pieces."""
         return all(layers.divisible for layers in self._kinds.values())
 
     @property

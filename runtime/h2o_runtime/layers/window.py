@@ -1,6 +1,7 @@
-"""Sliding-window attention: a token sees the last rows up to its own, always exactly and under every policy.
+"""Sliding-window attention: a token sees the last rows up to its own, exactly, under every policy.
 
-Policies are for the other layers alone (`ModelSpec.under_policies`). Everything else is as with grouped queries.
+Policies handle the other layers only (`ModelSpec.under_policies`). Everything else is as in grouped-query
+attention.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from h2o_runtime.policies.prefill.full import attend_in_spans
 
 @dataclass(frozen=True)
 class Window(LayerKind):
-    """`LayerSpec.window` is how many rows; the attention operators are told it with the layer's shape."""
+    """`LayerSpec.window` is the number of rows; the attention operators get it with the layer's shape."""
 
     name: ClassVar[str] = "window"
     title: ClassVar[str] = "sliding-window attention"
@@ -36,7 +37,7 @@ class Window(LayerKind):
 
 class WindowLayers(LoadedLayers):
     divisible = (
-        False  # its rows are read a part at a time already, and no test shows that pieces give the same
+        False  # its rows are already read in parts, and no test shows that pieces give the same result
     )
 
     def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
