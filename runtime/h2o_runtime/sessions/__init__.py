@@ -1,1 +1,1 @@
-"""Sessions: what one conversation left in the model, at work, waiting for its turn, or in a file."""
+"""Sessions: the state that a conversation leaves in the model, live, waiting for its turn, or in a file."""

@@ -1,4 +1,4 @@
-"""All of a session as arrays by name: to be stored elsewhere, and to be gone on from."""
+"""A whole session as arrays by name, to store and to continue from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.sessions.session import IntArray, Session
 
-# Gives the array of a name, shape and dtype; raises ValueError where it has another.
+# Reads the array of a name, shape and dtype; raises ValueError if it has another.
 Reader: TypeAlias = Callable[[str, tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 
 _ON_HOST = ("tokens", "positions", "generated")
@@ -42,7 +42,9 @@ class SessionShape:
 
     @classmethod
     def of(cls, session: Session) -> SessionShape:
-        """Raises InputError where there is nothing to keep, ConfigError for a policy whose state cannot be."""
+        """Raises InputError if there is nothing to store, ConfigError for a policy whose state cannot be
+        saved.
+        """
         spec, config = session.spec, session.origin.config
         if config is None or not session.length:
             raise InputError("there is nothing to save: no prompt has been read")
@@ -79,23 +81,23 @@ class KnownSession(Protocol):
 
 
 def reusable(session: KnownSession, prompt: IntArray, config: PrefillConfig) -> int:
-    """How many rows the prompt [N] could keep of the session."""
+    """The number of rows that the prompt [N] could keep of the session."""
     return plan_reuse(session.tokens, session.shape.origin, prompt, config).length
 
 
 def begins(session: KnownSession, other: KnownSession) -> bool:
-    """Whether all of the session is in the other one too."""
+    """Whether the other session contains this one."""
     shared = shared_prefix(session.tokens, other.tokens)
     return shared == session.shape.length and same_arithmetic(session.shape.config, other.shape.config)
 
 
 def row_name(name: str, layer: int) -> str:
-    """Of a layer's array that is called `name` in `KV.tensors`."""
+    """The name of a layer's array for `name` in `KV.tensors`."""
     return f"{name}{layer:03}"
 
 
 def first_row(model: ModelSpec, shape: SessionShape, layer: int) -> int:
-    """The first row of a layer that is among the arrays: a window needs none before it."""
+    """The first row of a layer among the arrays: a window needs no earlier row."""
     window = model.layer(layer).window
     return max(0, shape.origin.earliest - window + 1) if window else 0
 
@@ -103,7 +105,7 @@ def first_row(model: ModelSpec, shape: SessionShape, layer: int) -> int:
 def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Iterator[tuple[str, NDArray[Any]]]:
     """All arrays, one at a time on the host; without `rows` all but keys and values.
 
-    They may be views of what the session goes on with.
+    They may be views into the session.
     """
     download = session.spec.device.download
     for name in _ON_HOST:
@@ -152,7 +154,7 @@ def _fill_tokens(session: Session, shape: SessionShape, read: Reader) -> None:
 
 
 def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: RetainedRows | None) -> None:
-    """The decode policy sees the rows as if they had just been written."""
+    """The decode policy sees the rows as newly written."""
     if retained is not None:
         retained.go_on(session.store)
     rows, spec = Rows(0, shape.length), session.spec
@@ -171,7 +173,7 @@ def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, rea
         for name, target in cache.target(rows).items():
             spec.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
         cache.commit(rows)
-    else:  # they were rounded, and must not be again
+    else:  # already rounded; must not be rounded again
         count = rows.stop - rows.start
         tensors = cache.view(rows.stop).tensors.items()
         kinds = {name: ((count, *tensor.shape[1:]), tensor.dtype) for name, tensor in tensors}

@@ -1,8 +1,9 @@
-"""Sessions in a folder: what leaves memory is written there, and found again by its tokens, also another day.
+"""Sessions in a folder: sessions that leave memory are written there and found by their tokens, also after a
+restart.
 
-One file each, as `save_session` writes it. A file is read when a prompt goes on from it, and stays until a longer
-one takes its place or others need the room. Several servers may use one folder, on several machines: files are
-written beside their place and renamed, and each server looks again at what there is. Nobody waits for a lock.
+Each is one file in `save_session`'s format. A file is read when a prompt continues it. It stays until a
+longer one replaces it or others need the space. Several servers on several machines may use one folder: files
+are written under a temporary name and renamed, and each server lists the folder again. There are no locks.
 """
 
 from __future__ import annotations
@@ -24,31 +25,29 @@ from h2o_runtime.sessions.waiting import WaitingSession
 log = logging.getLogger(__name__)
 
 SUFFIX = ".session"
-MOST_WAITING = 2  # sessions that wait to be written, beside which no other one is taken
+MOST_WAITING = 2  # sessions that may wait to be written
 
 
 class SessionFolder:
-    """Sessions of one bundle, in files of at most `most_bytes` together: those not used for longest make room.
+    """Sessions of one bundle, in files of at most `most_bytes` together; the least recently used are removed.
 
-    A thread writes. Files of other bundles are left alone; what cannot be read is, too, with a line in the log.
+    A thread writes. Files of other bundles are left alone, and so are unreadable files, with a log message.
 
-    shared  whether other servers are waiting for what this one reads: see `SessionPool.share`
+    shared  whether other servers use what this one reads: see `SessionPool.share`
     """
 
     def __init__(self, folder: Path, most_bytes: int, bundle: str, shared: bool = False) -> None:
-        """Raises OutputError for a folder that cannot be made or read."""
+        """Raises OutputError for a folder that cannot be created or read."""
         self.folder, self.most_bytes, self.shared = folder, most_bytes, shared
         self._bundle = bundle
         self._lock = threading.Lock()
-        self._files: list[SavedSession] = []  # those not used for longest first
-        self._refused: dict[Path, tuple[int, int]] = {}  # by path and `_stamp`: of no use here
+        self._files: list[SavedSession] = []  # least recently used first
+        self._refused: dict[Path, tuple[int, int]] = {}  # by path and `_stamp`: not usable here
         self._looking = threading.Lock()
         self._waiting: list[WaitingSession] = []
         self._queue: SimpleQueue[WaitingSession | None] = SimpleQueue()
         try:
-            folder.mkdir(
-                mode=0o700, parents=True, exist_ok=True
-            )  # what people said is nobody else's business
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are private
             self._find()
         except OSError as error:
             raise OutputError(f"{folder}: not a folder for conversations: {error.strerror}") from error
@@ -60,11 +59,11 @@ class SessionFolder:
             return list(self._files)
 
     def refresh(self) -> None:
-        """Look again at what there is: other servers write, use and remove files too."""
+        """List the folder again: other servers write, use and remove files too."""
         with self._looking:
             known = {one.path: one for one in self.files()}
             found: list[tuple[int, SavedSession]] = []
-            # Clocks of files are coarse: those of one time stay in the order in which they were used here.
+            # File times are coarse: files with equal times keep the order of their use here.
             for path in dict.fromkeys((*known, *self.folder.glob(f"*{SUFFIX}"))):
                 try:
                     status = path.lstat()
@@ -80,7 +79,7 @@ class SessionFolder:
                 self._files = [saved for _, saved in found]
 
     def _open(self, path: Path, status: os.stat_result) -> SavedSession | None:
-        """A file that was not there before; None for one of no use, of which a line is written once."""
+        """A file that is new here; None if it is unusable, which is logged once."""
         if self._refused.get(path) == _stamp(status):
             return None
         try:
@@ -94,7 +93,7 @@ class SessionFolder:
         return None
 
     def waiting(self) -> list[WaitingSession]:
-        """Those that are not written yet."""
+        """Sessions that are not written yet."""
         with self._lock:
             return list(self._waiting)
 
@@ -103,7 +102,7 @@ class SessionFolder:
         return sum(one.nbytes for one in self.files())
 
     def keep(self, session: WaitingSession, patient: bool = False) -> None:
-        """Have it written. Unless the caller is patient, one that finds others waiting is let go."""
+        """Queue it for writing. Unless `patient`, it is dropped if the queue is full."""
         if session.nbytes > self.most_bytes:
             log.info("a session of %d tokens is too long for %s", session.shape.length, self.folder)
             return
@@ -126,14 +125,14 @@ class SessionFolder:
                 self._files.append(one)
 
     def forget(self, one: SavedSession) -> None:
-        """It could not be read. The file stays for people to look at."""
+        """It could not be read. The file stays for inspection."""
         with suppress(OSError):
             self._refused[one.path] = _stamp(one.path.lstat())
         with self._lock:
             self._files = [other for other in self._files if other is not one]
 
     def close(self) -> None:
-        """Once everything is written."""
+        """Returns when everything is written."""
         self._queue.put(None)
         self._thread.join()
 
@@ -167,7 +166,7 @@ class SessionFolder:
             return
         prefixes = [
             one for one in self.files() if begins(one, session)
-        ]  # what it goes on from need not be there twice
+        ]  # the session that it continues is not needed twice
         self._make_room(self.most_bytes - session.nbytes, prefixes)
         write_session(path, self._bundle, session.shape, session.arrays.items(), session.transcript)
         saved = SavedSession(
@@ -178,7 +177,7 @@ class SessionFolder:
         self._remove(prefixes)
 
     def _make_room(self, room: int, beside: list[SavedSession]) -> None:
-        """All but those in `beside` are to take at most `room` bytes."""
+        """Limit all files except those in `beside` to `room` bytes."""
         others = [one for one in self.files() if one not in beside]
         gone: list[SavedSession] = []
         while others and sum(one.nbytes for one in others) > room:
@@ -194,5 +193,5 @@ class SessionFolder:
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:
-    """What changes when another file takes the place of one."""
+    """Changes if another file replaces this one."""
     return status.st_ino, status.st_size

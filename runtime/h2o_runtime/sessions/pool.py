@@ -1,11 +1,12 @@
-"""Sessions that wait: conversations take turns on a live session, and none is read again from its beginning.
+"""Waiting sessions: conversations take turns on a live session, and none is read again from its beginning.
 
-A session that a prompt is about to overwrite is set aside first. Where the cache can hold its rows they stay where
-they are, and rows that several sessions begin with are there once. Otherwise they are copied to the host's memory,
-and copied back when the session goes on: copying a token's rows takes a hundredth of the time of reading the token.
-Sessions that memory has no room for go to a folder, where there is one.
+A session that a prompt is about to overwrite is set aside first. If the cache can retain its rows, they stay
+in place, and rows that sessions share are stored once. Otherwise they are copied to host memory, and back
+when the session continues: copying a token's rows takes a hundredth of the time of reading the token.
+Sessions without room in memory go to a folder, if there is one.
 
-Where several sessions are live, a prompt also goes on from what another one holds: a copy, or the same pages.
+If several sessions are live, a prompt can also continue from another live session: from a copy, or from the
+same pages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SHARED_STEPS = 8  # a shared session is written again once an eighth of it is ne
 
 
 class SessionPool:
-    """Sessions beside those that are live, those that waited longest first, in at most `most_bytes` of memory."""
+    """Sessions that are not live, in at most `most_bytes` of memory, longest wait first."""
 
     def __init__(self, most_bytes: int = 0, folder: SessionFolder | None = None) -> None:
         self.most_bytes, self.folder = most_bytes, folder
@@ -41,7 +42,7 @@ class SessionPool:
 
     @property
     def several(self) -> bool:
-        """Whether other sessions than the live one are kept."""
+        """Whether sessions other than the live one are kept."""
         return self.most_bytes > 0 or self.folder is not None
 
     @property
@@ -49,16 +50,16 @@ class SessionPool:
         return bytes_of(self._waiting)
 
     def join(self, session: Session) -> None:
-        """The session is live from now on, as others are."""
+        """The session is live from now on, like the others."""
         self._live.append(session)
 
     def transcripts(self) -> list[Transcript]:
-        """Those of the sessions in the folder, the one not used for longest first."""
+        """The sessions in the folder, least recently used first."""
         found = [one.transcript for one in self.folder.files()] if self.folder else []
         return [transcript for transcript in found if transcript is not None]
 
     def change(self, session: Session, tokens: IntArray, config: PrefillConfig) -> None:
-        """Before the prompt `tokens` [N]: make the live session the one of which the prompt can keep most."""
+        """Before the prompt `tokens` [N]: make the session live of which the prompt can keep the most."""
         if not self.several and self._live == [session]:
             return
         keeps = plan_reuse(session.known, session.origin, tokens, config).length
@@ -76,7 +77,7 @@ class SessionPool:
             return
         if isinstance(best, SavedSession):
             assert self.folder is not None
-            self.folder.used(best)  # or it might have to make room for the one that is set aside
+            self.folder.used(best)  # otherwise it might be dropped to make room for the one that is set aside
         elif best in self._waiting:
             self._waiting.remove(best)
         self.set_aside(session)
@@ -85,11 +86,13 @@ class SessionPool:
         if isinstance(best, WaitingSession):
             if best.shape.length - gains < WORTH_KEEPING:
                 best.release()
-            else:  # the prompt only begins like it: it waits on
+            else:  # the prompt only shares its beginning: it keeps waiting
                 self._add(best, session)
 
     def share(self, session: Session) -> None:
-        """A prompt was answered: write the session for other servers on the folder, unless most of it is there."""
+        """A prompt was answered: write the session for other servers on the folder, unless most of it is
+        already there.
+        """
         config = session.origin.config
         if self.folder is None or not self.folder.shared or config is None:
             return
@@ -108,9 +111,10 @@ class SessionPool:
             self._file(waiting, session, patient=False)
 
     def set_aside(self, session: Session, keeps: int = 0, patient: bool = False) -> None:
-        """Keep the live session, of which only the first `keeps` rows will be left, if that is worth while.
+        """Keep the live session, of which the prompt will leave only the first `keeps` rows, if that is
+        worthwhile.
 
-        Those that waited longest make room. `patient` is the folder's.
+        The longest-waiting sessions make room. `patient` is the folder's.
         """
         if not self.several or session.origin.config is None or session.length - keeps < WORTH_KEEPING:
             return
@@ -124,7 +128,7 @@ class SessionPool:
         if waiting is None:
             log.info("a session of %d tokens is too long to wait beside others", shape.length)
             return
-        # What it goes on from need not be there twice.
+        # Drop sessions that it continues.
         for one in [one for one in self._waiting if begins(one, waiting)]:
             self._waiting.remove(one)
             one.release()
@@ -134,7 +138,7 @@ class SessionPool:
             self._add(waiting, session, patient)
 
     def close(self, *live: Session) -> None:
-        """All sessions go to the folder, where there is one. Waits until they are written."""
+        """All sessions go to the folder, if there is one. Waits until they are written."""
         if self.folder is None:
             return
         for session in live:
@@ -183,5 +187,5 @@ class SessionPool:
 
 
 def _gains(one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, config: PrefillConfig) -> int:
-    """Tokens that the prompt could keep of it. A session that stays where it is must be worth a copy."""
+    """Tokens that the prompt could keep of it. A session that stays in place must be worth a copy."""
     return reusable(one, tokens, config) - (WORTH_KEEPING if isinstance(one, LiveSession) else 0)

@@ -1,7 +1,6 @@
-"""A session in a file: tokens, keys, values and what policies remember of them, to go on from another day.
+"""A session in a file: tokens, keys, values and the policies' state, to continue from later.
 
-The file is an npz as NumPy writes it, arrays one after the other and not compressed, each with its checksum;
-`about` says what they are of.
+The file is an uncompressed npz, arrays one after the other, each with its checksum; `about` describes them.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from h2o_runtime.sessions.transcript import Transcript
 FORMAT = 1
 ABOUT = "about"
 MOST_ABOUT = 1 << 20  # bytes
-TRANSCRIPT = "transcript"  # of a session that is a chat; older files have none
-TRANSCRIPT_BYTES = 4096  # a token, at most: fewer than its keys and values take
+TRANSCRIPT = "transcript"  # of a chat session; older files have none
+TRANSCRIPT_BYTES = 4096  # per token, at most: less than its keys and values
 BLOCK = 1 << 20  # bytes read at once
 
 
@@ -63,15 +62,15 @@ class _About(BaseModel):
         return cls(format=FORMAT, bundle=bundle, prefill=prefill, origin=origin, **values)
 
     def shape(self) -> SessionShape:
-        """Raises TypeError and ConfigError for settings that there are not."""
+        """Raises TypeError and ConfigError for unknown settings."""
         origin = Provenance(PrefillConfig(**self.prefill), **self.origin)
         return SessionShape(origin, self.decode, self.length, self.logits, self.state, self.stored)
 
 
 def save_session(session: Session, path: Path) -> None:
-    """Write the session; a file of that name is replaced once the new one is whole.
+    """Write the session; an existing file is replaced once the new one is complete.
 
-    Raises InputError where there is nothing to save, ConfigError for a policy whose state cannot be saved and
+    Raises InputError if there is nothing to save, ConfigError for a policy whose state cannot be saved, and
     OutputError.
     """
     shape, identity = SessionShape.of(session), session.spec.bundle.manifest.identity
@@ -96,7 +95,7 @@ def write_session(
 
 
 def check_session_target(path: Path) -> None:
-    """Raises OutputError where `write_session` must not write: another file than a saved session is kept."""
+    """Raises OutputError if `write_session` must not write there: only saved sessions are replaced."""
     target = check_target(path)
     if not target.exists() or not target.stat().st_size:  # as mktemp makes one
         return
@@ -128,7 +127,7 @@ class SavedSession:
 
     @classmethod
     def open(cls, path: Path) -> SavedSession:
-        """Raises InputError where it cannot be read or is no saved session."""
+        """Raises InputError if it cannot be read or is not a saved session."""
         with _opened(path) as file:
             about = _About.model_validate_json(_bytes(file, ABOUT, MOST_ABOUT))
             if about.format != FORMAT:
@@ -149,10 +148,10 @@ class SavedSession:
             return cls(path, about.bundle, shape, tokens, transcript, path.stat().st_size)
 
     def load_into(self, session: Session, config: PrefillConfig) -> None:
-        """Make the live session this one, which goes on under `config`.
+        """Make this the live session, which continues under `config`.
 
-        Raises InputError where the file was saved by another bundle, under other settings or holds more than the
-        context, and for a damaged file; in the last case the live session is empty then.
+        Raises InputError if the file is of another bundle, has other settings, exceeds the context, or is
+        damaged; in the last case the live session is empty afterwards.
         """
         self._check(session.spec, config)
         with _opened(self.path) as file:
@@ -197,7 +196,7 @@ def _in_words(config: PrefillConfig) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """What can be wrong with the file as one InputError."""
+    """Turns every error in the file into an InputError."""
     try:
         with open_input(path) as opened, zipfile.ZipFile(opened) as file:
             size = os.fstat(opened.fileno()).st_size
@@ -222,7 +221,7 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _bytes(file: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """An array of at most `most` bytes. Raises ValueError for another one."""
+    """An array of at most `most` bytes. Raises ValueError for a larger one."""
     with file.open(f"{name}.npy") as member:
         shape, dtype = _header(member)
         if dtype != np.uint8 or len(shape) != 1 or shape[0] > most:
@@ -231,7 +230,7 @@ def _bytes(file: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _read(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Nothing of a size is made before the file says that size. Raises ValueError for any other."""
+    """Nothing is allocated before the file states its size. Raises ValueError for another size."""
     with file.open(f"{name}.npy") as member:
         if _header(member) != (tuple(shape), dtype):
             raise ValueError(f"{name} has another shape")
@@ -245,6 +244,6 @@ def _read(file: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dt
                 raise EOFError(name)
             left[: len(block)] = block
             left = left[len(block) :]
-        if member.read(1):  # at its end the checksum is looked at
+        if member.read(1):  # the checksum is verified at its end
             raise ValueError(f"{name} is longer than its header says")
     return array

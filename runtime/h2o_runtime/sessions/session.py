@@ -1,4 +1,4 @@
-"""A live session: its tokens, their keys and values, and what policies remember of them."""
+"""A live session: its tokens, their keys and values, and the policies' state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Float32 = NDArray[np.float32]
 
 
 class Session(TokenRows):
-    """Everything that an answer depends on, but the weights. Several may exist over one set of weights.
+    """Everything that an answer depends on, except the weights. Several may share one set of weights.
 
     store          keys and values of every layer
     origin         how the rows came about
@@ -32,8 +32,9 @@ class Session(TokenRows):
     """
 
     def __init__(self, spec: SessionSpec, spare_bytes: int = 0, beside: Session | None = None) -> None:
-        """spare_bytes: room in the store for rows of other sessions, where the store can hold them.
-        beside: a session whose store this one's shares, where it can."""
+        """spare_bytes: room in the store for rows of other sessions, if the store can hold them. beside: a
+        session with which to share a store, if possible.
+        """
         super().__init__(spec.context)
         self.spec = spec
         model, device = spec.model, spec.device
@@ -52,9 +53,9 @@ class Session(TokenRows):
         self.decode_state: Any = spec.decoding.new_state(model.under_policies, spec.context, device)
 
     def decoded(self, tokens: Sequence[int], ahead: int = 0) -> None:
-        """Steps have written the rows of these tokens, and maybe more behind them.
+        """Steps have written the rows of these tokens, and perhaps more after them.
 
-        Of the latter `ahead` may still become those of tokens; all others are given back.
+        Of the latter, `ahead` may still become tokens; all others are dropped.
         """
         self.append(tokens, generated=True)
         self.store.truncate(self.length + ahead)
@@ -63,7 +64,7 @@ class Session(TokenRows):
         self.origin = origin.from_row(self.store.earliest)
 
     def truncate(self, length: int) -> None:
-        """Forget every token from row `length` on."""
+        """Drop every token from row `length` on."""
         super().truncate(length)
         self.store.truncate(length)
         self.transcript = self.transcript and self.transcript.until(self.length)
@@ -77,18 +78,18 @@ class Session(TokenRows):
     def prepare(self, config: PrefillConfig) -> None:
         """Make the prefill state one of this configuration's policy."""
         if self.state_config is None or not same_arithmetic(self.state_config, config):
-            self.drop_state()  # before there is another: a small device has no room for two
+            self.drop_state()  # before allocating the new one: a small device has no room for two
             self.prefill_state = config.algorithm.new_state(
                 self.spec.model.under_policies, self.spec.context, self.spec.device
             )
             self.state_config = config
 
     def drop_state(self) -> None:
-        """Give the prefill state's memory back."""
+        """Free the prefill state's memory."""
         self.prefill_state = self.state_config = None
 
     def keep_logits(self, logits: Float32) -> Float32:
-        """A copy of the logits after the last token. Read-only: it answers too when the prompt comes again."""
+        """A read-only copy of the logits after the last token, which also answers a repeated prompt."""
         copy = logits.copy()
         copy.flags.writeable = False
         self.logits = copy

@@ -1,4 +1,4 @@
-"""What sessions over one set of weights have in common."""
+"""What sessions over one set of weights share."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class SessionSpec:
 
     @property
     def stored_dtype(self) -> str:
-        """What a row's numbers are kept as."""
+        """The format of stored rows."""
         return self.cache.stored_dtype(self.model)
 
     def forgets(self, tokens: int) -> int:
-        """How many of so many tokens the cache forgets on purpose."""
+        """The number of these tokens that the cache evicts."""
         most = self.cache.most_rows
         return 0 if most is None else max(tokens - most, 0)

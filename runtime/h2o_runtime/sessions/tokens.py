@@ -1,4 +1,4 @@
-"""The tokens of a session, and where they stood."""
+"""The tokens of a session, and their positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TokenRows:
 
     @property
     def next_position(self) -> int:
-        """Where the next token stands in the text."""
+        """The position of the next token in the text."""
         return int(self.positions[self.length - 1]) + 1 if self.length else 0
 
     def append(self, tokens: IntArray | Sequence[int], generated: bool) -> None:
@@ -45,5 +45,5 @@ class TokenRows:
         self.length = end
 
     def truncate(self, length: int) -> None:
-        """Forget every token from row `length` on."""
+        """Drop every token from row `length` on."""
         self.length = min(self.length, length)

@@ -1,7 +1,7 @@
-"""Which tokens a conversation's text stands for, as they were read and generated.
+"""The tokens of a conversation's text, as they were read and generated.
 
-Encoding an answer's text again may cut it into other tokens than those that were generated; the cache would then
-be of no use, and the answer to the next turn another one.
+Encoding an answer's text again may give other tokens than the generated ones. Then the cache could not be
+used, and the next answer would differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Transcript", "Transcripts"]
 
 IntArray = NDArray[np.int64]
 
-MOST_BYTES = 16 << 20  # of all transcripts that a model remembers
+MOST_BYTES = 16 << 20  # of all transcripts that a model stores
 
 
 class _Written(BaseModel):
@@ -47,7 +47,7 @@ class Transcript:
         return self.ids.nbytes + sys.getsizeof(self.text)
 
     def beginning(self, text: str) -> tuple[int, int]:
-        """The last turn that `text` goes on from: its ids and characters, (0, 0) for none."""
+        """The last turn that `text` continues: its ids and characters, (0, 0) if there is none."""
         found = (0, 0)
         for ids, characters in self.turns:
             if not text.startswith(self.text[found[1] : characters], found[1]):
@@ -56,7 +56,7 @@ class Transcript:
         return found
 
     def until(self, rows: int) -> Transcript | None:
-        """The turns that a session of so many tokens holds. The last token of an answer need not be among them."""
+        """The turns that a session of this many tokens holds. The last token of an answer may be missing."""
         turns = tuple(turn for turn in self.turns if turn[0] <= rows + 1)
         if len(turns) == len(self.turns):
             return self
@@ -66,13 +66,13 @@ class Transcript:
         return Transcript(self.text[:characters], self.ids[:ids], turns)
 
     def written(self) -> bytes:
-        """As `read` takes it."""
+        """In the form that `read` accepts."""
         value = _Written(text=self.text, ids=self.ids.tolist(), turns=list(self.turns))
         return value.model_dump_json().encode()
 
     @classmethod
     def read(cls, data: bytes) -> Transcript:
-        """Raises ValueError for what `written` did not give."""
+        """Raises ValueError for any other input than `written`'s result."""
         found = _Written.model_validate_json(data)
         turns = ((0, 0), *found.turns)
         rising = all(a < c and b <= d for (a, b), (c, d) in pairwise(turns))
@@ -82,9 +82,9 @@ class Transcript:
 
 
 class Transcripts:
-    """Those of the last conversations, newest first, in at most `most_bytes` of memory.
+    """The transcripts of the last conversations, newest first, in at most `most_bytes` of memory.
 
-    One thread may look something up while another one adds.
+    One thread may read while another adds.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -92,13 +92,13 @@ class Transcripts:
         self._known: tuple[Transcript, ...] = ()  # replaced as a whole
 
     def beginnings(self, text: str) -> list[tuple[int, IntArray]]:
-        """What was read or generated of `text`: characters and the ids that they stand for, the longest first."""
+        """The known beginnings of `text`: characters and their ids, the longest first."""
         found = [(one, one.beginning(text)) for one in self._known]
         begun = [(characters, one.ids[:ids]) for one, (ids, characters) in found if characters]
         return sorted(begun, key=lambda beginning: beginning[0], reverse=True)
 
     def add(self, transcript: Transcript) -> None:
-        """The oldest ones make room, and those that the new one goes on from."""
+        """The oldest transcripts are removed to make room, and those that the new one continues."""
         known, room = [transcript], self._most_bytes - transcript.nbytes
         for one in self._known:
             room -= one.nbytes
@@ -109,7 +109,7 @@ class Transcripts:
         self._known = tuple(known)
 
     def answered(self, text: str, ids: IntArray, answer: str, answer_ids: IntArray) -> Transcript:
-        """Remember the answer to a prompt of these ids [n]."""
+        """Store the answer to a prompt of these ids [n]."""
         turns: tuple[tuple[int, int], ...] = ()
         for one in self._known:
             begun = one.beginning(text)

@@ -1,4 +1,4 @@
-"""A session that waits in memory while its live session goes on with another prompt."""
+"""A session that waits in memory while its live session continues with another prompt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WaitingSession:
 
     @classmethod
     def of(cls, session: Session, shape: SessionShape, most_bytes: int) -> WaitingSession | None:
-        """None where it takes more than `most_bytes`."""
+        """None if it takes more than `most_bytes`."""
         retained = session.store.retain(shape.length)
         arrays, size = {}, sum(retained.blocks.values()) if retained else 0
         for name, array in arrays_of(session, shape, rows=retained is None):
@@ -53,12 +53,12 @@ class WaitingSession:
         return self.arrays["tokens"]
 
     def load_into(self, session: Session) -> None:
-        """Make the live session this one, which may wait on."""
+        """Make this the live session; it may keep waiting, too."""
         fill(session, self.shape, self._read, self.retained)
         session.transcript = self.transcript
 
     def copied(self, model: ModelSpec) -> WaitingSession:
-        """With copies of all that waits in the store."""
+        """With copies of everything that waits in the store."""
         if self.retained is None:
             return self
         arrays = dict(self.arrays)
@@ -69,7 +69,7 @@ class WaitingSession:
         return WaitingSession(self.shape, arrays, transcript=self.transcript)
 
     def release(self) -> None:
-        """It waits no more."""
+        """It no longer waits."""
         if self.retained is not None:
             self.retained.release()
 
@@ -79,19 +79,19 @@ class WaitingSession:
 
 @dataclass(frozen=True, eq=False)
 class LiveSession:
-    """One that is live beside others, between two of its calls, as a prompt of another may find it."""
+    """A live session, between two of its calls, as a source for another session's prompt."""
 
     session: Session
     shape: SessionShape
 
     @classmethod
     def of(cls, session: Session) -> LiveSession | None:
-        """None where nothing can be gone on from."""
+        """None if nothing can be continued."""
         if session.origin.config is None or session.spec.cache.most_rows is not None:
             return None
         try:
             return cls(session, SessionShape.of(session))
-        except ConfigError:  # of a policy that cannot save what it remembers
+        except ConfigError:  # of a policy that cannot save its state
             return None
 
     @property
@@ -105,7 +105,7 @@ class LiveSession:
 
 
 def bytes_of(sessions: Sequence[WaitingSession]) -> int:
-    """Of all together: rows that several share count once."""
+    """Bytes of all together: shared rows count once."""
     blocks: dict[int, int] = {}
     for retained in (one.retained for one in sessions if one.retained is not None):
         blocks |= retained.blocks
