@@ -1,7 +1,7 @@
-// What this library uses of ONNX Runtime's C interface, declared by hand: the packages of ONNX Runtime hold
-// no headers. That interface is a table which only grows. A function keeps its place in it, and a caller
-// names the version that it knows: here 17, of February 2024, which brought ParallelFor. Every later one
-// serves it.
+// The functions of ONNX Runtime's C interface that this library uses, declared by hand, because ONNX
+// Runtime's packages have no headers. The interface is a table that only grows, and a function keeps its
+// place. A caller requests a version: here 17, of February 2024, the first with ParallelFor. Every later ONNX
+// Runtime provides it.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct Base {
     const char* (*get_version)();
 };
 
-// OrtCustomOp as version 17 has it. Members that are null stand for what ONNX Runtime does by itself.
+// OrtCustomOp as version 17 has it. For null members ONNX Runtime uses its default.
 struct Operator {
     uint32_t version;
     void* (*create_unchecked)(const Operator*, const Table*, const KernelInfo*);
@@ -55,7 +55,7 @@ struct Operator {
     int (*last_version)(const Operator*);
 };
 
-// The functions that are used. All but error() and release() return null, or a Status that the caller owns.
+// The functions in use. All but error() and release() return null, or a Status that the caller owns.
 class Interface {
   public:
     explicit Interface(const Table* table) : table_(reinterpret_cast<void* const*>(table)) {}
@@ -110,7 +110,7 @@ class Interface {
             context, index, sizes, count, out);
     }
     void release(Shape* shape) const { at<void (*)(Shape*)>(99)(shape); }
-    // work(data, 0 ... total - 1) on the session's threads, of which this is one.
+    // Calls work(data, 0 ... total - 1) on the session's threads, including this one.
     Status* parallel(const KernelContext* context, void (*work)(void*, size_t), size_t total,
                      void* data) const {
         using Call = Status* (*)(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*);

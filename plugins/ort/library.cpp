@@ -12,7 +12,7 @@ using h2o::ort::Table;
 
 namespace {
 
-// Sessions refer to it as long as they live, so it is one for the process and never given back.
+// Sessions refer to it as long as they live, so there is one per process, never freed.
 Status* make_domain(const Interface& ort, Domain** domain) {
     Status* status = ort.create_domain("h2o.cpu", domain);
     if (status == nullptr) status = ort.add_operator(*domain, h2o::ort::packed_product());
@@ -25,7 +25,7 @@ Status* make_domain(const Interface& ort, Domain** domain) {
 extern "C" __attribute__((visibility("default"))) Status* RegisterCustomOps(SessionOptions* options,
                                                                             const Base* base) {
     const Table* const table = base->get_table(h2o::ort::kVersion);
-    if (table == nullptr) {  // too old a version, which can be told nothing without its table
+    if (table == nullptr) {  // the version is too old, and without its table it cannot be told
         const Table* const first = base->get_table(1);
         return Interface(first).error("h2o-edge's operators need ONNX Runtime 1.17 or later");
     }

@@ -1,4 +1,4 @@
-// What all operators of this library have in common.
+// The common part of all operators of this library.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ Status* create_kernel(const Operator*, const Table* table, const KernelInfo* inf
     return nullptr;
 }
 
-// Kernel::read takes the attributes of a node, Kernel::compute runs it. Inputs and outputs are still to be
-// told.
+// Kernel::read takes the attributes of a node, Kernel::compute runs it. Inputs and outputs are declared by
+// the operator.
 template <class Kernel>
 constexpr Operator operator_of(const char* (*name)(const Operator*)) {
     Operator op{};

@@ -22,21 +22,22 @@ enum Input : size_t {
     kInputs
 };
 
-constexpr int64_t kFewestRows = 48;           // of a piece that goes through the whole MLP by itself
-constexpr int64_t kBetweenBytes = 256 << 10;  // of gate and up at a time: a quarter of a second-level cache
+constexpr int64_t kFewestRows = 48;           // rows of a unit of work that goes through the whole MLP
+constexpr int64_t kBetweenBytes = 256 << 10;  // bytes of gate and up at a time: a quarter of an L2 cache
 
 int64_t aligned(int64_t bytes) {
     return pieces_of(bytes, 64) * 64;
 }
 
-// One node: what does not change from run to run.
+// One node: what does not change between runs.
 struct Kernel {
     Interface ort;
     Matrices gate_up, down;
     int64_t threads = 1;
     float epsilon = 0.0f;
     h2o_gate function = H2O_SILU;
-    std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
+    std::atomic<bool> ready{
+        false};  // whether the matrices have the addresses of their weights, set in the first run
 
     explicit Kernel(const Table* table) : ort(table) {}
     int64_t inputs() const { return gate_up.all[0].inputs; }
@@ -46,7 +47,7 @@ struct Kernel {
     Status* compute(KernelContext* context);
 };
 
-// What one run is given.
+// The inputs of one run.
 struct Given {
     Tensor x, norm, addend;
     int64_t n = 0;  // rows
@@ -70,7 +71,7 @@ struct Given {
     }
 };
 
-// Memory that grows by what is asked for; `base` null only measures.
+// Memory that grows with each request; with `base` null it only measures.
 class Memory {
   public:
     explicit Memory(void* base) : base_(static_cast<char*>(base)) {}
@@ -89,8 +90,7 @@ class Memory {
     int64_t used_ = 0;
 };
 
-// Activations of some rows: x as it is multiplied, gate and up of some columns, and what the last product
-// reads.
+// Activations of some rows: the prepared x, gate and up of some columns, and the input of the last product.
 struct Rows {
     void* x;
     float* gate;
@@ -128,14 +128,14 @@ class Run {
     const Given& given_;
     KernelContext* context_;
     h2o_activations x_;
-    int64_t pieces_ = 0;   // of rows that go through the whole MLP each; 0: too few for all threads
+    int64_t pieces_ = 0;   // rows of each unit that goes through the whole MLP; 0: too few for all threads
     int64_t rows_ = 0;     // of a piece
-    int64_t columns_ = 0;  // of gate and up at a time
+    int64_t columns_ = 0;  // columns of gate and up at a time
     float* y_ = nullptr;
     void* scratch_ = nullptr;
 };
 
-// As many pieces for each thread.
+// The same number of units for each thread.
 void Run::cut() {
     const int64_t n = given_.n, tile = kernel_.gate_up.tile_rows(), threads = kernel_.threads;
     const int64_t pieces = pieces_of(pieces_of(n, kMostRows / tile * tile), threads) * threads;
@@ -178,7 +178,7 @@ Status* Run::by_products() const {
         .run(kernel_.ort, context_);
 }
 
-// Many rows: a thread takes some through the whole MLP, and what lies between stays in its cache.
+// Many rows: a thread takes some through the whole MLP, and intermediate results stay in its cache.
 Status* Run::by_rows() const {
     Memory measured(nullptr);
     Rows(kernel_, rows_, columns_, &measured);

@@ -11,25 +11,26 @@ namespace {
 
 enum Input : size_t { kX, kWeights, kScales, kOffsets, kUp, kNorm, kAddend, kCos, kSin, kInputs };
 
-// One node: what does not change from run to run.
+// One node: what does not change between runs.
 struct Kernel {
     Interface ort;
     Matrices matrices;
-    int64_t rotated = 0;  // matrices whose y is turned
+    int64_t rotated = 0;  // matrices whose y is rotated
     float epsilon = 0.0f;
     h2o_gate gate = H2O_SILU;
     int64_t heads[kMostMatrices] = {};
-    std::atomic<bool> ready{false};  // whether the matrices know where their weights lie: at the first run
+    std::atomic<bool> ready{
+        false};  // whether the matrices have the addresses of their weights, set in the first run
 
     explicit Kernel(const Table* table) : ort(table) {}
     Status* read(const KernelInfo* info);
     Status* compute(KernelContext* context);
 };
 
-// What one run is given.
+// The inputs of one run.
 struct Given {
     Tensor x, up, norm, addend, cos, sin;
-    size_t leading = 0;  // dimensions of x in front of K
+    size_t leading = 0;  // dimensions of x before K
     int64_t n = 0;       // rows
 
     Status* read(const Kernel& kernel, KernelContext* context);
@@ -141,7 +142,7 @@ Status* Kernel::compute(KernelContext* context) {
     return given.n == 0 ? nullptr : run.work();
 }
 
-// Where heads are told, columns are cut into them evenly; those that are turned have even halves.
+// With heads, columns are divided evenly; rotated heads have even halves.
 bool good_heads(const Kernel& kernel) {
     const int64_t count = static_cast<int64_t>(kernel.matrices.count);
     for (int64_t i = 0; i < count; ++i) {

@@ -3,7 +3,7 @@
 namespace h2o::ort {
 namespace {
 
-// Pieces have about as many rows, whole tiles of them: a few that are left would cost all weights once more.
+// Units have about the same number of rows, in whole tiles: a small remainder would read all weights again.
 int64_t rows_of_a_piece(int64_t n, int64_t tile) {
     const int64_t most = kMostRows / tile * tile, pieces = std::max<int64_t>(1, pieces_of(n, most));
     return std::max<int64_t>(1, pieces_of(pieces_of(n, pieces), tile)) * tile;
@@ -63,7 +63,7 @@ Status* Stage::run(const Interface& ort, KernelContext* context) const {
     return share(ort, context, row_pieces() * across, [this](int64_t piece) { multiply(piece); });
 }
 
-// Matrix by matrix, of each all panels of some rows, then the next rows.
+// Matrix by matrix: all panels of some rows, then the next rows.
 void Stage::multiply(int64_t piece) const {
     const bool as_it_is = h2o_products_as_it_is(matrices_.all, &x_) != 0;
     for (size_t i = 0; i < matrices_.count; ++i) {

@@ -1,4 +1,4 @@
-// One step of a node: products of the same activations with one or several matrices, shared among the
+// One step of a node: products of the same activations with one or several matrices, divided among the
 // session's threads.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace h2o::ort {
 
 constexpr size_t kMostMatrices = 8;
 constexpr int64_t kPanel = H2O_PANEL;
-// A piece of work: so many rows at most, and panels with so many bytes of weights at least. Smaller ones cost
-// more in being handed out than threads gain.
+// A unit of work: at most this many rows, and panels with at least this many bytes of weights. Smaller units
+// cost more in scheduling than threads gain.
 constexpr int64_t kMostRows = 96, kPieceBytes = 48 << 10;
 
 constexpr int64_t pieces_of(int64_t all, int64_t one) {
@@ -33,7 +33,7 @@ constexpr h2o_gate gate_of(int64_t number) {
     return number == H2O_GELU ? H2O_GELU : H2O_SILU;
 }
 
-// Matrices of the same inputs and format.
+// Matrices with the same inputs and format.
 struct Matrices {
     const h2o_products* products = nullptr;
     size_t count = 0;
@@ -45,7 +45,7 @@ struct Matrices {
                    return h2o_products_check(&one) == H2O_OK;
                });
     }
-    // The best kernels that this machine has.
+    // The best kernels of this machine.
     Status* find_kernels(const Interface& ort) {
         return h2o_products_find(nullptr, &products) == H2O_OK ? nullptr : ort.error("no kernel");
     }
@@ -53,8 +53,7 @@ struct Matrices {
     Status* find(const Interface& ort, KernelContext* context, size_t first);
 };
 
-// work(piece, worker) for all pieces, each taken by whichever of the workers is free. A worker is in one
-// thread.
+// Calls work(piece, worker) for all units; a free worker takes the next one. A worker stays on one thread.
 template <class Work>
 Status* share(const Interface& ort, KernelContext* context, int64_t pieces, int64_t workers,
               const Work& work) {
@@ -74,14 +73,14 @@ Status* share(const Interface& ort, KernelContext* context, int64_t pieces, int6
     return ort.parallel(context, drain, static_cast<size_t>(std::min(workers, pieces)), &queue);
 }
 
-// work(piece) likewise, by as many workers as there are threads.
+// As above, with as many workers as threads.
 template <class Work>
 Status* share(const Interface& ort, KernelContext* context, int64_t pieces, const Work& work) {
     return share(ort, context, pieces, pieces, [&work](int64_t piece, int64_t) { work(piece); });
 }
 
-// y[i] [n, N of matrix i] = prepared x [n, K] times matrix i. `scratch` as h2o_products_scratch_bytes says;
-// not read where h2o_products_as_it_is.
+// y[i] [n, N of matrix i] = prepared x [n, K] times matrix i. `scratch` has the size from
+// h2o_products_scratch_bytes; not read if h2o_products_as_it_is.
 class Stage {
   public:
     Stage(const Matrices& matrices, int64_t n, const h2o_activations& x, void* scratch, float* const* y,
@@ -102,7 +101,7 @@ class Stage {
     void* scratch_;
     float* const* y_;
     const float* addend_;
-    int64_t wide_;  // panels of a piece
+    int64_t wide_;  // panels of a unit
 };
 
 }  // namespace h2o::ort

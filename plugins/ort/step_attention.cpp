@@ -11,7 +11,7 @@ namespace {
 
 enum Input : size_t { kQ, kK, kV, kLengths, kCaches, kInputs };
 
-// One node. A session runs one at a time, so `running` is that of the call in progress.
+// One node. A session runs one call at a time, so `running` belongs to that call.
 struct Kernel {
     Interface ort;
     float scale = 0.0f;

@@ -1,5 +1,5 @@
-// StepAttention: attention of a decode step's rows, each to its own cache, whose last row its key and value
-// become first. An operator of domain h2o.cpu, with which a whole step is one graph: see
+// StepAttention: attention of a decode step's rows, each to its own cache; first, the row's key and value
+// become the cache's last row. An operator of domain h2o.cpu, with which a whole step is one graph: see
 // h2o_runtime.ort.whole_step.
 //
 // inputs      q float32 [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv]; n is 16 at most

@@ -1,4 +1,4 @@
-// What a kernel is given.
+// The inputs and outputs of a kernel.
 #pragma once
 
 #include "interface.h"
@@ -13,7 +13,7 @@ namespace h2o::ort {
 constexpr size_t kMostDimensions = 4;
 
 struct Tensor {
-    void* data = nullptr;  // null where it was left out
+    void* data = nullptr;  // null if it is omitted
     ElementType type = kAny;
     size_t elements = 0;
     size_t dimensions = 0;
