@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 SHORTEST, LONGEST = 2, 8  # tokens of a match
 CANDIDATES = 64  # earlier places of the last pair to look at
-ROW_COST = (
-    0.25  # cost of one more row in a step, relative to one row: measured, see docs/decode.md
-)
+ROW_COST = 0.25  # cost of one more row in a step, relative to one row: measured, see docs/decode.md
 PRIOR = 4.0  # weight of the prior acceptance rate, in tests
 MEMORY = 0.9  # factor of a test's weight with each later test
 
