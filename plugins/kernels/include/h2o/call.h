@@ -1,5 +1,4 @@
-// One call of one operator, on a CPU or a GPU alike. `h2o_runtime/operators.py` is the table of the
-// operators.
+// One call of one operator, on a CPU or a GPU. `h2o_runtime/operators.py` is the table of the operators.
 #pragma once
 
 #include <stddef.h>
@@ -18,7 +17,7 @@ typedef struct h2o_shape {
     int32_t score_heads;  // Hs: Hkv or Hq, or divides Hkv
     int32_t head_size;    // d
     float scale;          // of the dot products
-    h2o_dtype dtype;      // of q, k, v and o
+    h2o_dtype dtype;      // d_v, of values and outputs
     int32_t value_size;   // dv; 0: d
     int32_t window;       // keys that a row sees at most, back from its own; 0: all
 } h2o_shape;
@@ -26,9 +25,10 @@ typedef struct h2o_shape {
 // C-contiguous. Memory of the host for the CPU's kernels, of the device for CUDA's.
 typedef struct h2o_tensor {
     void* data;
-    const int64_t* host;  // of integers for CUDA's kernels whose values the caller knows: these; else null
+    const int64_t*
+        host;  // for CUDA's kernels: the values of an integer tensor, if the caller knows them; else null
     h2o_dtype dtype;
-    int32_t rank;  // -1: the tensor is left out
+    int32_t rank;  // -1: the tensor is omitted
     int64_t sizes[4];
 } h2o_tensor;
 
@@ -40,20 +40,19 @@ typedef struct h2o_attribute {
 typedef struct h2o_call {
     h2o_shape shape;
     const h2o_kv* kv;                 // null where the operator reads no cache
-    const h2o_tensor* tensors;        // as the table has them: inputs, then outputs
-    const h2o_attribute* attributes;  // as the table has them
+    const h2o_tensor* tensors;        // in the table's order: inputs, then outputs
+    const h2o_attribute* attributes;  // in the table's order
     const int32_t* sizes;  // of the tensors, by the number that the table's header gives their names
     void* context;         // h2o_cpu*, or the stream
-    void* workspace;       // CUDA's kernels alone, as `counters`
+    void* workspace;       // for CUDA's kernels only, like `counters`
     size_t workspace_bytes;
-    uint32_t* counters;  // [Hq] zeros, which every call leaves as zeros; calls that may run at the same time
-                         // need their own
+    uint32_t* counters;  // [Hq] zeros, which every call leaves as zeros; concurrent calls need separate ones
 } h2o_call;
 
 typedef struct h2o_kernel {
     const char* name;  // such as PageSelect
     h2o_status (*run)(const h2o_call* call);
-    // Bytes that `run` wants; it reads sizes, no data, and grows with every size.
+    // Bytes of workspace for `run`; depends on sizes only, and grows with every size.
     size_t (*workspace)(const h2o_call* call);
 } h2o_kernel;
 

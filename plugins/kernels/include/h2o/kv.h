@@ -1,4 +1,4 @@
-// One layer's cache: all that a kernel reads of it.
+// One layer's cache, as kernels read it.
 #pragma once
 
 #include <stddef.h>
@@ -10,36 +10,37 @@
 extern "C" {
 #endif
 
-// Keys and values by row, k [rows, Hkv, d] and v [rows, Hkv, dv] of `dtype`. A row is the place of a token in
-// the cache, which need not be its position in the text. Arithmetic is float32, whatever rows are stored as.
+// Keys and values by row, k [rows, Hkv, d] and v [rows, Hkv, dv] of `dtype`. A row is a token's place in the
+// cache, which may differ from its position in the text. Arithmetic is float32, whatever the format of rows.
 //
-// Values can be a part of the keys: where v is the address of k, they are the first dv numbers of each, and
-// v_scales is k_scales.
+// Values can be stored in keys: if v is the address of k, they are the first dv numbers of each, and v_scales
+// is k_scales.
 //
-// Integers have a scale a row and head, k_scales and v_scales [rows, Hkv]: a number is the integer times it.
+// Integers have a scale per row and head, k_scales and v_scales [rows, Hkv]: a number is the integer times
+// it.
 //
 // With pages, row i of the sequence lies at pages[i / page_rows] * page_rows + i % page_rows of k, v and the
-// scales, of which there are pool_rows; without, at i. Entries behind the last row in use are not read.
+// scales, of which there are pool_rows; without, at i. Entries after the last row in use are not read.
 //
-// A kernel that does not read a form returns H2O_UNSUPPORTED and reads nothing.
+// A kernel that does not support a format returns H2O_UNSUPPORTED and reads nothing.
 typedef struct h2o_kv {
     void* k;               // cache_append writes; every other operator only reads
-    void* v;               // null where an operator reads keys alone
-    int64_t rows;          // that there is room for
+    void* v;               // null if an operator reads only keys
+    int64_t rows;          // capacity
     const int32_t* pages;  // or null
     int32_t page_rows;     // rows of one page, a power of two from 4 on
     h2o_dtype dtype;       // of k and v
-    float* k_scales;       // where dtype is H2O_I8, else null; written and read as k and v
+    float* k_scales;       // if dtype is H2O_I8, else null; written and read like k and v
     float* v_scales;
-    int64_t pool_rows;  // where there are pages
+    int64_t pool_rows;  // if there are pages
 } h2o_kv;
 
-// Whether values are a part of the keys.
+// Whether values are stored in keys.
 static inline int h2o_kv_latent(const h2o_kv* kv) {
     return kv->v == kv->k;
 }
 
-// What every operator asks of a cache that must have at least `needed` rows; with 0 it reads none of them.
+// Checks that every operator makes on a cache that must have at least `needed` rows; with 0 no row is read.
 static inline h2o_status h2o_kv_check_keys(const h2o_kv* kv, int64_t needed) {
     if (kv == NULL || kv->rows < needed) return H2O_BAD_ARGUMENT;
     if (kv->dtype != H2O_F32 && kv->dtype != H2O_F16 && kv->dtype != H2O_I8) return H2O_UNSUPPORTED;

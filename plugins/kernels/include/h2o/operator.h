@@ -1,4 +1,4 @@
-// What the table of operators says, for programs; and what follows from it for one call.
+// The operator table for programs, and what follows from it for one call.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace h2o {
 
-enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, one and the same in a call
+enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, the same in the whole call
 enum class Part { kNone, kKeys, kValues, kLength };  // of a cache
 
 struct TensorSpec {
@@ -18,20 +18,20 @@ struct TensorSpec {
     Part part;
     bool optional;
     bool updated;  // an input that kernels may write to
-    int in_place;  // of an output: the tensor whose memory it may be; else -1
+    int in_place;  // for an output: the tensor whose memory it may use; else -1
     int rank;
-    int sizes[4];  // numbers of names; a number x of the table is -x
+    int sizes[4];  // indices of names; a number x of the table is -x
 };
 
 struct AttributeSpec {
     const char* name;
     bool integer;   // else a float above 0
-    bool of_model;  // where it is not given, it is that of the shape
+    bool of_model;  // if absent, it is the shape's
     int32_t least;
-    bool optional;   // whether a node of a graph may leave it out
+    bool optional;   // whether a graph's node may omit it
     int32_t absent;  // what that means
-    int gives;       // the size that it is, or is a part of, where no input shows that; else -1
-    int tiles;       // the size that counts the tiles of n tokens, which are as long as it says; else -1
+    int gives;       // the size that it equals or is a summand of, if no input shows that size; else -1
+    int tiles;       // the size that counts the tiles of n tokens, whose length it is; else -1
 };
 
 constexpr int kMostTensors = 12, kMostAttributes = 12;
@@ -44,7 +44,7 @@ struct OperatorSpec {
     AttributeSpec attribute[kMostAttributes];
 };
 
-// Every operator's arguments by name derive from this; kernels take those.
+// Base of every operator's named arguments, which kernels take.
 struct Call {
     Call() = default;
     explicit Call(const h2o_call& call)
@@ -69,9 +69,9 @@ struct Call {
 
 namespace h2o {
 
-const OperatorSpec* find_operator(const std::string& name);  // null where there is none
+const OperatorSpec* find_operator(const std::string& name);  // null if there is none
 
-// A call in the making: `tensors` and `shape` are the caller's, and of the attributes those in `given`.
+// A call under construction: `tensors` and `shape` are the caller's, and so are the attributes in `given`.
 struct Arguments {
     std::array<h2o_tensor, kMostTensors> tensors{};
     std::array<h2o_attribute, kMostAttributes> attributes{};
@@ -81,8 +81,8 @@ struct Arguments {
     bool outputs = true;  // whether they are among the tensors
 };
 
-// Works out sizes, and attributes that are not given but follow from them, and brings the shape up to date.
-// An empty string, or a sentence that says which argument is wrong.
+// Computes sizes, and missing attributes that follow from them, and updates the shape. Returns an empty
+// string, or a sentence that names the wrong argument.
 std::string resolve(const OperatorSpec& op, Arguments& arguments);
 
 }  // namespace h2o

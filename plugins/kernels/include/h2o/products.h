@@ -1,16 +1,15 @@
 // Products of activations with integer weights in blocks, or with floats, on CPUs. Raw pointers, no framework
-// types, no exceptions, no memory and no threads of their own: a caller shares out rows and panels as it
-// likes.
+// types, no exceptions, no allocations and no threads: the caller divides rows and panels.
 //
-// y [n, N] = x [n, K] w, where w [K, N] has 4 or 8 bits, a scale for every `block` weights along K, and maybe
-// an offset, which counts for each of them. Activations become integers of 8 bits in the same blocks, so that
-// all arithmetic inside a block is exact in int32; blocks are added up in float32, in their order.
+// y [n, N] = x [n, K] w, where w [K, N] has 4 or 8 bits, and a scale and perhaps an offset for every `block`
+// weights along K. Activations become 8-bit integers in the same blocks. So arithmetic inside a block is
+// exact in int32; blocks are added in float32, in order.
 //
-// A panel is 16 columns. Weights lie as instructions for small integers read them, four of a column at a
-// time. 8 bits: [panels][K / 4][16][4], each 128 more than it is. 4 bits: of a block of such fours the first
-// half in the low halves of bytes, the second half in the high ones, each 8 more than it is: [panels][K /
-// 8][16][4]. 32 bits are floats, and neither they nor activations are rounded: [panels][K][16]. Columns past
-// N are there, and their results are not stored.
+// A panel is 16 columns. The layout follows the instructions for small integers, which read four weights of a
+// column at a time. 8 bits: [panels][K / 4][16][4], each 128 more than it is. 4 bits: of a block of such
+// fours the first half in the low halves of bytes, the second half in the high ones, each 8 more than it is:
+// [panels][K / 8][16][4]. 32 bits are floats, and neither they nor activations are rounded: [panels][K][16].
+// Columns past N are there, and their results are not stored.
 #pragma once
 
 #include <stddef.h>
@@ -28,25 +27,25 @@ enum { H2O_PANEL = 16 };  // columns
 typedef struct h2o_products h2o_products;
 
 typedef struct h2o_block_matrix {
-    int64_t inputs;   // K, a multiple of block, or of 16 where weights are floats
+    int64_t inputs;   // K, a multiple of block, or of 16 if weights are floats
     int64_t outputs;  // N
     int64_t block;    // a multiple of 16, at most 256; floats have none
     int bits;         // 4, 8 or 32
-    int parts;        // 1, or 2: what rounding an activation leaves is rounded again, 15 bits together
+    int parts;        // 1, or 2: the rounding error of an activation is rounded again, 15 bits together
     const void* weights;
     const float* scales;   // [panels][K / block][16]; floats have none
     const float* offsets;  // alike, or null
 } h2o_block_matrix;
 
-// isa is null for the best that this machine has, or one of "scalar", "avxvnni", "avx512vnni", "dotprod";
-// H2O_UNSUPPORTED when the build or the machine lacks it.
+// isa: null for the best of this machine, or one of "scalar", "avxvnni", "avx512vnni", "dotprod".
+// H2O_UNSUPPORTED if the build or the machine lacks it.
 h2o_status h2o_products_find(const char* isa, const h2o_products** kernels);
 const char* h2o_products_isa(const h2o_products* kernels);
 
-// Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Pointers are not looked at.
+// Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Does not look at pointers.
 h2o_status h2o_products_check(const h2o_block_matrix* matrix);
 
-// How many rows of x a tile has. Pieces of work best have a multiple of it.
+// Rows of x in a tile. Units of work should have a multiple of it.
 int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matrix* matrix);
 
 // Bytes of scratch for n rows of x, aligned to 64.
@@ -56,8 +55,8 @@ size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n);
 // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 typedef enum h2o_gate { H2O_SILU = 0, H2O_GELU = 1 } h2o_gate;
 
-// x [n, K], and what of it is multiplied: with up [n, K] gate(x) * up, the gate of an MLP; with norm [K] x /
-// sqrt(mean of a row's x^2 + epsilon) * norm, RMSNorm; with neither x itself. Not both.
+// x [n, K] and its preparation: with up [n, K], gate(x) * up, the gate of an MLP; with norm [K], RMSNorm, x /
+// sqrt(mean of a row's x^2 + epsilon) * norm; with neither, x itself. Not both.
 typedef struct h2o_activations {
     const float* x;
     const float* up;
@@ -66,11 +65,11 @@ typedef struct h2o_activations {
     h2o_gate gate;
 } h2o_activations;
 
-// Whether they need no preparing: floats with neither, but for some K.
+// Whether rows need no preparation: floats with neither, but for some K.
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x);
 
-// What rows first ... first + count are multiplied as -> scratch, as integers where weights are integers. A
-// row with a number that is not finite has results that are not.
+// Prepares rows first ... first + count -> scratch, as integers if weights are integers. A row with NaN or
+// infinity has results that are not finite.
 void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                           const h2o_activations* x, int64_t first, int64_t count, void* scratch);
 
@@ -81,14 +80,14 @@ void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_m
                                   const h2o_activations* x, int64_t first_column, int64_t columns,
                                   void* scratch);
 
-// The same rows of y [n, N], of some panels. `prepared` is that scratch, or x where it is as it is. addend
-// [n, N], which may be y, is added, or null.
+// The same rows of y [n, N], for some panels. `prepared` is that scratch, or x if it needs no preparation.
+// addend [n, N], which may be y, is added; or null.
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                            const void* prepared, int64_t first, int64_t count, int64_t first_panel,
                            int64_t panels, const float* addend, float* y);
 
-// The same rows of y [n, heads, size] turned in place: their halves a, b become a cos - b sin, b cos + a sin,
-// with cos and sin [n, size / 2]. size is a multiple of 32.
+// Rotates the same rows of y [n, heads, size] in place: their halves a, b become a cos - b sin, b cos + a
+// sin, with cos and sin [n, size / 2]. size is a multiple of 32.
 void h2o_products_rotate(const h2o_products* kernels, int64_t heads, int64_t size, const float* cos,
                          const float* sin, int64_t first, int64_t count, float* y);
 

@@ -1,5 +1,7 @@
-// What every kernel entry point returns. Kernels never throw and never print: the adapter that called
-// (Python, TensorRT) turns a status into its own kind of error.
+// The status that every kernel entry point returns.
+//
+// Kernels never throw and never print: the caller (Python, TensorRT) turns a status into its own kind of
+// error.
 #pragma once
 
 #ifdef __cplusplus
@@ -14,7 +16,7 @@ typedef enum h2o_status {
     H2O_CUDA_ERROR = 4         // a CUDA call or launch failed; h2o_cuda_last_error() says what
 } h2o_status;
 
-// H2O_I8 is for the rows of a cache alone, which then have scales; the other integers are for indices.
+// H2O_I8 is only for rows of a cache, which then have scales; the other integers are for indices.
 typedef enum h2o_dtype { H2O_F32 = 0, H2O_F16 = 1, H2O_I8 = 2, H2O_I32 = 3, H2O_I64 = 4 } h2o_dtype;
 
 #ifdef __cplusplus

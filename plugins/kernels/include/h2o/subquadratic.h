@@ -5,13 +5,13 @@
 #include <stdint.h>
 
 // The tokens i - window ... i, the global rows up to i and, with strides, the tokens i - 2^k. With a block
-// size, of the means of complete blocks the newest two and, with strides, those 2^k before the newest. Each
-// token and each mean once, all in one softmax.
+// size, also means of complete blocks: the newest two and, with strides, those 2^k before the newest. Each
+// token and each mean counts once, all in one softmax.
 typedef struct h2o_subquadratic {
     int64_t window;
-    int64_t block_size;   // of the landmarks; 0: there are none
+    int64_t block_size;   // of the landmarks; 0: none
     int32_t strides;      // 0 or 1
-    float landmark_bias;  // added to the scores of landmarks: ln(block_size) counts each as its tokens
+    float landmark_bias;  // added to the scores of landmarks: ln(block_size) weights each like its tokens
 } h2o_subquadratic;
 
 // From an operator's attributes; the last two are 0 or 1.
