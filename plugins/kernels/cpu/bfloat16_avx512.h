@@ -1,4 +1,4 @@
-// Words of two bfloat16 numbers on AVX-512 with BF16: products of two, added in float32.
+// Words of two bfloat16 values on AVX-512 with BF16: pairwise products, added in float32.
 #pragma once
 
 namespace {
@@ -17,7 +17,7 @@ struct BFloat16 {
         return _mm512_castsi512_ps(low_first);
     }
 
-    // Eight words of twice eight numbers times `scale`, two neighbours in each.
+    // Eight words from eight pairs of neighbouring elements of two rows, times `scale`.
     static void round(const float* low, const float* high, float scale, float* words) {
         const __m256 factor = _mm256_set1_ps(scale);
         const __m256 a = _mm256_mul_ps(_mm256_loadu_ps(low), factor);
@@ -25,7 +25,7 @@ struct BFloat16 {
         _mm256_storeu_ps(words, reinterpret_cast<__m256>(_mm256_cvtne2ps_pbh(b, a)));
     }
 
-    // Eight words: of each, one number of either.
+    // Eight words: one element of each row per word.
     static void join(const float* first, const float* second, float* words) {
         const __m128i low = reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(_mm256_loadu_ps(first)));
         const __m128i high = reinterpret_cast<__m128i>(_mm256_cvtneps_pbh(_mm256_loadu_ps(second)));

@@ -1,4 +1,4 @@
-// Words of two bfloat16 numbers on AArch64 with BF16: products of two, added in float32.
+// Words of two bfloat16 values on AArch64 with BF16: pairwise products, added in float32.
 #pragma once
 
 namespace {
@@ -16,13 +16,13 @@ struct BFloat16 {
         return vreinterpretq_f32_u16(vzip1q_u16(low, high));
     }
 
-    // Eight words of twice eight numbers times `scale`, two neighbours in each.
+    // Eight words from eight pairs of neighbouring elements of two rows, times `scale`.
     static void round(const float* low, const float* high, float scale, float* words) {
         round_eight(low, scale, words);
         round_eight(high, scale, words + 4);
     }
 
-    // Eight words: of each, one number of either.
+    // Eight words: one element of each row per word.
     static void join(const float* first, const float* second, float* words) {
         for (int i = 0; i < 8; i += 4)
             vst1q_f32(words + i, join(vld1q_f32(first + i), vld1q_f32(second + i)));

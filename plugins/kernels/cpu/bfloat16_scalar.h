@@ -1,4 +1,4 @@
-// Words of two bfloat16 numbers in plain C++.
+// Words of two bfloat16 values in portable C++.
 #pragma once
 
 namespace {
@@ -29,7 +29,7 @@ struct BFloat16 {
         return words;
     }
 
-    // Eight words of twice eight numbers times `scale`, two neighbours in each.
+    // Eight words from eight pairs of neighbouring elements of two rows, times `scale`.
     static void round(const float* low, const float* high, float scale, float* words) {
         for (int i = 0; i < 4; ++i) {
             words[i] = word(low[2 * i] * scale, low[2 * i + 1] * scale);
@@ -37,7 +37,7 @@ struct BFloat16 {
         }
     }
 
-    // Eight words: of each, one number of either.
+    // Eight words: one element of each row per word.
     static void join(const float* first, const float* second, float* words) {
         join_all(first, second, 8, words);
     }

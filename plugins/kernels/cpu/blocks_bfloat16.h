@@ -1,9 +1,9 @@
-// From storage to packed words of two bfloat16 numbers: along d for keys and queries, along keys for values.
+// Packs rows into words of two bfloat16 values: along d for keys and queries, along keys for values.
 #pragma once
 
 namespace {
 
-// Eight words of eight rows become eight words of eight rows, the other way round.
+// Transposes eight words of eight rows.
 inline void turn(const float (*words)[8], int64_t rows, int64_t columns, float* out, int64_t stride) {
     if (rows == 8 && columns == 8) {
         const float* const in[] = {words[0], words[1], words[2], words[3],
@@ -49,7 +49,7 @@ void pack_queries_bfloat16(const RowList& rows, int64_t lanes, int64_t d, float 
     }
 }
 
-// Where the number of keys is odd, the last word's high half is 0.
+// If the number of keys is odd, the last word's high half is 0.
 void pack_values_bfloat16(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
     float buffers[2][8];
     const float zeros[8] = {};

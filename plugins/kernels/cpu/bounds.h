@@ -1,6 +1,6 @@
-// Upper bounds of the scores that the keys of pages can have: positive . high + negative . low.
+// Upper bounds of the scores of a page's keys: positive . high + negative . low.
 //
-// Bounds lie like rows of a cache, and are read as decode reads it: four pages at a time, head after head.
+// Bounds are stored like rows of a cache and read as in decode: four pages at a time, head after head.
 #pragma once
 
 namespace {

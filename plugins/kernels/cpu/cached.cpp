@@ -1,8 +1,8 @@
 // CachedAttention: exact causal attention to the cache, from one row (decode) to a whole prompt.
 //
-// Few rows: decode.cpp. More rows: sweeps of ranges of rows, over splits of the cache where there are too few
-// ranges to go round. Either way the cut follows from the sizes alone, and partial states are combined in
-// order of position.
+// Few rows: decode.cpp. More rows: sweeps of ranges of rows, and over splits of the cache if there are fewer
+// ranges than threads. The cut follows from the sizes alone, and partial states are combined in order of
+// position.
 #include "cached.h"
 
 #include "fuse.h"
@@ -11,11 +11,11 @@
 namespace h2o {
 namespace {
 
-constexpr int64_t kRangeBlocks = 42;   // row blocks a range: about 2,000 rows share a packing of the keys
-constexpr int64_t kWindowBlocks = 16;  // a range, where rows see a window: less to pack that few rows see
-constexpr int64_t kEnoughItems = 16;   // fewer ranges than this: split the cache as well
+constexpr int64_t kRangeBlocks = 42;   // row blocks of a range: about 2,000 rows share the packed keys
+constexpr int64_t kWindowBlocks = 16;  // the same with a window: fewer packed keys that few rows see
+constexpr int64_t kEnoughItems = 16;   // with fewer ranges than this, split the cache as well
 constexpr int64_t kShortestSplit = 1024;
-constexpr int64_t kPackedBytes = 512 << 10;  // of keys and values that are packed at a time: half an L2
+constexpr int64_t kPackedBytes = 512 << 10;  // bytes of keys and values packed at a time: half an L2
 
 // Keys packed at a time.
 int64_t keys_together(const h2o_shape& shape) {
@@ -43,7 +43,7 @@ class Prefill {
     }
 
     void run() {
-        // The last ranges see most: they come first, so that the threads finish together.
+        // The last ranges see the most keys. They start first, so that threads finish together.
         const int64_t heads = op_.shape.kv_heads;
         context_->pool.each(heads * ranges() * splits_, [&](int64_t item, int thread) {
             const int64_t range = ranges() - 1 - item / (heads * splits_);
@@ -60,7 +60,7 @@ class Prefill {
     int64_t range_blocks() const { return op_.shape.window > 0 ? kWindowBlocks : kRangeBlocks; }
     int64_t ranges() const { return (blocks() + range_blocks() - 1) / range_blocks(); }
     int64_t output_floats() const { return round_up(op_.dv(), kPanel) * kLanes; }
-    // A block's partial state among all: [head][block][split].
+    // Index of a block's partial state: [head][block][split].
     int64_t place(int64_t head, int64_t block, int64_t split) const {
         return (head * blocks() + block) * splits_ + split;
     }
@@ -88,14 +88,14 @@ class Prefill {
         const Sweep rows = sweep(head);
         const int64_t begin = range * range_blocks(), end = std::min(blocks(), begin + range_blocks());
         const int64_t first = split_start(split), last = split_start(split + 1);
-        scratch.packed_unit = -1;  // other splits of this head hold other keys
+        scratch.packed_unit = -1;  // other splits of this head have other keys
         if (splits_ == 1) {
             rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
                 rows.store_state(scratch, block, slot, nullptr, nullptr);
             });
             return;
         }
-        for (int64_t block = begin; block < end; ++block) {  // stays so where the split is out of sight
+        for (int64_t block = begin; block < end; ++block) {  // stays so if the split is not visible
             float* const l = l_ + place(head, block, split) * kLanes;
             std::fill(l, l + kLanes, 0.0f);
         }
@@ -175,8 +175,7 @@ h2o_status run(const calls::ScoredAttention& call) {
     if (context == nullptr || *call.length < 1 || !call.q || !call.o || !call.seen || call.R < *call.length)
         return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
-    if (call.kv->dtype == H2O_I8)
-        return H2O_UNSUPPORTED;  // its probabilities have the values' scales in them
+    if (call.kv->dtype == H2O_I8) return H2O_UNSUPPORTED;  // its probabilities include the values' scales
     const Cached op{call.shape, 1, *call.length, call.q, *call.kv, call.o, call.seen};
     if (!few_rows(op)) return H2O_BAD_ARGUMENT;
     return guarded(context, [&] { decode(context, &op, 1); });

@@ -1,4 +1,4 @@
-// One call of exact causal attention to the cache, and its two ways of execution.
+// One call of exact causal attention to the cache, and its two implementations.
 #pragma once
 
 #include <algorithm>
@@ -25,18 +25,17 @@ struct Cached {
     }
 };
 
-// Calls of one shape and n, each to a cache of its own or to the same one. What a call gives does not depend
-// on those beside it.
+// Calls of one shape and n, each to its own cache or to a shared one. The result of a call does not depend on
+// the others.
 constexpr int64_t kMostCalls = H2O_MOST_STEP_ROWS;
 void attend(h2o_cpu* context, const Cached* ops, int64_t count);
 
-// A few rows: the cache is cut into runs, which are read once each for all heads, in memory order.
+// A few rows: the cache is cut into runs, and each is read once for all heads, in memory order.
 bool few_rows(const Cached& op);
 void decode(h2o_cpu* context, const Cached* ops, int64_t count);
 
-// For many query rows of a head, what KernelTable::decode does, of values that lie in keys: a few keys at a
-// time serve scores and outputs while they are in the cache of the processor, and every number of them serves
-// a whole vector of rows.
+// KernelTable::decode for many query rows per head, if values are stored in keys. A few keys at a time serve
+// scores and outputs while they are in the processor's cache, and each element serves a whole vector of rows.
 void decode_latent(const KernelTable& kernels, const DecodeArgs& args, char* scratch);
 size_t decode_latent_scratch(const h2o_shape& shape, int64_t group);
 

@@ -1,5 +1,5 @@
-// CandidateScore: the joint softmax of a chunk's last rows over its memory and itself. The keys are the
-// memory's rows followed by the chunk's, the scores are column sums, and no value is read.
+// CandidateScore: the joint softmax of a chunk's last rows over its memory set and itself. The keys are the
+// memory set's rows followed by the chunk's. The scores are column sums, and values are not read.
 #include "sweep.h"
 
 namespace h2o {
@@ -10,7 +10,8 @@ struct Candidate {
     int64_t w, n, slots;
     const void *q, *k;
     const h2o_kv& kv;
-    const char* gathered;  // [Hs, slots, d] as the chunk's keys are stored, for memory that is not; or null
+    const char*
+        gathered;  // [Hs, slots, d] in the format of the chunk's keys, if the memory set has another; or null
     const int32_t* memory;
     float *score_memory, *score_chunk;
 
@@ -19,7 +20,7 @@ struct Candidate {
     int64_t blocks() const { return (w * (shape.query_heads / heads()) + kLanes - 1) / kLanes; }
     int64_t parts() const { return std::clamp<int64_t>(blocks() / 8, 1, 8); }
 
-    // One sweep's keys are all stored alike.
+    // All keys of one sweep have the same format.
     void gather(const h2o_cpu* context, int64_t head, char* to) const {
         const KeyRows rows =
             cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv), nullptr, kv.rows);
@@ -85,7 +86,7 @@ namespace h2o::cpu {
 
 namespace {
 
-// `op.gathered`, where it is not set, is where rows of the cache go that are stored unlike the chunk's keys.
+// If `op.gathered` is null, it is scratch for cache rows whose format differs from the chunk's keys.
 h2o_status vote(h2o_cpu* context, Candidate& op) {
     return guarded(context, [&] {
         std::vector<SweepScratch*>& scratch = context->scratch;

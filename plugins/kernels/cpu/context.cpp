@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 #if defined(__aarch64__) && defined(__linux__)
-constexpr unsigned long kHwcap2Bf16 = 1ul << 14;  // HWCAP2_BF16, which older headers lack
+constexpr unsigned long kHwcap2Bf16 = 1ul << 14;  // HWCAP2_BF16, missing in older headers
 #endif
 
 bool runs_here(const KernelTable* table) {
@@ -33,7 +33,7 @@ bool runs_here(const KernelTable* table) {
     return table != nullptr;
 }
 
-// The best that this machine runs, or the one asked for.
+// The best table that this machine runs, or the requested one.
 const KernelTable* choose(const char* name) {
     const KernelTable* const tables[] = {
 #if defined(__x86_64__)
@@ -48,7 +48,7 @@ const KernelTable* choose(const char* name) {
     return nullptr;
 }
 
-// Of the table chosen, or null where it does not multiply such numbers here.
+// The table's bfloat16 kernels, or null if this machine cannot run them.
 const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precision) {
     if (precision == H2O_FLOAT32) return &table->float32;
     if (precision != H2O_BFLOAT16) return nullptr;
@@ -73,7 +73,7 @@ char* Arena::at_least(size_t bytes) {
     void* fresh = nullptr;
     if (posix_memalign(&fresh, align, rounded) != 0) throw std::bad_alloc();
 #if defined(__linux__)
-    if (align == kHugePage) madvise(fresh, rounded, MADV_HUGEPAGE);  // a hint: refusal costs speed only
+    if (align == kHugePage) madvise(fresh, rounded, MADV_HUGEPAGE);  // a hint: refusal only costs speed
 #endif
     std::free(data_);
     data_ = static_cast<char*>(fresh);

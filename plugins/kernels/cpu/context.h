@@ -15,8 +15,8 @@ namespace h2o {
 
 struct SweepScratch;
 
-// Memory that only grows. Large blocks are aligned for huge pages: packed keys and scores are walked in
-// strides that would otherwise miss the TLB.
+// Memory that only grows. Large blocks are aligned for huge pages, because strides through packed keys and
+// scores would otherwise miss the TLB.
 class Arena {
   public:
     Arena() = default;
@@ -36,7 +36,7 @@ class Arena {
     size_t size_ = 0;
 };
 
-// Cuts arrays off a block; with a null block, only adds up how large it must be.
+// Carves arrays from a block; with a null block, only adds up the size.
 class Carver {
   public:
     explicit Carver(char* base) : base_(base) {}
@@ -70,11 +70,11 @@ struct h2o_cpu {
     }
 
     const h2o::KernelTable* kernels;
-    const h2o::BlockAttention* attention;  // of the precision in use
+    const h2o::BlockAttention* attention;  // in the current precision
     h2o::Pool pool;
     std::mutex one_call;
     std::vector<h2o::Arena> own;              // one a thread
-    std::vector<h2o::SweepScratch*> scratch;  // what the operator in progress has carved from them
+    std::vector<h2o::SweepScratch*> scratch;  // what the current operator has carved from them
     h2o::Arena shared;
 };
 
@@ -85,27 +85,27 @@ inline h2o_cpu* cpu_of(const Call& call) {
 }
 
 h2o_status check_shape(const h2o_shape* shape);
-// For operators that want a score head to have one key/value head, or to be a query head.
+// For operators in which a score head must have one key/value head, or be a query head.
 h2o_status check_heads(const h2o_shape* shape);
-// For those that want values of the keys' size besides.
+// For operators that also need values of the keys' size.
 h2o_status check_alike(const h2o_shape* shape);
 
 inline int64_t value_size(const h2o_shape& shape) {
     return shape.value_size == 0 ? shape.head_size : shape.value_size;
 }
-// Heads with rows and keys of their own: score heads, or the key/value heads that those span.
+// Heads with their own rows and keys: score heads, or the key/value heads that a score head spans.
 inline int64_t own_heads(const h2o_shape& shape) {
     return shape.score_heads > shape.kv_heads ? shape.score_heads : shape.kv_heads;
 }
 
-// Every entry of memory is a row of a cache of cap rows.
+// Whether every entry of memory is a row of a cache of cap rows.
 bool in_range(const int32_t* memory, int64_t count, int64_t cap);
 
 inline int64_t element_size(h2o_dtype dtype) {
     return dtype == H2O_I8 ? 1 : dtype == H2O_F16 ? 2 : 4;
 }
 
-// Runs an operator's body with the context to itself; what it throws becomes a status.
+// Runs an operator's body with exclusive use of the context; exceptions become a status.
 template <class Body>
 h2o_status guarded(h2o_cpu* context, Body&& body) noexcept {
     try {

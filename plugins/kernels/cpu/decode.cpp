@@ -1,6 +1,6 @@
 // A few rows against the cache (decode): it is cut into runs of rows, read once each for all heads, in memory
-// order. The cut follows from the call's own sizes alone, and runs are combined in order of position: what a
-// call gives does not depend on those beside it.
+// order. The cut follows from the call's sizes alone, and runs are combined in order of position. So a call's
+// result does not depend on the other calls.
 #include <cmath>
 
 #include "cached.h"
@@ -9,38 +9,39 @@
 namespace h2o {
 namespace {
 
-// Rows of the cache that an item of work has at most, and at least where kRuns items are not enough for that.
-// Each costs a little, so a short cache is not cut finer.
+// The most cache rows of a work item, and the least if kRuns items would be too few. Each item has a cost, so
+// a short cache is not cut into smaller runs.
 constexpr int64_t kMostRun = 512, kLeastRun = 64, kRuns = 4;
-// So many numbers of keys and values are read sooner than another thread is awake.
+// Below this many K/V elements a single thread runs, unless workers are already spinning.
 constexpr int64_t kWakeNumbers = 3 << 17;
-constexpr int64_t kDecodeRows = 16;   // most query rows a key/value head that are taken one by one
-constexpr int64_t kLatentRows = 144;  // most that are where values lie in keys
-constexpr int64_t kTogether = 9;  // fewest that are taken together there: less leaves lanes of vectors empty
+constexpr int64_t kDecodeRows = 16;   // the most query rows per key/value head that are computed one by one
+constexpr int64_t kLatentRows = 144;  // the same if values are stored in keys
+constexpr int64_t kTogether =
+    9;  // the fewest that are computed together there: fewer leave vector lanes empty
 
-// Whether rows that share a key are taken together. Each row's probabilities are not kept there.
+// Whether rows that share a key are computed together. This path does not keep each row's probabilities.
 bool together(const Cached& op) {
     return h2o_kv_latent(&op.kv) && op.rows() >= kTogether && op.seen == nullptr;
 }
 
-// Of keys and values, in a row.
+// K/V elements of a row.
 int64_t numbers(const Cached& op) {
     return op.shape.kv_heads * (op.shape.head_size + op.dv());
 }
 
-// All runs have about as many rows, so that threads end together.
+// All runs have about the same number of rows, so that threads finish together.
 int64_t rows_of_a_run(int64_t length) {
     const int64_t runs = std::max((length + kMostRun - 1) / kMostRun, std::min(kRuns, length / kLeastRun));
     return runs == 0 ? kLeastRun : round_up((length + runs - 1) / runs, 16);
 }
 
-// One call: its queries, and the states of its runs. Runs are attended to in any order, on any thread.
+// One call: its queries, and the states of its runs. Runs are processed in any order, on any thread.
 class Decode {
   public:
     Decode() = default;
     explicit Decode(const Cached& op) : op_(&op), run_(rows_of_a_run(op.length - op.first())) {}
 
-    // Cuts what it shares with other threads off a block.
+    // Carves what threads share from a block.
     void carve(Carver& carver) {
         q_ = carver.take<float>(rows() * q_width());
         m_ = carver.take<float>(runs() * rows());
@@ -49,7 +50,7 @@ class Decode {
         if (op_->seen) p_ = carver.take<float>(runs() * run_scores());
     }
 
-    // Bytes that a thread needs for itself.
+    // Bytes that each thread needs.
     size_t scratch() const {
         return together(*op_) ? decode_latent_scratch(op_->shape, group())
                               : static_cast<size_t>(run_scores()) * sizeof(float);
@@ -83,7 +84,7 @@ class Decode {
         kernels.decode(args);
     }
 
-    // A run's output is a thousandth of what was read for it: less than it costs to wake a thread.
+    // A run's output is a thousandth of its input: combining costs less than waking a thread.
     void end(const KernelTable& kernels) {
         for (int64_t r = 0; r < rows(); ++r) combine(kernels, r);
     }
@@ -98,7 +99,7 @@ class Decode {
     int64_t q_width() const { return round_up(d(), 16); }
     int64_t o_width() const { return round_up(dv(), 16); }
     int64_t token(int64_t r) const { return r % group() / op_->group(); }
-    // Where row r stands among [n, Hq].
+    // The index of row r in [n, Hq].
     int64_t at(int64_t r) const {
         return token(r) * op_->shape.query_heads + r / group() * op_->group() + r % op_->group();
     }
@@ -111,7 +112,7 @@ class Decode {
         kernels.to_float(in, op_->shape.dtype, d(), op_->shape.scale, out);
     }
 
-    // The first run's output takes up the others, in order.
+    // Adds the other runs' outputs to the first run's, in order.
     void combine(const KernelTable& kernels, int64_t r) {
         float* const sum = o_ + r * o_width();
         float m = m_[r], l = l_[r];
@@ -128,7 +129,7 @@ class Decode {
         if (op_->seen) add_seen(r, m, l);
     }
 
-    // A run's probabilities are against its own maximum: they are brought to that of all.
+    // A run's probabilities are relative to its own maximum: rescale them to the maximum of all runs.
     void add_seen(int64_t r, float m, float l) {
         for (int64_t i = 0; i < runs(); ++i) {
             const int64_t keys = std::min(run_, op_->length - run_start(i));
@@ -142,7 +143,7 @@ class Decode {
     const Cached* op_ = nullptr;
     int64_t run_ = 0;  // rows
     float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
-    float* p_ = nullptr;  // of all runs, where they are asked for
+    float* p_ = nullptr;  // of all runs, if requested
 };
 
 }  // namespace
@@ -171,7 +172,7 @@ void decode(h2o_cpu* context, const Cached* ops, int64_t count) {
         calls[i].carve(shared);
         calls[i].begin(kernels);
     }
-    // The same run of all calls in turn: those that share a cache find its rows near by.
+    // The same run of all calls in turn: calls that share a cache find its rows in the processor's cache.
     auto attend = [&](int64_t item, int thread) {
         Decode& call = calls[item % count];
         if (item / count >= call.runs()) return;

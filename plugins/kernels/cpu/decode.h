@@ -1,8 +1,8 @@
 // A few query rows against a run of consecutive cache rows, read once and in the order they lie in memory.
 //
-// With so few rows the work is the reading: first the keys, for all heads, then the values. A few rows are
-// taken at a time, head after head, which no hardware prefetcher follows: every step asks for its share, in
-// the order of memory, of the rows about kAhead bytes further on.
+// With so few rows, reading is the work: first the keys, for all heads, then the values. A few rows are
+// processed at a time, head after head, an order that no hardware prefetcher follows. So every step
+// prefetches, in memory order, its share of the rows about kAhead bytes ahead.
 #pragma once
 
 namespace {
@@ -14,31 +14,31 @@ constexpr int kTogether = 4;  // keys
 constexpr int kWeighed = 16;  // values
 constexpr int64_t kAhead = 8192;
 
-// How the run's rows are stored, known to the compiler.
+// The storage type of the run's rows, as a compile-time constant.
 template <h2o_dtype kType, bool kHasPages>
 struct Form {
     static constexpr h2o_dtype kDtype = kType;
     static constexpr int64_t kSize = stored_size(kType);
 
-    // Which row of k, v and their scales row `key` of the run is.
+    // The row of k, v and their scales for row `key` of the run.
     static int64_t place(const DecodeArgs& args, int64_t key) {
         const int64_t row = args.first + key;
         if constexpr (!kHasPages) return row;
         const int64_t within = row & ((int64_t{1} << args.page_bits) - 1);
         return (int64_t{args.pages[row >> args.page_bits]} << args.page_bits) + within;
     }
-    // Where head `head` of it is.
+    // The address of its head `head`.
     static const char* row(const StoredHeads& heads, const DecodeArgs& args, int64_t head, int64_t key) {
         const int64_t at = place(args, key) * heads.stride + head * heads.apart;
         return static_cast<const char*>(heads.at) + at * kSize;
     }
-    // How many rows from `key` on, `most` or fewer, lie one behind the other.
+    // The number of consecutive rows from `key` on, at most `most`.
     static int64_t together(const DecodeArgs& args, int64_t key, int64_t most) {
         if constexpr (!kHasPages) return most;
         const int64_t page = int64_t{1} << args.page_bits, left = page - ((args.first + key) & (page - 1));
         return left < most ? left : most;
     }
-    // Where a few rows in turn are.
+    // The addresses of a few rows.
     template <int kRows>
     static void rows(const StoredHeads& heads, const DecodeArgs& args, int64_t head, int64_t key,
                      const char* (&to)[kRows]) {
@@ -50,13 +50,13 @@ struct Form {
     }
 };
 
-// The rows to ask for while those from `key` on are read; null behind the run.
+// The rows to prefetch while those from `key` on are read; null past the run.
 template <class F, int kRows>
 inline const char* rows_ahead(const StoredHeads& heads, const DecodeArgs& args, int64_t key) {
     const int64_t ahead = h2o::round_up(kAhead / (heads.stride * F::kSize) + 1, kRows);
     return key + ahead + kRows > args.keys ? nullptr : F::row(heads, args, 0, key + ahead);
 }
-// Must be inlined: GCC takes a function that only prefetches for one that does nothing, and drops the call.
+// Must be inlined: GCC treats a function that only prefetches as empty, and drops the call.
 template <class F, int kRows>
 __attribute__((always_inline)) inline void fetch_share(const char* ahead, const StoredHeads& heads,
                                                        int64_t head) {
@@ -67,7 +67,7 @@ __attribute__((always_inline)) inline void fetch_share(const char* ahead, const 
 }
 
 // p[g][i] (+)= q[g] . row i over kVectors vectors from column c, for the head's query rows g and kRows rows.
-// Where these rows of head 0 are, is found once for all heads.
+// The addresses of head 0's rows are computed once for all heads.
 template <class F, int kRows, int kVectors>
 inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, const char* const (&first)[kRows],
                       int64_t c, int count) {
@@ -103,8 +103,7 @@ inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, const c
 }
 
 // o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c, for the head's query rows from
-// `g` on and the run's rows from `key` on. They lie one behind the other. The outputs stay in registers
-// meanwhile.
+// `g` on and the run's consecutive rows from `key` on. The outputs stay in registers.
 template <class F, int kQueries, int kVectors>
 inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
                         int count) {
@@ -135,7 +134,7 @@ inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t
     }
 }
 
-// A head's columns in blocks that the registers hold, then vector by vector.
+// A head's columns in blocks that fit the registers, then vector by vector.
 template <class F, int kRows>
 inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key, const char* const (&first)[kRows]) {
     constexpr int kBlock = Simd::kDecodeVectors;
@@ -164,7 +163,7 @@ inline void weigh_queries(const DecodeArgs& args, int64_t head, int64_t g, int64
         weigh_block<F, kQueries, 1>(args, head, g, key, rows, c, part(c, args.v.d));
 }
 
-// As many query rows at a time as the registers hold outputs of.
+// As many query rows at a time as have outputs in registers.
 template <class F>
 inline void weigh_rows(const DecodeArgs& args, int64_t head, int64_t key, int64_t rows) {
     for (int64_t g = 0; g < args.group; g += 4) {
@@ -215,9 +214,9 @@ void weigh_run(const DecodeArgs& args) {
     }
 }
 
-// One query row's scores -> probabilities against its own maximum; m and l of the run. p has room for whole
-// vectors, and so have the scales: a score is multiplied with its key's, and a probability, once it is
-// counted, with its value's. They are met once a row, not once a number.
+// One query row's scores -> probabilities relative to its own maximum; m and l of the run. p and the scales
+// have room for whole vectors. A score is multiplied with its key's scale, and a probability, after it is
+// summed, with its value's scale: once per row, not once per element.
 template <bool kScaled>
 inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scales, const float* v_scales,
                    float* m, float* l) {
@@ -241,7 +240,7 @@ inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scale
     *l = S::sum(sum);
 }
 
-// Scales on pages are read page by page, a few numbers each: all are asked for while the keys are read.
+// Scales on pages are read page by page, a few values each: prefetch all of them while the keys are read.
 template <class F>
 __attribute__((always_inline)) inline void fetch_scales(const DecodeArgs& args) {
     for (int64_t key = 0, rows; key < args.keys; key += rows) {

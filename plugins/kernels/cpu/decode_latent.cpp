@@ -1,4 +1,4 @@
-// Decode where values are the first numbers of the keys and many query rows share each: a block of keys is
+// Decode if values are the first elements of the keys and many query rows share each key: a block of keys is
 // read once for scores and outputs of all of them.
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace h2o {
 namespace {
 
-constexpr int64_t kBlock = 64;  // keys: 144 KiB of 576 floats, a part of an L2
+constexpr int64_t kBlock = 64;  // keys: 144 KiB of 576 floats, which fit an L2
 
 // One thread's arrays.
 struct LatentScratch {
@@ -51,7 +51,7 @@ class LatentHead {
     int64_t lanes(int64_t block) const { return std::min(kLanes, args_.group - block * kLanes); }
     int64_t row(int64_t block, int64_t r) const { return head_ * args_.group + block * kLanes + r; }
 
-    // Where keys lie as floats in whole panels: in the cache itself, or as a copy.
+    // The keys as floats in whole panels: in the cache itself, or as a copy.
     const float* load(int64_t key, int64_t count, int64_t* stride) const {
         const int64_t first = args_.first + key, d = args_.k.d;
         if (args_.dtype == H2O_F32 && args_.pages == nullptr && count % kPanel == 0) {
@@ -77,7 +77,7 @@ class LatentHead {
         return (int64_t{args_.pages[row >> args_.page_bits]} << args_.page_bits) + within;
     }
 
-    // The next keys, where they lie behind these.
+    // The next keys, if they follow these in memory.
     void fetch_later(int64_t key, BlockArgs* args) const {
         const int64_t count = std::min(kBlock, args_.keys - key), bytes = element_size(args_.dtype);
         if (count <= 0 || args_.pages != nullptr) return;

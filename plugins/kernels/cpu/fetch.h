@@ -1,12 +1,12 @@
-// Asking for memory that is needed soon, where no hardware prefetcher sees what comes next: rows of one head
-// lie between those of others.
+// Prefetches memory where no hardware prefetcher predicts the next address: rows of one head alternate with
+// those of others.
 #pragma once
 
 namespace {
 
 constexpr std::size_t kLine = 64;  // bytes
 
-// Must be inlined: GCC takes a function that only prefetches for one that does nothing, and drops the call.
+// Must be inlined: GCC treats a function that only prefetches as empty, and drops the call.
 __attribute__((always_inline)) inline void fetch(const void* from, int64_t bytes) {
     const char* const begin = static_cast<const char*>(from);
     const char* const line = begin - reinterpret_cast<std::uintptr_t>(begin) % kLine;

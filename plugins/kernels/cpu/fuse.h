@@ -1,4 +1,4 @@
-// How two partial softmaxes become one: the weights of their outputs, and the joint state.
+// Combines two partial softmaxes: the weights of their outputs, and the joint state.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@ struct Fused {
     float weight_a, weight_b;  // of the normalised outputs; they sum to 1 unless both states are empty
 };
 
-// An empty state (l = 0, m = -inf) gives way to the other unchanged; two empty states make an empty one.
+// An empty state (l = 0, m = -inf) leaves the other unchanged; two empty states give an empty one.
 inline Fused fuse(float m_a, float l_a, float m_b, float l_b) {
     if (!(l_b > 0.0f)) return {m_a, l_a, l_a > 0.0f ? 1.0f : 0.0f, 0.0f};
     if (!(l_a > 0.0f)) return {m_b, l_b, 0.0f, 1.0f};

@@ -1,13 +1,13 @@
 // ChunkedIntraAttention. A unit is one score head of one chunk; its row blocks, from the chunk's start to its
-// end, are cut into parts of equal work. Every part adds up its own column sums, and the parts' sums are
-// added in order at the end, so they do not depend on which thread did what.
+// end, are cut into parts of equal work. Every part has its own column sums. They are added in order at the
+// end, so the result does not depend on the threads.
 #include "sweep.h"
 
 namespace h2o {
 namespace {
 
 constexpr int64_t kParts = 4;
-constexpr int64_t kKeyBlock = 1024;  // without column sums nothing needs a row's scores all at once
+constexpr int64_t kKeyBlock = 1024;  // without column sums, a row's scores are never needed all at once
 
 struct Intra {
     const h2o_shape& shape;
@@ -16,7 +16,7 @@ struct Intra {
     void* o;
     float *m, *l, *colsum;
 
-    // A score head that spans several key/value heads has the sums of theirs.
+    // A score head that spans several key/value heads adds their sums.
     int64_t heads() const { return colsum != nullptr ? own_heads(shape) : shape.kv_heads; }
     int64_t units() const { return (n + chunk_size - 1) / chunk_size * heads(); }
     int64_t start(int64_t unit) const { return unit / heads() * chunk_size; }
@@ -59,7 +59,7 @@ struct Intra {
         if (colsum != nullptr) context->kernels->sum_lanes(scratch.colsum, keys, sums);
     }
 
-    // Of `spanned` units, whose sums are one score head's.
+    // Sums of `spanned` units are added for one score head.
     void add_parts(const float* partial, int64_t first_unit, int64_t spanned) const {
         const float* const sums = partial + first_unit * kParts * chunk_size;
         const int64_t sets = shape.score_heads;

@@ -1,6 +1,6 @@
 #include "isa.h"
 #include "simd_avx2.h"
-// after the instruction set they are written over:
+// must come after the instruction set:
 #include "kernels.h"
 
 const h2o::KernelTable* h2o::avx2_kernels() {

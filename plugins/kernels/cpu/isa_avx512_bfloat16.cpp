@@ -1,6 +1,6 @@
 #include "isa.h"
 #include "simd_avx512.h"
-// after the instruction set they are written over:
+// must come after the instruction set:
 #include "bfloat16_avx512.h"
 // and after both:
 #include "kernels_bfloat16.h"

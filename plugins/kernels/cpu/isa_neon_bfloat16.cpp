@@ -1,6 +1,6 @@
 #include "isa.h"
 #include "simd_neon.h"
-// after the instruction set they are written over:
+// must come after the instruction set:
 #include "bfloat16_neon.h"
 // and after both:
 #include "kernels_bfloat16.h"

@@ -1,6 +1,6 @@
-// Everything that is compiled once for each instruction set. The file that includes this has included one
-// simd_*.h before. All of it has internal linkage and calls no inline function of the standard library:
-// the linker would keep one copy of such a function, compiled for a machine that may not be this one.
+// The kernels that are compiled once for each instruction set. Include one simd_*.h before this file. All
+// functions have internal linkage and call no inline function of the standard library: the linker would keep
+// only one copy of it, perhaps compiled for another machine.
 #pragma once
 
 // clang-format off: each uses the ones before

@@ -1,6 +1,5 @@
 // Attention on blocks of bfloat16 numbers, compiled once for each instruction set that multiplies them. As in
-// kernels.h, all of it has internal linkage; what includes this has included one simd_*.h and one
-// bfloat16_*.h before.
+// kernels.h, all functions have internal linkage. Include one simd_*.h and one bfloat16_*.h before this file.
 #pragma once
 
 // clang-format off: each uses the ones before

@@ -1,7 +1,7 @@
-// LandmarkUpdate: means of blocks of keys and of values, kept up to date as rows are written.
+// LandmarkUpdate: means of blocks of keys and of values, updated as rows are written.
 //
-// A row changes its block's mean by (row - mean) / count, so that one row after another gives to the bit what
-// all of them at once give.
+// A row changes its block's mean by (row - mean) / count, so rows written one by one and all at once give the
+// same bits.
 #include <algorithm>
 
 #include "stored_rows.h"
@@ -28,7 +28,7 @@ struct Landmarks {
         }
     }
 
-    // The first row of a block replaces what was there.
+    // The first row of a block overwrites the old value.
     void add(const KernelTable* kernels, const void* rows, const float* scales, int64_t row, float share,
              float* mean) const {
         const int64_t place = place_of(kv, row), d = shape.head_size;

@@ -1,7 +1,7 @@
 // VerticalSlashAttention: tiles of 64 rows, each with runs of keys along diagonals and with single columns.
 //
-// Six tiles share packed keys: first columns, of which a tile leaves out those that its runs have too, then
-// what any of the runs has, of which each tile takes its own.
+// Six tiles share packed keys. First come the columns; a tile skips those that its runs contain too. Then
+// come the keys of all runs; each tile uses its own.
 #include <cmath>
 
 #include "row_blocks.h"
@@ -20,7 +20,7 @@ struct Run {
     int64_t begin, end;
 };
 
-// A key that some tile of a range has to gather; bit t of `hidden`: tile t does not.
+// A key to gather for some tile of a range; if bit t of `hidden` is set, tile t skips it.
 struct Column {
     int32_t row;
     unsigned hidden;
@@ -47,7 +47,7 @@ struct Lines {
     void* o;
 
     int64_t offset() const { return length - n; }
-    // Between two runs there is a key at least.
+    // At least one key is between two runs.
     int64_t most_runs() const { return std::min(slash, length / (kTile + 1) + 1) + 1; }
 };
 
@@ -55,9 +55,9 @@ struct Lines {
 struct Own {
     SweepScratch* sweep;
     float* bias;      // [kColumns][R]
-    Column* columns;  // those that the same tiles hide lie together
+    Column* columns;  // keys hidden from the same tiles are adjacent
     Run* runs;        // [kTiles][most_runs], rising
-    Run* together;    // [kTiles * most_runs]: what any of the tiles has, rising and apart
+    Run* together;    // [kTiles * most_runs]: the union of all tiles' runs, rising and disjoint
 };
 
 class Range {
@@ -97,7 +97,7 @@ class Range {
     int64_t tile_of(int64_t block) const { return (block - blocks_.begin()) * kRows / kTile; }
     Run* runs(int64_t tile) const { return own_.runs + tile * op_.most_runs(); }
 
-    // From the largest distance on. Distance 0 is always among them.
+    // From the largest distance on. Distance 0 is always included.
     void find_runs(int64_t tile) {
         const int64_t end = tile_start(tile) + kTile;
         Run* const found = runs(tile);
@@ -113,11 +113,12 @@ class Range {
             }
         }
         run_count_[tile] = count;
-        // The last run may be longer than what there is; rows end at themselves anyway.
+        // The last run may reach past the cache; rows end at their own position anyway.
         found[count - 1].end = std::min(found[count - 1].end, op_.length);
     }
 
-    // Columns of tiles that have them in no run, up to the range's last tile, which has all behind in one.
+    // Columns that some tile has outside its runs, up to the range's last tile, which sees everything after
+    // it in one run.
     void gather_columns() {
         const Run* run[kTiles];
         for (int64_t tile = 0; tile < tiles_; ++tile) run[tile] = runs(tile);
@@ -128,7 +129,7 @@ class Range {
             if (column < 0 || column >= tile_start(tiles_ - 1)) continue;
             unsigned hidden = 0;
             for (int64_t tile = 0; tile < tiles_; ++tile) {
-                // The last run ends behind the tile's start.
+                // The last run ends after the tile's start.
                 const bool before = column < tile_start(tile);
                 while (before && run[tile]->end <= column) ++run[tile];
                 if (!before || run[tile]->begin <= column) hidden |= 1u << tile;
@@ -136,7 +137,7 @@ class Range {
             if (hidden == all) continue;
             own_.columns[count++] = {static_cast<int32_t>(column), hidden};
         }
-        // Those that the same tiles hide lie together: whole panels of them are left out or need no mask.
+        // Keys hidden from the same tiles are adjacent: whole panels are skipped or need no mask.
         std::sort(own_.columns, own_.columns + count,
                   [](const Column& a, const Column& b) { return a.before(b); });
         for (int64_t first = 0; first < count; first += kColumns)
@@ -163,7 +164,7 @@ class Range {
         }
     }
 
-    // How many of some columns a tile sees.
+    // The number of these columns that a tile sees.
     Sight sight(int64_t first, int64_t count, unsigned tile) const {
         int64_t hidden = 0;
         for (int64_t i = first; i < first + count; ++i) hidden += (own_.columns[i].hidden & tile) != 0;
@@ -178,7 +179,7 @@ class Range {
         return own_.bias;
     }
 
-    // What any tile's runs have, in pieces that are apart; returns how many.
+    // The union of all tiles' runs, as disjoint pieces; returns their number.
     int64_t join_runs() const {
         int64_t count = 0;
         for (int64_t tile = 0; tile < tiles_; ++tile) {
@@ -212,7 +213,7 @@ class Range {
         }
     }
 
-    // Keys from `first` on, which is the packed key `from`; those before `begin` are not the run's.
+    // Keys from `first` on, which is the packed key `from`; those before `begin` are outside the run.
     void attend_run(int64_t block, int64_t first, int64_t begin, int64_t keys, int64_t from) {
         float visible[kLanes], hidden[kLanes];
         for (int64_t r = 0; r < kRows; ++r) {
@@ -229,7 +230,7 @@ class Range {
         blocks_.attention().attend(made);
     }
 
-    // The first that does not end before `key`.
+    // The first run that does not end before `key`.
     const Run* first_run(int64_t tile, int64_t key) const {
         return std::partition_point(runs(tile), runs(tile) + run_count_[tile],
                                     [key](const Run& run) { return run.end <= key; });

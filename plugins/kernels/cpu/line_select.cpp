@@ -1,8 +1,8 @@
-// VerticalSlashSelect: the columns and the diagonals on which some queries' probabilities lie.
+// VerticalSlashSelect: chooses the columns and diagonals that carry most of some queries' probability.
 //
-// The query heads of a key/value head lie end to end as rows, so that blocks of them are full and share
-// packed keys. A block has its probabilities for all keys at once, and adds them up for each of its heads;
-// then a head puts together what its blocks found, and ranks it.
+// The query heads of a key/value head are consecutive rows, so their blocks are full and share packed keys. A
+// block computes its probabilities for all keys at once and sums them for each of its heads. Then each head
+// adds its blocks' sums and ranks them.
 #include "rank.h"
 #include "sweep.h"
 
@@ -21,9 +21,9 @@ struct LineSelect {
     int64_t rows() const { return n * group(); }  // of a key/value head
     int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
 
-    // What one head gets of one block: sums by column, and by distance with room for lanes on either side.
+    // One block's sums for one head: by column, and by distance with room for lanes on either side.
     int64_t part_size() const { return 2 * length + 2 * kLanes; }
-    // Parts are numbered as the rows that they are of, which cuts between blocks and between heads part.
+    // Parts have the numbers of the rows at which blocks or heads begin.
     int64_t parts() const { return blocks() + group(); }
     int64_t part(int64_t block, int64_t head) const { return block + head; }
 
@@ -86,7 +86,7 @@ struct LineSelect {
             for (int64_t i = r; i < next; ++i) weight[i] = 1.0f / args.l[i];
             float* const by_column = sums + part(block, head) * part_size();
             std::memset(by_column, 0, static_cast<size_t>(part_size()) * sizeof(float));
-            // Lane r stands before key 0 at the distance of its position, and so do the others lane by lane.
+            // Lane r is at distance `position` from key 0; later lanes and keys follow from that.
             float* const by_distance = by_column + length + kLanes;
             const int64_t first = length - n + token;
             context->kernels->line_sums(args.p, first + next - r, args.rows, weight, by_column,

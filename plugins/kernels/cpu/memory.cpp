@@ -1,6 +1,6 @@
-// MemoryAttention and MemoryFusedAttention: every row sees every key of its score head's memory. The fused
-// form packs the cache rows straight from where they lie and fuses each block as soon as it is done. Tiles of
-// rows with a memory each are one call: few heads alone would not keep all threads busy.
+// MemoryAttention and MemoryFusedAttention: every row sees every key of its score head's memory set. The
+// fused operator packs cache rows in place and fuses each block when it is done. Row tiles with their own
+// memory sets are one call, because few heads alone would not keep all threads busy.
 #include "fuse.h"
 #include "sweep.h"
 
@@ -14,14 +14,14 @@ struct Memory {
     int64_t n, slots;
     const void* q;
     const h2o_kv& kv;
-    const int32_t* memory;  // null: k and v are [Hs, M, d], and plain
+    const int32_t* memory;  // null: k and v are [Hs, M, d] without gathering
     void* o;
     float *m, *l, *colsum;
     bool fused;
-    int64_t tile;       // rows that share a memory
-    int64_t index = 0;  // of the tile, where this is one
+    int64_t tile;       // rows that share a memory set
+    int64_t index = 0;  // of the tile, if this is one
 
-    // The rows of one tile by themselves.
+    // The rows of one tile alone.
     Memory only(int64_t which) const {
         const int64_t first = which * tile, states = first * shape.query_heads;
         Memory made = *this;
@@ -136,7 +136,7 @@ struct Memory {
     }
 };
 
-// The softmax over no key at all.
+// The softmax over no keys.
 void fill_empty(const h2o_shape& shape, int64_t n, void* o, float* m, float* l) {
     const int64_t rows = n * shape.query_heads;
     std::fill(m, m + rows, -HUGE_VALF);
@@ -169,7 +169,7 @@ h2o_status run(const calls::MemoryAttention& call) {
 
 namespace {
 
-// In place alone: that is how the runtime calls it.
+// In place only: this is how the runtime calls it.
 template <class Fused>
 h2o_status fuse_memory(const Fused& call, int64_t tile, float* colsum) {
     h2o_cpu* const context = cpu_of(call);

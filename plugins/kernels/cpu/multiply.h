@@ -11,13 +11,13 @@ constexpr int kWidth = Simd::kWidth;
 constexpr int kTileVectors = 3;
 constexpr int kTileLanes = kTileVectors * kWidth;
 
-// What a word of a packed factor holds, and what two words add to a sum.
+// The contents of a word of a packed factor, and the operation that adds two words' product to a sum.
 struct Float32 {
     static constexpr int kPair = 1;  // numbers a word
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }
 };
 
-// Where the second factor of a product has its words, counted from one to the next.
+// The distance between two words of a product's second factor.
 struct Packed {  // a panel
     int64_t down() const { return kPanel; }
     int64_t across() const { return 1; }
@@ -25,17 +25,17 @@ struct Packed {  // a panel
 };
 struct InRows {  // of a cache
     int64_t stride;
-    const char* ahead;  // what is needed later: so many lines of the cache of the processor, one a step
+    const char* ahead;  // cache lines to prefetch, one per step
     int64_t lines;
     __attribute__((always_inline)) void fetch(int64_t step) const {
         if (step < lines) Simd::prefetch(ahead + step * 64);
     }
 };
-struct Keys : InRows {  // down a product go a key's numbers, across its columns keys
+struct Keys : InRows {  // k runs over a key's elements, columns are keys
     int64_t down() const { return 1; }
     int64_t across() const { return stride; }
 };
-struct Values : InRows {  // the same rows: down go keys, across the numbers of each
+struct Values : InRows {  // the same rows: k runs over keys, columns are the elements of each
     int64_t down() const { return stride; }
     int64_t across() const { return 1; }
 };
@@ -75,7 +75,7 @@ __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const fl
     }
 }
 
-// C[c][0 .. kRows) for the kPanel columns of one panel: tiles of three vectors, and what is left.
+// C[c][0 .. kRows) for the kPanel columns of one panel: tiles of three vectors, and a remainder.
 template <class Numbers, bool kAdd, int kRows, class Form>
 inline void multiply_panel(int64_t depth, const float* __restrict a, const float* __restrict b, Form form,
                            float* __restrict c) {

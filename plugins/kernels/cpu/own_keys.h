@@ -1,7 +1,7 @@
-// The last keys of a block of rows, a few for every row and no two rows sharing any; and then the result.
+// Adds the last keys of a block of rows, a few for every row and none shared, and then stores the result.
 //
-// Nothing is packed: a row's scores are dot products of what lies in memory, and its values are added to the
-// row on its way out.
+// Nothing is packed: a row's scores are dot products with stored keys, and its values are added when the row
+// is stored.
 #pragma once
 
 namespace {
@@ -11,8 +11,7 @@ using h2o::OwnKeysArgs;
 
 constexpr int kDotsTogether = 4;
 
-// score[key][row], -inf where a row has no such key. Asks for what is needed later: values, and where the
-// result goes.
+// score[key][row], -inf if a row has no such key. Prefetches values and the result.
 template <h2o_dtype kDtype, h2o_dtype kStored>
 inline void score_own(const OwnKeysArgs& args, float* score) {
     using S = Simd;
@@ -48,8 +47,8 @@ inline void score_own(const OwnKeysArgs& args, float* score) {
     }
 }
 
-// Scores -> the weights of the values, and keep[row], the weight of what the row has in o: all divided by
-// the sum that they make up.
+// Scores -> the weights of the values, and keep[row], the weight of the row's sum in o, both divided by their
+// total.
 inline void soften_own(const OwnKeysArgs& args, float* score, float* keep) {
     using S = Simd;
     float sums[kLanes];

@@ -1,4 +1,4 @@
-// Between storage (token-major; float32, float16 or int8) and the packed float32 forms of isa.h.
+// Converts between storage (token-major; float32, float16 or int8) and the packed float32 layouts of isa.h.
 #pragma once
 
 namespace {
@@ -27,7 +27,7 @@ inline int part(int64_t at, int64_t count) {
     return count - at < kWidth ? static_cast<int>(count - at) : kWidth;
 }
 
-// Eight consecutive numbers of a stored row, as float32. `buffer` is used when they are stored otherwise.
+// Eight consecutive elements of a stored row, as float32. `buffer` is used for other formats.
 inline const float* eight(const RowList& rows, int64_t row, int64_t at, float* buffer) {
     if (rows.dtype == H2O_F32) return static_cast<const float*>(rows.at[row]) + at;
     const Simd::Vec scale = Simd::set(rows.scales == nullptr ? 1.0f : rows.scales[row]);
@@ -40,7 +40,7 @@ inline const float* eight(const RowList& rows, int64_t row, int64_t at, float* b
     return buffer;
 }
 
-// The last four of a row that has so many more than a multiple of eight, and zeros.
+// The last four elements of a row (8 k + 4 long), and zeros.
 inline const float* last_four(const RowList& rows, int64_t row, int64_t at, float* buffer) {
     const Simd::Vec scale = Simd::set(rows.scales == nullptr ? 1.0f : rows.scales[row]);
     for (int i = 0; i < 8; ++i) buffer[i] = 0.0f;
@@ -51,14 +51,14 @@ inline const float* last_four(const RowList& rows, int64_t row, int64_t at, floa
 constexpr int64_t kRowsAhead = 16;
 constexpr int64_t kAverageAhead = 8192;  // bytes
 
-// Asks for eight rows some way on. Must be inlined, as fetch() must.
+// Prefetches eight rows further on. Must be inlined, like fetch().
 __attribute__((always_inline)) inline void fetch_eight(const RowList& rows, int64_t at, int64_t count,
                                                        int64_t d) {
     const int64_t from = at + kRowsAhead, stop = from + 8 < count ? from + 8 : count;
     for (int64_t row = from; row < stop; ++row) fetch(rows.at[row], d * stored_size(rows.dtype));
 }
 
-// Square blocks of eight, so that both the read and the written side are touched in runs.
+// Square blocks of eight, so that reads and writes are both contiguous.
 inline void pack_keys(const RowList& rows, int64_t keys, int64_t d, float* out) {
     float buffer[8][8];
     for (int64_t key = 0; key < keys; key += kPanel, out += d * kPanel) {
@@ -111,8 +111,8 @@ inline void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float sc
     }
 }
 
-// Eight or four numbers x of an output row: row = keep * row + factor * x. A row with nothing to keep is not
-// read: what an empty state holds need not be a number.
+// Eight or four elements x of an output row: row = keep * row + factor * x. With keep 0 the row is not read:
+// an empty state's output may be NaN.
 template <int kNumbers>
 inline void merge(const float* x, float keep, float factor, h2o_dtype dtype, int64_t at, void* row) {
     for (int i = 0; i < kNumbers; i += kWidth) {

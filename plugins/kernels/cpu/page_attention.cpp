@@ -1,5 +1,5 @@
-// PageAttention: one token's attention to lists of pages, a list a score head. A head's rows are read where
-// they lie, between those of other heads.
+// PageAttention: one token attends to lists of pages, one list per score head. A head's rows are read in
+// place, between those of other heads.
 #include <algorithm>
 
 #include "stored_rows.h"
@@ -90,7 +90,7 @@ class PageAttention {
         }
     }
 
-    // The rows in use of the listed pages. Returns how many pages there are.
+    // The valid rows of the listed pages. Returns the number of pages.
     int64_t find(int64_t set, Piece* out) const {
         int64_t count = 0;
         for (int64_t i = 0; i < slots_; ++i) {
@@ -110,7 +110,7 @@ class PageAttention {
     char* o_;
 };
 
-// Every list names pages in use, each once and rising, and -1 where there are no more; the first is one.
+// Checks that every list names valid pages, each once and rising, then -1; at least one page.
 bool are_pages(const int32_t* pages, int64_t sets, int64_t slots, int64_t used) {
     for (int64_t set = 0; set < sets; ++set, pages += slots) {
         int64_t next = 0;

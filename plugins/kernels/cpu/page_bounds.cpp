@@ -1,5 +1,5 @@
-// PageBounds: smallest and largest number of each key channel over the rows of every page, kept up to date as
-// rows are written.
+// PageBounds: minimum and maximum of each key channel over the rows of every page, updated as rows are
+// written.
 #include <algorithm>
 
 #include "stored_rows.h"
@@ -17,7 +17,7 @@ struct Bounds {
     int64_t first_page() const { return start / page_size; }
     int64_t pages() const { return (length + page_size - 1) / page_size - first_page(); }
 
-    // The first row of a page replaces what was there.
+    // The first row of a page overwrites the old values.
     void page(const KernelTable* kernels, int64_t index, float* row_floats) const {
         const int64_t first = index * page_size, stop = std::min(length, first + page_size);
         float* const low = k_min + index * width();

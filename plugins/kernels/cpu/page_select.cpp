@@ -1,7 +1,7 @@
-// PageSelect: the last page, and of the others those whose keys may score highest.
+// PageSelect: the last page, and the other pages whose keys may score highest.
 //
-// The bound of a page is the sum over channels of max(q * k_min, q * k_max): the positive part of q meets the
-// largest numbers, the negative part the smallest. All bounds are read once, in the order they lie in memory.
+// The bound of a page is the sum over channels of max(q * k_min, q * k_max): the positive elements of q
+// multiply the maxima, the negative ones the minima. All bounds are read once, in memory order.
 #include <algorithm>
 
 #include "context.h"
@@ -84,8 +84,7 @@ class PageSelect {
         context_->kernels->bounds(args);
     }
 
-    // A set's bound is the largest of its query heads'. Ties go to the lower page; a bound that is not a
-    // number comes last.
+    // A set's bound is the maximum over its query heads. Ties go to the lower page; NaN comes last.
     void choose(int64_t set, uint64_t* ranks) {
         int32_t* const out = out_ + set * wanted_;
         if (pages_ <= wanted_) {
@@ -109,8 +108,9 @@ class PageSelect {
     const float *k_min_, *k_max_;
     int64_t pages_, wanted_;
     int32_t* out_;
-    float *positive_ = nullptr, *negative_ = nullptr;  // parts of the queries [Hq][width]
-    float* bound_ = nullptr;                           // [Hq][pages]
+    float *positive_ = nullptr,
+          *negative_ = nullptr;  // the queries' positive and negative elements [Hq][width]
+    float* bound_ = nullptr;     // [Hq][pages]
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A few query rows against pieces of a cache: the rows of one key/value head of pages that lie apart. They
-// are read where they lie, and share one softmax.
+// A few query rows against pieces of a cache: one key/value head's rows of separate pages. They are read in
+// place and share one softmax.
 #pragma once
 
 namespace {
@@ -8,7 +8,7 @@ using h2o::Piece;
 
 constexpr int64_t kPiecesAhead = 4;
 
-// Must be inlined, as fetch() must.
+// Must be inlined, like fetch().
 template <class F>
 __attribute__((always_inline)) inline void fetch_rows(const DecodeArgs& args, const StoredHeads& rows,
                                                       const Piece& piece) {
@@ -19,7 +19,7 @@ __attribute__((always_inline)) inline void fetch_rows(const DecodeArgs& args, co
 
 template <class F>
 inline void dot_pieces(const DecodeArgs& args, const Piece* pieces, int64_t count) {
-    DecodeArgs here = args;  // keys, all of them, are the pitch of p
+    DecodeArgs here = args;  // the total of keys is the pitch of p
     for (int64_t i = 0; i < count; ++i) {
         if (i + kPiecesAhead < count) fetch_rows<F>(args, args.k, pieces[i + kPiecesAhead]);
         here.first = pieces[i].first;
@@ -44,7 +44,7 @@ inline void weigh_pieces(const DecodeArgs& args, const Piece* pieces, int64_t co
     }
 }
 
-// Of all pieces' rows, one below the other.
+// For all pieces' rows, one after the other.
 template <class F>
 inline void list_scales(const DecodeArgs& args, const Piece* pieces, int64_t count, float* k_scales,
                         float* v_scales) {

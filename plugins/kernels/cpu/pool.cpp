@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #endif
 
-// GCC 12 gave this function a second version, which libraries of earlier systems lack. The first is in all.
+// GCC 12 added a second version of this function, which older libraries lack. All have the first.
 #if defined(__GLIBCXX__) && defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 asm(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
     "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
@@ -21,8 +21,8 @@ void relax() {
 #endif
 }
 
-// One layer follows the last within microseconds, so a worker looks a little while before it sleeps; much
-// longer would take the core from the dense graphs' own threads.
+// One layer follows the last within microseconds, so a worker spins briefly before it sleeps. Spinning longer
+// would take the core from the dense graphs' own threads.
 constexpr int kSpins = 500;
 
 }  // namespace
@@ -72,8 +72,8 @@ void Pool::run(int64_t count, Call call, void* self) {
         std::lock_guard<std::mutex> hold(mutex_);
         open_ = false;
     }
-    // Only for workers that joined: one that has not got a core yet finds the round closed. The caller spins,
-    // then yields, so that a worker that lost its core can get one back.
+    // Waits only for workers that joined: a worker that has no core yet finds the round closed. The caller
+    // spins, then yields, so that a worker that lost its core can get one back.
     for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
         if (spins < kSpins) {
             relax();
@@ -112,7 +112,7 @@ void Pool::serve(int thread) {
     for (;;) {
         await_round(seen);
         const bool joined = join(&seen);
-        if (stop_) return;  // after join: it takes note of the last round, which nothing follows
+        if (stop_) return;  // after the join, no later round follows
         if (!joined) continue;
         drain(thread);
         busy_.fetch_sub(1, std::memory_order_release);

@@ -53,7 +53,7 @@ Rounded rounded(const h2o_block_matrix& matrix, int64_t n, void* scratch) {
     return out;
 }
 
-// As many rows as a tile has, but no short tile after a full one: 7 rows are 4 and 3.
+// Rows of the next tile: full tiles, but no short tile after a full one: 7 rows are 4 and 3.
 int64_t even_rows(int64_t left, int64_t most) {
     const int64_t tiles = (left + most - 1) / most;
     return (left + tiles - 1) / tiles;
@@ -63,19 +63,19 @@ bool is_float(const h2o_block_matrix& matrix) {
     return matrix.bits == 32;
 }
 
-// Floats from one prepared row to the next. Rows that are whole pages apart would share a few lines of the
-// first cache, from which a tile reads them all at once.
+// Floats from one prepared row to the next. Rows a whole number of pages apart would share a few L1 lines,
+// and a tile reads all rows at once.
 int64_t prepared_stride(const h2o_block_matrix& matrix) {
     constexpr int64_t kPage = 1024, kLine = 16;
     return matrix.inputs % kPage == 0 ? matrix.inputs + kLine : matrix.inputs;
 }
 
-// Which rows and panels of y.
+// A range of rows and panels of y.
 struct Part {
     int64_t row, rows, panel, end_panel;
 };
 
-// work(panel, width, row, rows) for tiles that cover a part: of some panels all rows, `most` at once.
+// work(panel, width, row, rows) for tiles that cover a part: for some panels all rows, `most` at once.
 template <class Work>
 void each_tile(const Part& part, int64_t wide, int64_t most, Work work) {
     for (int64_t panel = part.panel, width; panel < part.end_panel; panel += width) {

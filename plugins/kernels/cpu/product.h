@@ -1,4 +1,4 @@
-// Products of our own: what each instruction set offers, and what their code shares.
+// Native products: the functions of each instruction set, and their shared code.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,14 @@
 namespace h2o {
 
 constexpr int64_t kPanel = H2O_PANEL;
-constexpr int kRowPanels = 4;  // that a tile of floats has where it has one row
+constexpr int kRowPanels = 4;  // panels of a float tile with one row
 
-// Rows of activations as integers; a row of x is `parts` of them. [rows][K], and of each block [rows][K /
-// block]:
+// Rows of activations as integers; a row of x is `parts` of them. [rows][K], and per block [rows][K / block]:
 struct Rounded {
     int8_t* q;
     float* scales;
-    int32_t* starts;  // what a sum of products starts from, because weights are stored as more than they are
-    float* sums;      // of the numbers that q stands for; read where weights have offsets
+    int32_t* starts;  // the start value of a sum, because weights are stored with a bias
+    float* sums;      // sums of the values that q represents; read if weights have offsets
 };
 
 // A row of activations: see h2o_activations.
@@ -33,12 +32,12 @@ struct RowOfX {
 struct Rounding {
     int64_t block;
     int parts;
-    int32_t surplus;  // how much more than it is each weight is read
+    int32_t surplus;  // the bias of each stored weight
 };
 
-// Where some rows of one or two panels go. Arrays begin with the first of these rows and columns.
+// The destination of some rows of one or two panels. Arrays begin with the first of these rows and columns.
 struct TileOfY {
-    const float* addend;  // to add to y, and laid out alike; or null
+    const float* addend;  // to add to y, in the same layout; or null
     float* y;
     int64_t stride;
     int64_t columns;  // that are stored
@@ -55,7 +54,7 @@ struct ProductTile {
     TileOfY out;
 };
 
-// Likewise with weights and rows that are floats.
+// The same with float weights and rows.
 struct FloatTile {
     int64_t inputs;
     const float* x;  // [rows][K], one `stride` behind the other
@@ -68,12 +67,12 @@ struct FloatTile {
 
 struct h2o_products {
     const char* isa;
-    int64_t rows;     // that a tile has at most; even
+    int64_t rows;     // the most of a tile; even
     int64_t panels;   // likewise
-    int32_t surplus;  // how much more than it is a weight of 8 bits is read
+    int32_t surplus;  // the bias of a stored 8-bit weight
     void (*round)(const h2o::RowOfX& row, const h2o::Rounding& how, const h2o::Rounded& out);
     void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
-    int64_t float_rows;  // that a tile of floats has at most
+    int64_t float_rows;  // the most of a float tile
     void (*prepare_floats)(const h2o::RowOfX& row, float* out);
     void (*multiply_floats)(const h2o::FloatTile& tile, int64_t rows, int64_t panels);
     void (*rotate)(int64_t heads, int64_t half, const float* cos, const float* sin, float* row);

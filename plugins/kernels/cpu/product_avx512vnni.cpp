@@ -11,7 +11,7 @@ struct Products {
     static constexpr int kRows = 6;  // 6 x 2 sums of integers, as many of floats, of 32 registers
     static constexpr int kPanels = 2;
     static constexpr int kFloatRows = 14;      // 14 x 2 sums of floats, a step's weights, and a number of x
-    static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
+    static constexpr uint32_t kSurplus = 128;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = true;
 
     static Ints set(int32_t x) { return _mm512_set1_epi32(x); }

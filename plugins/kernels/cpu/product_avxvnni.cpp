@@ -11,7 +11,7 @@ struct Products {
     static constexpr int kRows = 2;  // 2 x 2 sums of integers, as many of floats, of 16 registers
     static constexpr int kPanels = 1;
     static constexpr int kFloatRows = 6;  // 6 x 2 of 16 registers, with a step's weights and a number of x
-    static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
+    static constexpr uint32_t kSurplus = 128;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = true;
 
     static Ints set(int32_t x) { return _mm256_set1_epi32(x); }

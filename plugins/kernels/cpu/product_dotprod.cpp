@@ -5,16 +5,16 @@
 
 namespace {
 
-// Weights are stored as numbers without a sign, and Arm's dot product has operands of one kind: with the
-// highest bit turned 8 bits are signed again, and then a sum has to start from nothing. 4 bits are positive
-// as they are.
+// Weights are stored unsigned, but Arm's dot product needs operands of one signedness. Flipping the highest
+// bit makes 8-bit weights signed again, and a sum then starts from zero. 4-bit weights are non-negative as
+// they are.
 struct Products {
     using Ints = int32x4_t;
     static constexpr const char* kName = "dotprod";
     static constexpr int kRows = 2;  // 2 x 4 sums of integers, as many of floats, of 32 registers
     static constexpr int kPanels = 1;
     static constexpr int kFloatRows = 6;     // 6 x 4 of 32 registers
-    static constexpr uint32_t kSurplus = 0;  // of a weight of 8 bits, as it is read
+    static constexpr uint32_t kSurplus = 0;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = true;
 
     static Ints set(int32_t x) { return vdupq_n_s32(x); }

@@ -1,7 +1,7 @@
-// Products with weights that are floats. A tile keeps sums of some rows and panels in registers while K
-// passes: of each step along it, panels' vectors are loaded once for all rows, and each row's number once for
-// all columns. One row alone is bound by reading weights, and has more panels at once: additions to one sum
-// wait for each other. Sums are added up in the order of K whatever the tile, so a row's result does not
+// Products with weights that are floats. A tile keeps sums of some rows and panels in registers over the
+// whole of K. In each step, the panels' vectors are loaded once for all rows, and each row's element once for
+// all columns. A single row is bound by reading weights. It uses more panels at once, because additions to
+// one sum wait for each other. Sums are added in the order of K in every tile, so a row's result does not
 // depend on the others.
 #pragma once
 

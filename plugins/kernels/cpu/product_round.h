@@ -1,5 +1,5 @@
-// Activations as integers: a block's have a scale of 1/127 of its largest magnitude. What is left is at most
-// half a step, and gets steps of 1/127 of that.
+// Activations as integers: a block's scale is 1/127 of its largest magnitude. The rounding error is at most
+// half a step, and is rounded again with 1/127 of that.
 #pragma once
 
 namespace {
@@ -7,11 +7,11 @@ namespace {
 using h2o::Rounded;
 using h2o::Rounding;
 
-constexpr float kTiny = 1e-30f;  // what is smaller counts as 0
-constexpr float kRest = 254.0f;  // steps of the second part in one of the first
+constexpr float kTiny = 1e-30f;  // smaller values count as 0
+constexpr float kRest = 254.0f;  // steps of the second part in one step of the first
 constexpr int64_t kMostBlock = 256;
 
-// `wrong` is 0, or not a number where x is not finite.
+// `wrong` is 0, or NaN if x is not finite.
 inline float largest_of(const float* x, int64_t count, float* wrong) {
     using S = Simd;
     S::Vec top = S::zero(), sum = S::zero();
@@ -35,7 +35,7 @@ inline float round_block(const float* x, int64_t count, float inverse, int8_t* q
     return S::sum(sum);
 }
 
-// What `q` leaves of x.
+// The rounding error of `q`.
 inline void leave_block(const float* x, int64_t count, float scale, const int8_t* q, float* rest) {
     using S = Simd;
     for (int64_t i = 0; i < count; i += S::kWidth) {

@@ -1,11 +1,11 @@
-// What stands around a product, row by row: RMSNorm or the gate of an MLP before it, rotations after it.
+// The row-wise work around a product: RMSNorm or the gate of an MLP before it, rotations after it.
 #pragma once
 
 namespace {
 
 using h2o::RowOfX;
 
-// Of a gate x / (1 + exp(-z)): z is x, or that of GELU, whose (1 + tanh(z / 2)) / 2 is 1 / (1 + exp(-z)).
+// For the gate x / (1 + exp(-z)): z is x for SiLU; for GELU, (1 + tanh(z / 2)) / 2 is 1 / (1 + exp(-z)).
 template <h2o_gate kGate>
 inline Simd::Vec steepness(Simd::Vec x) {
     using S = Simd;
@@ -27,7 +27,7 @@ inline void gate_block(const float* gate, const float* up, int64_t count, float*
     }
 }
 
-// 1 / sqrt(mean of x^2 + epsilon), or 1 where there is no norm.
+// 1 / sqrt(mean of x^2 + epsilon), or 1 without a norm.
 inline float norm_factor(const RowOfX& row) {
     using S = Simd;
     if (row.norm == nullptr) return 1.0f;
@@ -46,7 +46,7 @@ inline void norm_block(const float* x, const float* norm, float factor, int64_t 
     }
 }
 
-// What numbers at ... at + count of a row are multiplied as: they themselves, or what `values` then holds.
+// The prepared elements at ... at + count of a row: in place, or in `values`.
 inline const float* multiplied(const RowOfX& row, float factor, int64_t at, int64_t count, float* values) {
     if (row.up != nullptr && row.gate == H2O_GELU) {
         gate_block<H2O_GELU>(row.x + at, row.up + at, count, values);

@@ -13,8 +13,8 @@ struct Products {
     static constexpr int kRows = 2;
     static constexpr int kPanels = 1;
     static constexpr int kFloatRows = 2;
-    static constexpr uint32_t kSurplus = 128;  // of a weight of 8 bits, as it is read
-    static constexpr bool kUnrolls = false;    // four lanes in plain C++ take minutes to compile then
+    static constexpr uint32_t kSurplus = 128;  // bias of a stored 8-bit weight
+    static constexpr bool kUnrolls = false;    // with four lanes, portable C++ takes minutes to compile
 
     static Ints set(int32_t x) {
         return map([&](int) { return x; });

@@ -1,4 +1,4 @@
-// The begin and the end of a tile: sums in registers, which become numbers of y.
+// The beginning and end of a tile: sums in registers, which become elements of y.
 #pragma once
 
 namespace {
@@ -17,7 +17,7 @@ __attribute__((always_inline)) inline void clear_sums(Simd::Vec (&total)[kRows][
     }
 }
 
-// The last columns of all may be fewer than a panel.
+// The last panel may have fewer columns.
 template <int kColumns>
 inline void store_some(const TileOfY& out, int64_t row, const Simd::Vec (&sums)[kColumns]) {
     float last[kColumns * Simd::kWidth];

@@ -1,10 +1,10 @@
-// Products with integer weights in blocks, for the instruction set whose Simd and Products were defined
-// before. All of it has internal linkage, as in kernels.h.
+// Products with integer weights in blocks, for the instruction set whose Simd and Products are defined
+// before. All functions have internal linkage, as in kernels.h.
 //
-// A tile keeps sums of some rows and panels in registers: of a block in integers, of all blocks in floats.
-// Weights are read once for all rows, and a row's four integers once for all columns. Of 12 instructions 8
+// A tile keeps sums of some rows and panels in registers: per block as integers, over all blocks as floats.
+// Weights are read once for all rows, and a row's four integers once for all columns. 8 of 12 instructions
 // multiply: a block of 32 has 8 steps of four, then one conversion, one product of scales, one addition, and
-// one start.
+// one initialization.
 #pragma once
 
 // clang-format off: each uses the ones before

@@ -1,6 +1,6 @@
-// QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An
-// item of work is one head of one tile: a score head; or one of the key/value heads that it spans, whose sums
-// wait until those of the others are there. Scores are column sums, and no value is read.
+// QuerySelect: some of a tile's queries score the rows of the past, and the best become the tile's memory
+// set. A work item is one head of one tile: a score head, or one of the key/value heads that it spans, whose
+// sums are combined at the end. Scores are column sums, and values are not read.
 #include <cstdlib>
 
 #include "rank.h"
@@ -15,7 +15,7 @@ struct Tiles {
     int64_t n, tile, stride, share, reach;
     int64_t tiles;       // n / tile, rounded up
     int64_t lists;       // of candidates, at least tiles / share, rounded up
-    int64_t candidates;  // a list; 0: a tile looks at every row below its past
+    int64_t candidates;  // of a list; 0: a tile looks at every row below its past
     int64_t local, slots, sink;
 };
 
@@ -36,7 +36,7 @@ struct Query {
 
     int64_t sets() const { return shape.score_heads; }
     int64_t heads() const { return own_heads(shape); }
-    int64_t spanned() const { return heads() / sets(); }  // that share candidates and a memory
+    int64_t spanned() const { return heads() / sets(); }  // that share candidates and a memory set
     bool listed() const { return sizes.candidates > 0; }
 
     const int32_t* list(int64_t tile, int64_t set) const {
@@ -46,7 +46,7 @@ struct Query {
     int64_t most_keys() const {
         return listed() ? sizes.candidates : *std::max_element(past, past + sizes.tiles);
     }
-    // How many of the rows that the tile looks at lie before its local window; they are the first ones.
+    // The number of rows looked at before the tile's local window; they come first.
     int64_t early(int64_t tile, int64_t set) const {
         const int64_t border = past[tile] - sizes.local;
         const int32_t* const rows = list(tile, set);
@@ -63,8 +63,8 @@ struct Query {
         return true;
     }
 
-    // Tiles that look at the same rows follow each other, those that see the most first: so a thread packs
-    // keys once for all of them.
+    // Tiles that look at the same rows are adjacent, those that see the most first: so a thread packs keys
+    // once for all of them.
     void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, float* waiting,
               int64_t index) const {
         const int64_t together = listed() ? sizes.share : sizes.tiles;
@@ -77,7 +77,7 @@ struct Query {
         if (!waiting) choose(tile, head, sums, own.ranks);
     }
 
-    // The sums of a score head's key/value heads, in order, are its own.
+    // Adds the sums of a score head's key/value heads, in order.
     void join(const Own& own, float* waiting, int64_t index) const {
         const int64_t tile = index / sets(), set = index % sets(), count = keys(tile);
         float* const sums = waiting + (tile * heads() + set * spanned()) * most_keys();
@@ -104,7 +104,7 @@ struct Query {
         context->kernels->sum_lanes(scratch.colsum, count, sums);
     }
 
-    // What place i has with a quarter of what its neighbours have.
+    // The score of entry i plus a quarter of its neighbours' scores.
     float with_neighbours(const float* sums, const int32_t* rows, int64_t i, int64_t count) const {
         const auto near = [&](int64_t j) {
             return std::abs(listed() ? int64_t{rows[j]} - rows[i] : j - i) <= sizes.reach;

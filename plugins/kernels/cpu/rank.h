@@ -1,4 +1,4 @@
-// The order in which candidates for a memory win: score first, then the lower position.
+// The ranking of candidates for a memory set: score first, then the lower position.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace h2o {
 
-// So close to float32's end, engines differ in what they round to zero.
+// So close to float32's minimum, engines differ in what they flush to zero.
 constexpr float kNegligible = 1e-30f;
 
-// A whole number that is larger the better the candidate is, all different. Scores are sums of probabilities:
-// what is negligible, negative or NaN counts as zero, and the bits of positive floats are in the order of
-// their values. A sink is above all.
+// A unique integer that is larger for a better candidate. Scores are sums of probabilities: negligible,
+// negative or NaN scores count as zero, and the bits of positive floats order like their values. Sinks rank
+// above all.
 inline uint64_t rank(float score, int64_t position, bool sink) {
     uint32_t order = 0;
     if (score >= kNegligible) std::memcpy(&order, &score, 4);
@@ -25,7 +25,7 @@ inline int32_t position_of(uint64_t rank) {
     return static_cast<int32_t>(~static_cast<uint32_t>(rank));
 }
 
-// The same where scores may be below zero: NaN is below all numbers.
+// The same for scores that may be negative: NaN ranks below all numbers.
 inline uint64_t signed_rank(float score, int64_t position) {
     uint32_t bits = 0, order = 0;
     if (score == score) {
@@ -36,14 +36,13 @@ inline uint64_t signed_rank(float score, int64_t position) {
     return static_cast<uint64_t>(order) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(position));
 }
 
-// How many ranks an array must have room for when `count` candidates are in it: take_best works in the rest.
+// The size of the ranks array for `count` candidates; take_best uses the rest as scratch.
 constexpr int64_t rank_room(int64_t count) {
     return 2 * count;
 }
 
-// out [best] = positions of the `best` highest of the ranks [0, count), in the order in which they stand,
-// which is that of their positions. Sorting would take six times as long: only where the cut falls matters,
-// and ranks that share their leading bits with it are few.
+// out [best] = positions of the `best` highest of the ranks [0, count), in order of position. Sorting would
+// take six times as long. Only the threshold matters, and few ranks share its leading bits.
 inline void take_best(uint64_t* ranks, int64_t count, int64_t best, int32_t* out) {
     if (best == 0) return;
     constexpr int kLeading = 12;  // the sign, the exponent and three digits of a float

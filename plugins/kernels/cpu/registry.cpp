@@ -1,4 +1,4 @@
-// Every kernel by the name of its operator. The table's header says which there are.
+// Every kernel by its operator's name. The generated header has the list.
 #include <cstring>
 
 #include "context.h"

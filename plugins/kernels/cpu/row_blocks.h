@@ -1,5 +1,5 @@
-// Blocks of one sweep's rows whose running softmax is kept while keys come piece by piece, each row with a
-// first and a last key of its own. What is attended to is up to the operator.
+// Blocks of one sweep's rows that keep their running softmax while keys arrive in pieces; each row has its
+// own first and last key. The operator chooses the keys.
 #pragma once
 
 #include <limits>
@@ -13,8 +13,7 @@ constexpr int64_t kRangeKeys = 512;  // keys packed at a time
 
 class RowBlocks {
   public:
-    // Blocks of the rows from `begin` on, as many as make a range and as there are; row f stands at offset +
-    // f / group.
+    // Blocks of the rows from `begin` on, at most a range; row f is at offset + f / group.
     RowBlocks(const Sweep& rows, SweepScratch& scratch, int64_t begin, int64_t offset)
         : rows_(rows),
           scratch_(scratch),
@@ -28,20 +27,19 @@ class RowBlocks {
     int64_t begin() const { return begin_; }
     int64_t end() const { return end_; }
     int64_t lanes(int64_t block) const { return rows_.lanes(block); }
-    // Where the query of a block's lane stands; lanes above those in use stand where the last one does.
+    // The position of a block's lane; lanes beyond those in use repeat the last one.
     int64_t position(int64_t block, int64_t lane) const { return position_[block - begin_][lane]; }
     int64_t last_position(int64_t block) const { return position(block, kLanes - 1); }
 
-    // Consecutive keys of the sweep become those that args() attends to.
+    // Packs consecutive keys of the sweep, for args() to attend to.
     void pack(int64_t key, int64_t count) { rows_.pack(scratch_, key, count, false); }
-    // Others do, as they are stored.
+    // Packs other keys, in their storage format.
     void pack(const RowList& k, const RowList& v, int64_t count) {
         attention().pack_keys(k, count, rows_.d, scratch_.k);
         attention().pack_values(v, count, rows_.d, value_room(kRangeKeys), scratch_.v);
     }
 
-    // The block's state, and the first `keys` of those that are packed, none masked. To be attended to at
-    // once.
+    // The block's state, and the first `keys` packed keys, without masks. Attend to them at once.
     BlockArgs args(int64_t block, int64_t keys) {
         const int64_t at = block - begin_;
         BlockArgs made{};
@@ -63,13 +61,14 @@ class RowBlocks {
         return made;
     }
 
-    // The packed key `from`, the first of a panel, becomes the first that is attended to.
+    // Attention starts at the packed key `from`, the first of a panel.
     void skip(BlockArgs& args, int64_t from) const {
         args.k += from * args.d / attention().pair;
         args.v += from * kPanel / attention().pair;
     }
 
-    // Some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After clear().
+    // Attend with some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After
+    // clear().
     BlockArgs args(int64_t block, int64_t keys, int64_t lane, int64_t rows) {
         BlockArgs made = args(block, keys);
         for (float** at : {&made.p, &made.m, &made.l, &made.o}) *at += lane;
@@ -78,7 +77,7 @@ class RowBlocks {
         return made;
     }
 
-    // A block that has attended to nothing yet: as if it had, with no key to be seen.
+    // A block that has attended to nothing yet, with no visible key.
     void clear(int64_t block) {
         if (!fresh_[block - begin_]) return;
         const BlockArgs state = args(block, 0);
@@ -117,7 +116,7 @@ class RowBlocks {
     bool fresh_[kMostBlocks];
 };
 
-// How large the scratch of a RowBlocks must be.
+// The size of a RowBlocks' scratch.
 inline SweepSize range_size(int64_t d, int64_t block_rows) {
     return {d, d, kRangeKeys, kRangeRows / block_rows, true, false};
 }

@@ -1,4 +1,4 @@
-// The operators that only move, convert or blend rows: MemoryGather, CacheAppend and OnlineSoftmaxFusion.
+// The operators that only move, convert or combine rows: MemoryGather, CacheAppend and OnlineSoftmaxFusion.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kRowsTogether = 64;  // that one thread appends
 
-// A score head's rows of the memory, as plain rows of k_mem [Hs, M, d] and v_mem [Hs, M, dv].
+// A score head's memory set rows, gathered into k_mem [Hs, M, d] and v_mem [Hs, M, dv].
 void gather_head(const h2o_cpu* context, const h2o_shape& shape, int64_t head, const h2o_kv& kv,
                  const int32_t* memory, int64_t slots, void* k_mem, void* v_mem) {
     const KeyRows rows = cache_rows(shape, head / (shape.score_heads / shape.kv_heads), kv, nullptr, kv.rows);
@@ -25,7 +25,7 @@ void gather_head(const h2o_cpu* context, const h2o_shape& shape, int64_t head, c
     }
 }
 
-// Row `from` of `in` [n, Hkv, d], keys or values, becomes row `place` of `out`, as the cache stores it.
+// Stores row `from` of `in` [n, Hkv, d], keys or values, as row `place` of `out` in the cache's format.
 void store_row(const KernelTable& kernels, const h2o_shape& shape, int64_t d, const void* in, int64_t from,
                const h2o_kv& kv, void* out, float* scales, int64_t place) {
     const int64_t width = shape.kv_heads * d;

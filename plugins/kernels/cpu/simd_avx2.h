@@ -1,5 +1,5 @@
-// 8 float lanes of AVX2 with FMA and F16C. Head sizes are multiples of 8, those of values of 4: a vector is
-// whole, or half of it is there.
+// 8 float lanes of AVX2 with FMA and F16C. Head sizes are multiples of 8, value sizes of 4: a vector is whole
+// or half.
 #pragma once
 
 #include <immintrin.h>
@@ -42,7 +42,7 @@ struct Simd {
         __builtin_memcpy(&eight, p, count == kWidth ? 8 : 4);
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
     }
-    // To the nearest even; what is out of range becomes the end of it.
+    // To the nearest even; values out of range are clamped.
     static void store_int8(int8_t* p, Vec x, int count) {
         const __m256i wide = _mm256_cvtps_epi32(x);
         const __m128i words =

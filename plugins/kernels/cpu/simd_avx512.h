@@ -36,7 +36,7 @@ struct Simd {
             _mm512_cvtepi8_epi32(count == kWidth ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))
                                                  : _mm_maskz_loadu_epi8(low(count), p)));
     }
-    // To the nearest even; what is out of range becomes the end of it.
+    // To the nearest even; values out of range are clamped.
     static void store_int8(int8_t* p, Vec x, int count) {
         _mm_mask_storeu_epi8(p, low(count), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
     }

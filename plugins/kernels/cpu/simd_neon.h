@@ -29,7 +29,7 @@ struct Simd {
         const int16x8_t words = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
         return vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
     }
-    // To the nearest even; what is out of range becomes the end of it.
+    // To the nearest even; values out of range are clamped.
     static void store_int8(int8_t* p, Vec x, int) {
         const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(x));
         const int8x8_t bytes = vqmovn_s16(vcombine_s16(words, words));

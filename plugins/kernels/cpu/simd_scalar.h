@@ -1,4 +1,4 @@
-// Four lanes in plain C++: the path for machines without any of the others, and what tests compare them to.
+// Four lanes in portable C++: for machines without the other instruction sets, and as the reference in tests.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct Simd {
     static Vec load_int8(const int8_t* p, int) {
         return map([&](int i) { return static_cast<float>(p[i]); });
     }
-    // To the nearest even; what is out of range, or not a number, becomes an end of it.
+    // To the nearest even; values out of range, and NaN, become a limit.
     static void store_int8(int8_t* p, Vec x, int) {
         for (int i = 0; i < 4; ++i) {
             const float near = x.lane[i] >= -127.0f ? (x.lane[i] < 127.0f ? x.lane[i] : 127.0f) : -127.0f;
@@ -59,7 +59,8 @@ struct Simd {
     static Vec fma(Vec a, Vec b, Vec c) {
         return map([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
     }
-    // Rounded once, as the exponential's range reduction needs: a product of two floats is exact in double.
+    // Rounded once, as the exponential's range reduction requires: a product of two floats is exact in
+    // double.
     static Vec fms(Vec a, Vec b, Vec c) {
         return map([&](int i) {
             return static_cast<float>(static_cast<double>(a.lane[i]) * b.lane[i] - c.lane[i]);

@@ -1,4 +1,4 @@
-// A decode step's attention: rows of any sequences, each of which its cache takes in first.
+// A decode step's attention: rows of any sequences; each row is first appended to its cache.
 #include "cached.h"
 
 namespace h2o {
@@ -45,7 +45,7 @@ h2o_status h2o_cpu_step_rows(h2o_cpu* context, const h2o_step_rows* rows) {
     if (const h2o_status status = h2o::check(context, step); status != H2O_OK) return status;
     h2o::Cached ops[h2o::kMostCalls];
     for (int64_t i = 0; i < step.count; ++i) {
-        // All are appended before any is attended to: rows of one sequence see those before them.
+        // All rows are appended before any attends: rows of one sequence see those before them.
         if (const h2o_status status = h2o::append(context, step, i); status != H2O_OK) return status;
         const h2o_shape& shape = step.shape;
         const void* const q = h2o::row_of(step.q, shape.dtype, i, shape.query_heads, shape.head_size);

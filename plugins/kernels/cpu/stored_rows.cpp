@@ -5,7 +5,7 @@
 
 namespace h2o {
 
-constexpr int64_t kPiece = 64;  // numbers on their way from one form to another
+constexpr int64_t kPiece = 64;  // elements converted at a time
 
 void convert(const KernelTable& kernels, const char* in, h2o_dtype from, float scale, int64_t count,
              char* out, h2o_dtype to) {

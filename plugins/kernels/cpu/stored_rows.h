@@ -1,12 +1,11 @@
-// The rows of a cache as the kernels here read them: where each lies, and what its numbers are multiplied
-// with. Nothing else knows of pages and scales.
+// Access to the rows of a cache: their addresses and scales. No other code here knows pages and scales.
 #pragma once
 
 #include "context.h"
 
 namespace h2o {
 
-// Which row of k, v and scales the sequence's row `row` is.
+// The row of k, v and scales for the sequence's row `row`.
 inline int64_t place_of(const h2o_kv& kv, int64_t row) {
     if (kv.pages == nullptr) return row;
     const int bits = __builtin_ctz(static_cast<unsigned>(kv.page_rows));
@@ -56,7 +55,7 @@ inline KeyRows cache_rows(const h2o_shape& shape, int64_t head, const h2o_kv& kv
     return rows;
 }
 
-// Where no value is to be read.
+// If no value is read.
 inline h2o_kv keys_alone(const h2o_kv& kv) {
     h2o_kv keys = kv;
     keys.v = nullptr;
@@ -74,7 +73,7 @@ inline h2o_kv plain_rows(const h2o_shape& shape, const void* k, const void* v, i
     return kv;
 }
 
-// Single rows of one head, gathered to be packed together.
+// Single rows of one head, to be packed together.
 template <int64_t kMost>
 class Gathered {
   public:
@@ -126,16 +125,16 @@ inline void read_row(const KernelTable& kernels, const h2o_shape& shape, const h
         kernels.to_float(from + head * d, kv.dtype, d, scales[place * shape.kv_heads + head], out + head * d);
 }
 
-// out = in * scale, from one form to another, but not to integers; between equal ones it is a copy.
+// out = in * scale, between formats, but not to integers; between equal formats it is a copy.
 void convert(const KernelTable& kernels, const char* in, h2o_dtype from, float scale, int64_t count,
              char* out, h2o_dtype to);
 
-// Every page of the first `rows` rows is there.
+// Whether every page of the first `rows` rows exists.
 bool pages_in_range(const h2o_kv& kv, int64_t rows);
-// Every entry of memory is a row of the cache, and its page is there.
+// Whether every entry of memory is a row of the cache, and its page exists.
 bool rows_in_range(const h2o_kv& kv, const int32_t* memory, int64_t count);
 
-// h2o_kv_check for an operator that reads the first `needed` rows, whose pages must be there.
+// h2o_kv_check for an operator that reads the first `needed` rows, whose pages must exist.
 inline h2o_status check_keys(const h2o_kv* kv, int64_t needed) {
     if (const h2o_status status = h2o_kv_check_keys(kv, needed); status != H2O_OK) return status;
     return pages_in_range(*kv, needed) ? H2O_OK : H2O_BAD_ARGUMENT;

@@ -1,6 +1,6 @@
-// SubquadraticAttention over many rows. A range of row blocks shares the packed keys of its windows; what a
-// block sees besides is little, and added to its running softmax: global rows and landmarks as further keys
-// with a mask, strides as keys that each row has to itself.
+// SubquadraticAttention over many rows. A range of row blocks shares the packed keys of its windows. A block
+// sees few other keys, which are added to its running softmax: global rows and landmarks as further keys with
+// a mask, strides as separate keys of each row.
 #include "subquadratic.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kExtra = 64;                             // other keys at a time
 constexpr int64_t kThirds = 3, kThird = kLanes / kThirds;  // of a block's rows
-constexpr int64_t kDecodeRows = 16;  // most query heads a key/value head that a step takes
+constexpr int64_t kDecodeRows = 16;  // the most query heads per key/value head in a step
 
 // Of one thread.
 struct Own {
@@ -57,8 +57,8 @@ class Range {
     int64_t position(int64_t block, int64_t lane) const { return blocks_.position(block, lane); }
     int64_t last_position(int64_t block) const { return blocks_.last_position(block); }
 
-    // What the block's windows have of the packed keys [key, key + count), in whole panels. Where windows
-    // begin and end only some thirds of the rows see anything: those are attended to by themselves.
+    // Attends with the block's windows to the packed keys [key, key + count), in whole panels. Where windows
+    // begin and end, only some thirds of the rows see any key: those are computed separately.
     void window(int64_t block, int64_t key, int64_t count) {
         int64_t begin[kThirds], end[kThirds];
         for (int64_t i = 0; i < kThirds; ++i) {
@@ -124,7 +124,7 @@ class Range {
             extra_.set(extras_++, op_.k_mean + at, op_.v_mean + at);
             float here = 0.0f;
             for (int64_t r = 0; r < kLanes; ++r) {
-                if (r == 0 || newest[r] != newest[r - 1]) {  // lanes of one block of rows see the same
+                if (r == 0 || newest[r] != newest[r - 1]) {  // lanes of a block with the same visible keys
                     here = op_.sees_landmark(newest[r] - mark) ? op_.pattern.landmark_bias : -HUGE_VALF;
                 }
                 bias[r] = here;
@@ -132,7 +132,8 @@ class Range {
         }
     }
 
-    // Room for one more key of a block, to be attended to with others of its kind; where its bias goes.
+    // Room for one more key of a block, for attention together with other such keys; returns the place of its
+    // bias.
     float* add(int64_t block, h2o_dtype dtype) {
         if (extras_ == kExtra || (extras_ > 0 && dtype != extra_.dtype())) attend_extras(block);
         extra_.start(dtype);
@@ -149,7 +150,7 @@ class Range {
         extras_ = 0;
     }
 
-    // With each row's keys at strides, which end it.
+    // Ends with each row's own keys at strides.
     void finish(int64_t block) {
         const int64_t used = blocks_.lanes(block), size = rows_.d * element_size(rows_.dtype);
         const void *q[kLanes], *k[kMostOwn * kLanes], *v[kMostOwn * kLanes];

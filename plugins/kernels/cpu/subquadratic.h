@@ -1,8 +1,8 @@
-// Which keys a query sees under the subquadratic pattern: what its two ways of computing share.
+// The subquadratic pattern: which keys a query sees. Both implementations share it.
 //
-// The query at position i sees the tokens i - window ... i, the global rows before them, and the tokens
-// i - 2^k; of the landmarks, which are means of complete blocks, the newest two and those 2^k blocks before
-// the newest. Each once.
+// The query at position i sees the tokens i - window ... i, the global rows before them, and the tokens i -
+// 2^k; of the landmarks, which are means of complete blocks, the newest two and those 2^k blocks before the
+// newest. Each counts once.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Subquadratic {
     bool strides_to(int64_t distance, int64_t position) const {
         return pattern.strides && distance > pattern.window && distance <= position;
     }
-    // The newest landmark at a position; -1 where there is none.
+    // The newest landmark at a position; -1 if there is none.
     int64_t newest(int64_t position) const {
         return pattern.block_size > 0 ? (position + 1) / pattern.block_size - 1 : -1;
     }

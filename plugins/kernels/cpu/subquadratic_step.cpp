@@ -1,5 +1,5 @@
-// SubquadraticAttention for one token: runs over its window, over copies of the few rows that lie before, and
-// over copies of its landmarks, each read once for all heads; then their states become one.
+// SubquadraticAttention for one token: runs over its window, over copies of the few earlier rows, and over
+// copies of its landmarks, each read once for all heads. Then their states are combined.
 #include <cmath>
 #include <cstring>
 
@@ -82,7 +82,7 @@ class Step {
         context_->kernels->to_float(in, op_.shape.dtype, d(), op_.shape.scale, out);
     }
 
-    // Global rows and strides, one below the other.
+    // Global rows and strides, one after the other.
     int64_t copy_tokens() {
         int64_t count = 0;
         const auto copy = [&](void* to, const void* rows, int64_t place, int64_t bytes) {
@@ -134,7 +134,7 @@ class Step {
         context_->kernels->decode(args);
     }
 
-    // The first run's output takes up the others, in order.
+    // Adds the other runs' outputs to the first run's, in order.
     void combine(int64_t h, int64_t all) {
         float* const sum = o_ + h * width();
         float m = m_[h], l = l_[h];

@@ -52,7 +52,7 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
     return sweep;
 }
 
-// Keys, or values, [first, first + count) of a chain of key rows, all of which are stored alike.
+// Keys, or values, [first, first + count) of a chain of key rows, all in one format.
 static RowList list_rows(const KeyRows& keys, bool values, int64_t first, int64_t count,
                          SweepScratch& scratch) {
     const KeyRows* part = &keys;
@@ -92,7 +92,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
         for (int64_t r = 0; r < used; ++r) scratch.rows[r] = q + at(begin + r) * d * element_size(dtype);
         attention->pack_queries({scratch.rows, dtype, nullptr}, used, d, scale, q_packed);
     }
-    // Whole panels of keys that no row sees are left out.
+    // Skips whole panels of keys that no row sees.
     const int64_t hidden = std::clamp<int64_t>(first_seen(begin) - first_key, 0, count);
     const int64_t skipped = hidden / kPanel * kPanel;
     float seen[kLanes], first[kLanes];

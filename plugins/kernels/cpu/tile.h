@@ -1,7 +1,7 @@
-// The softmax of one block of query rows over packed keys: the inner loop of every operator but decode.
+// The softmax of one block of query rows over packed keys: the inner loop of every operator except decode.
 //
-// The rows of a block are the vector lanes. A group's query heads are rows like any others, so both products
-// are one matrix product a key/value head, and maxima and sums need no work across lanes.
+// The rows of a block are the vector lanes. A group's query heads are rows like any others. So both products
+// are one matrix product per key/value head, and maxima and sums need no work across lanes.
 #pragma once
 
 namespace {
@@ -45,7 +45,7 @@ inline void add_panel(const float* bias, float* p) {
     }
 }
 
-// p = scores of keys begin ... end - 1, and m = their running maximum. Key panels reach past `end`: their
+// p = scores of keys begin ... end - 1, and m = their running maximum. Key panels reach past `end`: these
 // extra rows of p are never read.
 template <class Numbers, int kRows, bool kPacked = true>
 inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
@@ -59,7 +59,7 @@ inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
         if constexpr (kPacked) {
             multiply_panel<Numbers, false, kRows>(depth, args.q, args.k + key * depth, Packed{}, p);
         } else {
-            // The first keys of all have not been asked for.
+            // The very first keys have not been prefetched.
             const float* const keys = args.k + key * args.stride;
             const int64_t next = args.fresh && key + kPanel < end ? kPanel * args.stride : 0;
             const Keys form{{args.stride, reinterpret_cast<const char*>(keys + next), next / 16}};
@@ -108,7 +108,7 @@ inline void exponentiate(int64_t keys, const float* m, float* p, float* l) {
     if constexpr (kRest > 0) exponentiate_tile<kRest>(keys, m + kWhole, p + kWhole, l + kWhole);
 }
 
-// Brings l and o from the old maximum to the new one.
+// Rescales l and o from the old maximum to the new one.
 template <int kRows>
 inline void rescale(const BlockArgs& args, const float* old_m) {
     using S = Simd;
@@ -131,8 +131,7 @@ inline void start(const BlockArgs& args) {
     }
 }
 
-// colsum[key] += sum over rows of p[key][row] * weight[row], for `keys` keys, kept as kColsumLanes partial
-// sums.
+// colsum[key] += sum over rows of p[key][row] * weight[row], for `keys` keys, as kColsumLanes partial sums.
 template <int kRows>
 inline void add_weighted(int64_t keys, const float* p, const float* weight, float* colsum) {
     using S = Simd;
@@ -156,8 +155,8 @@ inline void invert(const BlockArgs& args, float* inverse) {
     for (int64_t r = 0; r < kRows; ++r) inverse[r] = r < args.lanes ? 1.0f / args.l[r] : 0.0f;
 }
 
-// Column sums alone. A step's probabilities are made while its scores are in L1, by the maximum so far; what
-// they lack to the last one is in the weight of their step.
+// Column sums only. A step's probabilities are computed while its scores are in L1, relative to the maximum
+// so far; the step's weight includes the correction to the final maximum.
 template <class Numbers, int kRows>
 inline void vote(const BlockArgs& args) {
     using S = Simd;
@@ -186,8 +185,8 @@ inline void vote(const BlockArgs& args) {
     }
 }
 
-// A step's probabilities in words of two keys, [keys / 2, rounded up][R]: the sums are of what is not rounded
-// yet, and p itself stays what it was unless `kKeep`.
+// A step's probabilities in words of two keys, [keys / 2, rounded up][R]. Sums are over unrounded values, and
+// p is unchanged unless `kKeep`.
 template <class Numbers, int kCount, bool kKeep>
 __attribute__((always_inline)) inline void exponentiate_pairs_tile(int64_t keys, const float* m, float* row,
                                                                    float* l, float* words) {
@@ -225,7 +224,7 @@ inline void exponentiate_pairs(int64_t keys, const float* m, float* p, float* l,
                                                        words + kWhole);
 }
 
-// Where one step's probabilities lie as the second product takes them.
+// One step's probabilities in the layout of the second product.
 template <class Numbers, int kRows>
 struct Weights {
     static constexpr bool kRounded = Numbers::kPair > 1;
@@ -314,7 +313,7 @@ inline void attend_form(const BlockArgs& args) {
     }
 }
 
-// columns[key] = sum over r of weight[r] * p[key][r]; the same numbers go to distances[r - key].
+// columns[key] = sum over r of weight[r] * p[key][r]; the same values are added to distances[r - key].
 template <int kRows>
 inline void line_sums_of(const float* p, int64_t keys, const float* weight, float* columns,
                          float* distances) {

@@ -9,7 +9,7 @@ template <bool kScale = true>
 inline void transpose_8x8(const float* const* in, float scale, float* out, int64_t stride) {
     const __m256 factor = _mm256_set1_ps(scale);
     __m256 a[8], b[8];
-    // Rows 0-3 beside rows 4-7 in each register first: what remains is two 4 x 4 transposes side by side.
+    // First combine rows 0-3 with rows 4-7 in each register: two 4 x 4 transposes side by side remain.
     for (int i = 0; i < 4; ++i) {
         const __m256 low = kScale ? _mm256_mul_ps(_mm256_loadu_ps(in[i]), factor) : _mm256_loadu_ps(in[i]);
         const __m256 high =

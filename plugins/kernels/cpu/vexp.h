@@ -2,10 +2,10 @@
 //
 //     exp(x) = 2^n * 2^t,  n = round(x * log2 e),  t = x * log2 e - n in [-1/2, 1/2]
 //
-// log2 e is taken as the sum of two floats and t is formed with one rounding, so t keeps an absolute error
-// near 2^-26 over the whole range. 2^t is a minimax polynomial of degree 5 with 2^0 exactly 1; its own
-// relative error is 9.2e-8. The whole is within 2.5e-7 relative on [-87.33, 0] (tested). Below, where
-// float32's normal numbers end, the result is 0.
+// log2 e is the sum of two floats and t is rounded once, so its absolute error is near 2^-26 over the whole
+// range. 2^t is a minimax polynomial of degree 5 with 2^0 exactly 1; its own relative error is 9.2e-8. The
+// total relative error is within 2.5e-7 on [-87.33, 0] (tested). Below float32's normal range the result is
+// 0.
 #pragma once
 
 namespace {
@@ -30,7 +30,8 @@ inline Simd::Vec exp_nonpositive(Simd::Vec x) {
     return S::scale_or_zero(p, n, biased, x, S::set(kExpLowest));
 }
 
-// The same where the result is rounded to 8 bits: within 1.1e-4 relative, with a polynomial of degree 3.
+// The same for results that are rounded to 8 bits: relative error within 1.1e-4, with a polynomial of degree
+// 3.
 inline Simd::Vec exp_to_round(Simd::Vec x) {
     using S = Simd;
     const S::Vec magic = S::set(12582912.0f);
