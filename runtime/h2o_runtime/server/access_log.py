@@ -1,4 +1,4 @@
-"""One line for each request: who, what, how it ended, how long it took. Never a header, a query or a body."""
+"""One line for each request: client, path, outcome and time. Never a header, a query or a body."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
-_QUIET = frozenset({"/health", "/metrics"})  # asked for every few seconds, by machines
+_QUIET = frozenset({"/health", "/metrics"})  # machines poll these every few seconds
 
 
 class AccessLog:
@@ -30,7 +30,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if 400 <= status < 499:  # 499: the client has left, and is counted by whom it left
+                if 400 <= status < 499:  # 499: the client has left; counted by the code that noticed
                     self._refused()
             await send(message)
 
@@ -38,7 +38,7 @@ class AccessLog:
             await self._app(scope, receive, sending)
         finally:
             client = (scope.get("client") or ("-",))[0]
-            # As it was sent, percent-encoded: a decoded path could hold a newline.
+            # As it was sent, percent-encoded: a decoded path could contain a newline.
             path = scope.get("raw_path", b"").decode("ascii", "replace")[:200]
             level = logging.DEBUG if path in _QUIET and status < 500 else logging.INFO
             ms = 1e3 * (time.perf_counter() - began)

@@ -1,4 +1,4 @@
-"""Constraints on an answer, by the several parameters that can ask for one."""
+"""Constraints on an answer, from the several parameters that can set one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from h2o_runtime.server.tools import call_schema
 
 @dataclass(frozen=True)
 class AnswerConstraint:
-    """What an answer has to look like.
+    """The constraint of an answer.
 
-    grammar: a JSON schema, or text in GBNF. field: the parameter that asks for it.
+    grammar: a JSON schema, or text in GBNF. field: the parameter that sets it.
 
     left_out: keywords of the schema that an answer may break.
     """
@@ -33,7 +33,7 @@ class AnswerConstraint:
 
 
 def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:
-    """The constraint on a chat's answer; None when it is free. Raises ConfigError where two parameters decide."""
+    """The constraint on a chat's answer; None if it is free. Raises ConfigError if two parameters set one."""
     tools, own, asked = _forced_tools(body), generation_constraint(body), _response_format(body)
     other = asked or own
     if tools and other is not None:
@@ -49,7 +49,7 @@ def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:
 
 
 def generation_constraint(body: Generation) -> AnswerConstraint | None:
-    """The constraint that llama.cpp's parameters ask for. Errors are those of `chat_constraint`."""
+    """The constraint from llama.cpp's parameters. Errors are those of `chat_constraint`."""
     if body.grammar is not None and body.json_schema is not None:
         raise ConfigError("grammar and json_schema exclude each other: give one of the two", field="grammar")
     if body.grammar is not None:
@@ -67,7 +67,7 @@ def _response_format(body: ChatRequest) -> AnswerConstraint | None:
 
 
 def _forced_tools(body: ChatRequest) -> list[Tool]:
-    """The tools of which the answer must call one; empty when it is free."""
+    """The tools of which the answer must call one; empty if it is free."""
     if body.tool_choice is None or body.tool_choice in ("none", "auto"):
         return []
     if not body.tools:

@@ -1,4 +1,4 @@
-"""What both kinds of answers share, and the contract that makes a stream and a whole answer one thing."""
+"""Shared by all formats of answers: the interface for streamed and whole answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from h2o_runtime.server.inference import Progress
 Chunk = dict[str, Any]
 TokenBytes = Callable[[int], bytes]
 
-IMPOSSIBLE = -9999.0  # OpenAI's logarithm of no probability: JSON knows no infinity
+IMPOSSIBLE = -9999.0  # OpenAI's logarithm for probability zero: JSON has no infinity
 
 
 class ChoiceFormat(Protocol):
-    """One of an answer's choices. `begin`, `text_delta` any number of times, `end`; or only `whole`."""
+    """One of an answer's choices. Call `begin`, `text_delta` any number of times, `end`; or only `whole`."""
 
     def begin(self) -> Iterable[Chunk]: ...
 
@@ -32,7 +32,8 @@ class ChoiceFormat(Protocol):
 class AnswerFormat(Protocol):
     """One answer in OpenAI's format, whose choices come one after the other.
 
-    In a stream the chunks of each choice, among them any number of `progress`, then `end`; else `whole`.
+    A stream has each choice's chunks, with any number of `progress` among them, then `end`; otherwise use
+    `whole`.
     """
 
     @property
@@ -42,7 +43,7 @@ class AnswerFormat(Protocol):
 
     @property
     def done(self) -> str | None:
-        """What ends a stream; None where its last chunk does."""
+        """The end of a stream; None if its last chunk is the end."""
         ...
 
     def choice(self, index: int, prompt: Prompt) -> ChoiceFormat:
@@ -54,13 +55,13 @@ class AnswerFormat(Protocol):
     def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]: ...
 
     def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
-        """The whole answer. choices: what `ChoiceFormat.whole` made of each."""
+        """The whole answer. choices: the results of `ChoiceFormat.whole`."""
         ...
 
 
 @dataclass(frozen=True)
 class Head:
-    """The members that every chunk of an answer begins with."""
+    """The first members of every chunk of an answer."""
 
     id: str
     object: str
@@ -86,7 +87,7 @@ def prompt_progress(progress: Progress, seconds: float) -> dict[str, Any]:
 
 
 def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
-    """Tokens of a whole answer; a prompt that has `choices` answers counts once."""
+    """Tokens of a whole answer; a prompt with several `choices` counts once."""
     asked = [completion.timings for completion in completions[::choices]]
     cached = sum(t.cache_n for t in asked)
     prompt = cached + sum(t.prompt_n for t in asked)
@@ -100,7 +101,7 @@ def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
 
 
 def extras(completions: Sequence[Completion]) -> dict[str, Any]:
-    """Members beyond OpenAI's: llama.cpp's timings, of all the work, and what sparse prefill did first."""
+    """Members beyond OpenAI's: llama.cpp's timings of all work, and the report of sparse prefill."""
     first = completions[0]
     policy, forgotten = first.prefill.algorithm, max(one.forgotten for one in completions)
     return {
@@ -132,7 +133,7 @@ def _work(completions: Sequence[Completion]) -> Timings:
 
 
 def token_name(token: int, token_bytes: TokenBytes) -> dict[str, Any]:
-    """Text and bytes of one token; a part of a character has no text of its own."""
+    """Text and bytes of one token; an incomplete character has no text of its own."""
     raw = token_bytes(token)
     return {"token": raw.decode("utf-8", "replace"), "bytes": list(raw)}
 

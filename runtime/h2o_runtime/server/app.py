@@ -1,4 +1,4 @@
-"""The HTTP application: which path leads where, and what every request passes on its way."""
+"""The HTTP application: its routes, and the middleware that every request passes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def create_app(service: Service) -> FastAPI:
         title="h2o-serve",
         description="One model, with chunked sparse prefill.",
         version=metadata.version("h2o-edge"),
-        docs_url=None,  # these pages load their scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other sites
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would go wherever the Host header says
+        redirect_slashes=False,  # a redirect would follow the Host header
     )
     app.state.bodies = BodyReader(service.handler, lambda: service.room)
     problems.install(app)
 
     @app.exception_handler(ClientGone)
     async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)  # nobody reads it; the log does
+        return Response(status_code=499)  # nobody reads it; the log has it
 
     failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
     router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
@@ -67,12 +67,12 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _Page(StaticFiles):
-    """The page's own files, which may load nothing from elsewhere."""
+    """The page's own files, which may load nothing from other sites."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
         response.headers["Content-Security-Policy"] = _PAGE_POLICY
-        response.headers["Cache-Control"] = "no-cache"  # a new version's page must not talk to an old script
+        response.headers["Cache-Control"] = "no-cache"  # a new version's page must not use an old script
         return response
 
 
@@ -90,7 +90,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
         allow_origins=settings.cors_origins,
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
         allow_methods=["GET", "POST"],
-        allow_headers=["*"],  # clients send headers of their own, as x-stainless-os
+        allow_headers=["*"],  # clients send extra headers, such as x-stainless-os
         expose_headers=["Retry-After", LEFT_OUT],
     )
     app.add_middleware(
@@ -100,7 +100,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
 
 
 class _HeadAsGet:
-    """Answers HEAD wherever GET is answered; uvicorn keeps the body to itself."""
+    """Answers HEAD wherever GET is answered; uvicorn drops the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -112,7 +112,7 @@ class _HeadAsGet:
 
 
 class _Cors(CORSMiddleware):
-    """Starlette's, with errors in our shape."""
+    """Starlette's errors in our format."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)

@@ -1,8 +1,8 @@
-"""Tool calls in Llama 3's format, read while they come: {"name": …, "parameters": {…}}, several after a ";".
+"""Tool calls in Llama 3's format, read as they arrive: {"name": …, "parameters": {…}}, several after a ";".
 
-A model that was trained for tools begins its answer with that object, or with the special token
-<|python_tag|>, which decoding leaves out. Once the name and the arguments' first brace are there, it is a call, and
-its arguments are passed on as the model writes them.
+A model trained for tools begins its answer with that object, or with the special token <|python_tag|>, which
+decoding drops. After the name and the arguments' first brace it counts as a call, and its arguments are
+passed on as the model writes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CallBegun:
 
 @dataclass(frozen=True)
 class Arguments:
-    """More of a call's arguments, which are JSON once they are whole."""
+    """More of a call's arguments, which are JSON once complete."""
 
     index: int
     text: str
@@ -47,16 +47,16 @@ class _State(Enum):
     OPEN = auto()  # pending text may still become a call
     ARGUMENTS = auto()
     CLOSING = auto()  # after the arguments, before the call's last brace
-    TEXT = auto()  # nothing more is a call
-    IGNORED = auto()  # more calls than may be
+    TEXT = auto()  # no further text is a call
+    IGNORED = auto()  # more calls than allowed
 
 
 class CallReader:
     """Reads one answer.
 
     names     functions that the answer may call
-    forced    whether the answer cannot but be a call
-    only_one  whether what comes after the first call is left out
+    forced    whether the answer must be a call
+    only_one  whether text after the first call is dropped
     """
 
     def __init__(self, names: Collection[str], *, forced: bool = False, only_one: bool = False) -> None:
@@ -67,10 +67,10 @@ class CallReader:
         self._pending = ""
         self._json = _Braces()
         self.calls = 0  # begun so far
-        self.cut = False  # whether the last call's arguments are not whole; final after `finish`
+        self.cut = False  # whether the last call's arguments are incomplete; final after `finish`
 
     def push(self, text: str) -> list[Delta]:
-        """What is clear now that `text` has come."""
+        """What is certain now that `text` has arrived."""
         deltas: list[Delta] = []
         rest: str | None = text
         while rest is not None:
@@ -78,7 +78,7 @@ class CallReader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """What was held back, as no more text comes."""
+        """The text held back, once no more text comes."""
         self.cut = self._state is _State.ARGUMENTS
         if self._state is not _State.OPEN:
             return []
@@ -95,7 +95,7 @@ class CallReader:
         return [pending] if pending and (self.calls == 0 or self.cut) else []
 
     def _step(self, text: str, deltas: list[Delta]) -> str | None:
-        """Take what belongs to the state → what is left for the next one; None when nothing is."""
+        """Consume text of the current state → the rest for the next state; None if nothing is left."""
         if self._state is _State.TEXT:
             deltas.extend([text] if text else [])
             return None
@@ -136,7 +136,7 @@ class CallReader:
         return [self._begin(name), Arguments(self.calls - 1, arguments)]
 
     def _forced_name(self, pending: str) -> str | None:
-        """The function whose call was cut before its arguments, where that can only be one."""
+        """The function whose call was cut before its arguments, if only one is possible."""
         if not self._forced:
             return None
         cut = _CUT_NAME.match(pending)
@@ -148,23 +148,23 @@ class CallReader:
 
 
 def may_become_call(text: str) -> bool:
-    """Whether an answer that begins with `text` may still turn out to be a tool call."""
+    """Whether an answer that begins with `text` may still become a tool call."""
     start = text.lstrip()
     return not start or start.startswith("{") or _TAG.startswith(start[: len(_TAG)])
 
 
 class _Braces:
-    """Finds where a JSON object ends."""
+    """Finds the end of a JSON object."""
 
     _MARKS = re.compile(r'["\\{}]')
 
     def __init__(self, depth: int = 0) -> None:
         self._depth = depth
         self._in_string = False
-        self._escaped = -1  # place of the character after a backslash, in the text to come
+        self._escaped = -1  # index of the character after a backslash, in the text to come
 
     def end(self, text: str) -> int | None:
-        """Where in `text`, which goes on from the last one, the object ends; None when it does not."""
+        """The end of the object in `text`, which continues the previous text; None if it is not there."""
         escaped, self._escaped = self._escaped, -1
         for mark in self._MARKS.finditer(text):
             at, character = mark.start(), mark[0]
@@ -186,7 +186,7 @@ class _Braces:
 
 
 def _objects(text: str, names: Collection[str]) -> list[tuple[str, str]]:
-    """The calls that `text` consists of, whatever the order of their members; empty when it is anything else."""
+    """The calls in `text`, whatever the order of their members; empty if it is anything else."""
     decoder = json.JSONDecoder()
     calls: list[tuple[str, str]] = []
     rest = text.strip().removeprefix(_TAG).lstrip(" \t\r\n;")

@@ -42,7 +42,7 @@ class ChatFormat:
         return ChatChoice(self._head, index, self._body, self._token_bytes)
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
-        # With a choice, though an empty one: many clients look at choices[0] without a thought.
+        # With an empty choice: many clients read choices[0] unchecked.
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
         return self._head.chunk([choice], prompt_progress=prompt_progress(progress, seconds))
 
@@ -56,7 +56,7 @@ class ChatFormat:
 
 
 class ChatChoice:
-    """One choice. Text that may be a tool call is held back until it is clear what it is."""
+    """One choice. Text that may be a tool call is held back until that is certain."""
 
     def __init__(self, head: Head, index: int, body: ChatRequest, token_bytes: TokenBytes) -> None:
         self._head = head
@@ -64,8 +64,8 @@ class ChatChoice:
         self._logprobs = bool(body.logprobs)
         self._token_bytes = token_bytes
         self._reader = call_reader(body)
-        self._pending: tuple[SampledToken, ...] = ()  # tokens whose text was not told yet
-        self._given = 0  # tokens told so far
+        self._pending: tuple[SampledToken, ...] = ()  # tokens whose text was not sent yet
+        self._given = 0  # tokens sent so far
 
     def begin(self) -> Iterable[Chunk]:
         yield self._delta({"role": "assistant", "content": ""})
@@ -107,7 +107,7 @@ class ChatChoice:
         return {"index": self._index, **told, "logprobs": logprobs, "finish_reason": reason}
 
     def _told(self, tokens: tuple[SampledToken, ...]) -> dict[str, Any] | None:
-        """Log-probabilities of `tokens`, where they were asked for."""
+        """Log-probabilities of `tokens`, if requested."""
         if not self._logprobs:
             return None
         self._given += len(tokens)
@@ -134,7 +134,7 @@ def call_reader(body: ChatRequest) -> CallReader:
 
 
 def finish_reason(reader: CallReader, completion: Completion) -> str:
-    """Why the answer ended, once the reader is finished; a call that was cut is not one to be made."""
+    """Why the answer ended, once the reader has finished; a truncated call is not reported as a call."""
     return "tool_calls" if reader.calls and not reader.cut else completion.finish_reason
 
 

@@ -1,4 +1,4 @@
-"""What one request of a client becomes: a request of the runtime for every choice of its answer."""
+"""The runtime requests of a client's request, one for every choice of its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from h2o_runtime.server.answer_constraint import AnswerConstraint
 
 @dataclass(frozen=True)
 class Choices:
-    """One request for each choice, and the constraint that all of them have to follow; None where they are free."""
+    """One request for each choice, and the constraint that all of them follow; None if they are free."""
 
     requests: list[Request]
     constraint: AnswerConstraint | None

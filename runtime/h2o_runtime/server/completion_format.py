@@ -22,7 +22,7 @@ from h2o_runtime.server.schemas.completion import CompletionRequest
 
 
 class CompletionFormat:
-    """Texts that were continued."""
+    """Continued texts."""
 
     done = "[DONE]"
 
@@ -54,7 +54,7 @@ class CompletionFormat:
 
 
 class CompletionChoice:
-    """One text that was continued. echo: what comes before the answer."""
+    """One continued text. echo: the text before the answer."""
 
     def __init__(self, head: Head, index: int, logprobs: bool, echo: str, token_bytes: TokenBytes) -> None:
         self._head = head
@@ -62,8 +62,8 @@ class CompletionChoice:
         self._logprobs = logprobs
         self._echo = echo
         self._token_bytes = token_bytes
-        self._given = 0  # tokens told so far
-        self._offset = 0  # characters of the tokens told so far
+        self._given = 0  # tokens sent so far
+        self._offset = 0  # characters of the tokens sent so far
 
     def begin(self) -> Iterable[Chunk]:
         if self._echo:

@@ -1,4 +1,6 @@
-"""A request that means a chat: errors about the chat in the request's own names."""
+"""For requests that are translated to chats: reports errors of the chat with the request's own field
+names.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from h2o_runtime.server.choices import Choices
 
 @dataclass(frozen=True)
 class FieldNames:
-    """own: what the request calls a field of the chat, where it has another name for it."""
+    """own: the request's name of a chat field, if it differs."""
 
     own: Mapping[str, str]
 
     def choices(self, make: Callable[[], Choices]) -> Choices:
-        """What `make` gives. Raises its errors in the request's names."""
+        """The result of `make`. Raises its errors with the request's names."""
         try:
             choices = make()
         except (ConfigError, ContextOverflowError) as error:

@@ -1,6 +1,6 @@
-"""What every request passes before it reaches its handler: who asks, how much, and whether there is room.
+"""Checks before a request reaches its handler: API key, body size, and room in the queue.
 
-ASGI middleware without a framework: a full queue has to be told hundreds of clients within milliseconds, while
+ASGI middleware without a framework: a full queue must refuse hundreds of clients within milliseconds, while
 the inference thread takes all the processor time it gets.
 """
 
@@ -20,12 +20,12 @@ from h2o_runtime.server.room import Room
 from h2o_runtime.server.settings import RequestLimits
 
 _OPEN = frozenset({"/", "/health"})  # the page asks for the key itself
-_CLOSE = {"Connection": "close"}  # what is left of the body is not read
-_SMALL = 64 << 10  # bytes of a body that always get in: as many wait in buffers anyway
+_CLOSE = {"Connection": "close"}  # the rest of the body is not read
+_SMALL = 64 << 10  # bytes of a body that are always accepted: as many are in buffers anyway
 
 
 class Authorization:
-    """Lets in who knows an API key; /health and the page's own files are open."""
+    """Admits requests with an API key; /health and the page's own files are open."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -53,16 +53,16 @@ class Authorization:
         sent = [given] if scheme.lower() == "bearer" else []
         sent += headers.getlist("x-api-key")[:1]
         tried = [one.strip().encode("utf-8", "replace") for one in sent]
-        # All are compared, so that the time tells nothing about which one was nearly right.
+        # All keys are compared, so that the time reveals nothing about a nearly correct key.
         matches = [hmac.compare_digest(one, key) for one in tried for key in self._keys]
         return any(matches)
 
 
 class Admission:
-    """Refuses a request for an answer at once when the queue is full, before its body is looked at."""
+    """Refuses a request for an answer at once if the queue is full, before its body is read."""
 
     def __init__(self, app: ASGIApp, handler: RequestHandler, paths: Collection[str]) -> None:
-        """paths: where answers are asked for."""
+        """paths: where answers are requested."""
         self._app = app
         self._handler = handler
         self._paths = paths
@@ -79,21 +79,21 @@ class Admission:
 
 
 class BodyLimits:
-    """Ends requests whose body is too long or takes too long to come, and those for which there is no memory left.
+    """Ends requests whose body is too long or too slow, and those for which no memory is left.
 
-    What a body costs is reserved from its arrival to the end of its request, and all of them share one budget.
+    A body's cost is reserved from its arrival to the end of its request, and all share one budget.
     """
 
     def __init__(
         self, app: ASGIApp, limits: RequestLimits, room: Callable[[], Room], idle: Callable[[], object]
     ) -> None:
-        """room: for one body. idle: called when the last large body has gone."""
+        """room: limits of one body. idle: called when the last large body has gone."""
         self._app = app
         self._limits = limits
         self._room = room
         self._idle = idle
         self._reserved = 0  # bytes of bodies
-        self._large = False  # since when the memory was last given back
+        self._large = False  # when freed memory was last returned
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,7 +115,7 @@ class BodyLimits:
                 self._idle()
 
     def _take(self, size: int, taken: int) -> None:
-        """Reserve `size` more bytes for a body that has `taken`. Raises Problem when the budget is spent."""
+        """Reserve `size` more bytes for a body that has `taken`. Raises Problem if the budget is spent."""
         if taken + size > _SMALL:
             self._large = True
             if self._reserved + size > self._limits.memory_bytes:
@@ -129,12 +129,12 @@ class BodyLimits:
 
 
 class _Limited:
-    """A request's `receive` that raises Problem; once the body is there it only waits for the client to leave."""
+    """A request's `receive` that raises Problem; after the body it only waits for the client to leave."""
 
     def __init__(
         self, receive: Receive, room: Room, limits: RequestLimits, take: Callable[[int, int], None]
     ) -> None:
-        """take: called with the size of what came and of what came before it."""
+        """take: called with the size of a block and the size of what came before it."""
         self._receive = receive
         self._room = room
         self._limits = limits
@@ -147,8 +147,8 @@ class _Limited:
         if self._complete:
             return await self._receive()
         try:
-            # Not asyncio.wait_for: it lets others go first even when the body is there already, and a crowd
-            # of requests would all be let in before the first of them fills the queue.
+            # Not asyncio.wait_for: it yields even if the body is already there, and many requests would be
+            # admitted before the first of them fills the queue.
             with anyio.fail_after(self._deadline - time.monotonic()):
                 message = await self._receive()
         except TimeoutError:

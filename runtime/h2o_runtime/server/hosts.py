@@ -1,7 +1,7 @@
-"""Which names a server answers to.
+"""The host names that a server answers to.
 
-A web page from elsewhere can let its own name point to this machine, and its requests then look like those of the
-server's own page. What it cannot do is to send another name than its own in the header Host.
+A foreign web page can make its own name resolve to this machine, and its requests then look like those of the
+server's own page. But it cannot send another name than its own in the header Host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _HOST = re.compile(rf"({HOST.pattern})(?::([0-9]{{1,5}}))?")
 
 
 def host_name(value: str) -> str:
-    """The name in a Host header, in lower case and without the port. Raises ValueError when it is none."""
+    """The name in a Host header, in lower case and without the port. Raises ValueError for an invalid
+    header.
+    """
     found = _HOST.fullmatch(value)
     if found is None or int(found[2] or 0) > 65535:
         raise ValueError(f"{value!r} is not a host, with or without a port")
@@ -30,11 +32,12 @@ def host_name(value: str) -> str:
 
 
 class Hosts:
-    """Refuses requests whose Host is not one of the server's names, and those that have none or several."""
+    """Refuses requests whose Host is not one of the server's names, and those with none or several."""
 
     def __init__(self, app: ASGIApp, bound: str, allowed: Collection[str], keys: bool) -> None:
-        """bound: the address or name that the server listens on. allowed: further names, or "*" for any. keys:
-        whether a key is asked for: no page from elsewhere has one, so then any name will do by default."""
+        """bound: the address or name that the server listens on. allowed: further names, or "*" for any.
+        keys: whether a key is required: a foreign page has none, so any name is allowed by default.
+        """
         self._app = app
         self._any = ANY in allowed or (keys and not allowed)
         self._names = {host_name(name) for name in allowed if name != ANY}
@@ -53,7 +56,7 @@ class Hosts:
     def _problem(self, scope: Scope) -> Problem | None:
         given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"host"]
         if not given and scope["http_version"] == "1.0":
-            return None  # which knows no Host; no browser speaks it
+            return None  # which has no Host; browsers do not use it
         try:
             (value,) = given
             name = host_name(value)
@@ -72,7 +75,7 @@ class Hosts:
         return Problem(403, message, code="unknown_host")
 
     def _is_own(self, name: str) -> bool:
-        """Addresses are nobody's to give away: only names can be pointed somewhere else."""
+        """Addresses are safe: only names can be made to resolve to another machine."""
         if name == "localhost" or name.endswith(".localhost"):
             return True
         try:

@@ -1,4 +1,4 @@
-"""The inference thread: the only one that runs the model. It takes jobs and reports to the event loop."""
+"""The inference thread, the only one that runs the model. It takes jobs and reports to the event loop."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from h2o_runtime.server.service_time import RequestWork
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY = 0.1  # seconds
-_KEEPING = 60.0  # seconds that conversations may take to be written
+_KEEPING = 60.0  # seconds for writing conversations
 
 
 class InferenceState(Enum):
     LOADING = "loading"
     READY = "ready"
-    FAILED = "failed"  # an error that nobody foresaw: nothing more is computed
+    FAILED = "failed"  # an unexpected error: nothing more is computed
 
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` of `total` prompt tokens of work; the cache held `cached` more."""
+    """`done` of `total` prompt tokens of work; the cache already held `cached` more."""
 
     done: int
     total: int
@@ -54,9 +54,9 @@ JobEvent = Progress | TextEvent | Failure
 class Job:
     """One request on its way through the inference thread. Its last event is a Completion or a Failure.
 
-    Events are read in the event loop; `cancel` may be called by anyone, any number of times.
+    Events are read in the event loop; `cancel` may be called from any thread, repeatedly.
 
-    slot  where it runs, once it does
+    slot  where it runs, once it has started
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Job:
         cancelled: threading.Event | None = None,
     ) -> None:
         """name: the answer's id. done: called in the event loop when the inference thread is free again.
-        cancelled: where others wait for that too."""
+        cancelled: a further reason to cancel.
+        """
         self.name = name
         self.request = request
         self.work = work
@@ -94,17 +95,17 @@ class Job:
 class InferenceThread:
     """Loads the model in its thread, then runs as many jobs at once as it has slots.
 
-    Made and used in the event loop.
+    Created and used in the event loop.
     """
 
     def __init__(self, load: Callable[[], TextModel], prompt_piece: int) -> None:
-        """prompt_piece: tokens of a prompt that are read while answers to others wait, about."""
+        """prompt_piece: the approximate number of prompt tokens read while other answers wait."""
         self._load = load
         self._prompt_piece = prompt_piece
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._model: TextModel | None = None
-        # A daemon: a computation that does not come back must not keep the process from ending.
+        # A daemon: an endless computation must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self.loaded: asyncio.Future[TextModel] = self._loop.create_future()
         self.state = InferenceState.LOADING
@@ -112,11 +113,11 @@ class InferenceThread:
         self.cached_tokens: list[int] = []  # in each slot
         self._closing = False
         self._ending = False  # whether no more jobs come
-        self._sign: float | None = None  # when the running jobs last showed that they go on
+        self._sign: float | None = None  # when the running jobs last made progress
 
     @property
     def model(self) -> TextModel:
-        """The loaded model; only where the state is READY."""
+        """The loaded model; only in the state READY."""
         assert self._model is not None
         return self._model
 
@@ -126,7 +127,7 @@ class InferenceThread:
 
     @property
     def silence(self) -> float:
-        """Seconds since a running job last came to the end of a tile, a step or a token; 0 without a job."""
+        """Seconds since a running job last finished a tile, a step or a token; 0 without a job."""
         sign = self._sign
         return 0.0 if sign is None else time.monotonic() - sign
 
@@ -150,12 +151,12 @@ class InferenceThread:
     def _run(self) -> None:
         try:
             model = self._load()
-        except Exception as error:  # whoever awaits `loaded` sorts it out
+        except Exception as error:  # the code that awaits `loaded` handles it
             self._tell(self._not_loaded, error)
             return
         self.cached_tokens = [0] * len(model.slots)
         self._tell(self._ready, model)
-        # With nobody beside it a prompt is read at once.
+        # If no other job runs, a prompt is read at once.
         scheduler = Scheduler(model, self._prompt_piece if len(model.slots) > 1 else None)
         try:
             while self._take(model, scheduler) and self._turn(scheduler):
@@ -165,7 +166,7 @@ class InferenceThread:
             model.close()
 
     def _take(self, model: TextModel, scheduler: Scheduler) -> bool:
-        """Start the jobs that have come, and wait for one where nothing runs → whether there is anything to do."""
+        """Start new jobs, and wait for one if none runs → whether there is anything to do."""
         while not (self._ending and scheduler.idle):
             try:
                 job = self._jobs.get(block=scheduler.idle)
@@ -192,7 +193,7 @@ class InferenceThread:
         return True
 
     def _tell(self, call: Callable[..., object], *args: object) -> None:
-        """Call something in the event loop; a loop that is closed has nobody left to be told."""
+        """Call a function in the event loop; if the loop is closed, there is nobody to call."""
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
@@ -214,7 +215,7 @@ class InferenceThread:
         self._refuse_all()
 
     def _refuse_all(self) -> None:
-        """End the jobs that no thread takes any more: nobody else would ever tell their clients."""
+        """End the jobs that no thread will take: otherwise their clients would never be told."""
         while not self._jobs.empty():
             job = self._jobs.get()
             if job is not None:
@@ -223,7 +224,7 @@ class InferenceThread:
 
 
 class _Reporter:
-    """Carries what happens to a job in the inference thread over to the event loop, progress not too often."""
+    """Forwards a job's events from the inference thread to the event loop, with progress at limited rate."""
 
     def __init__(self, inference: InferenceThread, job: Job) -> None:
         self._inference = inference
@@ -251,7 +252,7 @@ class _Reporter:
 
     def ended(self, error: Exception | None) -> None:
         job, tell = self._job, self._inference._tell
-        if isinstance(error, ConfigError):  # the request's own fault, which showed only while sampling
+        if isinstance(error, ConfigError):  # the request's own fault, found only while sampling
             log.info("%s was refused: %s", job.name, error)
         elif isinstance(error, H2OError):
             log.error("%s failed: %s", job.name, error)

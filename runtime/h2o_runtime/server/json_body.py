@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON, strictly, and every way in which it is not is the client's error."""
+"""Request bodies: strict JSON; any deviation is the client's error."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from h2o_runtime.server.room import Room
 
 _MARKS = (b",", b"[", b"{")
 _BLOCK = 1 << 16  # bytes
-_MANY = 100  # of failures of a validation, and of members that are looked at when there are more
-_SMALL = 16 << 10  # bytes of a body that take less time than a change of threads
+_MANY = 100  # of validation failures, and of members that are examined if there are more
+_SMALL = 16 << 10  # bytes of a body that are parsed faster than a thread switch takes
 _MOST_LEVELS = 100
 _TOO_DEEP = f"its objects and lists are nested deeper than {_MOST_LEVELS} levels"
 
 
 class BodyReader:
-    """Makes a request's model of its body, away from the event loop where that may take a while."""
+    """Validates a request's body, outside the event loop if that may take a while."""
 
     def __init__(self, handler: RequestHandler, room: Callable[[], Room]) -> None:
         self._handler = handler
@@ -59,7 +59,7 @@ class _JsonRequest(Request):
         self._model = model
 
     async def json(self) -> Any:
-        """What FastAPI would make of the body: the model itself, in which it finds nothing left to do."""
+        """FastAPI's input: the model itself, in which it finds nothing left to do."""
         assert self._model is not None, "a body is asked for where the route has one"
         reader: BodyReader = self.app.state.bodies
         return await reader.read(await self.body(), self._model)
@@ -86,10 +86,10 @@ def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
 
 
 def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> list[Any]:
-    """What is wrong with `value`, as FastAPI tells it.
+    """The errors in `value`, in FastAPI's form.
 
-    To describe thousands of failures takes pydantic ten times as long as to find them, in one call, and the client
-    is told one. So of many, those among the first members of every list are looked for.
+    For thousands of failures, pydantic's report takes ten times as long as the validation, in one call, and
+    the client is told only one. So if there are many, only the first members of every list are examined.
     """
     if error.error_count() > _MANY:
         try:
@@ -108,7 +108,7 @@ def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> lis
 
 
 def _beginning(value: Any, names: Collection[str] = ()) -> Any:
-    """The first members of every list and object; of the outermost object those in `names` too."""
+    """The first members of every list and object; of the outermost object also those in `names`."""
     if isinstance(value, list):
         return [_beginning(member) for member in value[:_MANY]]
     if isinstance(value, dict):
@@ -121,9 +121,9 @@ def _beginning(value: Any, names: Collection[str] = ()) -> Any:
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Whether JSON holds more than `most` values, more or less, without reading it.
+    """Whether JSON holds more than about `most` values, without parsing it.
 
-    Commas and opening brackets outside of strings are counted, block by block, so that other threads go on.
+    Counts commas and opening brackets outside of strings, block by block, so that other threads can run.
     """
     if sum(map(body.count, _MARKS)) <= most:
         return False
@@ -144,7 +144,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 
 
 def parse(text: str) -> Any:
-    """A JSON value that everything here can handle. Raises ValueError that says what is wrong with it."""
+    """A JSON value that all code here can handle. Raises ValueError that names the problem."""
     try:
         value = json.loads(text, parse_constant=_not_json)
     except (json.JSONDecodeError, _NotJsonError):
@@ -163,7 +163,7 @@ class _NotJsonError(ValueError):
 
 
 def _deeper_than(levels: int, value: Any) -> bool:
-    """Level by level: what comes later recurses and would run out of stack where this must not."""
+    """Level by level: later code recurses and could exhaust the stack."""
     containers = [value] if isinstance(value, (dict, list)) else []
     for _ in range(levels):
         containers = [

@@ -1,4 +1,4 @@
-"""The server's log on standard error, for people or for machines."""
+"""The server's log on standard error, as text or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LogFormat = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, timezone.utc)
@@ -27,7 +27,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logging(log_format: LogFormat, verbose: int) -> None:
-    """Log to standard error. A log that cannot be written, as on a full disk, costs lines and nothing else."""
+    """Log to standard error. If the log cannot be written, for example to a full disk, only lines are
+    lost.
+    """
     logging.raiseExceptions = False
     handler = logging.StreamHandler()
     if log_format == "json":

@@ -1,4 +1,4 @@
-"""What sparse prefill remembers of a prompt, for people to look at."""
+"""The memory sets of a prompt, for display."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from h2o_runtime.text import TextStream, Tokenizer
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """The memory sets that one prefill left behind.
+    """The memory sets of one prefill.
 
     name       the answer's id
     ids        of the prompt
@@ -55,10 +55,10 @@ class MemorySnapshot:
         )
 
     def describe(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """The prompt's tokens as text, and how many boundaries, layers and heads there are to look at.
+        """The prompt's tokens as text, and the numbers of boundaries, layers and heads.
 
-        ends: for each boundary, how many tokens lie before it; tiles of one chunk have the same. seen_by: first and
-        last of the tokens that see it, or nothing. The other members: see the fields of this class.
+        ends: for each boundary, how many tokens come before it; tiles of one chunk have the same. seen_by:
+        first and last of the tokens that see it, or nothing. For the other members see this class's fields.
         """
         boundaries, layers, heads, size = self.sets.shape
         stream = TextStream(tokenizer)

@@ -1,4 +1,4 @@
-"""Answers to /v1/messages: blocks, which are texts and uses of tools, and events of how they came to be."""
+"""Answers to /v1/messages: blocks, which are texts and tool uses, and the events that build them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MessageFormat:
     done = None
 
     def __init__(self, chat: ChatRequest, model: str) -> None:
-        """chat: what the request means."""
+        """chat: the translated request."""
         self.name = f"msg_{secrets.token_hex(12)}"
         self._blocks = MessageBlocks(self, call_reader(chat))
         self._head = {"id": self.name, "type": "message", "role": "assistant", "model": model}
@@ -49,16 +49,16 @@ class MessageFormat:
         return {**self._head, "content": content, **ending, "usage": told, **extras(completions)}
 
     def begun(self, prompt_tokens: int) -> Chunk:
-        """The message before it has anything to tell."""
+        """The message before it has any content."""
         usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
         message: Chunk = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
         return {"type": "message_start", "message": message | {"usage": usage}}
 
 
 class MessageBlocks:
-    """The blocks of a message, of which only the last one is still written to.
+    """The blocks of a message; only the last one is still growing.
 
-    blocks: so far; a use of a tool has its input as text until the message is whole
+    blocks: so far; a tool use has its input as text until the message is complete
     """
 
     def __init__(self, message: MessageFormat, reader: CallReader) -> None:
@@ -129,7 +129,7 @@ class MessageBlocks:
 
 
 def _usage(completion: Completion) -> dict[str, int]:
-    """Anthropic counts tokens that were in the cache apart from those that were read."""
+    """Anthropic counts cached tokens separately from those that were read."""
     timings = completion.timings
     return {
         "input_tokens": timings.prompt_n,
@@ -140,7 +140,7 @@ def _usage(completion: Completion) -> dict[str, int]:
 
 
 def _object(text: str) -> Any:
-    """A tool's input; empty where a limit cut it."""
+    """A tool's input; empty if a limit truncated it."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A request to /v1/messages as the chat that it means."""
+"""Translates a request to /v1/messages into a chat."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NAMES = FieldNames(
 
 
 def chat_of(body: TokenCountRequest) -> ChatRequest:
-    """The chat, as if it had been asked for at /v1/chat/completions.
+    """The chat, as if requested at /v1/chat/completions.
 
-    Where the last message is the assistant's, the answer goes on with it.
+    If the last message is the assistant's, the answer continues it.
     """
     return ChatRequest.model_validate(
         {
@@ -66,7 +66,7 @@ def _messages(body: TokenCountRequest) -> Iterable[dict[str, Any]]:
 
 
 def _user(turn: UserTurn) -> Iterable[dict[str, Any]]:
-    """A turn's results of tools are messages of their own."""
+    """Tool results of a turn are separate messages."""
     if isinstance(turn.content, str):
         yield {"role": "user", "content": turn.content}
         return

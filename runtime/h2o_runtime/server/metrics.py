@@ -1,4 +1,4 @@
-"""What /metrics tells Prometheus."""
+"""The metrics of /metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics:
-    """The figures of one server. Counters have their final values only once a request is done."""
+    """One server's metrics. Counters are final only once a request is done."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -61,19 +61,19 @@ class Metrics:
         self.gauges("h2o_prompt_attention_", text, lambda: self._seen)
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A figure that is looked up when it is asked for."""
+        """A value that is looked up on each scrape."""
         Gauge(name, text, registry=self.registry).set_function(value)
 
     def gauges(self, prefix: str, text: str, values: Callable[[], Mapping[str, float | None]]) -> None:
-        """Figures of which it is only known when they are asked for which there are; None is not told."""
+        """Values whose names are only known at each scrape; None is left out."""
         self.registry.register(_Gauges(prefix, text, values))
 
     def by_slot(self, name: str, text: str, values: Callable[[], Sequence[float]]) -> None:
-        """A figure of each slot, looked up when it is asked for."""
+        """A value for each slot, looked up on each scrape."""
         self.registry.register(_BySlot(name, text, values))
 
     def invalid(self) -> None:
-        """Count a request that was answered with a 4xx, whatever it asked for."""
+        """Count a request that was answered with a 4xx, whatever its path."""
         self.finished("invalid")
 
     def finished(self, outcome: str) -> None:
@@ -81,7 +81,7 @@ class Metrics:
         self.requests.labels(outcome).inc()
 
     def worked(self, completion: Completion) -> None:
-        """Count what the inference thread did for one answer."""
+        """Count the inference thread's work for one answer."""
         t = completion.timings
         self.prompt_tokens.inc(t.prompt_n)
         self.cached_tokens.inc(t.cache_n)

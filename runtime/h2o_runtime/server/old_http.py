@@ -1,4 +1,4 @@
-"""Answers to HTTP/1.0, which knows no chunks: proxies speak it, nginx unless it is told otherwise."""
+"""Answers in HTTP/1.0, which has no chunked encoding: proxies use it, nginx by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 def unchunked(cycle: RequestResponseCycle) -> Callable[[Any], Awaitable[None]]:
-    """The cycle's `send`, but where a length is not known, the connection's end is the answer's.
+    """The cycle's `send`; if the length is unknown, the end of the connection ends the answer.
 
     uvicorn closes the connection after such an answer, and counts bytes: it is told the length of each part.
     """

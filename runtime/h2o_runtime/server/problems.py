@@ -1,5 +1,4 @@
-"""Everything that a client is told has gone wrong: in the shape of OpenAI's errors, under /v1/messages in that of
-Anthropic's."""
+"""All errors that a client is told: in OpenAI's format, and under /v1/messages in Anthropic's."""
 
 from __future__ import annotations
 
@@ -33,16 +32,16 @@ _ANTHROPIC_TYPES = {
     500: "api_error",
     503: "overloaded_error",
 }
-MESSAGES = "/v1/messages"  # whose errors have Anthropic's shape
+MESSAGES = "/v1/messages"  # errors in Anthropic's format
 
 
 class Problem(HTTPException):
     """A request that cannot be answered.
 
     status   HTTP status
-    param    the parameter at fault, by its path in the body, as "messages.0.content"
-    code     a word for programs, as "context_length_exceeded"
-    headers  further headers of the response, as Retry-After
+    param    the wrong parameter, by its path in the body, such as "messages.0.content"
+    code     a word for programs, such as "context_length_exceeded"
+    headers  further headers of the response, such as Retry-After
     more     further members of the error object
     """
 
@@ -63,7 +62,7 @@ class Problem(HTTPException):
         self.more = more or {}
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """The response's JSON value on a request for `path`; the same goes into a stream as an event."""
+        """The response's JSON value on a request for `path`; also sent in a stream as an event."""
         error = {"message": self.message, "param": self.param, "code": self.code} | self.more
         if path.startswith(MESSAGES):
             kind = _ANTHROPIC_TYPES.get(self.status_code, "invalid_request_error")
@@ -77,10 +76,11 @@ class Problem(HTTPException):
 
     @classmethod
     def of(cls, error: H2OError) -> Problem:
-        """What a client is told about an error of the runtime."""
+        """The client's message for an error of the runtime."""
         if isinstance(error, ContextOverflowError):
             has = f"at least {error.n_prompt_tokens}" if error.at_least else error.n_prompt_tokens
-            # litellm knows it by "this model's maximum context length is", LangChain by "prompt is too long".
+            # litellm recognises it by "this model's maximum context length is", LangChain by "prompt is too
+            # long".
             message = (
                 f"the prompt has {has} tokens, and this model's maximum context length is "
                 f"{error.n_ctx}; as the prompt is too long, shorten it or start the server with a larger --ctx-size"
@@ -95,18 +95,18 @@ class Problem(HTTPException):
 
 
 def _proper(text: str) -> str:
-    """Text that can be sent: names out of a client's JSON may hold halves of surrogate pairs, or be endless."""
+    """Text that can be sent: names from a client's JSON may contain lone surrogates, or be very long."""
     return text[:1000].encode("utf-8", "replace").decode("utf-8")
 
 
 def unavailable(message: str, retry_after: int | None = None, code: str = "unavailable") -> Problem:
-    """A 503; retry_after: seconds after which it may be worth trying again."""
+    """A 503; retry_after: seconds after which a retry is worthwhile."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return Problem(503, message, code=code, headers=headers)
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the application leave in the shape that its client knows."""
+    """Convert every error of the application to the format that its client knows."""
 
     @app.exception_handler(AnyHTTPException)
     async def http_exception(request: Request, error: AnyHTTPException) -> JSONResponse:
@@ -131,7 +131,7 @@ def install(app: FastAPI) -> None:
 
 
 class _Complaint(NamedTuple):
-    """A failed check of pydantic's in the words of the request. place: where in the request."""
+    """A failed pydantic check in the request's terms. place: where in the request."""
 
     place: list[Any]
     kind: str
@@ -152,10 +152,10 @@ class _Complaint(NamedTuple):
 
 
 def of_validation(failures: Sequence[Any], body: Any) -> Problem:
-    """One failed check, since a client mends one thing at a time.
+    """One failed check, because clients fix one thing at a time.
 
-    Of a union, pydantic tells what every member has against a value. A wrong type says the least, as a value
-    has the wrong type for most members; otherwise the member that got deepest into the value was meant.
+    For a union, pydantic reports the failures of every member. A wrong type says the least, because a value
+    has the wrong type for most members; otherwise the member that matched deepest was probably meant.
     """
     complaints = [_Complaint.of(failure, body) for failure in failures]
     complaints = [one for one in complaints if one.place[:1] == complaints[0].place[:1]]

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with better manners: it does not wait or read for ever, its errors have our shape,
-HTTP/1.0 gets what it understands, and it notices who leaves after several requests.
+"""A stricter version of uvicorn's HTTP protocol: reads and waits have limits, errors have our format,
+HTTP/1.0 gets answers that it understands, and clients that leave after several requests are noticed.
 
-A client that closes its sending side has left, as for most servers and proxies.
+A client that closes its sending side counts as gone, as for most servers and proxies.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def protocol_factory(header_timeout: float, refused: Callable[[], None]) -> Call
 
 
 _MOST_HEAD = 64 << 10  # bytes of a request line and headers
-_MOST_AT_ONCE = 16  # requests without an answer, after which a connection is not read
+_MOST_AT_ONCE = 16  # unanswered requests after which a connection is not read
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Patient, but not endlessly."""
+    """Waits, but not endlessly."""
 
     def __init__(
         self, header_timeout: float, refused: Callable[[], None], *args: Any, **options: Any
@@ -45,7 +45,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._header_timeout = header_timeout
         self._waiting: asyncio.TimerHandle | None = None  # for the end of the headers
         self._head = 0  # bytes of headers so far
-        self._cycles: list[RequestResponseCycle] = []  # requests without a whole answer
+        self._cycles: list[RequestResponseCycle] = []  # requests without a complete answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -69,7 +69,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if 1 < len(self._cycles) <= _MOST_AT_ONCE:
-            self.flow.resume_reading()  # uvicorn has stopped, and who does not read does not see a client leave
+            self.flow.resume_reading()  # after uvicorn stops reading, a client's departure is not seen
 
     def shutdown(self) -> None:
         """Tell a client that is still sending its request; uvicorn would wait for the rest of it."""
@@ -80,7 +80,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        for cycle in self._cycles:  # uvicorn tells only the last one
+        for cycle in self._cycles:  # uvicorn only notifies the last one
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)

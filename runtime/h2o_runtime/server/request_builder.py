@@ -1,4 +1,4 @@
-"""From what a client sent to what the runtime answers. Runs in the text thread; errors are the runtime's own."""
+"""From a client's request to runtime requests. Runs in the text thread; errors are the runtime's own."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from h2o_runtime.server.schemas.prefill import Prefill
 log = logging.getLogger(__name__)
 
 _RESERVED = {"messages", "tools", "add_generation_prompt", "continue_final_message", "documents"}
-_TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # what templates see of a message
+_TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # message keys that templates see
 
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """Makes runtime requests for one model. prefill: what requests override."""
+    """Makes runtime requests for one model. prefill: the defaults, which requests override."""
 
     model: TextModel
     grammars: GrammarCompiler
@@ -61,7 +61,7 @@ class RequestBuilder:
             raise _named(error, "messages") from error
         except InputError as error:
             raise ConfigError(f"messages: {error}", field="messages") from error
-        except BundleError as error:  # which tells of this machine's folders
+        except BundleError as error:  # the message names this machine's folders
             log.error("%s", error)
             raise ConfigError(
                 "messages cannot be read: this model has no usable chat template; send a prompt to /v1/completions "
@@ -82,7 +82,7 @@ class RequestBuilder:
         return Choices(requests, constraint)
 
     def _text_prompt(self, given: str | list[int], echo: bool) -> Prompt:
-        """echo: whether the text of bare ids will be wanted."""
+        """echo: whether the text of bare ids will be needed."""
         try:
             if isinstance(given, str):
                 return self.model.text_prompt(given)
@@ -94,7 +94,7 @@ class RequestBuilder:
             raise ConfigError(f"prompt: {error}", field="prompt") from error
 
     def prefill_config(self, given: Prefill | None) -> PrefillConfig:
-        """The server's configuration with what the request overrides, each of which the policy must have."""
+        """The server's configuration with the request's overrides, each of which the policy must have."""
         if given is None:
             return self.prefill
         values = {name: value for name, value in given.model_dump().items() if value is not None}
@@ -107,7 +107,9 @@ class RequestBuilder:
         return config
 
     def qualities(self) -> dict[str, dict[str, Any]]:
-        """What each quality stands for. Without those that this server's configuration or model cannot have."""
+        """The settings of each quality, without those that this server's configuration or model cannot
+        have.
+        """
         found: dict[str, dict[str, Any]] = {}
         for quality in QUALITIES:
             try:
@@ -128,7 +130,7 @@ class RequestBuilder:
         """One request for each choice."""
         self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt")
         if top_logprobs is not None:
-            self.grammars.token_bytes(0)  # finds out here, rather than after a stream has begun
+            self.grammars.token_bytes(0)  # raises here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
         sampling, prefill = self._sampling(body, top_logprobs), self.prefill_config(body.prefill)
         return [
@@ -146,7 +148,7 @@ class RequestBuilder:
         ]
 
     def _check_prompt(self, prompt: Prompt, field: str) -> None:
-        """What the runtime would find out only after a stream has begun."""
+        """Checks that the runtime would only make after a stream has begun."""
         generator = self.model.generator
         if len(prompt.ids) > generator.context:
             raise ContextOverflowError(len(prompt.ids), generator.context, field=field)
@@ -192,7 +194,7 @@ class RequestBuilder:
         return bias
 
     def constraint(self, wanted: AnswerConstraint, cancelled: Callable[[], bool]) -> Constraint:
-        """What makes one answer follow the constraint; `cancelled` and errors are those of `GrammarCompiler`."""
+        """The constraint factory for one answer; `cancelled` and errors are those of `GrammarCompiler`."""
         if isinstance(wanted.grammar, str):
             return self.grammars.gbnf(wanted.grammar, field=wanted.field, cancelled=cancelled)
         return self.grammars.json_schema(wanted.grammar, field=wanted.field, cancelled=cancelled)
@@ -225,7 +227,7 @@ def _check_choices(body: CompletionRequest, prompts: int) -> None:
 
 
 def _template_names(body: ChatRequest) -> dict[str, Any]:
-    """What the chat template sees beside the messages."""
+    """The template's variables besides the messages."""
     names = dict(body.chat_template_kwargs or {})
     taken = _RESERVED.intersection(names)
     if taken:
@@ -253,7 +255,7 @@ def _template_names(body: ChatRequest) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A message as chat templates know it: text as one string, arguments of calls as objects."""
+    """A message in the form that chat templates know: text as one string, arguments of calls as objects."""
     fields = message.model_dump(include=_TOLD, exclude_none=True)
     if fields["role"] == "developer":
         fields["role"] = "system"  # templates know only the older name

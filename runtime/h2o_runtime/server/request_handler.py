@@ -37,13 +37,13 @@ Constrain = Callable[[AnswerConstraint, Callable[[], bool]], Constraint]
 
 LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
 
-_COMPILERS = 2  # threads that wait for grammars: a slow one does not hold up the next
+_COMPILERS = 2  # threads that wait for grammars: a slow one does not block the next
 
-_QUIET = 10.0  # seconds without an event after which a comment tells that the connection lives
+_QUIET = 10.0  # seconds without an event after which a comment keeps the connection alive
 
 
 class RequestHandler:
-    """Takes requests and sees them through, whatever happens on the way. Lives in the event loop."""
+    """Takes requests and handles them to their end, whatever happens. Runs in the event loop."""
 
     def __init__(
         self, inference: InferenceThread, metrics: Metrics, queue: int, queue_timeout: float | None
@@ -51,10 +51,10 @@ class RequestHandler:
         self.inference = inference
         self.metrics = metrics
         self.service_time = ServiceTime()
-        self.running: list[Job] = []  # those that the inference thread was given
+        self.running: list[Job] = []  # those given to the inference thread
         self.slots = Slots(queue, self.retry_after)
         self._queue_timeout = queue_timeout
-        # One thread for all prompts: its memory stays one thread's, and no long one delays the event loop.
+        # One thread for all prompts: its memory is bounded, and a long prompt does not delay the event loop.
         self._text = Workers(1, "text")
         self._lookups = Workers(1, "lookup")
         self._bodies = Workers(1, "body")
@@ -63,12 +63,12 @@ class RequestHandler:
         self._closed = False
 
     def retry_after(self) -> int:
-        """Seconds until a running request is likely to be done, which makes a place in the queue."""
+        """Seconds until a running request is likely to finish, which frees a place in the queue."""
         remaining = (self.service_time.remaining(job.work) for job in self.running)
         return whole_seconds(min(remaining, default=0.0))
 
     def check(self) -> None:
-        """Raise Problem when no request can be taken now."""
+        """Raise Problem if no request can be accepted now."""
         self.check_inference()
         self.slots.check()
 
@@ -77,15 +77,16 @@ class RequestHandler:
         return await self._bodies.run(work)
 
     async def in_text_thread(self, work: Callable[[], Result]) -> Result:
-        """Run work on text away from the event loop; errors of the runtime become Problems."""
+        """Run work on text outside the event loop; runtime errors become Problems."""
         try:
             return await self._text.run(work)
         except H2OError as error:
             raise Problem.of(error) from error
 
     async def look_up(self, http: HttpRequest, work: Callable[[], Result]) -> Result:
-        """As `in_text_thread`, for text that no model is to answer: no prompt waits for it, and it is not begun
-        after its client has left. Raises Problem, ClientGone."""
+        """As `in_text_thread`, for text that no model will answer: no prompt waits for it, and it does not
+        start after its client has left. Raises Problem, ClientGone.
+        """
         try:
             return await unless_gone(http, self._lookups.run(work))
         except H2OError as error:
@@ -103,8 +104,8 @@ class RequestHandler:
     ) -> Response:
         """Answer a validated request. Raises Problem, ClientGone.
 
-        make: tokenizes it, in the text thread. constrain: compiles the grammar of one choice, in another thread,
-        until what it is given says that nobody waits for it any more.
+        make: tokenizes it, in the text thread. constrain: compiles the grammar of one choice, in another
+        thread; its argument says whether the grammar is no longer wanted.
         """
         try:
             jobs = await self._admitted(http, make, constrain, shape.name)
@@ -122,7 +123,7 @@ class RequestHandler:
 
     @property
     def silence(self) -> float:
-        """Seconds without a sign of life of whatever works on a request; 0 where nothing does."""
+        """Seconds without progress of any work on a request; 0 if there is none."""
         return max(each.silence for each in (self.inference, self._text, self._lookups, self._grammars))
 
     async def _admitted(
@@ -130,8 +131,7 @@ class RequestHandler:
     ) -> Jobs:
         """The request as running jobs, once the first is prepared and its turn has come.
 
-        Whatever takes its time meanwhile, the client may leave, the queue's time-out holds, and those that are
-        ready go first.
+        Meanwhile the client may leave, the queue's time-out applies, and requests that are ready go first.
         """
         self.check_inference()
         ticket, left = self.slots.enter(ready=False), threading.Event()
@@ -154,7 +154,9 @@ class RequestHandler:
     async def _prepare(
         self, ticket: Ticket, make: Callable[[], Choices], constrain: Constrain, left: threading.Event
     ) -> Choices | None:
-        """Make the choices, the first one's grammar, and the ticket ready; or let the ticket say why not."""
+        """Prepare the choices, the first one's grammar, and the ticket; on failure the ticket gets the
+        error.
+        """
         try:
             choices = await self.in_text_thread(make)
             first, *others = choices.requests
@@ -186,14 +188,14 @@ class RequestHandler:
             self.metrics.finished("refused")
 
     def check_inference(self) -> None:
-        """Raise Problem when there is no model to ask."""
+        """Raise Problem if there is no model yet."""
         if self.inference.state is InferenceState.LOADING:
             raise unavailable("the model is being loaded: try again in a moment", 1, "loading")
         if self.inference.state is InferenceState.FAILED:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
 
     def give_back_memory(self) -> None:
-        """When a large request is gone, unless others are at work, which do so themselves."""
+        """Return memory after a large request, unless other requests run, which do so themselves."""
         if not self.slots.busy and not self._closed:
             self._text.submit(give_back_memory)
 
@@ -203,13 +205,13 @@ class RequestHandler:
             workers.close()
 
     def ended(self, timeout: float) -> bool:
-        """Wait for the threads, each for `timeout` seconds → whether they came to their end."""
+        """Wait for the threads, each for `timeout` seconds → whether they ended."""
         return all(workers.ended(timeout) for workers in self._workers)
 
     def _start(
         self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event
     ) -> Jobs:
-        """Jobs that follow each other, of which the last one's end frees their slot, whoever listens."""
+        """Consecutive jobs; the end of the last one frees their slot, whether or not a client listens."""
         jobs = Jobs(choices, constrain, left)
         for request in choices.requests:
             work = RequestWork(len(request.prompt.ids), self._limit(request))
@@ -218,7 +220,7 @@ class RequestHandler:
         return jobs
 
     def _limit(self, request: Request) -> int:
-        """Most tokens of the answer."""
+        """Maximum tokens of the answer."""
         room = self.inference.model.generator.context - len(request.prompt.ids) + 1
         return room if request.max_tokens is None else min(request.max_tokens, room)
 
@@ -227,9 +229,9 @@ class RequestHandler:
         self.inference.submit(job)
 
     def _done(self, jobs: Jobs, index: int, ticket: Ticket) -> None:
-        """The inference thread has ended a job: the next one's turn, or the next client's."""
+        """The inference thread has ended a job: start the next job, or the next client's."""
         job = jobs[index]
-        if job in self.running:  # one whose grammar could not be compiled never ran
+        if job in self.running:  # a job whose grammar could not be compiled never ran
             self.running.remove(job)
         _close(job.request)
         ended = isinstance(job.last, Failure) or job.cancelled() or job is jobs[-1]
@@ -241,7 +243,7 @@ class RequestHandler:
             jobs.going_on = asyncio.ensure_future(self._go_on(jobs, jobs[index + 1]))
 
     async def _go_on(self, jobs: Jobs, job: Job) -> None:
-        """The next of an answer's jobs, with a grammar of its own."""
+        """The next of an answer's jobs, with its own grammar."""
         try:
             job.request = await self._constrained(job.request, jobs.constraint, jobs.constrain, jobs.left)
         except (Problem, ClientGone) as error:
@@ -279,13 +281,13 @@ class RequestHandler:
                 yield event(chunk)
             if shape.done is not None:
                 yield f"data: {shape.done}\n\n"
-        except Problem as problem:  # the status was sent long ago
+        except Problem as problem:  # the status has already been sent
             if problem.status_code < 500:
                 self.metrics.finished("invalid")
             yield event(problem.body(path))
 
     def _account(self, job: Job, ended: bool) -> None:
-        """Count a job that the inference thread is done with, whether or not anybody still listens.
+        """Count a finished job, whether or not a client still listens.
 
         ended: whether no other job of the same answer follows
         """
@@ -314,7 +316,9 @@ class RequestHandler:
 
 
 class Jobs(list[Job]):
-    """The jobs of one answer, which run one after the other. A choice's grammar is compiled when its turn comes."""
+    """The jobs of one answer, which run one after the other. A choice's grammar is compiled when its turn
+    comes.
+    """
 
     def __init__(self, choices: Choices, constrain: Constrain, left: threading.Event) -> None:
         super().__init__()
@@ -349,7 +353,7 @@ def _close(request: Request) -> None:
 def _chunks(
     job: Job, happened: JobEvent | None, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
 ) -> Iterable[Chunk]:
-    """What a client is told of an event, which may be nothing. Raises Problem when it ended the answer."""
+    """The client's view of an event, which may be empty. Raises Problem if the event ended the answer."""
     if isinstance(happened, Progress):
         return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
     if isinstance(happened, TextDelta):
@@ -360,7 +364,7 @@ def _chunks(
 
 
 def _completion(last: Completion | Failure | None) -> Completion:
-    """The answer. Raises Problem when there is none."""
+    """The answer. Raises Problem if there is none."""
     assert last is not None, "the job has ended"
     if isinstance(last, Failure):
         if isinstance(last.error, Problem):
@@ -368,13 +372,13 @@ def _completion(last: Completion | Failure | None) -> Completion:
         if isinstance(last.error, H2OError):
             raise Problem.of(last.error)
         raise Problem(500, "inference has failed: the server's log says why", code="inference_failed")
-    if last.finish_reason == "cancelled":  # the client, if it still listens, did not ask for that
+    if last.finish_reason == "cancelled":  # the client, if it still listens, did not cause that
         raise unavailable("the server is shutting down", code="shutting_down")
     return last
 
 
 async def _next(events: asyncio.Queue[JobEvent]) -> JobEvent | None:
-    """The next event; None when there was none for a while."""
+    """The next event; None if there was none for a while."""
     try:
         return await asyncio.wait_for(events.get(), _QUIET)
     except asyncio.TimeoutError:

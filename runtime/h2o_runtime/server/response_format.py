@@ -1,4 +1,4 @@
-"""Answers to /v1/responses: items, which are texts and calls, and events of how they came to be."""
+"""Answers to /v1/responses: items, which are texts and calls, and the events that build them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResponseFormat:
     done = None
 
     def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str) -> None:
-        """chat: what `body` means."""
+        """chat: the translation of `body`."""
         self.name = f"resp_{secrets.token_hex(24)}"
         self._items = ResponseItems(self, call_reader(chat))
         self._count = itertools.count()
@@ -61,7 +61,7 @@ class ResponseFormat:
         }
 
     def begun(self) -> dict[str, Any]:
-        """The response before it has anything to tell."""
+        """The response before it has any content."""
         return {**self._head, "status": "in_progress", "output": [], "usage": None}
 
     def event(self, kind: str, **members: Any) -> Chunk:
@@ -69,7 +69,7 @@ class ResponseFormat:
 
 
 class ResponseItems:
-    """The items of a response, of which only the last one is still written to.
+    """The items of a response; only the last one is still growing.
 
     items: so far. cut: whether a limit ended the last one; final after `end` or `whole`.
     """
@@ -154,7 +154,7 @@ class ResponseItems:
 
 
 def _asked(body: ResponseRequest) -> dict[str, Any]:
-    """What a response repeats of its request."""
+    """The request's members that a response repeats."""
     told = body.model_dump(
         include={"instructions", "max_output_tokens", "temperature", "top_p", "tool_choice", "tools"},
         by_alias=True,

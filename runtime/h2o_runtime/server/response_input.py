@@ -1,4 +1,4 @@
-"""A request to /v1/responses as the chat that it means."""
+"""Translates a request to /v1/responses into a chat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = FieldNames(
 
 
 def chat_of(body: ResponseRequest) -> ChatRequest:
-    """The chat, as if it had been asked for at /v1/chat/completions."""
+    """The chat, as if requested at /v1/chat/completions."""
     return ChatRequest.model_validate(
         {
             "messages": list(_messages(body)),
@@ -52,7 +52,7 @@ def _messages(body: ResponseRequest) -> Iterable[dict[str, Any]]:
     if isinstance(body.input, str):
         yield {"role": "user", "content": body.input}
         return
-    turn: dict[str, Any] | None = None  # the assistant's, whose calls are items of their own
+    turn: dict[str, Any] | None = None  # the assistant's, whose calls are separate items
     for item in body.input:
         if isinstance(item, InputCall):
             turn = turn or {"role": "assistant", "content": None}

@@ -1,4 +1,4 @@
-"""What of a request can be of use to a model, by what its context holds: more is refused at once."""
+"""Limits on a request that follow from the model's context: larger requests are refused at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from h2o_runtime.completion import TextModel
 from h2o_runtime.server.problems import Problem
 
-_REST = 256 << 10  # bytes for all that is not the prompt: schemas, options, names
-_ESCAPED = 6  # bytes that JSON takes for one byte of text at most, as in \u0007
-_VALUES_A_TOKEN = 4  # JSON values for one token of the prompt at most: a message, its role and its content
+_REST = 256 << 10  # bytes for everything except the prompt: schemas, options, names
+_ESCAPED = 6  # the most bytes of JSON for one byte of text, as in \u0007
+_VALUES_A_TOKEN = 4  # the most JSON values for one token of the prompt: a message, its role and its content
 _MORE_VALUES = 10_000
 
 
@@ -19,8 +19,8 @@ class Room:
 
     body_bytes  of a request's body
     values      JSON values in a body
-    text_bytes  of a text that is only to be tokenized: it may be one of which somebody asks how much too long it is
-    context     tokens; None as long as the model is being loaded
+    text_bytes  of a text that is only tokenized: it may be too long, and the client asks by how much
+    context     tokens; None while the model is loading
     """
 
     body_bytes: int
@@ -30,7 +30,7 @@ class Room:
 
     @property
     def tokens(self) -> int:
-        """Of a text that is only to be tokenized."""
+        """For a text that is only tokenized."""
         return max(self.context or 0, _REST)
 
     @classmethod
@@ -41,15 +41,15 @@ class Room:
             _VALUES_A_TOKEN * context + vocab + _MORE_VALUES
         )  # the vocabulary: a logit_bias may name all of it
         longest = model.tokenizer.longest_token
-        if longest is None:  # any text at all may be a few tokens
+        if longest is None:  # any text may be only a few tokens
             return cls(most_bytes, values, most_bytes, context)
         a_token = max(_ESCAPED * longest, len(f"{vocab}, "))  # as text or as a number
         text_bytes = max(_REST, context * longest)
         return cls(min(most_bytes, _REST + context * a_token), values, text_bytes, context)
 
     def too_long(self, most_bytes: int) -> Problem:
-        """What the sender of a longer body is told."""
-        close = {"Connection": "close"}  # what is left of the body is not read
+        """The error for a longer body."""
+        close = {"Connection": "close"}  # the rest of the body is not read
         if self.body_bytes == most_bytes:
             message = (
                 f"the body is longer than {most_bytes} bytes: send less, or start the server with --max-body"

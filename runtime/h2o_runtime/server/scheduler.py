@@ -1,6 +1,6 @@
-"""Several answers at once: each turn takes one step of all that generate, and reads one piece of one prompt.
+"""Several answers at once: each turn runs one step for all that generate, and reads one prompt piece.
 
-A stream therefore never waits longer for its next token than a piece takes, and prompts are read by turns.
+So a stream never waits longer for its next token than one piece takes, and prompts are read in turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from h2o_runtime.generator import Generator
 
 
 class Task(Protocol):
-    """A request, and whoever learns what becomes of it."""
+    """A request, and the receiver of its events."""
 
     @property
     def request(self) -> Request: ...
@@ -27,13 +27,13 @@ class Task(Protocol):
     def watch(self) -> Watch: ...
 
     def began(self, slot: int, generator: Generator) -> None:
-        """It has a slot, in which the generator is."""
+        """It has a slot, with this generator."""
 
     def event(self, event: TextEvent) -> None:
-        """Something of the answer has come."""
+        """An event of the answer has arrived."""
 
     def ended(self, error: Exception | None) -> None:
-        """Its slot is free again. error: what kept it from its end."""
+        """Its slot is free again. error: why it did not finish."""
 
 
 class _Running:
@@ -45,14 +45,16 @@ class _Running:
 
 
 class Scheduler:
-    """Belongs to the thread that runs the model. Errors that are not the runtime's own leave it as it was."""
+    """Belongs to the thread that runs the model. Unexpected errors leave it unchanged."""
 
     def __init__(self, model: TextModel, prompt_piece: int | None) -> None:
-        """prompt_piece: tokens of a prompt that are read in one turn, about; None reads prompts at once."""
+        """prompt_piece: the approximate number of prompt tokens read in one turn; None reads prompts at
+        once.
+        """
         self._model, self._prompt_piece = model, prompt_piece
-        self._free = list(range(len(model.slots)))  # the one not used for longest first
+        self._free = list(range(len(model.slots)))  # least recently used first
         self._running: list[_Running] = []
-        self._reading: deque[_Running] = deque()  # of those the ones whose prompts are being read
+        self._reading: deque[_Running] = deque()  # among these, the ones whose prompts are being read
 
     @property
     def tasks(self) -> Iterator[Task]:
@@ -64,7 +66,7 @@ class Scheduler:
         return not self._running
 
     def start(self, task: Task) -> None:
-        """Give the task a slot; there must be a free one."""
+        """Give the task a slot; one must be free."""
         slot = self._slot_for(task.request)
         self._free.remove(slot)
         generator = self._model.slots[slot]
@@ -75,7 +77,7 @@ class Scheduler:
         task.began(slot, generator)
 
     def turn(self) -> None:
-        """A step of all that generate, then a piece of the prompt that has waited longest."""
+        """One step of all that generate, then a piece of the prompt that has waited longest."""
         self._step()
         if self._reading:
             self._go_on(self._reading.popleft())
@@ -96,7 +98,7 @@ class Scheduler:
             self._go_on(running, logits)
 
     def _go_on(self, running: _Running, logits: object = None) -> None:
-        """Up to the task's next pause, or its end."""
+        """Run to the task's next pause, or its end."""
         running.wanted = ()
         try:
             item = running.run.send(logits)  # type: ignore[arg-type]
@@ -122,10 +124,10 @@ class Scheduler:
         running.task.ended(error)
 
     def _slot_for(self, request: Request) -> int:
-        """The free slot whose conversation goes on, else the one not used for longest."""
+        """The free slot whose conversation the prompt continues, otherwise the least recently used."""
 
         def spared(slot: int) -> int:
-            """Tokens, where they are most of what the slot holds."""
+            """Shared tokens, if they are most of what the slot holds."""
             generator = self._model.slots[slot]
             reused = generator.keeps(request.prompt.ids, request.prefill)
             return reused if 2 * reused > generator.length else 0

@@ -1,4 +1,4 @@
-"""Keywords of a JSON schema that a grammar cannot keep, and that may be left out because they only narrow."""
+"""JSON schema keywords that a grammar cannot enforce, and that may be left out because they only narrow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 _LEFT_OUT = frozenset({"uniqueItems"})
 
-# Where a schema holds schemas: by name, in a list, or itself.
+# Where a schema contains schemas: by name, in a list, or directly.
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _LISTED = frozenset({"anyOf", "allOf", "oneOf", "prefixItems", "items"})
 _ITSELF = frozenset({"items", "additionalProperties", "unevaluatedProperties"})
 
 
 def without_left_out(schema: Any) -> tuple[Any, frozenset[str]]:
-    """The schema without such keywords, and those that it had. Values that only look like keywords stay."""
+    """The schema without such keywords, and the keywords that it had. Values that only look like keywords
+    stay.
+    """
     if not isinstance(schema, Mapping):
         return schema, frozenset()
     found: set[str] = set()

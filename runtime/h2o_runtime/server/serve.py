@@ -1,4 +1,4 @@
-"""From a bound port to an orderly end: loading, serving, draining."""
+"""From a bound port to an orderly end: load, serve, drain."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from h2o_runtime.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-_SWITCH = 0.0005  # seconds after which a thread that reads a long request lets the event loop go on
+_SWITCH = 0.0005  # seconds after which a thread that parses a long request yields to the event loop
 _LAST_WORDS = 5.0  # seconds for a cancelled request to stop, and for its client to be told
 
 
 def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
-    """Serve until a signal says to stop → whether all threads ended too.
+    """Serve until a signal asks to stop → whether all threads ended too.
 
-    The port is bound before the model is loaded, so that /health can be asked. Raises ServerError when the
-    port cannot be had, and whatever `load` raises. After a False only os._exit ends the process for sure.
+    The port is bound before the model is loaded, so that /health answers. Raises ServerError if the port
+    cannot be bound, and whatever `load` raises. After False only os._exit surely ends the process.
     """
     with bind(settings.host, settings.port) as listener:
         return asyncio.run(_Run(settings, prefill, load).until_stopped(listener))
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ServerError that says why there is none."""
+    """A listening socket. Raises ServerError with the reason."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=2048)
-        # Inherited by every connection; asyncio does so only where the protocol number is spelt out. Without it
-        # each small write waits 40 ms for the acknowledgement of the one before.
+        # Every connection inherits it; asyncio sets it only if the protocol number is explicit. Without it
+        # each small write waits 40 ms for the acknowledgement of the previous one.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except UnicodeError as error:
@@ -54,7 +54,7 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {host!r} is no name; choose another --host"
         ) from error
     except OSError as error:
-        # create_server adds the address to what the system says.
+        # create_server adds the address to the system's message.
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise ServerError(
             f"cannot listen on {host}:{port}: {reason}; choose another --host or --port, or stop the program "
@@ -63,7 +63,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own idea of signals: a running request is to be finished first."""
+    """uvicorn without its own signal handling: running requests must finish first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -71,7 +71,7 @@ class _Server(uvicorn.Server):
 
 
 class _Run:
-    """One life of a server, in the event loop."""
+    """One run of a server, in the event loop."""
 
     def __init__(
         self, settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]
@@ -106,7 +106,7 @@ class _Run:
         return all(await asyncio.gather(asyncio.to_thread(inference.stop, _LAST_WORDS), threads))
 
     async def _loading(self, inference: InferenceThread, service: Service) -> None:
-        """Wait for the model, or for the wish to stop. Raises what loading raised."""
+        """Wait for the model, or for the request to stop. Raises what loading raised."""
         log.info("loading %s", self._settings.alias)
         inference.start()
         await _first(inference.loaded, self._stop.wait())
@@ -115,7 +115,7 @@ class _Run:
             generator = model.generator
             service.handler.slots.count = len(model.slots)
             gc.collect()
-            gc.freeze()  # the model's own objects stay, and need not be looked at again and again
+            gc.freeze()  # the model's objects are permanent and need no repeated garbage collection
             log.info(
                 "ready: context %d, attention by %s, %d at once, %d may wait",
                 *(generator.context, generator.spec.provider.name),
@@ -123,7 +123,7 @@ class _Run:
             )
 
     async def _drain(self, service: Service) -> None:
-        """Refuse what is new and finish what runs, within the time that it was given."""
+        """Refuse new requests and finish running ones, within the grace time."""
         log.info("stopping: running requests have %g s", self._settings.grace)
         service.draining = True
         handler = service.handler
@@ -165,7 +165,7 @@ def _shutting_down() -> Problem:
 
 
 async def _first(*works: object) -> None:
-    """Wait until one is done, and cancel those that were made for this wait only."""
+    """Wait until one is done, and cancel those that were created for this wait only."""
     tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What the routes work with: settings, inference thread, request handler, metrics."""
+"""The parts that routes work with: settings, inference thread, request handler, metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from h2o_runtime.server.vllm_metrics import VllmNames
 class Service:
     """One server's parts. Belongs to the event loop's thread.
 
-    prefill: the configuration that requests start from
+    prefill: the defaults of requests
     """
 
     settings: ServerSettings
@@ -71,7 +71,7 @@ class Service:
         )
 
     def health(self) -> Health:
-        """Raises Problem where a router had better ask another server."""
+        """Raises Problem if a router should ask another server."""
         if self.draining and self.inference.state is not InferenceState.FAILED:
             raise unavailable("the server is shutting down", code="shutting_down")
         self.handler.check_inference()
@@ -85,7 +85,7 @@ class Service:
         return Health(status="ok")
 
     def used_tokens(self) -> int:
-        """Rows of the cache that running requests take; what waits for another turn can make room."""
+        """Cache rows of running requests; waiting sessions can make room."""
         cached = self.inference.cached_tokens
         return sum(cached[job.slot] for job in self.handler.running if job.slot is not None)
 
@@ -98,7 +98,7 @@ class Service:
 
     @property
     def model(self) -> TextModel:
-        """The loaded model. Raises Problem as long as there is none."""
+        """The loaded model. Raises Problem while there is none."""
         self.handler.check_inference()
         return self.inference.model
 
@@ -109,7 +109,7 @@ class Service:
 
     @property
     def room(self) -> Room:
-        """For one request; before the model is loaded, nobody knows what it holds."""
+        """For one request; unknown before the model is loaded."""
         return self._room if self.inference.ready else Room(self.settings.limits.body_bytes)
 
     @cached_property

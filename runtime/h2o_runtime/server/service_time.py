@@ -1,4 +1,4 @@
-"""How long the running request is likely to take, by what was measured on those before it."""
+"""Estimates how long the running request will take, from earlier requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from h2o_runtime.completion import Timings
 
 _NEW = 0.3  # weight of the newest measurement in a running mean
-_UNKNOWN = 10.0  # seconds, while nothing was measured
+_UNKNOWN = 10.0  # seconds, before any measurement
 _LONGEST = 3600
 
 
 @dataclass
 class RequestWork:
-    """What the running request has done and still has to do, in tokens."""
+    """The running request's finished and remaining work, in tokens."""
 
     prompt_left: int
     answer_limit: int
@@ -29,14 +29,14 @@ class RequestWork:
 
 @dataclass
 class ServiceTime:
-    """How long requests take: running means over those before, None as long as there was none."""
+    """How long requests take: running means, None before the first."""
 
     prefill: float | None = None  # tokens per second
     decode: float | None = None  # tokens per second
     answer: float | None = None  # tokens
 
     def measured(self, timings: Timings) -> None:
-        """Take in a finished request."""
+        """Add a finished request."""
         if timings.prompt_n and timings.prompt_ms:
             self.prefill = _mean(self.prefill, timings.prompt_per_second)
         if timings.predicted_n > 1 and timings.predicted_ms:
@@ -44,7 +44,7 @@ class ServiceTime:
         self.answer = _mean(self.answer, timings.predicted_n)
 
     def remaining(self, work: RequestWork) -> float:
-        """Seconds that `work` still takes, likely."""
+        """Estimated seconds for `work`."""
         prefill = self.prefill
         if prefill is None and work.prompt_done:
             prefill = work.prompt_done / max(time.monotonic() - work.began, 1e-3)

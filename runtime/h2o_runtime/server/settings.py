@@ -1,4 +1,4 @@
-"""How a server is set up."""
+"""The server's settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one client can take. Raises ConfigError for values out of range.
+    """Limits for clients. Raises ConfigError for values out of range.
 
-    queue          most requests that wait for a slot
-    queue_timeout  seconds that one waits before it is refused; None waits as long as its client does
-    body_bytes     longest body of a request, even where the context holds a longer text
+    queue          maximum requests that wait for a slot
+    queue_timeout  seconds until a waiting request is refused; None: it waits as long as its client
+    body_bytes     maximum request body, even if the context holds a longer text
     memory_bytes   of the bodies of all requests together
-    body_timeout   seconds in which a request, its headers and its body, must have arrived
-    stall_timeout  seconds without a sign of life from a request after which /health tells of it
+    body_timeout   seconds in which a request's headers and body must arrive
+    stall_timeout  seconds without progress of a request after which /health reports it
     """
 
     queue: int = 8
@@ -60,16 +60,16 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """All of a server but its model.
+    """All settings of a server except its model.
 
-    host, port    where it listens; port 0 takes a free one
+    host, port    where it listens; port 0: any free port
     alias         the model's name in the API
-    api_keys      who knows one of them may use the API; none lets everybody
+    api_keys      keys that admit clients; empty: no key is required
     cors_origins  web pages that may use the API; none allows those of this machine, "*" all
     allowed_hosts further names that the server answers to, as a proxy's; "*" is any
     metrics_names whose names /metrics has: its own, or vLLM's beside them
     grace         seconds that running requests get to finish once the server is told to stop
-    prompt_piece  tokens of a prompt that are read while answers to others wait, about
+    prompt_piece  approximate number of prompt tokens read while other answers wait
     """
 
     alias: str

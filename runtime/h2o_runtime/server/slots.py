@@ -1,4 +1,4 @@
-"""The slots and the queue before them: first come, first served, of those that are ready to be."""
+"""The slots and the queue before them: first come, first served, among requests that are ready."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2o_runtime.server.problems import Problem, unavailable
 
 
 class Ticket:
-    """A place in the queue, then a slot. Leave it exactly once, in any way the request ends."""
+    """A place in the queue, then a slot. Leave it exactly once, however the request ends."""
 
     def __init__(self, slots: Slots, ready: bool) -> None:
         self._slots = slots
@@ -22,10 +22,12 @@ class Ticket:
         self.left = False
 
     async def turn(self, timeout: float | None) -> float:
-        """Wait for a slot → seconds waited. Raises Problem after `timeout` seconds or when the slots close."""
+        """Wait for a slot → seconds waited. Raises Problem after `timeout` seconds or when the slots
+        close.
+        """
         try:
             await asyncio.wait_for(asyncio.shield(self._turn), timeout)
-        except asyncio.TimeoutError:  # the built-in one only from Python 3.11 on
+        except asyncio.TimeoutError:  # the built-in one exists only from Python 3.11 on
             raise unavailable(
                 f"the request waited {timeout:g} s for its turn: try again later",
                 self._slots.retry_after(),
@@ -39,13 +41,13 @@ class Ticket:
         self._slots._call_next()
 
     def refuse(self, error: Exception) -> None:
-        """Let `turn` raise `error`, unless its turn has come."""
+        """Make `turn` raise `error`, unless its turn has come."""
         if not self._turn.done():
             self._turn.set_exception(error)
-            self._turn.exception()  # seen: its request may have ended without ever waiting for it
+            self._turn.exception()  # mark as retrieved: its request may have ended without waiting for it
 
     def leave(self) -> None:
-        """Free the place, or hand its slot to the next in the queue."""
+        """Free the place, or pass its slot to the next in the queue."""
         if not self.left:
             self.left = True
             self._slots._leave(self)
@@ -64,13 +66,13 @@ class Ticket:
 
 
 class Slots:
-    """Who is served and who waits. All calls belong to the event loop's thread.
+    """Requests being served, and requests that wait. All calls belong to the event loop's thread.
 
     count  how many are served at once
     """
 
     def __init__(self, most_waiting: int, retry_after: Callable[[], int], count: int = 1) -> None:
-        """retry_after: whole seconds until a place is likely to get free."""
+        """retry_after: whole seconds until a place is likely to become free."""
         self.count = count
         self._most_waiting = most_waiting
         self.retry_after = retry_after
@@ -80,7 +82,7 @@ class Slots:
 
     @property
     def busy(self) -> int:
-        """How many are being served."""
+        """The number of requests being served."""
         return len(self._served)
 
     @property
@@ -88,7 +90,7 @@ class Slots:
         return len(self._waiting)
 
     def check(self) -> None:
-        """Raise Problem when no ticket would be given out now."""
+        """Raise Problem if no ticket would be issued now."""
         if self._closed is not None:
             raise self._closed()
         if self.busy + self.waiting >= self.count + self._most_waiting:
@@ -100,9 +102,9 @@ class Slots:
             )
 
     def enter(self, ready: bool = True) -> Ticket:
-        """Take a ticket. Raises Problem when the queue is full or the slots closed.
+        """Take a ticket. Raises Problem if the queue is full or the slots are closed.
 
-        ready: whether it could be served at once; until it is, those behind it go first.
+        ready: whether it could be served at once; until it is, tickets after it go first.
         """
         self.check()
         ticket = Ticket(self, ready)
@@ -111,19 +113,19 @@ class Slots:
         return ticket
 
     def close(self, problem: Callable[[], Problem]) -> None:
-        """Serve nobody any more but who is being served; all others are told what `problem` makes."""
+        """Serve nothing after the requests being served; all others get the error from `problem`."""
         self._closed = problem
         for ticket in self._waiting:
             ticket.refuse(problem())
         self._waiting.clear()
 
     async def empty(self) -> None:
-        """Wait until nobody is being served."""
+        """Wait until nothing is being served."""
         while self._served:
             await asyncio.sleep(0.02)
 
     def _call_next(self) -> None:
-        """Serve those who are ready, as many as there are slots for."""
+        """Serve ready requests, as many as there are free slots."""
         for ticket in [one for one in self._waiting if one.ready][: self.count - self.busy]:
             self._waiting.remove(ticket)
             self._served.append(ticket)

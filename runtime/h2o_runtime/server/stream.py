@@ -1,4 +1,4 @@
-"""Server-sent events, and noticing that nobody listens any more."""
+"""Server-sent events, and detection of clients that leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEEP_ALIVE = ": keep-alive\n\n"
 
 
 class ClientGone(Exception):  # noqa: N818 - nobody's fault
-    """The client closed its connection before it had its answer."""
+    """The client closed its connection before the end of its answer."""
 
 
 def event(value: dict[str, Any]) -> str:
@@ -33,7 +33,7 @@ async def disconnected(receive: Receive) -> None:
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    """The result of `work`. When the client leaves before, cancels it and raises ClientGone."""
+    """The result of `work`. If the client leaves first, cancels it and raises ClientGone."""
     task = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:
@@ -47,7 +47,7 @@ async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
 
 
 class EventStream(Response):
-    """Sends events as they come. `gone` is called when the client leaves, and at the end in any case."""
+    """Sends events as they arrive. `gone` is called when the client leaves, and at the end in any case."""
 
     media_type = "text/event-stream"
 
@@ -55,7 +55,7 @@ class EventStream(Response):
         super().__init__()
         del self.headers["content-length"]
         self.headers["cache-control"] = "no-store"
-        self.headers["x-accel-buffering"] = "no"  # a proxy that collects events would undo the streaming
+        self.headers["x-accel-buffering"] = "no"  # a proxy that buffers events would prevent streaming
         self._events = events
         self._gone = gone
 

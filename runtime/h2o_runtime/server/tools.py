@@ -1,4 +1,4 @@
-"""Tool calls as a JSON schema, which an answer that has to be a call follows."""
+"""Tool calls as a JSON schema, for answers that must be a call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
         for tool in tools
     ]
     definitions: dict[str, Any] = {}
-    for tool in tools:  # references in a schema start at its root, which is another one here
+    for tool in tools:  # references in a schema start at its root, which differs here
         definitions |= (tool.function.parameters or {}).get("$defs", {})
     root = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return {**root, "$defs": definitions} if definitions else root

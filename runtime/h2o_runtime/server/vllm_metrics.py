@@ -1,4 +1,4 @@
-"""vLLM's names in /metrics, for routers and dashboards that know no others."""
+"""vLLM's metric names, for routers and dashboards that expect them."""
 
 from __future__ import annotations
 

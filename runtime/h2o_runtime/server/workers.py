@@ -1,4 +1,4 @@
-"""Threads that do what would keep the event loop from its clients."""
+"""Threads for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Workers:
     def __init__(self, threads: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(threads, name)
         self._open: set[Future[Any]] = set()
-        self._began: dict[int, float] = {}  # of what is being worked on
+        self._began: dict[int, float] = {}  # of current work
         self._numbers = itertools.count()
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`. When this is cancelled, work that has begun goes on, and nobody learns its end."""
+        """The result of `work`. If cancelled, started work continues, and its result is dropped."""
         return await asyncio.wrap_future(self.submit(work))
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        """Have `work` done without waiting for it."""
+        """Start `work` without waiting for it."""
         future = self._pool.submit(self._timed, work)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
@@ -34,7 +34,7 @@ class Workers:
 
     @property
     def silence(self) -> float:
-        """Seconds that the work has taken so far that was begun first; 0 where there is none."""
+        """Seconds since the oldest running work started; 0 if there is none."""
         now = time.monotonic()
         return max((now - began for began in list(self._began.values())), default=0.0)
 
@@ -43,7 +43,7 @@ class Workers:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def ended(self, timeout: float) -> bool:
-        """Wait for what was begun → whether it came to its end within `timeout` seconds."""
+        """Wait for started work → whether it ended within `timeout` seconds."""
         return not wait(set(self._open), timeout).not_done
 
     def _timed(self, work: Callable[[], Result]) -> Result:

@@ -1,1 +1,1 @@
-"""The paths of the API, one file a group."""
+"""The paths of the API, one file per group."""

@@ -1,4 +1,4 @@
-"""What routers in front of several servers ask: how busy this one is, which model it has, whether it lives.
+"""Queries of routers in front of several servers: load, model and health.
 
 The paths and members are SGLang's and llama.cpp's.
 """

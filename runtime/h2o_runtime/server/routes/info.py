@@ -1,4 +1,4 @@
-"""What can be asked about the server and its model."""
+"""Information about the server and its model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
 
 def _snapshot(service: Service, name: str) -> MemorySnapshot:
-    """By the answer's id, which only its client knows: a prompt is nobody else's business."""
+    """By the answer's id, which only its client knows, because prompts are private."""
     for snapshot in service.inference.snapshots:
         if snapshot.name == name:
             return snapshot

@@ -37,7 +37,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 return _json(ids, lambda token: token)
             return _json(ids, lambda token: {"id": token, "piece": _token_text(grammars.token_bytes(token))})
 
-        # Written where it is made: a long list would keep the event loop from everybody else.
+        # Converted here: a long list would block the event loop.
         return Response(await service.handler.look_up(http, answer), media_type="application/json")
 
     @router.post("/detokenize")
@@ -58,7 +58,7 @@ def _token_text(raw: bytes) -> str | list[int]:
 
 
 def _json(ids: list[int], entry: Callable[[int], Any]) -> bytes:
-    """A few at a time, so that other threads go on meanwhile, and most of it is never there but as text."""
+    """A few at a time, so that other threads can run, and so that most of it only exists as text."""
     starts = range(0, len(ids), _BLOCK)
     blocks = (
         json.dumps([entry(token) for token in ids[at : at + _BLOCK]], ensure_ascii=False) for at in starts

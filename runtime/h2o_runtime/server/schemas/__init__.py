@@ -1,1 +1,1 @@
-"""What requests may hold, by pydantic: the OpenAPI description follows from it."""
+"""The request schemas in pydantic, from which the OpenAPI description follows."""

@@ -1,4 +1,4 @@
-"""Types that the requests share."""
+"""Types that requests share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from h2o_runtime.components.options import MOST
 
 
 def exactly(kind: type) -> Callable[[Any], Any]:
-    """A check that a value has this very type: literals compare with ==, and to Python 1 is True."""
+    """A check for this exact type: literals compare with ==, and in Python 1 == True."""
 
     def check(value: Any) -> Any:
         if type(value) is not kind:
@@ -30,11 +30,11 @@ def _nothing_stored(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """1.0 is an integer to JSON, and some languages write no other."""
+    """JSON has no distinction between 1.0 and 1, and some languages write only the former."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# The one value that can be honoured.
+# The only value that is supported.
 One = Annotated[Literal[1], BeforeValidator(exactly(int)), BeforeValidator(_whole)]
 No = Annotated[Literal[False], BeforeValidator(exactly(bool))]
 NotStored = Annotated[Literal[False], BeforeValidator(exactly(bool)), BeforeValidator(_nothing_stored)]
@@ -47,9 +47,9 @@ Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class Strict(BaseModel):
-    """No coercion, and no unknown parameter: what is not honoured is refused, not ignored.
+    """No coercion, and no unknown parameter: unsupported parameters are refused, not ignored.
 
-    But an unknown one that is null: clients write it where they mean nothing.
+    Except null, which clients write for unset parameters.
     """
 
     model_config = ConfigDict(

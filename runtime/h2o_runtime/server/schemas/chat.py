@@ -11,7 +11,7 @@ from h2o_runtime.server.schemas.generation import Generation
 
 
 class Cacheable(Strict):
-    """What a client may mark for a cache; here everything is kept that can be, marked or not."""
+    """Cache marks of clients; here everything that can be kept is kept, marked or not."""
 
     cache_control: dict[str, Any] | None = None
 

@@ -1,4 +1,4 @@
-"""What both kinds of completion take."""
+"""Parameters of both kinds of completion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2o_runtime.server.schemas.base import WHOLE, Count, No, NotStored, Real, S
 from h2o_runtime.server.schemas.prefill import Prefill
 from h2o_runtime.server.schemas.routers import RouterKeys
 
-MOST_CHOICES = 64  # of all prompts of a request together
+MOST_CHOICES = 64  # for all prompts of a request together
 MOST_GRAMMAR = 32 << 10  # characters
 
 
@@ -24,7 +24,7 @@ class StreamOptions(Strict):
     include_obfuscation: No | None = None
 
 
-# Of keys that no pattern takes the description would say nothing.
+# Otherwise the description would say nothing about keys.
 TokenBias: TypeAlias = Annotated[
     dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Real],
     Field(json_schema_extra={"additionalProperties": False}),
@@ -32,7 +32,7 @@ TokenBias: TypeAlias = Annotated[
 
 
 class Generation(RouterKeys):
-    """What both kinds of completion take. None stands for the default everywhere."""
+    """Parameters of both kinds of completion. None is the default everywhere."""
 
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     stream: bool | None = None
@@ -76,7 +76,7 @@ class Generation(RouterKeys):
         None, description="With stream: chunks with prompt_progress while the prompt is read."
     )
 
-    # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
+    # No effect on the answer of a server that stores nothing.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: NotStored | None = None

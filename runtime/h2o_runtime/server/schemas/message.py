@@ -72,7 +72,7 @@ class ThinkingDisabled(Strict):
 
 
 class TokenCountRequest(Strict):
-    """What a prompt is made of."""
+    """The content of a prompt."""
 
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     messages: list[Turn] = Field(min_length=1)
@@ -93,6 +93,6 @@ class MessageRequest(TokenCountRequest):
     top_k: Annotated[Count, WHOLE] | None = None
     prefill: Prefill | None = None
 
-    # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
+    # No effect on the answer of a server that stores nothing.
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

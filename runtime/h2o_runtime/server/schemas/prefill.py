@@ -1,4 +1,4 @@
-"""The prefill configuration as clients write and read it, made of what the policies say of their own fields."""
+"""The prefill configuration in the API, generated from the policies' fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def _kind(option: Option) -> str:
 
 
 def _type(option: Option) -> Any:
-    """What a request may hold. Ranges are wider than the policies': what a policy says about a value is clearer."""
+    """The range of a request's values. It is wider than the policies', because a policy's own error is
+    clearer.
+    """
     if option.choices:
         return Literal[option.choices]
     least = min(option.least or 0, 0)
@@ -51,7 +53,7 @@ class PrefillRequest(Strict):
 
 
 class PrefillDescription(BaseModel):
-    """A whole configuration, and its way of reading in a few words."""
+    """A whole configuration, and its short description."""
 
     prefill: dict[str, Any]
     summary: str

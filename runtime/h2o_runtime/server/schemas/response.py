@@ -1,4 +1,4 @@
-"""POST /v1/responses, in its simple form: nothing is kept from one request to the next."""
+"""POST /v1/responses, in its simple form: nothing is stored between requests."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ResponseRequest(RouterKeys):
     parallel_tool_calls: bool | None = None
     prefill: Prefill | None = None
 
-    # Without an effect on the answer of a server that keeps nothing and serves one client at a time.
+    # No effect on the answer of a server that stores nothing.
     store: bool | None = Field(
         None,
         description="Nothing is kept, whatever it says: true is OpenAI's default, and the answer has false.",

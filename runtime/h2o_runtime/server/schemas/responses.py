@@ -1,4 +1,4 @@
-"""What answers look like: for the OpenAPI description, which clients are generated from."""
+"""The schemas of answers, for the OpenAPI description from which clients are generated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters that other servers have and routers add to requests: each at the one value that is true here."""
+"""Parameters of other servers that routers add to requests: each accepts only the value that is true here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NoTokens = Annotated[list[int], Field(max_length=0)]
 
 
 class RouterKeys(Strict):
-    """SGLang's and vLLM's. Another value is refused: this server has no other way."""
+    """SGLang's and vLLM's. Other values are refused, because this server does not support them."""
 
     no_stop_trim: No | None = None
     include_stop_str_in_output: No | None = None
