@@ -1,1 +1,1 @@
-"""h2o-eval: what sparse prefill costs in quality, beside full attention."""
+"""h2o-eval: the loss of quality from sparse prefill, compared with full attention."""

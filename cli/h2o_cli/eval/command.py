@@ -1,4 +1,4 @@
-"""h2o-eval: what a prefill rule costs in quality, on one's own model and text."""
+"""h2o-eval: the loss of quality from a prefill rule, on the user's own model and text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from h2o_runtime.text import Tokenizer
 
 log = logging.getLogger(__name__)
 
-MANUALS = 2  # pieces of Python's manual, where no text is named
+MANUALS = 2  # parts of Python's manual, if no text is named
 Defaults = dict[str, Any]
 ONCE: Defaults = {"length": 4096, "decoded": 256, "metrics": ("decode", "perplexity", "recall"), "seeds": 3}
 REPORT: Defaults = ONCE | {"metrics": ("decode", "perplexity", "recall", "needle")}
@@ -49,7 +49,7 @@ QUICK: Defaults = REPORT | {"length": 3072, "decoded": 32, "seeds": 1}
 
 
 class Commands(click.Group):
-    """A group whose first word may also be a bundle: then it is `measure` that is meant."""
+    """A group whose first word may also be a bundle, which means `measure`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -59,7 +59,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """A flag before the bundle belongs to `measure` as well."""
+        """A flag before the bundle belongs to `measure` too."""
         if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
             args = ["measure", *args]
         return super().parse_args(ctx, args)
@@ -177,7 +177,7 @@ def report(
 def read_documents(
     flags: dict[str, Any], count: int, tokenizer: Tokenizer, extent: Extent, manifest: Manifest
 ) -> tuple[Document, ...]:
-    """The user's, a suite's, or `count` pieces of Python's manual. Takes its own arguments out of `flags`."""
+    """The user's, a suite's, or `count` parts of Python's manual. Takes its own arguments out of `flags`."""
     vocabulary = manifest.model.vocab_size
     texts, suite, half = (flags.pop(name) for name in ("texts", "suite", "half"))
     if suite is not None:
@@ -190,7 +190,7 @@ def read_documents(
 
 
 def check_host(generator: Generator, extent: Extent) -> None:
-    """Raises ConfigError where the recall is asked for on a device whose memory it cannot look into."""
+    """Raises ConfigError if recall is requested on a device whose memory it cannot read."""
     if "recall" in extent.metrics and generator.spec.device.memory != "cpu":
         raise ConfigError(
             "the recall is measured in the host's memory: choose --device cpu, or leave recall out of --metrics",
@@ -207,7 +207,7 @@ def document(
     summaries: list[Summary],
     values: list[Value],
 ) -> dict[str, Any]:
-    """Everything that was found out, for machines."""
+    """All results, for machines."""
     return {
         "model": bundle.resolve().name,
         "checkpoint_sha256": manifest.checkpoint.sha256,
@@ -232,7 +232,7 @@ def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
 
 
 def _judge(summaries: list[Summary], sanity: Sanity, tolerance: float) -> None:
-    """Leave with 3 where the configured rule is not within the tolerance, or nothing can be said."""
+    """Exit with 3 if the configured rule is not within the tolerance, or no statement is possible."""
     (rule,) = (one for one in summaries if one.kind == Kind.RULE.value)
     rises = [rise for rise in (rule.increase, rule.decoded_increase) if rise is not None]
     if sanity.problems:

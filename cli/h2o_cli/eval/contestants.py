@@ -1,4 +1,6 @@
-"""Who is evaluated: full attention, the configured rule, others by their settings, and baselines of its budget."""
+"""The contestants: full attention, the configured rule, rules with other settings, and baselines of its
+budget.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from h2o_runtime.policies.prefill import PREFILL
 class Kind(str, Enum):
     TRUTH = "truth"  # full attention
     RULE = "rule"  # the configured one
-    VARIANT = "variant"  # with other settings, which somebody asked for
+    VARIANT = "variant"  # with other settings that the user requested
     ABLATION = "ablation"  # with one setting changed
     BASELINE = "baseline"
 
@@ -41,10 +43,10 @@ class Contestant:
 def contestants(
     configured: PrefillConfig, also: Sequence[str], baselines: Sequence[str], ablate: bool = False
 ) -> tuple[Contestant, ...]:
-    """The truth first, then the configured rule, or the first sparse one where an exact one is configured.
+    """Full attention first, then the configured rule, or the first sparse one if an exact one is configured.
 
-    also: settings beside the configured ones, each as in `parse_settings`. ablate: also whatever differs from the
-    configured rule in one setting. Raises ConfigError for settings that contradict.
+    also: further settings, each as in `parse_settings`. ablate: also each rule that differs from the
+    configured one in one setting. Raises ConfigError for contradicting settings.
     """
     exact = next(policy.name for policy in PREFILL if policy.exact)
     if configured.algorithm.exact:
@@ -63,7 +65,7 @@ def contestants(
 
 
 def ablations(rule: Contestant) -> list[Contestant]:
-    """The rule with one setting changed: every other choice, half and twice of a number, and none of it."""
+    """The rule with one setting changed: every other choice, half and twice a number, and zero."""
     found = []
     own = {one.name for one in options_of(type(rule.config.algorithm))}
     for one in PREFILL.options:
@@ -73,12 +75,12 @@ def ablations(rule: Contestant) -> list[Contestant]:
             try:
                 found.append(_variant(rule, {one.name: value}, Kind.ABLATION))
             except ConfigError:
-                continue  # half a chunk is less than its memory
+                continue  # half a chunk is smaller than its memory set
     return found
 
 
 def parse_settings(text: str) -> dict[str, Any]:
-    """Settings of prefill policies, written NAME=VALUE with spaces between them. Raises ConfigError."""
+    """Settings of prefill policies, written NAME=VALUE and separated by spaces. Raises ConfigError."""
     known = {one.name: one for one in PREFILL.options}
     found = {}
     for word in text.split():
@@ -132,7 +134,7 @@ def _variant(rule: Contestant, changes: dict[str, Any], kind: Kind) -> Contestan
 
 
 def _distinct(*found: Contestant) -> tuple[Contestant, ...]:
-    """The first of those that do the same."""
+    """The first of those that compute the same."""
     distinct: dict[tuple[str, str], Contestant] = {}
     for one in found:
         distinct.setdefault((one.config.algorithm.name, one.settings), one)

@@ -1,4 +1,4 @@
-"""The folder of a report: what was measured so far, so that a run that was stopped goes on where it was."""
+"""The folder of a report: the measurements so far, so that a stopped run can continue."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, identity: dict[str, Any], resume: bool) -> RunFolder:
-        """Begin a run, or go on with the one that is there.
+        """Begin a run, or continue the existing one.
 
-        identity: what has to be the same for rows to go together, of JSON's kinds. Raises OutputError where there
-        is another run, or something else.
+        identity: what must be equal for rows to belong together, in JSON types. Raises OutputError if the
+        folder has another run, or other files.
         """
         identity = json.loads(json.dumps(identity))
         check_outside_bundles(path)
@@ -55,7 +55,7 @@ class RunFolder:
         return cls(path)
 
     def check(self, settings: dict[str, str]) -> None:
-        """Raises OutputError where a contestant of this name had other settings when it was measured."""
+        """Raises OutputError if a contestant of this name was measured with other settings."""
         for value in self.values:
             if settings.get(value.contestant, value.settings) != value.settings:
                 raise OutputError(
@@ -65,7 +65,7 @@ class RunFolder:
 
     @property
     def done(self) -> set[str]:
-        """Names of jobs whose rows are here."""
+        """Names of jobs with rows in this folder."""
         return {value.job for value in self.values}
 
     def add(self, values: Sequence[Value]) -> None:

@@ -1,6 +1,6 @@
-"""A bundle as a model of lm-eval, the evaluation harness, so that its tasks run on any prefill policy.
+"""A bundle as a model of lm-eval, the evaluation harness, so that its tasks run with any prefill policy.
 
-Import it where lm-eval is installed; nothing else of h2o-eval needs it.
+Import it only if lm-eval is installed; nothing else of h2o-eval needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class BundleModel(LM):  # type: ignore[misc]
-    """One bundle under one prefill configuration. A continuation is decoded behind the prefill of its context."""
+    """One bundle under one prefill configuration. A continuation is decoded after the prefill of its
+    context.
+    """
 
     def __init__(self, generator: Generator, folder: str, config: PrefillConfig) -> None:
         """folder: of the bundle `generator` was loaded from."""
@@ -36,15 +38,15 @@ class BundleModel(LM):  # type: ignore[misc]
         return self._folder
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each (context, continuation): log-probability, and whether greedy decoding would give it."""
+        """For each (context, continuation): log-probability, and whether greedy decoding would give it."""
         return [self._continued(*request.args) for request in requests]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Of each whole text, in windows as long as the context."""
+        """For each whole text, in windows as long as the context."""
         return [self._whole(request.args[0]) for request in requests]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, up to the first of the texts that end them."""
+        """Greedy answers, up to the first of the end strings."""
         return [self._answered(*request.args) for request in requests]
 
     def apply_chat_template(
@@ -55,7 +57,7 @@ class BundleModel(LM):  # type: ignore[misc]
     def _continued(self, context: str, continuation: str) -> tuple[float, bool]:
         known, whole = self._encode(context), self._encode(context + continuation)
         following = whole[len(known) :]
-        if not len(following):  # it melts into the context's last token
+        if not len(following):  # it merges with the context's last token
             known, following = whole[:-1], whole[-1:]
         room = self._generator.context - len(following)
         logits: Any = self._generator.prefill(known[-room:], self._config, reuse=False)
@@ -88,7 +90,7 @@ class BundleModel(LM):  # type: ignore[misc]
 
 
 def _until(text: str, ends: str | Sequence[str]) -> str:
-    """What stands before the first of the ends."""
+    """The text before the first end string."""
     for end in [ends] if isinstance(ends, str) else ends:
         if end:
             text = text.partition(end)[0]

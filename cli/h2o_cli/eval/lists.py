@@ -1,4 +1,4 @@
-"""Seeing which keys of the past a policy gives to which queries, from where it asks for them: the operators."""
+"""Records which keys of the past a policy shows to which queries, by watching its operator calls."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class KeyList:
 
 
 class ListWatch:
-    """An attention provider that notes the lists of the calls that pass through to another one.
+    """An attention provider that records the lists of calls that it passes on.
 
-    It sees host memory, where queries are rows of the layer's own, and their addresses say which.
+    It needs host memory, where queries are rows of the layer's own, identified by address.
     """
 
     def __init__(self, provider: AttentionProvider, q: Array) -> None:
-        """q [n, Hq, d]: the layer's, of whose rows all calls are."""
+        """q [n, Hq, d]: the layer's; all calls use its rows."""
         self._provider, self._q = provider, q
         self._chunks: list[tuple[Span, int]] = []  # rows of a call of Phase 1, and its chunk size
         self._seen: dict[Span, NDArray[np.int32]] = {}
@@ -66,17 +66,17 @@ class ListWatch:
         self._provider.run(operator, kv, **arguments)
 
     def lists(self) -> list[KeyList]:
-        """One for all rows of a call for keys of the past."""
+        """One list for all rows of a call for keys of the past."""
         return [KeyList(rows, self._chunk_start(rows.start), keys) for rows, keys in self._seen.items()]
 
     def _note(self, rows: Span | None, keys: NDArray[np.int32]) -> None:
-        """Rows may see a second list, which goes on where the first ends."""
+        """Rows may see a second list, which continues the first."""
         if rows is not None:
             before = self._seen.get(rows, keys[:, :0])
             self._seen[rows] = np.concatenate([before, keys], axis=1)
 
     def _rows(self, q: Array) -> Span | None:
-        """None for copies of queries, whose attention is nobody's output."""
+        """None for copies of queries, whose attention is not output."""
         if not np.may_share_memory(q, self._q):
             return None
         start = (q.ctypes.data - self._q.ctypes.data) // self._q.strides[0]

@@ -1,4 +1,4 @@
-"""What full attention looks at: the probability that queries give to keys of the past."""
+"""Attention mass: the probability that queries give to keys of the past under full attention."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from h2o_runtime.schedule import Span
 
 Array = NDArray[Any]
 
-BLOCK = 128  # queries whose sums are cached: lists of more are sums of these
+BLOCK = 128  # queries whose sums are cached: larger lists add these sums
 
 
 def past_mass(q: Array, k: Array, first: int, past: int, scale: float) -> Array:
     """Summed probabilities that full causal attention of some queries gives to each key of the past.
 
-    q [r, Hq, d] stands at first … first + r - 1; k [total, Hkv, d] are the keys from position 0 on, and those
-    before `past` (at most `first`) are asked for. Returns [Hq, past] in the dtype of q, of which no sum exceeds r.
+    q [r, Hq, d] is at first … first + r - 1; k [total, Hkv, d] are the keys from position 0 on; the first
+    `past` (at most `first`) are counted. Returns [Hq, past] in the dtype of q; no sum exceeds r.
     """
     rows, heads, _ = q.shape
     group = heads // k.shape[1]
@@ -41,14 +41,14 @@ def by_list(mass: Array, lists: int) -> Array:
 
 
 def selected_mass(mass: Array, keys: Array) -> Array:
-    """What lists have of the mass [Hs, past]: keys int [Hs, M] → [Hs]. Keys at `past` or later count nothing."""
+    """The mass [Hs, past] of the keys in lists, int [Hs, M] → [Hs]. Keys at `past` or later count as zero."""
     return np.array(
         [row[np.unique(own[own < len(row)])].sum() for row, own in zip(mass, keys, strict=True)], mass.dtype
     )
 
 
 def best_mass(mass: Array, count: int) -> Array:
-    """The most that any `count` keys have of the mass [Hs, past] → [Hs]."""
+    """The largest mass [Hs, past] of any `count` keys → [Hs]."""
     past = mass.shape[1]
     if count >= past:
         return np.asarray(mass.sum(axis=1))
@@ -56,7 +56,7 @@ def best_mass(mass: Array, count: int) -> Array:
 
 
 class LayerMass:
-    """One layer's queries and keys of a whole prompt; sums that several lists need are made once.
+    """One layer's queries and keys of a whole prompt; shared sums are computed once.
 
     q [n, Hq, d], k [n, Hkv, d], both from position 0 on.
     """

@@ -1,4 +1,4 @@
-"""The measures themselves, on plain arrays in float64. Logarithms are natural, losses in nats a token."""
+"""The measures, on plain arrays in float64. Logarithms are natural; losses are in nats per token."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def log_probabilities(logits: NDArray[Any]) -> Float64:
 
 
 def losses(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> Float64:
-    """Of the tokens [rows] that follow, by the logits [rows, vocab] before them: float64 [rows].
+    """Losses of the next tokens [rows], from the logits [rows, vocab] before them: float64 [rows].
 
-    Exponentials in float32, sums in float64: as exact as float32 logits are, in a fifth of the time.
+    Exponentials in float32, sums in float64: as exact as float32 logits, in a fifth of the time.
     """
     top = logits.max(axis=1, keepdims=True)
     sums = np.exp(logits - top).sum(axis=1, dtype=np.float64)
@@ -34,35 +34,35 @@ def losses(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> Float64:
 
 
 def perplexity(nll: NDArray[Any]) -> float:
-    """exp of the mean loss of tokens, nll [n]; infinite where that is beyond every number."""
+    """exp of the mean loss of tokens, nll [n]; infinite if it overflows."""
     mean = float(np.mean(nll, dtype=np.float64))
     return math.exp(mean) if mean < 700 else math.inf
 
 
 def increase(nll: NDArray[Any], truth: NDArray[Any]) -> float:
-    """How much larger the perplexity of the same tokens is than under the truth: 0.015 is 1.5 % more."""
+    """Relative increase of the perplexity of the same tokens over full attention's: 0.015 is 1.5 %."""
     return perplexity(nll - truth) - 1.0
 
 
 def divergence(truth: NDArray[Any], other: NDArray[Any]) -> Float64:
-    """Kullback-Leibler divergence of each row from the truth's, both log-probabilities [rows, vocab]."""
+    """Kullback-Leibler divergence of each row from full attention's, both log-probabilities [rows, vocab]."""
     p, q = truth.astype(np.float64), other.astype(np.float64)
     return np.asarray((np.exp(p) * (p - q)).sum(axis=1))
 
 
 def entropy(logs: NDArray[Any]) -> Float64:
-    """Of each row of log-probabilities [rows, vocab]."""
+    """For each row of log-probabilities [rows, vocab]."""
     wide = logs.astype(np.float64)
     return np.asarray(-(np.exp(wide) * wide).sum(axis=1))
 
 
 def counted(nll: NDArray[Any], first: int) -> NDArray[Any]:
-    """Of losses nll [N - 1], whose entry t is of the token at t + 1, those of tokens at `first` or later."""
+    """From losses nll [N - 1], whose entry t is of token t + 1, those of tokens at `first` or later."""
     return nll[max(first - 1, 0) :]
 
 
 def buckets(nll: NDArray[Any], width: int) -> Iterator[tuple[Span, NDArray[Any]]]:
-    """Losses nll [N - 1] by where their tokens stand: positions 0 … width - 1, and so on."""
+    """Losses nll [N - 1] by position: 0 … width - 1, and so on."""
     for positions in spans(len(nll) + 1, width):
         losses = nll[max(positions.start - 1, 0) : positions.stop - 1]
         if len(losses):
@@ -70,10 +70,10 @@ def buckets(nll: NDArray[Any], width: int) -> Iterator[tuple[Span, NDArray[Any]]
 
 
 def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> float:
-    """Mean loss of who only counts how often each token came so far, and begins with nothing.
+    """Mean loss of a predictor that only counts tokens, starting with none.
 
-    With n tokens read, u of them different, one that came c times is given c / (n + u), and each of the others an
-    equal part of what is left: u / (n + u), or everything at the beginning.
+    After n tokens, u of them different, a token with count c has probability c / (n + u). All unseen tokens
+    share the rest equally: u / (n + u), or everything at the beginning.
     """
     counts: dict[int, int] = {}
     loss = 0.0
@@ -88,6 +88,6 @@ def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> flo
 
 
 def evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
-    """At most `most` whole numbers from `first` to `stop` - 1, as far apart from each other as they can be."""
+    """At most `most` integers from `first` to `stop` - 1, spread as widely as possible."""
     count = max(min(most, stop - first), 0)
     return np.unique(np.linspace(first, stop - 1, count).round().astype(np.int64))

@@ -1,4 +1,4 @@
-"""The flags that both ways of evaluating share, and what they mean together."""
+"""The flags of both evaluation commands, and their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from h2o_runtime.loaded_model import DEFAULT_CONTEXT
 
 
 class Names(click.ParamType[tuple[str, ...]]):
-    """Some of what is known, with commas between, or all, or none."""
+    """Some of the known names, separated by commas, or all, or none."""
 
     name = "NAMES"
 
@@ -47,7 +47,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 
 
 class Depths(click.ParamType[tuple[float, ...]]):
-    """Shares of a prompt, from 0 to 1, with commas between them."""
+    """Fractions of a prompt, from 0 to 1, separated by commas."""
 
     name = "D,D,…"
 
@@ -163,7 +163,7 @@ _FLAGS = (
 
 
 def eval_options(command: Command) -> Command:
-    """Add the flags; they arrive as keyword arguments."""
+    """Add the flags; their values arrive as keyword arguments."""
     return grouped(Group.MEASUREMENT, *_FLAGS)(command)
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from h2o_cli.eval.values import Value
 
 @dataclass(frozen=True)
 class Page:
-    """What a report shows. tokens: of `TokenView` in the page's script, empty where no text was read."""
+    """The content of a report. tokens: for `TokenView` in the page's script, empty if no text was read."""
 
     model: str
     command: str
@@ -55,6 +55,6 @@ def render(page: Page) -> str:
 
 
 def _script_json(value: Any) -> Markup:
-    """JSON that can stand in a script element: nothing in it ends the element."""
+    """JSON for a script element: nothing in it ends the element."""
     text = json.dumps(value, ensure_ascii=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

@@ -1,4 +1,4 @@
-"""The plots of a report, each as SVG that stands in the page itself."""
+"""The plots of a report, each as inline SVG."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.summary import Summary, differences
 from h2o_cli.eval.values import Measure, Value
 
-Plot = tuple[str, str, str]  # title, what it shows, SVG
+Plot = tuple[str, str, str]  # title, description, SVG
 
 
 def plots(values: Sequence[Value], summaries: Sequence[Summary]) -> list[Plot]:
-    """Those for which there are numbers. Raises BackendError without matplotlib."""
+    """The plots for which there are numbers. Raises BackendError without matplotlib."""
     plot = import_pyplot()
     drawn: list[Plot] = []
     for title, meaning, draw in (
@@ -44,7 +44,7 @@ def _svg(figure: Any) -> str:
 
 
 def _main(summaries: Sequence[Summary]) -> list[Summary]:
-    """Those that are curves of their own: neither the truth nor one setting of many."""
+    """Contestants with their own curves: neither full attention nor one setting of many."""
     return [row for row in summaries if row.kind not in (Kind.TRUTH.value, Kind.ABLATION.value)]
 
 

@@ -1,4 +1,4 @@
-"""What there is to measure, cut into jobs that are done once each."""
+"""The measurements, divided into jobs that run once each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from h2o_runtime.text import Tokenizer
 
 METRICS = ("decode", "perplexity", "recall", "needle", "tasks")
 SAMPLED = 256  # predictions of a text, and of its continuation, whose whole distributions are compared
-PLACES = 16  # parts of a text whose losses are told one by one
+PLACES = 16  # parts of a text whose losses are reported separately
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Extent:
 
     @property
     def context(self) -> int:
-        """Tokens that everything fits."""
+        """A context that fits everything."""
         asked = max(self.needles, default=0) + 64 if {"needle", "tasks"} & set(self.metrics) else 0
         return max(self.text_tokens, asked)
 
@@ -83,27 +83,29 @@ class Measurer:
         extent: Extent,
         seen: Callable[[Contestant, Document, Reading], None] = lambda contestant, document, reading: None,
     ) -> None:
-        """contestants: the truth is the first. seen: called with every reading, while the cache still has it."""
+        """contestants: full attention is the first. seen: called with every reading, while the cache still
+        has it.
+        """
         self._generator, self._tokenizer = generator, tokenizer
         self._documents, self._contestants, self._extent = documents, contestants, extent
         self._seen = seen
         self._truth: tuple[str, Reading] | None = None
-        self._continued: tuple[str, Reading] | None = None  # the truth of a continuation
+        self._continued: tuple[str, Reading] | None = None  # full attention's continuation
         self._maker = TaskMaker(tokenizer, generator.model.vocab_size)
 
     def sanity(self) -> Sanity:
-        """Of the model, by the first text."""
+        """Of the model, from the first text."""
         truth = self._read_truth(self._documents[0])
         return judge(truth, self._documents[0].ids[: self._extent.length], self._generator.model.vocab_size)
 
     def jobs(self, done: AbstractSet[str] = frozenset()) -> Iterator[Job]:
-        """What is not done yet, by its names, in an order that needs the truth of one text at a time."""
+        """The open jobs by name, in an order that needs full attention's results of one text at a time."""
         return (job for job in self._jobs(done) if not job.names <= done)
 
     def _jobs(self, done: AbstractSet[str]) -> Iterator[Job]:
         metrics = self._extent.metrics
         rules = tuple(one for one in self._contestants if one.kind is not Kind.TRUTH)
-        # Of one changed setting the losses tell enough: what takes long is for the others.
+        # For a changed setting losses suffice; slow measurements are for the other contestants.
         leading = tuple(one for one in self._contestants if one.kind is not Kind.ABLATION)
         for document in self._documents:
             if "decode" in metrics:
@@ -112,7 +114,7 @@ class Measurer:
             if "perplexity" in metrics:
                 for one in self._contestants:
                     yield self._job("read", one, document.name, partial(self._read, one, document))
-            if "recall" in metrics and rules:  # of all rules at once: they share its sums
+            if "recall" in metrics and rules:  # for all rules at once: they share its sums
                 missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
                 names = frozenset(f"recall {document.name} {one.name}" for one in missing)
                 yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))

@@ -1,4 +1,6 @@
-"""What a rule is compared with at the same number of keys. Policies for evaluations, which no product registers."""
+"""Baselines with the same number of keys as a rule. Policies for evaluation, not registered in the
+product.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Int32 = NDArray[np.int32]
 
 
 class Scratch:
-    """What a baseline needs of the model, and states of partial softmaxes, m and l [cap, Hq]."""
+    """The model's data for a baseline, and states of partial softmaxes, m and l [cap, Hq]."""
 
     def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
         self.model, self.device = model, device
@@ -38,7 +40,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Baseline(PrefillPolicy[Scratch]):
-    """Chunks that see themselves and, of the past, as many keys as the policy they are compared with."""
+    """Chunks that see themselves and the same number of past keys as the rule that they are compared with."""
 
     phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
 
@@ -137,7 +139,7 @@ class SinksAndLocal(Baseline):
 
 @dataclass(frozen=True)
 class RandomKeys(Baseline):
-    """The local window, and others by lot: a list's are the same in every run."""
+    """The local window, and random others: a list has the same keys in every run."""
 
     name: ClassVar[str] = "random"
     title: ClassVar[str] = "the last keys and others by lot"
@@ -151,7 +153,9 @@ class RandomKeys(Baseline):
 
 @dataclass(frozen=True)
 class Oracle(Baseline):
-    """The local window, and those keys that the list's queries give most probability under full attention."""
+    """The local window, and the keys with the most probability from the list's queries under full
+    attention.
+    """
 
     name: ClassVar[str] = "oracle"
     title: ClassVar[str] = "the keys of most attention"
@@ -179,5 +183,5 @@ BASELINES: Registry[Baseline] = Registry(
 
 
 def baseline(name: str, settings: Mapping[str, Any]) -> PrefillConfig:
-    """A baseline whose settings are those of the same name among `settings`, where they are there."""
+    """A baseline with the same-named settings of `settings`, if present."""
     return PrefillConfig.of(BASELINES.make({**settings, "baseline": name}))

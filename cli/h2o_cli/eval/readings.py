@@ -1,4 +1,4 @@
-"""What a model makes of a document under one configuration: of the document itself, and of what follows it."""
+"""A model's predictions on a document under one configuration: of the document, and of its continuation."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ class Reading:
     logs: NDArray[np.float32]
 
     def divergence(self, truth: Reading) -> Float64:
-        """Of the sampled rows from the truth's, [K]."""
+        """For the sampled rows, from full attention's, [K]."""
         return divergence(truth.logs, self.logs)
 
     def agreement(self, truth: Reading, first: int) -> float:
-        """Share of rows from `first` on whose likeliest token is the truth's."""
+        """Share of rows from `first` on whose most likely token is full attention's."""
         return float((self.likely[first:] == truth.likely[first:]).mean())
 
 
 def read(
     generator: Generator, ids: IntArray, config: PrefillConfig, sampled: IntArray, watch: Watch | None = None
 ) -> Reading:
-    """Losses of all tokens under a configuration, from an empty cache, and distributions of the sampled rows."""
+    """Losses of all tokens under a configuration, from an empty cache, and distributions of the sampled
+    rows.
+    """
     n, vocabulary = len(ids), generator.model.vocab_size
     nll, likely = np.empty(n - 1), np.empty(n, np.int64)
     logs = np.empty((len(sampled), vocabulary), np.float32)
@@ -64,9 +66,9 @@ def read_on(
     sampled: IntArray,
     watch: Watch | None = None,
 ) -> Reading:
-    """Predictions of the tokens `following` [N] behind a prefill of `ids`, each of which sees everything before it.
+    """Predictions of the tokens `following` [N] after a prefill of `ids`; each sees everything before it.
 
-    Every token is given, whatever the model would have said: this is what users get of an answer.
+    Every token is given, whatever the model would predict: this is how sparse prefill affects answers.
     """
     n = len(following)
     nll, likely = np.empty(n), np.empty(n, np.int64)
@@ -91,5 +93,5 @@ def _predictions(
     if generator.spec.decoding.exact and generator.spec.cache.most_rows is None:
         if len(given):
             yield from (logits for _, logits in generator.decode_given(given, watch))
-    else:  # what a token sees of the past is then a matter of its step
+    else:  # here a token's visible past depends on its decode step
         yield from (generator.decode(int(token))[None] for token in given)

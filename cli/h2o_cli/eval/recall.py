@@ -1,7 +1,7 @@
-"""Recall of attention mass: how much of what full attention looks at a rule's lists contain.
+"""Recall of attention mass: how much of full attention's mass a rule's lists contain.
 
-Lists are made beside full attention: every rule sees the queries and keys of the exact run, so that rules differ
-in nothing but their choice.
+Lists are computed beside full attention: every rule sees the queries and keys of the exact run, so that rules
+differ only in their choice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Recall:
 
     @property
     def of_best(self) -> Float64:
-        """By layer and head, 1 at most; heads that never look back are left out."""
+        """By layer and head, at most 1; heads that never look back are left out."""
         return self.selected[self.best > 0] / self.best[self.best > 0]
 
     @property
@@ -54,18 +54,18 @@ class Recall:
 def measure_recall(
     generator: Generator, ids: Any, configs: Sequence[PrefillConfig], watch: Watch | None = None
 ) -> list[Recall]:
-    """One prompt under full attention, with the lists that each configuration would make of it."""
+    """One prompt under full attention, with the lists that each configuration would choose."""
     watched = Watched(rules=tuple(config.algorithm for config in configs), scale=generator.model.scale)
     generator.prefill(ids, PrefillConfig.of(watched), watch, reuse=False)
     tallies: list[Tally] = generator.session.prefill_state
     found = [tally.result() for tally in tallies]
     generator.reset()
-    generator.session.drop_state()  # a state of every rule is large
+    generator.session.drop_state()  # the state of every rule is large
     return found
 
 
 class Tally:
-    """One rule's own state, and what its lists had so far."""
+    """One rule's own state, and the mass of its lists so far."""
 
     def __init__(self, rule: PrefillPolicy[Any], model: ModelSpec, capacity: int, device: Device) -> None:
         self.rule = rule
@@ -74,7 +74,7 @@ class Tally:
         self._sums = np.zeros((3, model.layers, model.query_heads))
 
     def attend(self, call: LayerCall, mass: LayerMass) -> None:
-        """Let the rule attend, and count what it saw; its output goes nowhere."""
+        """Let the rule attend, and record what it saw; its output is dropped."""
         watch = ListWatch(call.provider, call.q)
         own = replace(call, provider=watch, o=self.o[: len(call.q)], timer=PrefillTimer(), needed=0)
         self.rule.attend(own, self.state)
@@ -86,7 +86,9 @@ class Tally:
 
 
 def list_sums(layer: LayerMass, one: KeyList) -> Float64:
-    """Selected, best and past mass of one list, float64 [3, Hq]; heads that share it share its sums alike."""
+    """Selected, best and past mass of one list, float64 [3, Hq]; heads that share it share its sums
+    equally.
+    """
     mass = layer.of(one.rows, one.past)
     lists = len(one.keys)
     shared = by_list(mass, lists)
@@ -98,7 +100,7 @@ def list_sums(layer: LayerMass, one: KeyList) -> Float64:
 
 @dataclass(frozen=True)
 class Watched(PrefillPolicy[list[Tally]]):
-    """Full attention, beside which other policies make their lists. The host's memory only."""
+    """Full attention, beside which other policies choose their lists. In host memory only."""
 
     name: ClassVar[str] = "watched"
     title: ClassVar[str] = "full attention, beside which rules are measured"

@@ -1,4 +1,4 @@
-"""Is there anything to lose? A model that predicts nothing loses nothing under any policy."""
+"""Can there be any loss? A model that predicts nothing loses nothing under any policy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from h2o_cli.eval.metrics import Float64, entropy, frequency_loss, perplexity
 from h2o_cli.eval.readings import IntArray, Reading
 
-NEAR = 0.9  # of the loss of someone who knows nothing
-UNIFORM = 0.98  # of the entropy of someone who says nothing
+NEAR = 0.9  # of the loss of a predictor that knows nothing
+UNIFORM = 0.98  # of the entropy of a uniform predictor
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Sanity:
 
 
 def judge(truth: Reading, ids: IntArray, vocabulary: int) -> Sanity:
-    """Look at full attention's reading of a text [N]. A sparse policy cannot do harm where nothing is known."""
+    """Look at full attention's reading of a text [N]. If the model knows nothing, a sparse policy cannot do
+    harm.
+    """
     of_text, context_free = perplexity(truth.nll), math.exp(frequency_loss(ids, vocabulary))
     uniform = math.log(vocabulary)
     certainty = 1.0 - float(np.mean(_entropies(truth))) / uniform

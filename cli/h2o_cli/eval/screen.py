@@ -1,4 +1,4 @@
-"""The comparison as a table for people."""
+"""The comparison as a text table."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ FIGURES = (
 
 
 def shown(rows: Sequence[Summary]) -> list[Figure]:
-    """The columns in which anything stands."""
+    """The columns with values."""
     return [figure for figure in FIGURES if any(figure.value(row) is not None for row in rows)]
 
 
@@ -141,7 +141,7 @@ def in_words(extent: Extent, documents: Sequence[Document]) -> str:
 
 
 def verdict(sanity: Sanity) -> list[str]:
-    """Sentences to be read before any number."""
+    """Sentences to read before any number."""
     if not sanity.problems:
         return []
     return [

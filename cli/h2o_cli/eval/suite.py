@@ -1,7 +1,7 @@
-"""Fixed texts that everybody has who has h2o-eval: Python's manual and sources, and numpy's documentation.
+"""Fixed texts that every installation has: Python's manual and sources, and numpy's documentation.
 
-One half is there to choose settings by, the other to report. Other versions of Python and numpy have other texts;
-reports tell the sums of their tokens.
+One half is for choosing settings, the other for reports. Other versions of Python and numpy have other texts;
+reports include hashes of their tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Source:
     whole: bool = False
 
     def text(self) -> str:
-        """Raises InputError where this installation has no such file."""
+        """Raises InputError if this installation lacks the file."""
         if self.topics:
             from pydoc_data.topics import topics
 
@@ -68,7 +68,7 @@ class Source:
 
 
 def docstrings(file: Path) -> Iterator[str]:
-    """Of a module and of everything in it, in the order of the file."""
+    """The docstrings of a module and everything in it, in the order of the file."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [
         node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, kinds)
@@ -115,7 +115,9 @@ TEXTS: dict[Half, tuple[Source, ...]] = {
 
 @dataclass(frozen=True)
 class Suite:
-    """How much is read: the first `texts` of a half, `length` tokens of each, and `decoded` tokens behind them."""
+    """How much is read: the first `texts` of a half, `length` tokens of each, and `decoded` tokens after
+    them.
+    """
 
     length: int
     texts: int

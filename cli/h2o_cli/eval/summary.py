@@ -1,4 +1,4 @@
-"""From single numbers to one row a contestant: means over texts, beside full attention."""
+"""From single values to one row per contestant: means over texts, relative to full attention."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class Summary:
 
 
 def differences(rule: Summary, other: Summary) -> dict[str, str]:
-    """Settings of another one of the same policy that are not the rule's; none where they are of another policy."""
+    """Settings of another contestant of the same policy that differ from the rule's; none for other
+    policies.
+    """
     own, theirs = rule.values, other.values
     if own.keys() != theirs.keys() or other.kind == Kind.BASELINE.value:
         return {}
@@ -57,18 +59,18 @@ def differences(rule: Summary, other: Summary) -> dict[str, str]:
 
 
 def summarize(values: Sequence[Value]) -> list[Summary]:
-    """In the order in which contestants first come, the truth before all others."""
+    """In order of first appearance, full attention before all others."""
     names = list(dict.fromkeys(value.contestant for value in values))
     truth = {
         value.contestant: None for value in values if value.kind == Kind.TRUTH.value
-    }  # its name, where there is one
+    }  # its name, if it has one
     names.sort(key=lambda name: name not in truth)
     exact = [value for value in values if value.contestant in truth]
     return [_summary([value for value in values if value.contestant == name], exact) for name in names]
 
 
 def increases(own: Iterable[Value], exact: Iterable[Value], measure: Measure) -> dict[tuple[str, int], float]:
-    """By text and length: how much larger the perplexity is than the truth's."""
+    """By text and length: the relative increase of perplexity over full attention's."""
     known = {(one.text, one.length): one.value for one in exact if one.measure is measure}
     return {
         key: expm1(one.value - known[key])

@@ -1,4 +1,4 @@
-"""A report's run: every job that is not done, and the page of what there is."""
+"""A report's run: every open job, and the page of the results so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything that a report is of."""
+    """Everything that a report covers."""
 
     bundle: Path
     manifest: Manifest
@@ -36,7 +36,7 @@ class Sweep:
     extent: Extent
 
     def identity(self) -> dict[str, Any]:
-        """What rows of one run have in common; others may take part when it goes on."""
+        """What rows of one run have in common; contestants may change when it continues."""
         return {
             "model": self.bundle.resolve().name,
             "checkpoint": self.manifest.checkpoint.sha256,
@@ -46,7 +46,7 @@ class Sweep:
         }
 
     def run(self, generator: Generator, tokenizer: Tokenizer, folder: RunFolder) -> tuple[Sanity, bool]:
-        """Do what is not done yet, and whether it was stopped before the end. Rows are kept as they are made."""
+        """Do the open jobs → whether it was stopped early. Rows are stored as they are measured."""
         shown = self.documents[0]
 
         def seen(contestant: Contestant, document: Document, reading: Reading) -> None:
@@ -69,7 +69,7 @@ class Sweep:
         return sanity, False
 
     def page(self, sanity: Sanity, folder: RunFolder) -> str:
-        """What was measured so far, as one HTML file."""
+        """The results so far, as one HTML file."""
         return render(
             Page(
                 self.bundle.resolve().name,

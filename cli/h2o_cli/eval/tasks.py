@@ -1,7 +1,7 @@
-"""Tasks whose answer stands somewhere in a long prompt, made as RULER makes them: needles, chains, counts.
+"""Tasks whose answer is somewhere in a long prompt, in RULER's style: needles, chains, counts.
 
-The tasks are those of RULER (Hsieh et al., 2024, "RULER: What's the Real Context Size of Your Long-Context Language
-Models?"), written anew for prompts of an exact number of tokens and without any download.
+The tasks are those of RULER (Hsieh et al., 2024, "RULER: What's the Real Context Size of Your Long-Context
+Language Models?"), rewritten for prompts of an exact number of tokens, without downloads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sample:
 
 
 def score(generator: Generator, tokenizer: Tokenizer, sample: Sample, config: PrefillConfig) -> float:
-    """Share of the answers that stand in what the model says, greedily."""
+    """Share of the expected answers in the model's greedy answer."""
     said = answer(generator, tokenizer, sample.ids, config, sample.tokens)
     return found(said, sample.answers)
 
@@ -64,7 +64,7 @@ def answer(
     tokens: int,
     watch: Watch | None = None,
 ) -> str:
-    """The likeliest tokens behind a prompt, at most `tokens`, up to what ends an answer."""
+    """The most likely tokens after a prompt, at most `tokens`, up to the end of the answer."""
     logits: Any = generator.prefill(ids, config, watch, reuse=False)
     said: list[int] = []
     while True:
@@ -82,16 +82,16 @@ class TaskMaker:
     """Samples of tasks for one tokenizer; the same seed gives the same sample."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, haystack: str | None = None) -> None:
-        """haystack: the text between which needles are put; Python's manual by default."""
+        """haystack: the text around the needles; Python's manual by default."""
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
         self._haystack_text = haystack or manual()
         self._haystack: IntArray | None = None
         self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
 
     def needle(self, length: int, depth: float, seed: int, middle: bool = False) -> Sample:
-        """One fact in a document, at `depth` (0 to 1) of what stands before the question.
+        """One fact in a document, at `depth` (0 to 1) of the text before the question.
 
-        middle: the question stands in the middle of the prompt, and only the beginning of the answer at the end.
+        middle: the question is in the middle of the prompt, and only the beginning of the answer at the end.
         """
         lot = random.Random(seed)
         facts = {"kind": "number", "key": self._key(lot), "value": str(lot.randint(10**6, 10**7 - 1))}
@@ -110,7 +110,7 @@ class TaskMaker:
         return Sample(np.concatenate(segments), (facts["value"],), 16)
 
     def make(self, name: str, length: int, seed: int) -> Sample:
-        """A sample of the task `name`, of at most `length` tokens and within one line of it."""
+        """A sample of the task `name`, of at most `length` tokens and at most one line less."""
         return TASKS[name](self, length, random.Random(f"{name} {seed}"))
 
     def niah(self, length: int, lot: random.Random, many: bool, ids: bool) -> Sample:
@@ -138,7 +138,7 @@ class TaskMaker:
         return Sample(prompt, (asked["value"],), 48 if ids else 16)
 
     def tracking(self, length: int, lot: random.Random) -> Sample:
-        """Variables that are given each other's value, in a chain of four steps among noise."""
+        """Variables that are assigned each other's value, in a chain of four steps among noise."""
         names = ["".join(lot.choices(string.ascii_uppercase, k=5)) for _ in range(5)]
         value = str(lot.randint(10000, 99999))
         chain = [f"VAR {names[0]} = {value}\n"]
@@ -156,10 +156,10 @@ class TaskMaker:
         return Sample(prompt, tuple(names), 40)
 
     def common_words(self, length: int, lot: random.Random) -> Sample:
-        """Ten words that come often in a list, among others that come seldom."""
+        """Ten frequent words in a list, among rare ones."""
         words = lot.sample(self._words, len(self._words))
         common, rest = words[:10], words[10:]
-        per_word = 4.5  # tokens that a numbered word has, about; it only sets how often each comes
+        per_word = 4.5  # approximate tokens of a numbered word; only sets how often each occurs
         often = max(round(length / per_word / 20), 2)
         seldom = max(often // 10, 1)
 
@@ -183,7 +183,7 @@ class TaskMaker:
         return Sample(prompt, tuple(common), 60)
 
     def frequent_words(self, length: int, lot: random.Random) -> Sample:
-        """Made-up words that come as Zipf's law says; the three most frequent are asked for."""
+        """Made-up words with frequencies by Zipf's law; the three most frequent are asked for."""
         coded = sorted({"".join(lot.choices(string.ascii_lowercase, k=6)) for _ in range(500)})
         lot.shuffle(coded)
         weights = [1 / rank**2 for rank in range(1, len(coded) + 1)]
@@ -214,7 +214,7 @@ class TaskMaker:
         length: int,
         lot: random.Random,
     ) -> IntArray:
-        """head, as many lines as there is room for, with the needles in order among them, and tail."""
+        """head, as many lines as fit, with the needles in order among them, and tail."""
         first, last = self._encode(head, first=True), self._encode(tail)
         hidden = [self._encode(needle) for needle in needles]
         room = length - len(first) - len(last) - sum(map(len, hidden))

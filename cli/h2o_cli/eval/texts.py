@@ -1,4 +1,4 @@
-"""The documents that are read: the user's own files, or Python's manual, which comes with Python."""
+"""The documents: the user's own files, or Python's manual, which comes with Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from h2o_runtime.errors import InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
-_CHARACTERS = 12  # a token has fewer than so many, but for odd texts
+_CHARACTERS = 12  # characters; almost every token has fewer
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Document:
 def from_files(
     files: Sequence[Path], tokenizer: Tokenizer, tokens: int, vocabulary: int
 ) -> tuple[Document, ...]:
-    """The first `tokens` tokens of each. Raises InputError for a file that has fewer, or is no text."""
+    """The first `tokens` tokens of each. Raises InputError for a file that has fewer, or is not text."""
     return tuple(
         Document(name, _cut(name, _read(path), tokenizer, tokens, vocabulary))
         for name, path in zip(_names(files), files, strict=True)
@@ -46,14 +46,14 @@ def from_files(
 def from_sources(
     sources: Sequence[Source], tokenizer: Tokenizer, tokens: int, vocabulary: int
 ) -> tuple[Document, ...]:
-    """The first `tokens` tokens of each. Raises InputError for one that has fewer, or is not there."""
+    """The first `tokens` tokens of each. Raises InputError for one that has fewer, or does not exist."""
     return tuple(
         Document(one.name, _cut(one.name, one.text(), tokenizer, tokens, vocabulary)) for one in sources
     )
 
 
 def from_manual(count: int, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> tuple[Document, ...]:
-    """Pieces of Python's manual that have nothing in common, from places as far apart as can be."""
+    """Disjoint parts of Python's manual, from places as far apart as possible."""
     text = manual()
     step = len(text) // count
     return tuple(
@@ -73,7 +73,7 @@ def manual() -> str:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """File names where they differ, else whole paths."""
+    """File names if they differ, otherwise full paths."""
     names = [path.stem for path in files]
     return names if len(set(names)) == len(names) else [str(path) for path in files]
 

@@ -1,4 +1,4 @@
-"""What happened to each token of the first text, under every contestant."""
+"""Results for each token of the first text, under every contestant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def token_texts(tokenizer: Tokenizer, ids: IntArray) -> list[str]:
 
 
 def seen_by(reading: Reading, generator: Generator) -> dict[str, Any]:
-    """Of one contestant, right after its reading: losses of tokens 1 … N - 1, and how often each was selected."""
+    """For one contestant, right after its reading: losses of tokens 1 … N - 1, and how often each was
+    selected.
+    """
     return {
         "nll": [round(float(loss), 3) for loss in reading.nll],
         "kept": selected_share(generator.report(), len(reading.nll) + 1),
@@ -32,9 +34,10 @@ def seen_by(reading: Reading, generator: Generator) -> dict[str, Any]:
 
 
 def selected_share(report: PrefillReport, n: int) -> list[float] | None:
-    """Of the lists that could have each of n tokens, the share that does; None where a policy tells no lists.
+    """For each of n tokens, the share of the possible lists that contain it; None if a policy reports no
+    lists.
 
-    A list at a boundary can have what stands before it, of which the last is always there.
+    A list at a boundary can contain earlier tokens, and always contains the last of them.
     """
     sets = report.boundaries
     if not sets.size:

@@ -1,4 +1,4 @@
-"""What was measured, one number a row, as it is written and read again."""
+"""The measured values, one per row, as they are written and read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measure(str, Enum):
 
 @dataclass(frozen=True)
 class Value:
-    """One number. job: which piece of work it came from; all of a job's rows are written at once."""
+    """One value. job: the job that measured it; all rows of a job are written at once."""
 
     job: str
     contestant: str
@@ -70,7 +70,7 @@ def to_csv(values: Iterable[Value]) -> str:
 
 
 def from_csv(text: str) -> list[Value]:
-    """Raises ValueError for what `to_csv` did not write."""
+    """Raises ValueError for rows that `to_csv` did not write."""
     reader = csv.reader(text.splitlines())
     if tuple(next(reader, ())) != COLUMNS:
         raise ValueError("its columns are others")
