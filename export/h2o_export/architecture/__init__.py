@@ -1,1 +1,1 @@
-"""What the exporter knows of a model from its configuration: families, sizes, rotation."""
+"""What the exporter learns about a model from its configuration: family, sizes, rotation."""

@@ -1,7 +1,7 @@
-"""How a family's files hold the matrices of a layer, where that is not as here.
+"""How a family's files arrange a layer's matrices, if it differs from this exporter.
 
-Here every projection is a matrix of its own, RoPE turns the first half of what is rotated against the second, and
-a norm multiplies by its weights.
+Here every projection is a separate matrix, RoPE rotates the first half of the rotated elements against the
+second, and a norm multiplies by its weights.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Arrangement:
     less: float = 0.0
 
     def split(self, module: str) -> tuple[str, ...]:
-        """The modules here that a module of the files is made of."""
+        """The modules here that form one module of the files."""
         for fused, modules in self.fused:
             if module.endswith(fused):
                 return tuple(module.removesuffix(fused) + one for one in modules)
         return (module,)
 
     def holder(self, module: str) -> str:
-        """The module of the files that holds one of here."""
+        """The module of the files that contains a module of this exporter."""
         for fused, modules in self.fused:
             for one in modules:
                 if module.endswith(one):
@@ -45,11 +45,11 @@ class Arrangement:
         return module
 
     def lessened(self, tensor: str) -> float:
-        """By what the files have a tensor less than it is here."""
+        """What must be added to the files' values of a tensor."""
         return self.less if tensor.endswith("norm.weight") else 0.0
 
     def paired(self, module: str) -> bool:
-        """Whether the files have rows of a module here in pairs of neighbours."""
+        """Whether the files store the rows of a module in pairs of neighbours."""
         return self.neighbours and module.endswith(_ROTATED)
 
 
@@ -57,7 +57,9 @@ AS_HERE = Arrangement()
 
 
 def halves(rows: Tensor, heads: int, rotated: int) -> Tensor:
-    """Rows [heads · d, …] of q or k: of the first `rotated` of each head, neighbours come half a span apart."""
+    """Reorder rows [heads · d, …] of q or k: among the first `rotated` of each head, neighbours move half a
+    span apart.
+    """
     return _reordered(rows, heads, torch.arange(rotated).view(-1, 2).T.flatten())
 
 

@@ -1,4 +1,4 @@
-"""What the exporter needs to know of a model, read from a checkpoint's `config.json`."""
+"""The exporter's model configuration, read from a checkpoint's `config.json`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ModelConfig:
     query_heads: int
     kv_heads: int
     head_size: int
-    rotated_size: int  # elements of a head that RoPE turns, the first ones
+    rotated_size: int  # elements of a head that RoPE rotates, the first ones
     intermediate_size: int
     vocab_size: int
     rms_norm_eps: float
@@ -49,19 +49,17 @@ class ModelConfig:
     qkv_bias: bool
     o_bias: bool
     mlp_bias: bool
-    qk_norm: (
-        Literal["head", "projection"] | None
-    )  # RMSNorm of q and k: of each head, or of all heads together
+    qk_norm: Literal["head", "projection"] | None  # RMSNorm of q and k: per head, or of all heads together
     kinds: tuple[str, ...]  # of every layer: a key of h2o_export.layers.LAYERS
     window: int = 0  # keys that a token sees at most in layers with a window
     activation: Activation = "silu"  # of the gate of an MLP
     arrangement: Arrangement = AS_HERE
     norms: Norms = LLAMA_NORMS
     multipliers: Multipliers = NO_MULTIPLIERS
-    logits_cap: float | None = None  # what a tanh keeps logits below
-    latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
+    logits_cap: float | None = None  # logits are kept below this by a tanh
+    latent: LatentConfig | None = None  # of layers with latent caches; then head_size is q's
     experts: ExpertsConfig | None = None
-    draft_layers: int = 0  # that follow the model's own in its files, guess further tokens, and are left out
+    draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
     @classmethod
     def from_huggingface(cls, raw: dict[str, Any]) -> ModelConfig:
@@ -107,7 +105,7 @@ class ModelConfig:
         )
 
     def limited(self, context: int | None) -> ModelConfig:
-        """The same model for texts of at most `context` tokens; None: of all that it is made for.
+        """The same model for texts of at most `context` tokens; None: the model's maximum.
 
         Raises ConfigError for more than that.
         """
@@ -124,27 +122,27 @@ class ModelConfig:
 
     @property
     def rope(self) -> RopeConfig:
-        """The first layer's, and every layer's where there is one table of angles."""
+        """The first layer's, which is every layer's if there is one table of angles."""
         return self.ropes[0]
 
     @property
     def rotations(self) -> tuple[RopeConfig, ...]:
-        """Tables of angles that graphs have: each rotation of a layer once."""
+        """The graphs' tables of angles: each rotation of a layer once."""
         return tuple(dict.fromkeys(self.ropes))
 
     def rotation(self, layer: int) -> int:
-        """Which of `rotations` is a layer's."""
+        """Which of `rotations` a layer uses."""
         return self.rotations.index(self.ropes[layer])
 
     def projection_rows(self, module: str) -> int:
-        """Results of a projection of grouped queries or of a dense MLP, by its name in a layer."""
+        """Output size of a projection of grouped queries or of a dense MLP, by its name in a layer."""
         rows = {"q_proj": self.query_heads * self.head_size}
         rows |= dict.fromkeys(("k_proj", "v_proj"), self.kv_heads * self.head_size)
         rows |= dict.fromkeys(("gate_proj", "up_proj"), self.intermediate_size)
         return rows[module.rpartition(".")[2]]
 
     def routed(self, layer: int) -> bool:
-        """Whether the feed-forward half of a layer is a mixture of experts."""
+        """Whether a layer's MLP is a mixture of experts."""
         return self.experts is not None and layer in self.experts.layers
 
 
@@ -167,7 +165,7 @@ def _heads(raw: dict[str, Any], family: Family) -> tuple[int, int, int]:
 
 
 def _kinds(raw: dict[str, Any], family: Family, layers: int) -> tuple[str, ...]:
-    """The kind of every layer, those with a window among them."""
+    """The kind of every layer, including those with a window."""
     kinds = family.layer_kinds(raw, layers)
     if not family.window(raw):
         return kinds

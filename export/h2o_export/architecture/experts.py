@@ -1,4 +1,4 @@
-"""Mixtures of experts, as `config.json` has them."""
+"""Mixtures of experts, from `config.json`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class ExpertsConfig:
 
 
 def read_routed(raw: dict[str, Any], router: Router, first_dense: int, layers: int) -> ExpertsConfig | None:
-    """DeepSeek's mixtures of a parsed `config.json`; None where every layer is dense. Raises as ModelConfig."""
+    """DeepSeek's mixtures from a parsed `config.json`; None if every layer is dense. Raises as
+    ModelConfig.
+    """
     first = integer(raw, "first_k_dense_replace", first_dense, least=0)
     if first >= layers:
         return None

@@ -1,4 +1,4 @@
-"""Sizes of multi-head latent attention (DeepSeek-AI, 2024), as `config.json` has them."""
+"""Sizes of multi-head latent attention (DeepSeek-AI, 2024), from `config.json`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
 
-NORM_EPS = 1e-6  # of the norms of latents, whatever rms_norm_eps says
+NORM_EPS = 1e-6  # of the norms of latents, whatever rms_norm_eps is
 
 
 @dataclass(frozen=True)
 class LatentConfig:
-    """Keys and values of all heads are made of one latent a token, and one rotated key is shared by all heads.
+    """Keys and values of all heads are computed from one latent per token, and all heads share one rotated
+    key.
 
     rank         r, elements of the latent
     nope_size    elements of a head's query and key that are not rotated
@@ -65,7 +66,7 @@ class LatentConfig:
         return self.rank + self.rope_size
 
     def heads(self, raw: dict[str, Any]) -> tuple[int, int, int]:
-        """Query heads, heads of expanded keys and values, and what a head's query has of elements."""
+        """Query heads, heads of expanded keys and values, and the size of a head's query."""
         heads = integer(raw, "num_attention_heads")
         shared = integer(raw, "num_key_value_heads", heads)
         if shared != heads:

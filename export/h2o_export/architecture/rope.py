@@ -1,4 +1,4 @@
-"""Rotary position embedding: how far each pair of a head turns from one token to the next."""
+"""Rotary position embedding: the angle of each pair of a head per token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 ORIGINAL = "original_max_position_embeddings"
-LONGROPE = ("longrope", "su", "yarn")  # what older checkpoints with lists of factors call it
+LONGROPE = ("longrope", "su", "yarn")  # the name in older checkpoints with lists of factors
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Base frequency and, where the checkpoint scales it, how.
+    """Base frequency and, if the checkpoint scales it, the scaling.
 
     attention_factor  cosines and sines are multiplied by it
     score_factor      the softmax scale of latent attention is multiplied by it
@@ -36,7 +36,7 @@ class RopeConfig:
     factors: tuple[float, ...] = ()  # of kind "factors": a divisor for each pair
     short_factors: tuple[
         float, ...
-    ] = ()  # those of a context no longer than the original one, if they differ
+    ] = ()  # those for a context no longer than the original one, if they differ
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
@@ -45,7 +45,7 @@ class RopeConfig:
 
     def inverse_frequencies(self, head_size: int) -> NDArray[np.float32]:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
-        # torch, in this very order of operations: one unit in the last place is felt at position 5,000.
+        # torch, in this exact order of operations: one unit in the last place matters at position 5,000.
         exponent = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
         frequencies = 1.0 / (self.theta**exponent)
         if self.kind == "factors":
@@ -60,9 +60,9 @@ class RopeConfig:
         return inv_freq
 
     def in_transformers(self) -> dict[str, Any]:
-        """Keys of `rope_parameters` by which transformers divides by `factors`, whatever a text's length.
+        """Keys of `rope_parameters` with which transformers divides by `factors`, whatever a text's length.
 
-        The one scaling of its that takes factors as they are has two lists, for two lengths.
+        Its only scaling with explicit factors has two lists, for two lengths.
         """
         factors = list(self.factors)
         return {
@@ -80,7 +80,7 @@ class RopeConfig:
         return replace(self, factors=self.short_factors, short_factors=())
 
     def _llama3(self, frequencies: Tensor) -> Tensor:
-        """Slow rotations are stretched by `factor`, fast ones kept, those between are blended."""
+        """Slow rotations are stretched by `factor`, fast ones unchanged, and those between blended."""
         turns = self.original_context / (2 * math.pi / frequencies)  # full turns within the original context
         span = self.high_freq_factor - self.low_freq_factor
         smooth = ((turns - self.low_freq_factor) / span).clamp(0.0, 1.0)
@@ -109,8 +109,10 @@ class RopeConfig:
 
 
 def read_rope(raw: dict[str, Any], rotated: int) -> RopeConfig:
-    """Of a parsed `config.json`, in both spellings: transformers 5 keeps all in `rope_parameters`, earlier ones
-    split it in two. `rotated` elements of a head are turned. Raises UnsupportedModelError, CheckpointError."""
+    """From a parsed `config.json`, in both spellings: transformers 5 stores all in `rope_parameters`, earlier
+    versions split it. `rotated` elements of a head are rotated. Raises UnsupportedModelError,
+    CheckpointError.
+    """
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
         raise CheckpointError(f"config.json: rope_parameters must be an object, but is {scaling!r}")
@@ -169,8 +171,8 @@ def _read_yarn(raw: dict[str, Any], scaling: dict[str, Any], theta: float) -> Ro
 def _read_longrope(raw: dict[str, Any], scaling: dict[str, Any], theta: float, rotated: int) -> RopeConfig:
     """LongRoPE (Ding et al., 2024): one list of factors up to the original context, another one beyond.
 
-    transformers changes lists with the length of each text. Here one list is for all texts of a bundle: keys that
-    are cached cannot be turned again.
+    transformers switches lists by the length of each text. Here one list serves all texts of a bundle,
+    because cached keys cannot be rotated again.
     """
     longest = integer(raw, "max_position_embeddings", 2048)
     original = integer({ORIGINAL: scaling.get(ORIGINAL) or raw.get(ORIGINAL)}, ORIGINAL, longest)
@@ -202,5 +204,7 @@ def _score_factor(scaling: dict[str, Any], factor: float) -> float:
 
 
 def _magnitude(factor: float, weight: float = 1.0) -> float:
-    """By what YaRN lets attention logits grow: √ of it, of a context that is `factor` times as long."""
+    """The factor by which YaRN increases attention logits: its square root, for a context `factor` times as
+    long.
+    """
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,4 +1,4 @@
-"""Numbers of a parsed `config.json`, or one sentence that says which is wrong."""
+"""Checked numbers of a parsed `config.json`; an error names the wrong key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2o_runtime.limits import MAX_SIZE
 def integer(
     raw: dict[str, Any], key: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE
 ) -> int:
-    """Raises CheckpointError where `key` holds something else, or nothing and there is no default."""
+    """Raises CheckpointError if `key` has another type, or is missing without a default."""
     value = raw.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

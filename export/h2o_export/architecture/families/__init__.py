@@ -1,4 +1,4 @@
-"""The checkpoints that can be exported, by `model_type`. To add one is a file beside these and its name here."""
+"""Checkpoint families, by `model_type`. A new family is a file in this folder and its name here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def find_family(raw: dict[str, Any]) -> Family:
-    """The family of a parsed `config.json`, or one sentence that says which feature is missing."""
+    """The family of a parsed `config.json`; the error for others names the missing feature."""
     model_type = raw.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError("config.json has no model_type: this is not a Hugging Face model folder")

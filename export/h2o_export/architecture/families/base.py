@@ -1,4 +1,4 @@
-"""What a family of checkpoints is: a `model_type`, and how its decoder layer differs from Llama's."""
+"""A family of checkpoints: a `model_type`, and the differences of its decoder layer from Llama's."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WITHOUT_ROTATION = "grouped-query-without-rotation"
 WINDOW = "window"
 LATENT = "latent"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
-Activation = Literal["silu", "gelu"]  # gelu by its approximation with tanh
-SHARE = "partial_rotary_factor"  # of config.json: how much of a head RoPE turns
+Activation = Literal["silu", "gelu"]  # gelu in its tanh approximation
+SHARE = "partial_rotary_factor"  # key of config.json: the fraction of a head that RoPE rotates
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Names of the RMS norms in a checkpoint's layer, by their place; None: no norm is in that place."""
+    """Names of the RMS norms in a checkpoint's layer, by place; None: the place has no norm."""
 
     before_attention: str | None = "input_layernorm"
     after_attention: str | None = None
@@ -33,7 +33,7 @@ class Norms:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Constants by which a model multiplies what is 1 in Llama.
+    """Constant factors of a model that are 1 in Llama.
 
     embedding  the rows of the embedding
     residual   what attention and MLP add to the residual stream
@@ -65,40 +65,40 @@ class Family:
 
     model_type: str
     architecture: str
-    layers: tuple[str, ...] = (GROUPED_QUERY,)  # kinds of the layers in turn, and then again from the first
+    layers: tuple[str, ...] = (GROUPED_QUERY,)  # kinds of the layers, repeated from the first
     norms: Norms = LLAMA_NORMS
     qkv_bias: bool = False  # biases on q, k and v always
-    bias_flags: bool = False  # biases where config.json says attention_bias, mlp_bias
-    attention_bias_flag: bool = False  # biases where config.json says attention_bias alone
-    qk_norm: Literal["head", "projection"] | None = (
-        None  # RMSNorm of q and k: of each head, or of all together
-    )
+    bias_flags: bool = False  # biases if config.json says attention_bias, mlp_bias
+    attention_bias_flag: bool = False  # biases only if config.json says attention_bias
+    qk_norm: Literal["head", "projection"] | None = None  # RMSNorm of q and k: per head, or of all together
     activation: Activation = "silu"
     arrangement: Arrangement = AS_HERE
     default_rotated: float | None = (
-        None  # share of a head that RoPE turns, where config.json says none; None: all, always
+        None  # share of a head that RoPE rotates, if config.json says none; None: all, always
     )
-    default_head_size: int | None = None  # where config.json may omit head_dim; None: hidden_size / heads
-    default_window: int | None = None  # sliding window where config.json has no such key
-    has_window: bool = True  # whether a window in config.json means anything
-    window_flag: bool = False  # whether it means something only where config.json says use_sliding_window
+    default_head_size: int | None = None  # if config.json may omit head_dim; None: hidden_size / heads
+    default_window: int | None = None  # sliding window if config.json has no such key
+    has_window: bool = True  # whether a window in config.json has a meaning
+    window_flag: bool = False  # whether it applies only if config.json says use_sliding_window
     named_windows: bool = False  # whether layer_types says which layers have the window; else all have
-    default_eps: float = 1e-6  # of norms, where config.json omits rms_norm_eps
-    default_tied: bool = False  # whether the head is the embedding, where config.json does not say
-    built_as: str | None = None  # the model type under which transformers knows it; None: its own
+    default_eps: float = 1e-6  # of norms, if config.json omits rms_norm_eps
+    default_tied: bool = False  # whether the head is tied to the embedding, if config.json does not say
+    built_as: str | None = None  # transformers' model type; None: the same
 
     def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """`raw` with what this family's config.json may leave out."""
+        """`raw` with defaults for keys that this family's config.json may omit."""
         return raw
 
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
-        """The kind of every layer, windows apart. Raises as ModelConfig.from_huggingface, like all methods here."""
+        """The kind of every layer, apart from windows. Raises as ModelConfig.from_huggingface, like all
+        methods here.
+        """
         return tuple(self.layers[layer % len(self.layers)] for layer in range(layers))
 
     def window(self, raw: dict[str, Any]) -> int:
-        """Keys that a token sees at most in layers with a window, its own among them; 0: no layer has one.
+        """Keys that a token sees at most in layers with a window, including its own; 0: no layer has one.
 
-        One no shorter than the context changes nothing.
+        A window that is at least as long as the context has no effect.
         """
         if not self.said_window(raw):
             return 0
@@ -106,13 +106,14 @@ class Family:
         return window if window < integer(raw, "max_position_embeddings", 2048) else 0
 
     def said_window(self, raw: dict[str, Any]) -> bool:
-        """Whether config.json says a window, however long. Qwen's have one that a flag switches off; Llama has none
-        and ignores the key."""
+        """Whether config.json sets a window of any length. Qwen models have one that a flag switches off;
+        Llama ignores the key.
+        """
         used = raw.get("use_sliding_window", not self.window_flag)
         return bool(self.has_window and used and raw.get("sliding_window", self.default_window))
 
     def windowed(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
-        """Which layers have the window that config.json says."""
+        """Which layers have the window."""
         if not self.named_windows:
             return (True,) * layers
         types = raw.get("layer_types")
@@ -126,7 +127,7 @@ class Family:
         return tuple(one == SLIDING for one in types)
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
-        """As `windowed` where config.json has no layer_types."""
+        """As `windowed`, if config.json has no layer_types."""
         return (True,) * layers
 
     def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
@@ -138,7 +139,7 @@ class Family:
         return Biases(self.qkv_bias or flag, flag, self.bias_flags and bool(raw.get("mlp_bias", False)))
 
     def rotated_size(self, raw: dict[str, Any], head_size: int) -> int:
-        """Elements of a head that RoPE turns, the first ones."""
+        """Elements of a head that RoPE rotates, the first ones."""
         if self.default_rotated is None:
             return head_size
         given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
@@ -156,15 +157,15 @@ class Family:
         return NO_MULTIPLIERS
 
     def logits_cap(self, raw: dict[str, Any]) -> float | None:
-        """What a tanh keeps logits below; None: nothing does."""
+        """The limit of logits by a tanh; None: no limit."""
         return None
 
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
-        """Sizes of latent attention, of families whose layers have it."""
+        """Sizes of latent attention, for families with such layers."""
         return None
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
-        """Its mixtures of experts; None where every layer is dense."""
+        """The mixtures of experts; None if every layer is dense."""
         return None
 
     def check(self, raw: dict[str, Any]) -> None:
@@ -189,7 +190,7 @@ class Family:
             )
 
 
-# Settings that change the arithmetic of a layer: (key of config.json, harmless values, what it is).
+# Settings that change a layer's arithmetic: (key of config.json, harmless values, description).
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_act", (None, "silu", "swish"), "the activation"),
     (SHARE, (None, 1, 1.0), "partial rotary embedding"),

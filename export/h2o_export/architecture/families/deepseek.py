@@ -12,12 +12,12 @@ from h2o_export.architecture.latent import LatentConfig
 
 @dataclass(frozen=True)
 class LatentFamily(Family):
-    """Layers whose cache holds latents."""
+    """Layers with latents in the cache."""
 
     layers: tuple[str, ...] = (LATENT,)
-    pairs_stay: bool = False  # RoPE turns neighbours and leaves them neighbours, whatever config.json says
+    pairs_stay: bool = False  # RoPE rotates neighbours and leaves them neighbours, whatever config.json says
     router: Router | None = None  # of its mixtures of experts; None: it has none
-    first_dense: int = 0  # layers without a mixture, where config.json does not say
+    first_dense: int = 0  # layers without a mixture, if config.json does not say
 
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
         return LatentConfig.read(raw, self.pairs_stay)

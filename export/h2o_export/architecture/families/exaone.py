@@ -1,6 +1,6 @@
-"""EXAONE 4 (LG AI Research, 2025): norms of what attention and MLP give, none of what they take.
+"""EXAONE 4 (LG AI Research, 2025): norms after attention and MLP, none before them.
 
-A model with windows rotates queries and keys in its window layers alone.
+A model with windows rotates queries and keys only in its window layers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gemma 3 (Google, 2025): norms before and after attention and MLP, and five layers with a window to one without.
 
-The layers with a window rotate by a base of their own.
+The layers with a window have their own rotation base.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("attn_logit_softcapping", (None,), "a cap on the scores of attention"),
     ("use_bidirectional_attention", (None, False), "attention to later tokens"),
 )
-# What config.json may leave out, in checkpoints with a vision tower most of it.
+# Defaults for keys that config.json may omit; checkpoints with a vision tower omit most of them.
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -42,7 +42,7 @@ class GemmaFamily(Family):
     def check(self, raw: dict[str, Any]) -> None:
         super().check(
             {key: value for key, value in raw.items() if key != "hidden_act"}
-        )  # it has another word
+        )  # the key has another name
         for key, harmless, what in _REFUSED:
             if raw.get(key) not in harmless:
                 raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")

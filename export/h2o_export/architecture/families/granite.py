@@ -1,4 +1,4 @@
-"""Granite 3 and 4 without mixtures (IBM, 2024): Llama's layer, and constants where Llama has 1."""
+"""Granite 3 and 4 without mixtures (IBM, 2024): Llama's layer with constant factors."""
 
 from __future__ import annotations
 

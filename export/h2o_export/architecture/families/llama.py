@@ -1,4 +1,6 @@
-"""Llama (Meta, 2023) and what has its layer: SmolLM, SmolLM2, TinyLlama; Mistral, which may have windows."""
+"""Llama (Meta, 2023) and models with its layer: SmolLM, SmolLM2, TinyLlama; Mistral, which may have
+windows.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""OLMo 2 and 3 (Ai2, 2025): norms of what attention and MLP give, none of what they take; q and k normed whole.
+"""OLMo 2 and 3 (Ai2, 2025): norms after attention and MLP, none before them; q and k are normed as a whole.
 
-In version 3 three of four layers have a window.
+In version 3, three of four layers have a window.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Olmo3Family(Family):
         return {**raw, "rope_parameters": nested[0]} if nested else raw
 
     def check(self, raw: dict[str, Any]) -> None:
-        """Scaling is for layers without a window alone."""
+        """Scaling applies only to layers without a window."""
         super().check(raw)
         nested, flat = self._rotations(raw), raw.get("rope_scaling") or raw.get("rope_parameters") or {}
         scaled = not nested and isinstance(flat, dict) and flat.get("rope_type", "default") != "default"
@@ -44,7 +44,7 @@ class Olmo3Family(Family):
 
     @staticmethod
     def _rotations(raw: dict[str, Any]) -> tuple[Any, ...]:
-        """Of layers with a window and of others, where config.json has both apart."""
+        """For layers with a window and for others, if config.json separates them."""
         given = raw.get("rope_parameters")
         if not isinstance(given, dict) or not {SLIDING, FULL} <= given.keys():
             return ()

@@ -13,7 +13,7 @@ from h2o_runtime.errors import CheckpointError
 @dataclass(frozen=True)
 class PartlyRotatedFamily(Family):
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
-        """`no_rope_layers` has a 1 for a layer that rotates; without it every few layers one does not."""
+        """`no_rope_layers` has a 1 for a layer that rotates; without it, every few layers one does not."""
         if raw.get("no_rope_layers") is None:
             interval = integer(raw, "no_rope_layer_interval", 4)
             rotates = [(layer + 1) % interval != 0 for layer in range(layers)]
