@@ -1,4 +1,6 @@
-"""What h2o-compare does: bundle against truth, with Polygraphy's runners, comparators and error metrics."""
+"""The comparisons of h2o-compare: bundle against reference, with Polygraphy's runners, comparators and error
+metrics.
+"""
 
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.files import compare_files

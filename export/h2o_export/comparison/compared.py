@@ -1,4 +1,4 @@
-"""What is being compared: a bundle as one backend on one device executes it."""
+"""What is compared: a bundle on one backend and one device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from h2o_runtime.names import (
 
 @dataclass(frozen=True)
 class ComparedBundle:
-    """The fields are those of `Generator.load` by the same names; `on` is its `device`."""
+    """The fields have the names of `Generator.load`'s arguments; `on` is its `device`."""
 
     bundle: Bundle
     backend: BackendName = "onnxruntime"
@@ -46,7 +46,7 @@ class ComparedBundle:
     def load(
         self, context: int, attention: ProviderChoice | None = None, layers: LayerSettings | None = None
     ) -> Generator:
-        """All of the bundle, ready to run; with another attention provider where one is named."""
+        """The whole bundle, ready to run; with another attention provider if one is named."""
         return Generator.load(
             self.bundle.folder,
             backend=self.backend,
@@ -61,7 +61,9 @@ class ComparedBundle:
 
     @property
     def layer_settings(self) -> tuple[LayerSettings, ...]:
-        """Settings of layer kinds that compute the same numbers in other ways: a prompt is compared under each."""
+        """Settings of layer kinds that compute the same numbers in other ways: a prompt is compared under
+        each.
+        """
         return equivalent_settings(self.bundle.manifest.model)
 
     def open_attention(self, name: ProviderChoice, precision: PrecisionChoice) -> AttentionProvider:
@@ -70,14 +72,14 @@ class ComparedBundle:
 
     @property
     def exact(self) -> ComparedBundle:
-        """With nothing rounded but weights: what is left are errors, not what speed costs."""
+        """With no rounding except of weights: the remaining differences are errors, not the cost of speed."""
         if self.device.name != "cpu":
-            return self  # and its device, which a copy would not share
+            return self  # including its device, which a copy would not share
         dense_form: DenseChoice = "exact" if self.rounds_activations else self.dense_form
         return replace(self, attention_precision="float32", dense_form=dense_form)
 
     @property
     def rounds_activations(self) -> bool:
-        """Whether another dense form than that can be chosen."""
+        """Whether another dense form can be chosen."""
         on_cpu = self.backend == "onnxruntime" and self.device.memory == "cpu"
         return self.bundle.manifest.model.quantized and on_cpu

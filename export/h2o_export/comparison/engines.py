@@ -21,7 +21,8 @@ class AttentionEngines:
         self.manifest = self._engines.manifest
         self._trt = import_tensorrt(machine.target)
         self._logger = make_logger(self._trt)
-        # The registry takes the library as trtexec --dynamicPlugins does; Polygraphy's loader would only map it.
+        # The registry loads the library as trtexec --dynamicPlugins does; Polygraphy's loader would only map
+        # it.
         if self._trt.get_plugin_registry().load_library(str(machine.plugins)) is None:
             raise BackendError(f"{machine.plugins}: TensorRT cannot load it: {self._logger.reason}")
 

@@ -1,4 +1,4 @@
-"""Files of a bundle against the hashes that the exporter wrote."""
+"""Compares the files of a bundle with the hashes that the exporter wrote."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from h2o_runtime.bundles.bundle import Bundle
 
 
 def compare_files(bundle: Bundle) -> Iterator[Row]:
-    """One row a graph: do it and its weights still have the content that was exported? One more for the rest.
+    """One row per graph: whether it and its weights have the exported content. One more for the other files.
 
-    A flipped bit in a weight can stay below every numerical tolerance, or touch only tokens that no prompt
-    here contains, so numbers alone would not find it.
+    A flipped bit in a weight can stay below every numerical tolerance, or affect only tokens that are in no
+    prompt here, so numbers alone would not find it.
     """
     altered = set(bundle.altered_files())
     claimed: set[str] = set()

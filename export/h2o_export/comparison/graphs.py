@@ -1,4 +1,4 @@
-"""Every graph of a bundle by itself: the runtime's backend or attention provider against a float64 twin."""
+"""Every graph of a bundle separately: the runtime's backend or attention provider against a float64 twin."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class GraphComparison:
         self.share = RELATIVE_TOLERANCE[self.model.dtype]
 
     def dense(self, ids: Sequence[int], progress: Progress) -> Iterator[Row]:
-        """Each dense graph on what really reaches it: the truth's outputs run on into the next graph.
+        """Each dense graph on realistic inputs: the reference's outputs are the next graph's inputs.
 
-        Integer weights are first multiplied as floats, which finds errors, and then in the form that is used here,
+        Integer weights are first multiplied as floats, which finds errors, and then in the dense form in use,
         which rounds activations too.
         """
         known: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
@@ -80,7 +80,9 @@ class GraphComparison:
     def _small_graphs(
         self, kind: LayerKind, layer: int, known: Feed, backend: Backend, progress: Progress
     ) -> Iterator[Row]:
-        """Those beside a layer's dense graph; what they give takes the place of what is `known` by that name."""
+        """The graphs beside a layer's dense graph; their outputs replace tensors of `known` with that
+        name.
+        """
         made: Feed = {}
         for graph in self.bundle.small_graphs(layer):
             progress(graph.name)
@@ -99,9 +101,9 @@ class GraphComparison:
         return results
 
     def attention(self, providers: Sequence[ProviderChoice], progress: Progress) -> Iterator[Row]:
-        """Each attention graph on random inputs, by every provider named, and by its engine where there is one.
+        """Each attention graph on random inputs, by every named provider, and by its engine if there is one.
 
-        What a lower precision costs is compared apart, of the first provider, as a rounding.
+        The error of a lower precision is compared separately, as a rounding, for the first provider.
         """
         for name in providers:
             yield from self._attention_of(
@@ -160,7 +162,7 @@ class GraphComparison:
             import_onnxruntime()
             try:
                 session = open_session(str(twin), self.compared.threads or default_threads(), optimize=False)
-            except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+            except Exception as error:  # ONNX Runtime's exceptions have no common base class
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise BundleError(f"{self.bundle.path(graph)}: not a sound graph: {first}") from error
             runners = [OnnxrtRunner(session, name="float64"), *mine]

@@ -1,4 +1,4 @@
-"""The whole bundle against the checkpoint, policy by policy, and two attention providers against each other."""
+"""The whole bundle against the checkpoint, policy by policy, and attention providers against each other."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class PipelineComparison:
     def against_checkpoint(
         self, checkpoint: Checkpoint, configs: Sequence[PrefillConfig], progress: Progress
     ) -> Iterator[Row]:
-        """The bundle under each configuration against the policy's reference, where it has one.
+        """The bundle under each configuration against the policy's reference, if it has one.
 
-        Where weights are integers there are two comparisons: of the bundle without any further rounding with the
-        checkpoint's weights rounded alike, which finds errors; and of the bundle as it runs here with the
-        checkpoint as it is, which shows what all rounding costs.
+        With integer weights there are two comparisons. The bundle without further rounding against the
+        checkpoint with equally rounded weights finds errors. The bundle as it runs here against the unrounded
+        checkpoint shows the total rounding error.
         """
         formats = formats_of(self.compared.bundle.manifest.model)
         if formats is None:
@@ -123,7 +123,7 @@ class PipelineComparison:
             tolerance,
         )
         verdict = reference.verdict()
-        # Rounding of weights moves scores by more than a near tie, and so do float16 and bfloat16.
+        # Rounding of weights moves scores by more than a near tie; so do float16 and bfloat16.
         good = verdict.sound or half or stage in ("quantization", "rounding")
         return replace(row, note=verdict.note, passed=row.passed and good)
 
@@ -158,12 +158,12 @@ def describe(config: PrefillConfig) -> str:
 
 
 def configurations(config: PrefillConfig) -> tuple[PrefillConfig, ...]:
-    """What is compared where `config` is asked for: full attention first, then variants of the policy."""
+    """The configurations to compare for `config`: full attention first, then variants of the policy."""
     return policy_entry(config).variants(config)
 
 
 def without_reference(configs: Sequence[PrefillConfig]) -> list[str]:
-    """A sentence for each configuration that nothing independent of the runtime computes."""
+    """A sentence for each configuration without an independent reference."""
     return [
         f"no comparison of {describe(config)} with the checkpoint: the policy has no independent reference; "
         "--against compares two attention providers"

@@ -1,4 +1,4 @@
-"""One line of a comparison, and how it is judged."""
+"""One row of a comparison, and its verdict."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from polygraphy.comparator import Comparator, RunResults, SimpleCompareFunc
 
 RELATIVE_TOLERANCE = {"float32": 2e-5, "float16": 4e-3}  # of the largest value of an output
-# The same where activations are rounded too; the largest measured is in docs/weights.md.
+# The same if activations are rounded too; the largest measured error is in docs/weights.md.
 ROUNDING_TOLERANCE = 0.4
-# The same where attention multiplies bfloat16 numbers, which have 8 bits: docs/precision.md.
+# The same if attention multiplies bfloat16 values, which have 8 bits: docs/precision.md.
 BFLOAT16_TOLERANCE = 0.02
 QUANTILE = 0.99
 
 
 @dataclass(frozen=True)
 class Row:
-    """An output compared: `subject` computed it, `reference` is the truth; errors are absolute."""
+    """One compared output: `subject` computed it, `reference` is the truth; errors are absolute."""
 
     stage: str  # files, dense, rounding, attention, pipeline or quantization
     graph: str
@@ -52,8 +52,8 @@ def compare_runs(
 ) -> list[Row]:
     """Rows for the second runner's outputs against the first's, measured by Polygraphy.
 
-    A tolerance is a share of the output's largest value in the reference; `loosest` is for outputs that
-    `tolerances` does not name, and integers must be equal.
+    A tolerance is a share of the output's largest value in the reference; `loosest` is for outputs without an
+    entry in `tolerances`; integers must be equal.
     """
     reference, truth = results[0][0], results[0][1][0]
     subject = results[1][0]
@@ -71,9 +71,10 @@ def compare_runs(
             infinities_compare_equal=True,
             error_quantile=QUANTILE,
         )
-        for stat in ("max", "quantile")  # Polygraphy computes a quantile only where that is what it checks
+        for stat in ("max", "quantile")  # Polygraphy computes a quantile only if it checks that quantile
     )
-    # Relative errors of zeros, which nobody asked for, and the squares of errors beyond all measure.
+    # Warnings about relative errors of zeros, which are not used, and about overflow in squares of huge
+    # errors.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         judged, measured = Comparator.compare_accuracy(results, compare_func=[judge, measure])
     (verdicts,), (metrics,) = judged.values(), measured.values()  # one pair of runners, one iteration each

@@ -19,7 +19,7 @@ from h2o_runtime.devices import Device, Tensor
 
 
 class _GraphRunner(BaseRunner):  # type: ignore[misc]
-    """A runner whose interface is that of one graph of a bundle, executed on a device of the runtime's."""
+    """A runner with the interface of one graph of a bundle, on a device of the runtime."""
 
     def __init__(self, name: str, graph: GraphSpec, device: Device) -> None:
         super().__init__(name=name)
@@ -56,7 +56,7 @@ class _GraphRunner(BaseRunner):  # type: ignore[misc]
 
 
 class BackendRunner(_GraphRunner):
-    """A dense graph on one of the runtime's backends; the backend has that graph activated already."""
+    """A dense graph on one of the runtime's backends, which already has the graph activated."""
 
     def __init__(self, backend: Backend, graph: GraphSpec, device: Device) -> None:
         super().__init__(backend.name, graph, device)
@@ -69,7 +69,7 @@ class BackendRunner(_GraphRunner):
 
 
 class StepRunner(_GraphRunner):
-    """An attention graph by the operators of an attention provider, which is active already."""
+    """An attention graph with the operators of an active attention provider."""
 
     def __init__(
         self, provider: AttentionProvider, step: AttentionStep, graph: GraphSpec, device: Device

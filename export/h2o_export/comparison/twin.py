@@ -1,8 +1,8 @@
 """The float64 twin of a graph: the same nodes on the same weights, computed in double precision.
 
-RoPE angles stay in float32 in the twin too. Their rounding belongs to the model: it was trained with it, and
-transformers computes them in float32 whatever the model's dtype. Weights that are integers become the floats that
-DequantizeLinear makes of them, and those are widened.
+RoPE angles stay in float32 in the twin too. Their rounding is part of the model: it was trained with it, and
+transformers computes them in float32 whatever the model's dtype. Integer weights become DequantizeLinear's
+floats, which are then widened.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def float64_twin(path: Path) -> ModelProto:
     graph.node.extend(nodes)
     for value in graph.output:
         kind = value.type.tensor_type
-        if kind.elem_type in _NARROW and value.name not in renamed:  # what was kept stays as it is
+        if kind.elem_type in _NARROW and value.name not in renamed:  # values in float32 stay unchanged
             kind.elem_type = TensorProto.DOUBLE
     return model
 
@@ -91,7 +91,9 @@ def _widen_attributes(node: NodeProto) -> None:
 
 
 def save_twin(path: Path, folder: Path) -> Path:
-    """Write the twin of `path` into `folder`, weights beside it: a large head passes protobuf's 2 GiB."""
+    """Write the twin of `path` into `folder`, with weights in a separate file: a large head exceeds
+    protobuf's 2 GiB.
+    """
     target = folder / path.name
     onnx.save(
         float64_twin(path),
