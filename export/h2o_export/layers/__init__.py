@@ -1,6 +1,6 @@
-"""Layer kinds by name. To add one is a file beside these and a line in `LAYERS`; a family names its own.
+"""Layer kinds by name. A new kind is a file in this folder and a line in `LAYERS`; a family names its kinds.
 
-What a bundle's layers do at run time is in h2o_runtime.layers: `LayerKind.spec` names the kind there.
+The runtime side is h2o_runtime.layers: `LayerKind.spec` names the kind there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP = "h2o_edge.export_layers"  # entry points of other packages
 
 
 def kind_named(name: str) -> LayerKind:
-    """Raises UnsupportedModelError for a name that no kind has."""
+    """Raises UnsupportedModelError for an unknown name."""
     if name in LAYERS:
         return LAYERS[name]
     for point in entry_points(group=GROUP, name=name):
@@ -41,12 +41,12 @@ def layer_kind(config: ModelConfig, layer: int) -> LayerKind:
 
 
 def each_kind(config: ModelConfig) -> tuple[LayerKind, ...]:
-    """Of every layer in turn."""
+    """For every layer, in order."""
     return tuple(layer_kind(config, layer) for layer in range(config.layers))
 
 
 def each_spec(config: ModelConfig) -> tuple[LayerSpec, ...]:
-    """What the manifest says of every layer in turn."""
+    """The manifest's description of every layer, in order."""
     return tuple(
         kind.spec(config).model_copy(update={"rotation": config.rotation(layer)})
         for layer, kind in enumerate(each_kind(config))
@@ -54,5 +54,5 @@ def each_spec(config: ModelConfig) -> tuple[LayerSpec, ...]:
 
 
 def rotary_size(config: ModelConfig, rotation: int) -> int:
-    """Elements of a head that a table of angles rotates, in the layers where most are."""
+    """Elements of a head that a table of angles rotates, in the layers with the most."""
     return max(spec.rotary_size for spec in each_spec(config) if spec.rotation == rotation)

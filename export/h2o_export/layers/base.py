@@ -1,4 +1,4 @@
-"""What a layer kind is: the part of a decoder layer between its norm and the cache, and back from attention."""
+"""A layer kind: the parts of a decoder layer from its norm to the cache, and from attention back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from h2o_runtime.model import LayerSpec
 
 @dataclass(frozen=True)
 class SmallGraph:
-    """One of a kind's small graphs. `step` is whether decode runs it; `kind` is that of `GraphSpec`."""
+    """One of a kind's small graphs. `step`: whether decode runs it; `kind`: as in `GraphSpec`."""
 
     name: str
     module: type[nn.Module]
@@ -44,18 +44,18 @@ class SmallGraph:
 
 
 class LayerKind(ABC):
-    """One kind of attention, as dense graphs and everything about them need it. n tokens, D hidden size."""
+    """One kind of attention, for dense graphs and their users. n tokens, D hidden size."""
 
-    name: ClassVar[str]  # as families write it
+    name: ClassVar[str]  # its name in families
     title: ClassVar[str]
-    # Ends of the names of matrices that stay floats when others become integers.
+    # Name endings of matrices that stay floats if others become integers.
     float_matrices: ClassVar[tuple[str, ...]] = ()
-    # Whether weights of 8 bits can be scaled for activations.
+    # Whether 8-bit weights can be scaled for activations.
     scalable: ClassVar[bool] = True
 
     @abstractmethod
     def spec(self, config: ModelConfig) -> LayerSpec:
-        """What the manifest says of such a layer: what operators, caches and buffers are made for."""
+        """The manifest's description of such a layer, from which operators, caches and buffers are made."""
 
     @abstractmethod
     def projection(self, config: ModelConfig) -> nn.Module:
@@ -63,54 +63,57 @@ class LayerKind(ABC):
 
     @abstractmethod
     def output(self, config: ModelConfig) -> nn.Module:
-        """What attention gave, a row a token, → [n, D]. A dense graph has it as `o_proj`."""
+        """Attention output, one row per token, → [n, D]. Its name in a dense graph is `o_proj`."""
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        """What a dense graph gives to attention and cache."""
+        """Tensors from the dense graph to attention and cache."""
         spec = self.spec(config)
         stored = ("k",) if spec.shared else ("k", "v")
         q = rows("q", (spec.query_heads, spec.query_size), dtype)
         return q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)
 
     def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
-        """What a dense graph takes from attention."""
+        """The tensor from attention to the dense graph."""
         spec = self.spec(config)
         return rows("attention", (spec.query_heads, spec.out_size), dtype)
 
     def checkpoint_name(self, parameter: str) -> str:
-        """Of a parameter of `projection`, or of `output` with o_proj before it: its name in a layer's tensors."""
+        """The name in a layer's tensors of a parameter of `projection`, or of `output` (prefixed with
+        o_proj).
+        """
         return f"self_attn.{parameter}"
 
     def manifest_fields(self, config: ModelConfig) -> dict[str, Any]:
-        """Fields of `ModelSpec` that are this kind's own."""
+        """Fields of `ModelSpec` for this kind."""
         return {}
 
     # Small graphs beside the dense ones: none, unless a kind has some
 
     def small_graphs(self, config: ModelConfig, dtype: str) -> tuple[SmallGraph, ...]:
-        """In the order in which comparisons run them: each may take what those before it gave."""
+        """In the order of comparisons: each may use outputs of those before it."""
         return ()
 
     def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-        """Tensors of a checkpoint that a layer's small graphs hold, with their shapes."""
+        """Tensors of a checkpoint in a layer's small graphs, with their shapes."""
         return {}
 
     def small_parameters(self, checkpoint: Checkpoint, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Of a layer's small graphs, by name. Raises CheckpointError."""
+        """For a layer's small graphs, by name. Raises CheckpointError."""
         return {}
 
     def small_inputs(
         self, graph: str, known: Mapping[str, NDArray[Any]], made: Mapping[str, NDArray[Any]], spec: LayerSpec
     ) -> Mapping[str, NDArray[Any]]:
-        """What a small graph takes, for comparisons: `known` are tensors of the dense graph, `made` outputs of the
-        small graphs before."""
+        """A small graph's inputs for comparisons: `known` are tensors of the dense graph, `made` outputs of
+        earlier small graphs.
+        """
         raise AssertionError(f"this kind has no graph {graph}")
 
     @abstractmethod
     def reference(self, given: Mapping[str, NDArray[Any]], spec: LayerSpec) -> NDArray[np.float64]:
-        """Plain causal attention in float64, for comparisons: tensors of `interface` → that of `attended`.
+        """Causal attention in float64, for comparisons: tensors of `interface` → that of `attended`.
 
-        Outputs of small graphs take the place of tensors of their name.
+        Outputs of small graphs replace tensors with their name.
         """
 
 
@@ -122,8 +125,9 @@ def rows(name: str, row: tuple[int, int], dtype: str) -> TensorSpec:
 def causal_attention(
     q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, window: int = 0
 ) -> NDArray[np.float64]:
-    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv], every row seeing those up to itself, or the last
-    `window` of them."""
+    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv]; each row sees those up to itself, or the
+    last `window` of them.
+    """
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)

@@ -1,4 +1,4 @@
-"""What layers of every kind are made of: nodes of the traced graph whose bodies are in `operators.dense`.
+"""Building blocks of all layer kinds: nodes of the traced graph whose bodies are in `operators.dense`.
 
 n tokens, H heads, d head size.
 """
@@ -29,7 +29,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def geglu(gate: Tensor, up: Tensor) -> Tensor:
-    """gelu(gate) · up, of one shape, with the approximation of gelu by tanh."""
+    """gelu(gate) · up, of one shape, with the tanh approximation."""
     return _node("GeGLU", gate, up)
 
 

@@ -17,7 +17,7 @@ from h2o_runtime.model import LayerSpec
 
 
 class GroupedQuery(LayerKind):
-    """q [n, Hq, d]; k, v [n, Hkv, d], which are what the cache holds; attention gives [n, Hq, d]."""
+    """q [n, Hq, d]; k, v [n, Hkv, d], which the cache stores; attention gives [n, Hq, d]."""
 
     name: ClassVar[str] = "grouped-query"
     title: ClassVar[str] = "grouped-query attention"
@@ -47,12 +47,12 @@ class GroupedQuery(LayerKind):
 
 
 class GroupedQueryWithoutRotation(GroupedQuery):
-    """The same, with queries and keys that know nothing of positions (NoPE; Kazemnejad et al., 2023)."""
+    """The same with queries and keys without positions (NoPE; Kazemnejad et al., 2023)."""
 
     name: ClassVar[str] = "grouped-query-without-rotation"
 
     def spec(self, config: ModelConfig) -> LayerSpec:
-        """At run time such layers are like any other of grouped queries."""
+        """At run time such layers are ordinary grouped-query layers."""
         return super().spec(config).model_copy(update={"kind": GroupedQuery.name})
 
     def projection(self, config: ModelConfig) -> nn.Module:

@@ -1,9 +1,10 @@
 """Multi-head latent attention (DeepSeek-AI, 2024, "DeepSeek-V2"): the cache holds one latent a token.
 
-Keys and values of every head are linear in the latent c, so attention has two modes that compute the same numbers.
-Absorbed, queries are carried into the space of latents and see the cache itself: one key head whose values are the
-first numbers of its keys. Expanded, keys and values of every head are made of the latents first. The weights of
-both, W_uk and W_uv, lie in small graphs beside the dense ones, which are the same for either mode.
+Keys and values of every head are linear in the latent c, so attention has two modes that compute the same
+numbers. Absorbed: queries are mapped to the space of latents and attend to the cache directly, which is one
+key head whose values are the first elements of its keys. Expanded: keys and values of every head are first
+computed from the latents. The weights of both modes, W_uk and W_uv, are in small graphs beside the dense
+graphs, which are the same for both.
 """
 
 from __future__ import annotations
@@ -25,22 +26,23 @@ from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate
 from h2o_runtime.model import LatentSpec, LayerSpec
 
-# Of a checkpoint: a head's W_uk above its W_uv, head after head.
+# In a checkpoint: for each head W_uk, then W_uv.
 MATRICES = ".self_attn.kv_b_proj.weight"
 
 
 class Latent(LayerKind):
-    """q [n, Hq, dn + dr]; k [n, 1, r + dr] = [c | rotated key], which is what the cache holds; attention gives
-    [n, Hq, dv]."""
+    """q [n, Hq, dn + dr]; k [n, 1, r + dr] = [c | rotated key], which the cache stores; attention gives [n,
+    Hq, dv].
+    """
 
     name: ClassVar[str] = "latent"
     title: ClassVar[str] = "latent attention"
 
-    float_matrices: ClassVar[tuple[str, ...]] = (MATRICES,)  # they stand in three graphs
+    float_matrices: ClassVar[tuple[str, ...]] = (MATRICES,)  # they are in three graphs
     scalable: ClassVar[bool] = False
 
     def spec(self, config: ModelConfig) -> LayerSpec:
-        """Of the absorbed mode. The scale is of the model's own queries and keys, not of latents."""
+        """For the absorbed mode. The scale is that of the model's own queries and keys, not of latents."""
         latent = _latent(config)
         return LayerSpec(
             kind=self.name,
@@ -148,7 +150,9 @@ class LatentProjection(nn.Module):
         )
 
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [n, H, dr]: as the checkpoint's neighbours or halves; the order afterwards is transformers' too."""
+        """x [n, H, dr]: neighbours or halves as in the checkpoint; the order afterwards is transformers'
+        too.
+        """
         if not self.latent.pairs_in:
             return rotate(x, cos, sin)
         n, heads, size = x.shape
@@ -159,7 +163,7 @@ class LatentProjection(nn.Module):
 
 
 class Absorb(nn.Module):
-    """Queries into the space of latents: q [n, Hq, dn + dr] → q_absorbed [n, Hq, r + dr]."""
+    """Maps queries to the space of latents: q [n, Hq, dn + dr] → q_absorbed [n, Hq, r + dr]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -173,7 +177,7 @@ class Absorb(nn.Module):
 
 
 class Contract(nn.Module):
-    """What latents were attended to, out of their space: context [n, Hq, r] → attention [n, Hq, dv]."""
+    """Maps attended latents back: context [n, Hq, r] → attention [n, Hq, dv]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
