@@ -1,7 +1,7 @@
 """Prefill policies, as exporter and comparison know them.
 
-To add one is a file beside these and its entry in `POLICIES`. A policy without one is exported with decode's graph
-alone, and nothing independent of the runtime is there to compare it with.
+A new policy is a file in this folder and its entry in `POLICIES`. A policy without an entry is exported with
+decode's graph only, and has no independent reference.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PolicyEntries:
         return found
 
     def of(self, policy: PrefillPolicy[Any]) -> PolicyEntry[Any]:
-        """That of the policy's class, or of the nearest class above it."""
+        """The entry of the policy's class, or of its nearest base class."""
         kinds = type(policy).__mro__
         return next((self._entries[kind] for kind in kinds if kind in self._entries), PolicyEntry())
 
@@ -68,7 +68,7 @@ POLICIES = PolicyEntries(
 
 
 def policy_entry(config: PrefillConfig) -> PolicyEntry[Any]:
-    """What is known of a configuration's policy."""
+    """The entry for a configuration's policy."""
     return POLICIES.of(config.algorithm)
 
 

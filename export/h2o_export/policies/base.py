@@ -1,4 +1,4 @@
-"""What exporter and comparison know of a prefill policy."""
+"""The exporter's and h2o-compare's view of a prefill policy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Policy = TypeVar("Policy", bound=PrefillPolicy[Any])
 
 
 def exact() -> PrefillConfig:
-    """What every policy approximates."""
+    """The policy that all others approximate."""
     return PrefillConfig(policy="full")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reference says besides its numbers."""
+    """A reference's statement besides its numbers."""
 
     sound: bool = True
     note: str = ""
@@ -33,7 +33,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Reference:
-    """A policy computed by another route than the runtime's, inside transformers' layers. Serves one prompt.
+    """A policy computed independently of the runtime, inside transformers' layers. Serves one prompt.
 
     name       in tables
     attention  takes the place of transformers' own attention; None leaves that, which sees everything
@@ -45,13 +45,13 @@ class Reference:
     verdict: Callable[[], Verdict] = Verdict
 
 
-# From the number of key/value heads and the memory sets, int32 [layers, boundaries, Hs, M], of the run that is
-# compared: a reference may adopt them where the rule leaves a choice.
+# From the number of key/value heads and the memory sets, int32 [layers, boundaries, Hs, M], of the compared
+# run: a reference may adopt them where the rule allows several choices.
 MakeReference = Callable[[int, NDArray[np.int32]], Reference]
 
 
 class PolicyEntry(Generic[Policy]):
-    """One policy class. What stands here serves a policy that has no entry of its own.
+    """One policy class. The defaults here serve policies without their own entry.
 
     policy  the class; subclasses without an entry of their own share it
     """
@@ -63,7 +63,7 @@ class PolicyEntry(Generic[Policy]):
         return ()
 
     def rows(self, policy: Policy) -> int:
-        """Rows of the caches, as few as tell the errors of its graphs."""
+        """Rows of the caches: few, but enough to show errors of its graphs."""
         return ROWS
 
     def describe(self, policy: Policy) -> str:
@@ -71,9 +71,9 @@ class PolicyEntry(Generic[Policy]):
         return policy.name
 
     def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
-        """What is compared where this configuration is asked for: the exact policy first."""
+        """The configurations to compare for this one: the exact policy first."""
         return exact(), config
 
     def reference(self, policy: Policy) -> MakeReference | None:
-        """How to make the independent computation of the policy; None where there is none."""
+        """How to make the independent computation of the policy; None if there is none."""
         return None

@@ -1,4 +1,4 @@
-"""Full attention: prefill attends as decode does, and transformers' own attention is its reference."""
+"""Full attention: prefill attends like decode, and transformers' own attention is its reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vertical-slash prefill: its two graphs, and the masked softmax that it is compared with."""
+"""Vertical-slash prefill: its two graphs, and its masked softmax reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LENGTH = TensorSpec(name="length", dtype="int64", shape=())
 
 @dataclass(frozen=True)
 class LineStep(AttentionStep):
-    """The lines that the last queries of the cache's rows find."""
+    """The lines that the last queries of the cache's rows choose."""
 
     policy: VerticalSlash
     name: ClassVar[str] = "lines"
@@ -102,7 +102,7 @@ class TileStep(AttentionStep):
         return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
-        """A few lines: tiles turn diagonals into blocks, so that many would be everything."""
+        """Few lines: tiles turn diagonals into blocks, so many lines would cover everything."""
         n = min(160, room.batch, room.rows - 3)
         lists = {}
         for name, count in (("columns", 24), ("distances", 3)):
@@ -126,7 +126,9 @@ class TileStep(AttentionStep):
 
 @dataclass(frozen=True)
 class SinglePass:
-    """Attention for transformers' layers: all pairs of a layer at once, and what tiles see as a mask."""
+    """Attention for transformers' layers: all pairs of a layer at once; the tiles' visible keys are a
+    mask.
+    """
 
     policy: VerticalSlash
 
@@ -170,7 +172,7 @@ def _best(score: Tensor, count: int, forced: int) -> Tensor:
 
 
 def _tile(end: int, columns: Tensor, distances: Tensor) -> Tensor:
-    """What the tile of rows before `end` sees of the keys before it, bool [end]; later rows of it see less."""
+    """The keys that the tile of rows before `end` sees, bool [end]; its later rows see fewer of them."""
     seen = torch.zeros(end, dtype=torch.bool)
     seen[columns[columns < end]] = True
     last = -end - TILE

@@ -1,4 +1,4 @@
-"""The subquadratic pattern: its graph, and the single masked softmax that it is compared with."""
+"""The subquadratic pattern: its graph, and its masked softmax reference."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PatternStep(AttentionStep):
         ]
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
-        """Some rows, a little before the end of what is in use."""
+        """Some rows, slightly before the end of those in use."""
         n = min(96, room.batch, room.rows - 3)
         q = normal(draw, shape, n, shape.query_heads, 2.0)
         return {"q": q, **caches(draw, shape, room.capacity), "length": np.array(room.rows - 3, np.int64)}

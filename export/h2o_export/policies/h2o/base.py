@@ -19,7 +19,7 @@ from h2o_runtime.policies.prefill.h2o import SCORES
 
 
 class ScoreEntry(PolicyEntry[Rule], ABC):
-    """A score rule's: its Phase 2 as a graph, and the single pass that it is compared with."""
+    """A score rule's entry: its Phase 2 as a graph, and its single-pass reference."""
 
     @abstractmethod
     def phase2(self, policy: Rule) -> AttentionStep: ...
@@ -32,7 +32,7 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
         return Phase1(policy), self.phase2(policy)
 
     def rows(self, policy: Rule) -> int:
-        """Two chunks: the second one has a memory."""
+        """Two chunks: the second one has a memory set."""
         return 2 * policy.chunk_size
 
     def describe(self, policy: Rule) -> str:

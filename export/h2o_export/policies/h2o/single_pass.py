@@ -1,7 +1,7 @@
 """The h2o policy as one masked softmax a layer, inside transformers' own layers: the pipeline's truth.
 
-Written apart from the runtime and by another route: no phases, no partial states, no fusion, no cache; the
-whole prompt of a layer at once, scores in the dtype of the model. Only the rule of design is shared.
+Written independently of the runtime: no phases, no partial states, no fusion, no cache. It computes a layer's
+whole prompt at once, with scores in the dtype of the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from h2o_export.policies.h2o.steps import score_heads
 from h2o_runtime.policies.prefill.h2o import H2O
 
 NEGLIGIBLE = 1e-30  # scores below tie at zero
-NEAR_TIE = 1e-4  # relative: float32 hidden states carry such differences into the scores of deep layers
+NEAR_TIE = 1e-4  # relative: float32 hidden states cause such differences in the scores of deep layers
 Rule = TypeVar("Rule", bound=H2O[Any])
 
 
@@ -28,9 +28,9 @@ Rule = TypeVar("Rule", bound=H2O[Any])
 class SinglePass(ABC, Generic[Rule]):
     """Attention for transformers' layers; an instance serves one prompt.
 
-    `adopt` [layers, boundaries, Hs, M], if given, are the memory sets of the bundle. They are checked against
-    this reference's own scores and then used, so that two keys of equal score that went either way do not
-    make everything after them incomparable.
+    `adopt` [layers, boundaries, Hs, M], if given, are the bundle's memory sets. They are checked against this
+    reference's own scores and then used. Otherwise a tie decided differently would make all later results
+    incomparable.
     """
 
     policy: Rule
@@ -54,7 +54,7 @@ class SinglePass(ABC, Generic[Rule]):
         """q, k, v [Hq, N, d], q times the scale → [Hq, N, d]."""
 
     def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor) -> Tensor:
-        """The bundle's set as a mask, after counting how it differs from this reference's own."""
+        """The bundle's set as a mask, after counting its differences from this reference's own."""
         adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
         for head in range(len(mine)):
             missing = rank[head][mine[head] & ~adopted[head]]
@@ -66,14 +66,16 @@ class SinglePass(ABC, Generic[Rule]):
         return adopted
 
     def verdict(self) -> Verdict:
-        """How the memory sets that were adopted compare with this reference's own."""
+        """A comparison of the adopted memory sets with this reference's own."""
         note = f"memory sets: {self.swapped} near ties went the other way, {self.wrong} entries wrong"
         return Verdict(self.wrong == 0, note)
 
 
 @dataclass
 class ChainPass(SinglePass[Rule]):
-    """Chunk by chunk, with the memory that the last chunk left. `adopt` has a set for each chunk boundary."""
+    """Chunk by chunk, with the memory set of the previous chunk. `adopt` has a set for each chunk
+    boundary.
+    """
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads, n = q.shape[0], q.shape[1]
@@ -101,14 +103,14 @@ class ChainPass(SinglePass[Rule]):
     def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
         """New scores of everything up to a chunk's end, in place: score float64 [Hs, stop].
 
-        dots [Hq, rows, stop] of the chunk's queries; intra [rows, stop] and inter [Hq, 1, stop] say which keys they
-        see, inside the chunk and of the memory.
+        dots [Hq, rows, stop] of the chunk's queries; intra [rows, stop] and inter [Hq, 1, stop] say which
+        keys they see, in the chunk and in the memory set.
         """
 
     def _select(
         self, layer: int, boundary: int, score: Tensor, memory: Tensor, start: int, stop: int
     ) -> Tensor:
-        """Memory after chunk [start, stop) as a mask [Hs, N]."""
+        """Memory set after chunk [start, stop) as a mask [Hs, N]."""
         policy = self.policy
         candidate = memory.clone()
         candidate[:, start:stop] = True
@@ -129,8 +131,9 @@ class ChainPass(SinglePass[Rule]):
 
 
 def _alike(missing: Tensor, extra: Tensor) -> bool:
-    """Whether the ranks of as many entries here and there are near ties. Ranks that are infinite never are:
-    those of a sink, and of tokens that could not be chosen at all."""
+    """Whether equally many entries of two sets have nearly equal ranks. Infinite ranks never tie: those of
+    sinks, and of tokens that could not be chosen.
+    """
     ranks = torch.cat((missing, extra))
     if len(missing) != len(extra) or not bool(ranks.isfinite().all()):
         return False

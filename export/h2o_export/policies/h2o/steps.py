@@ -39,7 +39,7 @@ from h2o_runtime.policies.prefill.h2o.chain import MemoryChain
 
 
 def score_heads(policy: H2O[Any], query_heads: int, kv_heads: int) -> int:
-    """Hs: memory sets a layer."""
+    """Hs: memory sets of a layer."""
     return kv_heads if policy.score_heads == "kv" else query_heads
 
 
@@ -91,8 +91,9 @@ class Phase1(AttentionStep):
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """A chunk's queries [n, Hq, d], the cache of which it is rows start … stop - 1, and the memory [Hs, M] that it
-    sees."""
+    """A chunk's queries [n, Hq, d], the cache whose rows start … stop - 1 it is, and its memory set [Hs,
+    M].
+    """
 
     q: Tensor
     kv: KV
@@ -103,15 +104,16 @@ class ChunkRows:
 
 @dataclass(frozen=True)
 class ChainPhase2(AttentionStep):
-    """One full chunk's step against the memory, of rules whose memories follow one from the other."""
+    """One full chunk's step against the memory set, for rules with a chain of memory sets."""
 
     policy: MemoryChain
     name: ClassVar[str] = "phase2"
 
     @abstractmethod
     def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
-        """From `score` and what the memory received, `colsum` [Hs, Mp], to `score_next`. The graph's other inputs
-        are there too."""
+        """From `score` and the memory set's probabilities, `colsum` [Hs, Mp], to `score_next`. The graph's
+        other inputs are available too.
+        """
 
     @abstractmethod
     def update(self, provider: AttentionProvider, chunk: ChunkRows, rows: Tensor, score: Tensor) -> bool:

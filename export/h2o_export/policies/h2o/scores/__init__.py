@@ -1,1 +1,1 @@
-"""Score rules of chunked sparse prefill as exporter and comparison know them, one a file."""
+"""Score rules of chunked sparse prefill for exporter and comparison, one per file."""

@@ -1,4 +1,4 @@
-"""The score rule `colsum`: its step as a graph, and the single pass that it is compared with."""
+"""The score rule `colsum`: its step as a graph, and its single-pass reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSums
 @dataclass(frozen=True)
 class ColumnSumPhase2(ChainPhase2):
     def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
-        """score_next = score, with colsum added in the rows of the memory."""
+        """score_next = score, with colsum added in the rows of the memory set."""
         return [
             standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),  # [Mp, Hs]
             standard("Transpose", ("colsum",), "colsum_rows", perm=[1, 0]),

@@ -1,4 +1,4 @@
-"""The score rule `query`: its step as a graph, and the single pass that it is compared with."""
+"""The score rule `query`: its step as a graph, and its single-pass reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
 
 @dataclass(frozen=True)
 class QueryPhase2(AttentionStep):
-    """One tile's step: choose a memory among the candidates, attend to it, fuse."""
+    """One tile's step: choose a memory set from the candidates, attend to it, fuse."""
 
     policy: OwnQueries
     name: ClassVar[str] = "phase2"
@@ -91,7 +91,7 @@ class QueryPhase2(AttentionStep):
         return make_graph(self.name, inputs, outputs, nodes, free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
-        """The first tile of the second chunk, with all before it as candidates."""
+        """The first tile of the second chunk, with all earlier rows as candidates."""
         rows, chunk = self.policy.tile, self.policy.chunk_size
         heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
         past = min(chunk, self.policy.candidates)
@@ -120,21 +120,22 @@ class QueryPhase2(AttentionStep):
 
 @dataclass(frozen=True)
 class Candidates:
-    """Masks [Hs, past]: those that this reference takes, and those at the border, which score alike."""
+    """Masks [Hs, past]: the keys that this reference selects, and the keys with the border's score."""
 
     best: Tensor
     tied: Tensor
 
     def as_adopted(self, sets: Tensor) -> Tensor:
-        """Of near ties at the border those that the bundle's tile remembers, sets [Hs, M], were its candidates."""
+        """Among near ties at the border, those in the bundle's memory sets [Hs, M] are candidates."""
         remembered = torch.zeros_like(self.best).scatter_(1, sets, True)
         return (self.best & ~self.tied) | (self.tied & remembered)
 
 
 @dataclass
 class OwnQueriesPass(SinglePass[OwnQueries]):
-    """Each tile of queries with the memory that it chooses. `adopt` [layers, tiles, Hs, M] counts from the second
-    chunk's first tile."""
+    """Each tile of queries with the memory set that it chooses. `adopt` [layers, tiles, Hs, M] counts from
+    the second chunk's first tile.
+    """
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         n, policy = q.shape[1], self.policy
@@ -162,7 +163,9 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return out
 
     def _checked_rows(self, tile: slice, start: int) -> list[int]:
-        """Places in its chunk of rows of a tile that stand for it: in the middle of equal parts, between votes."""
+        """Rows of a tile that represent it, as offsets in its chunk: in the middle of equal parts, between
+        votes.
+        """
         policy, rows, places = self.policy, tile.stop - tile.start, set()
         count = min(policy.score_checks, rows)
         for i in range(count):
@@ -172,8 +175,9 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return sorted(places)
 
     def _misses(self, dots: Tensor, causal: Tensor, visible: Tensor, checked: list[list[int]]) -> bool:
-        """Whether a chunk's checked rows miss too much: the probability of a row's likeliest key, where that is not
-        visible; mean over tiles. dots, causal, visible [Hq, rows, stop]."""
+        """Whether a chunk's checked rows miss too much: the mean over tiles of the probability of a row's
+        most likely key, if that is not visible. dots, causal, visible [Hq, rows, stop].
+        """
         if self.policy.score_missed >= 1 or not checked:
             return False
         tiles = []
@@ -186,7 +190,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return bool(torch.stack(tiles).mean() > self.policy.score_missed)
 
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
-        """What a chunk's tiles may choose from; q [Hq, rows, d]."""
+        """The candidates of a chunk's tiles; q [Hq, rows, d]."""
         everything = torch.ones(score_heads(self.policy, len(q), self.kv_heads), past, dtype=torch.bool)
         if past <= self.policy.candidates_at(past):
             return Candidates(everything, ~everything)
@@ -198,11 +202,11 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
     def _choose(
         self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Candidates
     ) -> Tensor:
-        """A tile's memory as a mask [Hs, past]; q [Hq, rows, d]."""
+        """A tile's memory set as a mask [Hs, past]; q [Hq, rows, d]."""
         possible, theirs = candidates.best, None
         if self.adopt is not None:
             index = self.policy.tiles_before(first) - self.policy.tiles_of_chunk
-            size = self.policy.memory_at(past)  # what is behind that only fills up
+            size = self.policy.memory_at(past)  # the rest only fills up
             theirs = torch.from_numpy(self.adopt[layer, index][:, :size]).long()
             possible = candidates.as_adopted(theirs)
         rank = self._rank(q, self.policy.vote_stride, k, possible)
@@ -210,7 +214,9 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
-        """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for what is no candidate."""
+        """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for keys that are no
+        candidates.
+        """
         votes = q[:, ::stride]
         heads, past = candidates.shape
         group = len(votes) // heads
@@ -224,7 +230,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
         rank[:, : self.policy.sink] = torch.inf
         rank = torch.where(candidates, rank, -torch.inf)
-        rank[:, past - self.policy.local :] = -torch.inf  # kept whatever it gets
+        rank[:, past - self.policy.local :] = -torch.inf  # selected whatever its score
         return rank
 
     def _best(self, rank: Tensor, heavy: int) -> Tensor:

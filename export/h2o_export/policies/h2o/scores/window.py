@@ -1,4 +1,4 @@
-"""The score rule `window`: its step as a graph, and the single pass that it is compared with."""
+"""The score rule `window`: its step as a graph, and its single-pass reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class VotePhase2(ChainPhase2):
     policy: LastQueries
 
     def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
-        """score_next = score, with the votes of the chunk's last queries in the rows of memory and chunk."""
+        """score_next = score, with the votes of the chunk's last queries in the rows of memory set and
+        chunk.
+        """
         return [
             constant("window_start", [-self.policy.score_window]),
             constant("end", [2**31 - 1]),
