@@ -1,1 +1,1 @@
-"""Whether a checkpoint is sound, and whether its bundle computes the same."""
+"""Checks that a checkpoint is sound, and that its bundle computes the same."""

@@ -1,7 +1,7 @@
 """The checkpoint under transformers, one decoder layer in memory at a time.
 
-Runs transformers' own layers on weights read straight from the checkpoint's files, so that a model which
-fits the disk but not the memory can still be compared with.
+Runs transformers' own layers on weights read directly from the checkpoint's files. So a model that does not
+fit into memory can still be a reference.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from h2o_export.dense.graphs import EMBEDDING
 from h2o_runtime.errors import CheckpointError
 
 Attention = Callable[..., tuple[Tensor, None]]
-DECIDING = "e_score_correction_bias"  # float32 in transformers, whatever the model is
+DECIDING = "e_score_correction_bias"  # always float32 in transformers
 
 
 class StreamedModel:
     """A causal language model of transformers in `dtype`.
 
     With full attention, unless `attention` is given: a function with the signature of transformers' attention
-    interface that replaces it, in layers without a window; it counts those alone.
+    interface that replaces it, in layers without a window; it numbers only those.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class StreamedModel:
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
 
     def watch(self, seen: Callable[[str, Tensor], None]) -> None:
-        """From now on `seen` is called with each matrix of a layer, by its name, and what it multiplies."""
+        """From now on `seen` is called with each matrix of a layer, by name, and its input."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Linear) and name.startswith("model.layers."):
                 for one in self.checkpoint.config.arrangement.split(name):
@@ -98,14 +98,16 @@ class StreamedModel:
         return found
 
     def _angles(self, index: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of a layer; some models have others in each kind of layer."""
+        """Cosines and sines of a layer; in some models they depend on the kind of layer."""
         asked = "layer_type" in signature(self._rotary.forward).parameters
         kinds = (self._model.config.layer_types[index],) if asked else ()
         angles: tuple[Tensor, Tensor] = self._rotary(x, positions, *kinds)
         return angles
 
     def _mask(self, index: int, n: int) -> Tensor | None:
-        """Which keys the rows of a layer with a window see, bool [1, 1, n, n]; None: all up to their own."""
+        """The keys visible to the rows of a layer with a window, bool [1, 1, n, n]; None: all up to their
+        own.
+        """
         config = self.checkpoint.config
         if config.kinds[index] != WINDOW:
             return None
@@ -139,7 +141,7 @@ class StreamedModel:
             ) from error
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """As transformers has it: the matrices of all experts in one tensor, gate above up."""
+        """In transformers' form: the matrices of all experts in one tensor, gate above up."""
         if name.endswith(DECIDING):
             return self.checkpoint.tensor(name, shape).float()
         stem, _, last = name.rpartition(".")
@@ -158,7 +160,7 @@ class StreamedModel:
         )
 
     def _projection(self, module: str, kind: str, shape: tuple[int, ...]) -> Tensor:
-        """Weights or biases of one of transformers' modules, made of those that are one by one here."""
+        """Weights or biases of one of transformers' modules, joined from those that are separate here."""
         config = self.checkpoint.config
         modules = config.arrangement.split(module)
         if len(modules) > 1:
@@ -177,7 +179,9 @@ class StreamedModel:
 
 
 def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:
-    """`attention`, but where a mask is given: there exactly what it shows. Layers are numbered without those."""
+    """`attention`, except in layers with a mask, which see exactly what it shows. Only layers without a mask
+    are numbered.
+    """
     numbers = list(accumulate((kind != WINDOW for kind in kinds), initial=0))
 
     def attend(

@@ -1,4 +1,4 @@
-"""A checkpoint with the weights that a bundle of it holds: it tells errors from what the weights have lost."""
+"""A checkpoint with the weights that its bundle holds: separates errors from the rounding of weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from h2o_export.formats import MatrixFormats
 
 @dataclass(frozen=True)
 class RoundedCheckpoint(DerivedCheckpoint):
-    """Matrices of `original` rounded as `formats` store them; the rest as it is."""
+    """Matrices of `original` rounded as `formats` store them; other tensors unchanged."""
 
     formats: MatrixFormats
 

@@ -1,6 +1,6 @@
-"""Whether a checkpoint is what its configuration says, looked at before anything is written.
+"""Checks a checkpoint against its configuration before anything is written.
 
-What would change the model's results is refused; what only may surprise is a warning.
+What would change the model's results is refused; what may only surprise is a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONVERSATIONS = (
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError for what no export could make right; logs a warning for what may surprise."""
+    """Raises CheckpointError for defects that no export could repair; logs a warning for surprises."""
     _check_tensors(checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write_tokenizer(Path(folder))
@@ -104,7 +104,9 @@ def _check_ids(tokenizer: Tokenizer, config: ModelConfig, source: str) -> None:
 
 
 def _check_template(folder: Path, source: str) -> None:
-    """Raises BundleError for one that cannot be read or ended, CheckpointError for one that renders nothing."""
+    """Raises BundleError for a template that cannot be read or does not end, CheckpointError for one that
+    renders nothing.
+    """
     config = read_json(folder / "tokenizer_config.json") or {}
     if not (folder / "chat_template.jinja").exists() and config.get("chat_template") is None:
         return

@@ -1,8 +1,7 @@
 """After an export: does the bundle compute what the checkpoint computes?
 
-Bundle and transformers run side by side on a real prompt, one layer in memory at a time on either side, each
-feeding its own hidden states on. Errors are therefore those that a user would see, accumulated from layer to
-layer, and not those of a layer by itself.
+Bundle and transformers run side by side on a real prompt, with one layer of each in memory at a time. Each
+continues with its own hidden states. So errors accumulate from layer to layer, as users would see them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ FLOAT32_TOLERANCE = 1e-4  # relative, of the logits
 FLOAT16_FLOOR = 1e-3
 LOGITS_ROWS = 8  # last rows whose logits are compared: a row is as wide as the vocabulary
 
-# Stands for an infinite error and for one that is not a number: the manifest is JSON, which has neither.
+# Replaces an infinite or undefined error: the manifest is JSON, which has neither.
 HUGE = float(np.finfo(np.float64).max)
 
 PROMPT = """\
@@ -69,7 +68,7 @@ class Errors:
 
     max_abs: float
     max_value: float
-    relative: float  # Frobenius norm of the error over that of the reference
+    relative: float  # Frobenius norm of the error divided by that of the reference
 
     @classmethod
     def between(cls, actual: NDArray[np.floating], expected: Tensor) -> Errors:
@@ -81,9 +80,9 @@ class Errors:
 
 
 def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], None]) -> Validation:
-    """Compare the bundle in `folder` with `checkpoint`. float32 must be within 1e-4; float16 within twice the
-    error that transformers itself makes in float16, plus 1e-3. Weights that are integers are told apart: see
-    `Validation`."""
+    """Compare the bundle in `folder` with `checkpoint`. float32 must be within 1e-4; float16 within twice
+    transformers' own float16 error, plus 1e-3. Integer weights are reported separately: see `Validation`.
+    """
     bundle = Bundle.open(folder)
     ids = _prompt_ids(bundle, folder)
     formats = formats_of(bundle.manifest.model)
@@ -130,14 +129,14 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
 
 
 def _logits(checkpoint: Checkpoint, ids: list[int], rows: int) -> Tensor:
-    """Of the last rows, under transformers in float32."""
+    """For the last rows, under transformers in float32."""
     model = StreamedModel(checkpoint, torch.float32)
     *_, hidden = model.hidden_states(ids)
     return model.logits(hidden[-rows:])
 
 
 def _prompt_ids(bundle: Bundle, folder: Path) -> list[int]:
-    """The prompt in this model's tokens; ids beyond a (test) vocabulary are folded into it."""
+    """The prompt in this model's tokens; ids beyond a (test) vocabulary wrap around."""
     ids = Tokenizer.load(folder).encode(PROMPT)
     vocabulary, longest = bundle.manifest.model.vocab_size, bundle.manifest.model.max_position_embeddings
     return [token % vocabulary for token in ids][:longest]
@@ -177,7 +176,7 @@ class _LayerwiseRun:
         return np.concatenate(logits)
 
     def _load(self, index: int) -> None:
-        """Dense graph `index`, and the small graphs of the layers at its sides."""
+        """Dense graph `index`, and the small graphs of the layers before and after it."""
         small = [graph.name for layer in (index - 1, index) for graph in self._bundle.small_graphs(layer)]
         self._backend.deactivate()
         self._backend.activate(only=[self._forward.dense_graphs[index], *small])
