@@ -1,4 +1,4 @@
-"""Weights made for the activations that a text causes: scaled for 8 bits, rounded with care for 4."""
+"""Calibrates weights to the activations of a text: scaled for 8 bits, compensated rounding for 4."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
 
 
 def as_stored(checkpoint: Checkpoint, bundle: Bundle) -> Checkpoint:
-    """The checkpoint with the scaled channels of `bundle`, and with its integers where rounding was compensated."""
+    """The checkpoint with the scaled channels of `bundle`, and with its integers if rounding was
+    compensated.
+    """
     factors = bundle.folder / FILE
     scaled = ScaledCheckpoint.of(checkpoint, load_file(factors)) if factors.is_file() else checkpoint
     weights = bundle.manifest.model.weights
@@ -72,7 +74,7 @@ def as_stored(checkpoint: Checkpoint, bundle: Bundle) -> Checkpoint:
 
 
 def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
-    """Whether any matrix of a layer is taken over as it is."""
+    """Whether any matrix of a layer is taken unchanged from the checkpoint."""
     for name, shape in checkpoint_tensors(checkpoint.config).items():
         format = tensor_format(name, shape, formats)
         if format is not formats.projections or not isinstance(format, Blocks):

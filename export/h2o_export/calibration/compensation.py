@@ -1,7 +1,7 @@
-"""Layer after layer is rounded on the activations that the rounded layers before it make of some texts.
+"""Rounds layer after layer, on the activations that the rounded earlier layers produce for some texts.
 
-What earlier layers have lost is thereby part of what later ones are rounded for. One layer of floats is in memory
-at a time, as everywhere in an export, and two of integers.
+So later layers compensate for the errors of earlier ones. One layer of floats is in memory at a time, as
+everywhere in an export, and two of integers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class CompensatedCheckpoint(DerivedCheckpoint):
-    """`original`, which hands out the matrices of layers in blocks of integers too.
+    """`original`, which also provides the matrices of layers in blocks of integers.
 
-    They are made when they are first asked for. Layers are asked for in order: those before the last are forgotten.
+    They are computed when first requested. Layers are requested in order; those before the last are dropped.
     """
 
     rounding: LayerRounding
@@ -40,7 +40,7 @@ class CompensatedCheckpoint(DerivedCheckpoint):
     def of(
         cls, original: Checkpoint, formats: MatrixFormats, texts: Sequence[Sequence[int]]
     ) -> CompensatedCheckpoint:
-        """`texts` are token ids, and each is a text by itself."""
+        """`texts` are token ids; each is a separate text."""
         return LayerRounding(original, formats, texts).checkpoint
 
     def blocks(self, name: str) -> QuantizedTensor | None:
@@ -94,7 +94,7 @@ class LayerRounding:
 
 @dataclass
 class _Input:
-    """What some matrices multiply: their names, the sum of XᵀX, and how many rows that is of."""
+    """The input of some matrices: their names, the sum of XᵀX, and its number of rows."""
 
     names: list[str]
     total: Tensor
@@ -102,9 +102,10 @@ class _Input:
 
 
 class Moments:
-    """Second moments XᵀX / n, float32 [K, K], of what matrices multiply; those that read the same share them.
+    """Second moments XᵀX / n, float32 [K, K], of the inputs of matrices; matrices with the same input share
+    them.
 
-    Of the rows of `even`.
+    Computed from the rows of `even`.
     """
 
     def __init__(self) -> None:
@@ -112,7 +113,7 @@ class Moments:
         self._last: Tensor | None = None
 
     def add(self, name: str, x: Tensor) -> None:
-        """`name` multiplies x [..., K]. Matrices that read the same x follow each other."""
+        """`name` multiplies x [..., K]. Matrices with the same x follow each other."""
         rows = x.reshape(-1, x.shape[-1])
         known = next((one for one in self._inputs if name in one.names), None)
         if known is None and x is self._last:
@@ -127,7 +128,7 @@ class Moments:
         self._last = x
 
     def take(self) -> Iterator[tuple[list[str], Tensor]]:
-        """Names of matrices and their moments, one input after the other; each is forgotten."""
+        """Names of matrices and their moments, one input after the other; each is dropped afterwards."""
         self._last = None
         while self._inputs:
             one = self._inputs.pop(0)
@@ -135,9 +136,10 @@ class Moments:
 
 
 def even(rows: Tensor) -> Tensor:
-    """Rows [n, K], none of them longer than the median.
+    """Rows [n, K] scaled to at most the median norm.
 
-    A text's first token has inputs a thousand times as large as all others: weights would be rounded for it alone.
+    A text's first token has inputs a thousand times as large as all others: weights would be rounded for it
+    alone.
     """
     length = rows.norm(dim=1, keepdim=True)
     shorter: Tensor = rows * (length.median() / length.clamp(min=1e-10)).clamp(max=1)

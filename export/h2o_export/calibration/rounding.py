@@ -1,8 +1,8 @@
-"""Rounding a matrix so that its products lose little, not its weights.
+"""Rounds a matrix so that the error of its products is small, not that of its weights.
 
-What rounding one weight of a row loses, the row's other weights can make good where their inputs go together. So
-the squared error of the products is what is made small: with E the error of the weights and H the second moments of
-the inputs, that is the trace of E H Eᵀ. Three ways in turn:
+If inputs are correlated, the row's other weights can compensate for the rounding error of one weight. So the
+squared error of the products is minimized: with E the error of the weights and H the second moments of the
+inputs, it is the trace of E H Eᵀ. Three steps:
 
 - column after column, the error of each spread over those that are not rounded yet (GPTQ, Frantar et al., 2022);
 - column after column again, each the best given all others (coordinate descent; QuantEase, Behdin et al., 2023);
@@ -21,10 +21,8 @@ from torch import Tensor
 from h2o_export.formats.blocks import storable
 from h2o_export.formats.quantized import QuantizedTensor
 
-DAMPING = 0.01  # of the mean second moment, for inputs that the text has little of
-SHARES = tuple(
-    0.7 + 0.025 * step for step in range(17)
-)  # of the scale that a block's largest weight asks for
+DAMPING = 0.01  # of the mean second moment, for inputs that are rare in the text
+SHARES = tuple(0.7 + 0.025 * step for step in range(17))  # of the scale that fits a block's largest weight
 AT_ONCE = 1 << 23  # elements of the matrix
 
 
@@ -38,7 +36,7 @@ def compensate(
 ) -> QuantizedTensor:
     """Round float32 weights [N, K] for inputs with the second moments `moments`, float32 [K, K].
 
-    Scales have the precision of `dtype`. Raises CheckpointError for values that are beyond it.
+    Scales have the precision of `dtype`. Raises CheckpointError for values out of its range.
     """
     h = moments + DAMPING * moments.diagonal().mean().clamp(min=1e-10) * torch.eye(len(moments))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(h))
@@ -61,7 +59,7 @@ def compensate(
 
 
 class _Rows:
-    """Some rows of a matrix while they are rounded; each row is a problem by itself.
+    """Some rows of a matrix while they are rounded; each row is an independent problem.
 
     weights float32 [n, K], h float32 [K, K]; q [n, K], integers from -limit to limit - 1 in float32; scales
     float32 [n, K / block]
@@ -76,7 +74,9 @@ class _Rows:
         self.scales = torch.ones(len(weights), weights.shape[1] // block)
 
     def spread_errors(self, spread: Tensor) -> None:
-        """`spread` [K, K], the upper Cholesky factor of h's inverse: how later columns make an error good."""
+        """`spread` [K, K], the upper Cholesky factor of h's inverse: how later columns compensate for an
+        error.
+        """
         left = self.weights.clone()
         for index, cut in self._blocks():
             block, factor = left[:, cut], spread[cut, cut]
@@ -92,7 +92,7 @@ class _Rows:
             left[:, cut.stop :] -= errors @ spread[cut, cut.stop :]
 
     def descend(self) -> None:
-        """Each column the best integers given all others, in one sweep."""
+        """The best integers of each column given all others, in one sweep."""
         slope = (self._values() - self.weights) @ self.h  # half the gradient
         for index, cut in self._blocks():
             scale, h, near = self.scales[:, index], self.h[cut, cut], slope[:, cut].clone()
@@ -106,7 +106,7 @@ class _Rows:
             slope += moved @ self.h[cut]
 
     def fit_scales(self) -> None:
-        """The scales that lose least with these integers. A block of zeros keeps its own."""
+        """The best scales for these integers. A block of zeros keeps its scale."""
         n, blocks = self.scales.shape
         wanted = (self.q * (self.weights @ self.h)).view(n, blocks, self.block).sum(2)
         system = torch.empty(n, blocks, blocks)
@@ -130,9 +130,9 @@ class _Rows:
 
 
 def best_scale(block: Tensor, importance: Tensor, limit: int) -> Tensor:
-    """The scale of each row of `block` [n, K] with the least squared error, weighed by `importance` [K].
+    """The scale of each row of `block` [n, K] with the least squared error, weighted by `importance` [K].
 
-    Of 16 values one more is negative than positive: a scale's sign says which end reaches farther.
+    16 values have one more negative than positive: the sign of a scale says which end reaches farther.
     """
     lowest, highest = block.amin(dim=1), block.amax(dim=1)
     best, least = torch.ones(len(block)), torch.full((len(block),), torch.inf)

@@ -1,8 +1,8 @@
-"""Activation-aware scaling (SmoothQuant, Xiao et al., 2023): what a few channels of the activations have too much
-of moves into the weights that read them.
+"""Activation-aware scaling (SmoothQuant, Xiao et al., 2023): moves the magnitude of a few large activation
+channels into the weights that read them.
 
-A channel that is far larger than the rest of its row takes the precision of all others where a row has one scale.
-Dividing it in the norm before, and multiplying the columns of the matrices behind, computes the same model.
+If a row has one scale, a channel far larger than the rest costs all others precision. Dividing it in the norm
+before, and multiplying the columns of the matrices after, computes the same model.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.validation.reference import StreamedModel
 
-FILE = "calibration.safetensors"  # in a bundle: the factors by the tensor that is divided by them
+FILE = "calibration.safetensors"  # in a bundle: factors by the tensor that is divided by them
 TEXTS = 2  # of calibration.text
-STRENGTH = 0.5  # of the activations' share; by the table in docs/weights.md
+STRENGTH = 0.5  # exponent of the activations; from the table in docs/weights.md
 SMALLEST = 1e-5
 
 
 def scaled_pairs(config: ModelConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """In a layer: whose outputs are divided, and the matrices that read them."""
+    """In a layer: the module whose outputs are divided, and the matrices that read them."""
     if config.norms.before_attention is not None:
         yield config.norms.before_attention, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     if config.norms.before_mlp is not None:

@@ -1,4 +1,4 @@
-"""The integers that a bundle holds, as a checkpoint hands them out: to compare with what was really stored."""
+"""The bundle's integers as a checkpoint, to compare with what was really stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What activations are watched on: a user's text, or Python's manual, which is wherever Python is."""
+"""The calibration text: the user's, or Python's manual, which comes with Python."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from h2o_runtime.errors import InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
-LENGTH = 1024  # tokens of a text that are seen together
-CHARACTERS = 12  # of a token, at most, in the mean
+LENGTH = 1024  # tokens of a text that are read together
+CHARACTERS = 12  # of a token, on average, at most
 
 
 def calibration_texts(checkpoint: Checkpoint, file: Path | None, count: int) -> list[list[int]]:
-    """Up to `count` pieces from all over one text, token ids each. Raises InputError."""
+    """Up to `count` parts from all over one text, token ids each. Raises InputError."""
     length = min(LENGTH, checkpoint.config.max_position_embeddings)
     content = _manual() if file is None else decode_utf8(read_input(file), str(file))
     with tempfile.TemporaryDirectory() as folder:
@@ -28,7 +28,7 @@ def calibration_texts(checkpoint: Checkpoint, file: Path | None, count: int) -> 
     found = [[token % checkpoint.config.vocab_size for token in segment] for segment in segments if segment]
     if not found:
         raise InputError(f"{file}: holds no text to calibrate with")
-    return found  # ids beyond a (test) vocabulary are folded into it
+    return found  # ids beyond a (test) vocabulary wrap around
 
 
 def _manual() -> str:
