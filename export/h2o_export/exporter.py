@@ -68,7 +68,9 @@ class ExportOptions:
             raise ConfigError("calibrate is for integer weights that are calibrated", field="calibrate")
 
     def of(self, checkpoint: Checkpoint) -> ExportOptions:
-        """The same for a checkpoint of its own kind: int4 keeps offsets that its blocks of 4 bits have."""
+        """The same for a checkpoint of its own kind: int4 keeps the offsets of the checkpoint's 4-bit
+        blocks.
+        """
         names = [name for name in checkpoint_tensors(checkpoint.config) if name.startswith(FIRST_LAYER)]
         offsets = self.weights == "int4" and holds_offsets(checkpoint, names, self.block_size)
         return replace(self, weights="int4+offset") if offsets else self
@@ -107,7 +109,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
 
 
 def graph_stages(config: ModelConfig, dtype: str) -> int:
-    """How often `progress` is called while the graphs of a model are written."""
+    """How often `progress` is called while a model's graphs are written."""
     small = sum(bool(kind.small_graphs(config, dtype)) for kind in each_kind(config))
     return len(dense_graphs(config)) + small
 
@@ -128,9 +130,9 @@ def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
 def write_bundle(
     checkpoint: Checkpoint, options: ExportOptions, folder: Path, progress: Progress
 ) -> Manifest:
-    """Write every file of the bundle into `folder`, which exists and is empty. Returns its manifest.
+    """Write every file of the bundle into the empty `folder`. Returns its manifest.
 
-    Raises CheckpointError, before anything is written where the checkpoint contradicts itself.
+    Raises CheckpointError before anything is written if the checkpoint contradicts itself.
     """
     check_checkpoint(checkpoint)
     options = options.of(checkpoint)
@@ -173,7 +175,7 @@ def write_bundle(
 
 
 def _set_opset(model: onnx.ModelProto, version: int) -> None:
-    """All graphs of a bundle have the same; what attention graphs use means the same in each of them."""
+    """All graphs of a bundle have the same opset; attention graphs mean the same under each of them."""
     for holder in (model, *model.functions):
         for opset in holder.opset_import:
             if opset.domain == "":
@@ -181,14 +183,14 @@ def _set_opset(model: onnx.ModelProto, version: int) -> None:
 
 
 def _with_rounding(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
-    """`model` says whether its weights were rounded to the nearest, or as the checkpoint handed them out."""
+    """`model` says whether its weights were rounded to nearest, or taken from the checkpoint."""
     if model.weights is None or not isinstance(checkpoint, CompensatedCheckpoint):
         return model
     return model.model_copy(update={"weights": model.weights.model_copy(update={"compensated": True})})
 
 
 def _source(checkpoint: Checkpoint) -> str:
-    """How to find the checkpoint again: a hub name as it is, a path as an absolute one."""
+    """How to find the checkpoint again: a hub name unchanged, a path as an absolute path."""
     return str(Path(checkpoint.source).resolve()) if Path(checkpoint.source).exists() else checkpoint.source
 
 

@@ -1,4 +1,4 @@
-"""What an export would write, worked out from the checkpoint's configuration alone."""
+"""What an export would write, computed from the checkpoint's configuration alone."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ExportPreview:
 
     @property
     def cache_bytes(self) -> dict[str, int]:
-        """By cache and what it stores rows as."""
+        """By cache and row format."""
         return cache_bytes(self.model, self.context)
 
     @property
     def expanded_token_bytes(self) -> int | None:
-        """What a token would take if all heads kept their keys and values; None where no values are in keys."""
+        """Bytes of a token if all heads kept their keys and values; None if values are not stored in keys."""
         specs = self.model.each_layer
         if not any(spec.shared for spec in specs):
             return None

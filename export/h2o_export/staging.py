@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all: written aside, and renamed into place when they are complete."""
+"""Folders that are complete or absent: written under a temporary name, and renamed when complete."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from h2o_runtime.errors import OutputError
 
 @contextlib.contextmanager
 def staged_folder(output: Path, force: bool) -> Iterator[Path]:
-    """A temporary folder beside `output` that becomes it when the block ends well, and vanishes otherwise.
+    """A temporary folder beside `output` that becomes it when the block succeeds, and is removed otherwise.
 
-    Raises OutputError when `output` exists (unless `force`), cannot be written, or is being written by another
+    Raises OutputError if `output` exists (unless `force`), cannot be written, or is being written by another
     process.
     """
     check_output(output, force)
@@ -33,7 +33,7 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
         with _undisturbed(later=True):
             lock = _begin(staging, output)
         _recover(target)
-        check_output(output, force)  # again: another command may have put it there until it was our turn
+        check_output(output, force)  # again: another command may have created it meanwhile
         yield staging
         with _undisturbed():
             check_output(output, force)
@@ -46,7 +46,7 @@ def staged_folder(output: Path, force: bool) -> Iterator[Path]:
                 shutil.rmtree(staging, ignore_errors=True)
                 os.close(lock)
             for folder in missing:
-                with contextlib.suppress(OSError):  # it holds the output, or what somebody else put there
+                with contextlib.suppress(OSError):  # it contains the output, or other files
                     folder.rmdir()
 
 
@@ -60,10 +60,10 @@ def _begin(staging: Path, output: Path) -> int:
 
 
 def _claim(staging: Path, output: Path) -> int:
-    """Make `staging`, empty and ours alone → its descriptor, which holds a lock as long as it is open.
+    """Create `staging`, empty and exclusive → its descriptor, which holds a lock while it is open.
 
-    The lock goes with the process that holds it, so what a killed one left behind is told from what is being
-    written. Raises OutputError where another process writes.
+    The lock ends with the process, so leftovers of a killed process can be distinguished from work in
+    progress. Raises OutputError if another process writes.
     """
     while True:
         with contextlib.suppress(FileExistsError):
@@ -82,11 +82,11 @@ def _claim(staging: Path, output: Path) -> int:
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # renamed into place by its owner meanwhile
+        os.close(lock)  # its owner renamed it meanwhile
 
 
 def _recover(target: Path) -> None:
-    """What a process left behind that was killed while it replaced `target`: put back what is nowhere else."""
+    """Leftovers of a process that was killed while it replaced `target`: restore what exists nowhere else."""
     for aside in sorted(target.parent.glob(f".{glob.escape(target.name)}.old.*")):
         old = aside / target.name
         if old.exists() and not target.exists():
@@ -110,7 +110,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _where_locks_are_unknown() -> Iterator[None]:
-    """Some network file systems have none; there, two exports to one folder are the user's own affair."""
+    """Some network file systems have no locks; there, users must not export twice to one folder."""
     try:
         yield
     except OSError as error:
@@ -119,7 +119,7 @@ def _where_locks_are_unknown() -> Iterator[None]:
 
 
 def check_output(output: Path, force: bool) -> None:
-    """Refuse what must not or cannot be replaced before any work is done."""
+    """Refuse what must not or cannot be replaced, before any work."""
     try:
         if not output.exists():
             return
@@ -139,7 +139,7 @@ def check_output(output: Path, force: bool) -> None:
 
 
 def _put_in_place(staging: Path, target: Path) -> None:
-    """Rename `staging` to `target`. What is there goes away, unless something fails: then it stays."""
+    """Rename `staging` to `target`. An existing `target` is removed, unless something fails."""
     if not target.exists():
         os.replace(staging, target)
         return
@@ -158,9 +158,9 @@ def _put_in_place(staging: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _undisturbed(later: bool = False) -> Iterator[None]:
-    """Ctrl-C and SIGTERM do nothing in here: a short moment in which they would leave half of something.
+    """Blocks Ctrl-C and SIGTERM for a short moment in which they would leave half a result.
 
-    later: they act when it is over.
+    later: they take effect at the end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,6 @@
-"""Writing weight files: tensors one after the other, each converted, aligned and hashed as it streams by."""
+"""Writes weight files: tensors one after the other, each converted, aligned and hashed while it is
+written.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from torch import Tensor
 
 from h2o_runtime.bundles.manifest import FileSpec
 
-ALIGNMENT = 4096  # a page, so that readers can map each tensor by itself
+ALIGNMENT = 4096  # a page, so that readers can map each tensor separately
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where one tensor lies: `file` is relative to the folder of the ONNX graphs."""
+    """Where one tensor is stored: `file` is relative to the folder of the ONNX graphs."""
 
     file: str
     offset: int
