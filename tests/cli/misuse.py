@@ -1,5 +1,6 @@
-"""One misuse of a command, and what every misuse must come to: one sentence that names the culprit, the right exit
-code, no traceback, and nothing left behind."""
+"""Misuses of commands. Each must give one sentence that names the culprit and the right exit code, without a
+traceback, and leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +85,8 @@ class Place:
         return self.write("bundle/manifest.json", json.dumps(manifest)).configure(rms_norm_eps=0.5)
 
 
-# What is done to the place, the arguments after the command's name (names of the place's files in braces),
-# the exit code, and what the sentence says.
+# The change to the folder, the arguments after the command's name (with names of the folder's files in
+# braces), the exit code, and the expected message.
 Misuse = tuple[Callable[[Place], object], tuple[Any, ...], int, str]
 
 

@@ -77,8 +77,8 @@ class Case:
         return (x.astype(np.float32) * np.float32(scale)).astype(ml_dtypes.bfloat16).astype(np.float64)
 
     def check(self, actual: Array, expected: Array, dtype: Any, what: str, v: Array | None = None) -> None:
-        """Of outputs with the values `v` that they are weighted means of: in bfloat16 each weight is rounded, after
-        the sum that they are divided by. Probabilities lack 1.1e-4 there, factors are rounded in the truth too.
+        """For outputs with the values `v`, whose weighted means they are: in bfloat16 each weight is rounded
+        after the sum by which it is divided.
         """
         if self.precision == "float32" or what in ("m", "votes"):
             return assert_close(actual, expected, dtype, what)

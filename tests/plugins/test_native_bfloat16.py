@@ -1,7 +1,7 @@
 """Attention whose factors are bfloat16: what its error is, and the operators that test_native.py leaves out.
 
-Inputs that bfloat16 numbers hold exactly, and a scale that is a power of two, leave nothing to round but the
-weights of values: the truth is then float64's, and weights lack 2^-8 of themselves at most.
+Inputs are exact in bfloat16 and scales are powers of two, so only the weights of values are rounded, by at
+most 2^-8 of themselves. The reference is float64.
 """
 
 from __future__ import annotations

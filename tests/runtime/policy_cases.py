@@ -14,8 +14,8 @@ from h2o_runtime import PrefillConfig
 class PolicyCase:
     """any       a strategy of configurations for prompts of some 150 tokens
     covering  a strategy of those under which a prompt of at most n tokens is full attention
-    settled   how many rows do not depend on what stands at a position or behind it
-    pairs_are_counted  whether the policy can tell in advance how many pairs it computes, and not the most only
+    settled   how many rows do not depend on the tokens from a position on
+    pairs_are_counted  whether the policy knows the exact number of pairs in advance, not only an upper bound
     counted   a configuration without what is not counted
     """
 
@@ -65,8 +65,9 @@ def h2o_covering(draw: st.DrawFn, n: int) -> PrefillConfig:
 
 
 def h2o_settled(config: PrefillConfig, position: int) -> int:
-    """Queries of one tile choose its memory together, so that it depends on all of them; under the guard those of
-    a chunk say together whether it sees everything."""
+    """Queries of one tile choose its memory set together, so it depends on all of them. Under the guard, the
+    queries of a chunk decide together whether it sees everything.
+    """
     if config.score != "query" or position < config.chunk_size:
         return position
     if config.score_missed < 1:

@@ -1,8 +1,8 @@
 """Whatever was asked before, an answer is the one that a new generator gives to the same conversation.
 
-A state machine sends prompts that share beginnings, continue, repeat, shrink and are cancelled in the middle,
-and after each replays on a new generator only what the cache is said to stand for: one prompt run from an
-empty cache, then the turns and tokens that came after it.
+A state machine sends prompts that share beginnings, continue, repeat, shrink and are cancelled in the middle.
+After each it replays on a new generator what the cache claims to hold: one prompt from an empty cache, then
+the later turns and tokens.
 """
 
 from __future__ import annotations

@@ -85,10 +85,8 @@ def expected_logprobs(model: Model, recorded: Recorded, length: int, tail: int, 
 
 
 def wrong_selections(run: H2ORun, actual: Int32, local: int) -> Iterator[str]:
-    """Memory sets that differ from the reference by more than near ties.
-
-    A set that differs changes what is computed after it, so it is judged only where nothing before it
-    differs: in the same layer for the same head, in lower layers for any head.
+    """A different set changes all later results. So it is judged only if nothing before it differs: the same
+    head in the same layer, and any head in lower layers.
     """
     tainted: set[int] = set()  # chunks from which on a lower layer differs
     for layer, steps in enumerate(run.selections):

@@ -1,6 +1,5 @@
-// Integers that lie outside their range, as where an operator is timed on memory that nobody filled: each
-// counts as the nearest that is in range, and no address leaves the arrays. Under the emulation such an
-// address is a crash.
+// Integers outside their range, as when an operator is timed on uninitialised memory: each is clamped, and no
+// address leaves the arrays. Under the emulation such an address is a crash.
 
 #include <climits>
 #include <cstring>

@@ -22,9 +22,8 @@ inline double round_to(Precision precision, double x) {
     return precision == Precision::kHalf ? round_half(x) : x;
 }
 
-// How far float32 carries a sum of so many terms, as a share of the sum of their magnitudes and in whatever
-// order they are added: a random walk, of whose steps each is anything up to half a unit of the last place.
-// `more` roundings are of each term, or of the sum.
+// The float32 error of a sum with this many terms, in any order, relative to the sum of their magnitudes: a
+// random walk with steps of at most half a unit in the last place.
 inline double rounding(int terms, int more) {
     return (std::sqrt(terms / 3.0) + more) * std::ldexp(1.0, -24);
 }

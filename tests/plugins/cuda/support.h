@@ -170,9 +170,8 @@ inline Error error_of(const std::vector<double>& got, const std::vector<double>&
     return e;
 }
 
-// float32: max error at most 2e-5 of the largest value, relative Frobenius error at most 1e-6.
-// With `low`, the same computation in low precision, or what float32 may make of it: at most twice its error
-// on top.
+// With `low`, the same computation in low precision (or float32's error bound): at most twice its error is
+// added.
 inline void compare(const char* what, const std::vector<double>& got, const std::vector<double>& expected,
                     const std::vector<double>* low, h2o_dtype dtype = H2O_F32) {
     ++checks;

@@ -1,4 +1,5 @@
-"""What nvcc makes of the kernels: machine code for every GPU from SM80 on that it knows, and PTX for later ones.
+"""nvcc compiles the kernels to machine code for every GPU from SM80 on that it supports, and to PTX for later
+ones.
 
 Compiling everything for all of them takes long. So the library is built for one, and one small source for all, by
 the command that CMake has for it; all sources have the same options.

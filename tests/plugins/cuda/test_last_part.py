@@ -1,4 +1,4 @@
-"""What nvcc makes of the end of a parted launch, where the block that comes last adds up what all have left.
+"""nvcc's code for the end of a split launch, where the last block combines the partial results of all.
 
 No emulation shows the order in which a device's memory lets stores be seen. The machine code shows it: every
 block fences what it stored, meets, counts itself; the last one meets, fences, and loads past its own L1.

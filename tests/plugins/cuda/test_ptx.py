@@ -1,7 +1,7 @@
 """What nvcc makes of the CUDA kernels, executed: the emulator interprets their PTX, with checks of its own.
 
-The tests beside this file run again in processes of their own, because a process runs either the PTX or the
-kernels as a C++ compiler made them.
+The tests beside this file run again in separate processes, because a process runs either the PTX or the
+compiled C++ kernels.
 """
 
 from __future__ import annotations

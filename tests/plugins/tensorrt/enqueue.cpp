@@ -1,5 +1,5 @@
-// Runs plugins on the device and compares with the float64 reference: what this finds is a pointer, a size or
-// an attribute that the adapter hands to the wrong place; the kernels' own tests go deeper.
+// Runs plugins on the device and compares with the float64 reference: it finds pointers, sizes and attributes
+// that the adapter passes wrongly; the kernels' own tests go deeper.
 
 #include <map>
 

@@ -156,9 +156,8 @@ void check_shapes(nvinfer1::IPluginV3& plugin, const Node& node) {
     EXPECT(types == node.output_types);
 }
 
-// The right combination is taken; with any one tensor of another type or format, none is. The two model
-// types differ in several tensors at once, so one alone changed is wrong too, the first of them included:
-// then the others no longer agree with it.
+// The two model types differ in several tensors at once. Changing any single tensor, including the first,
+// must be refused, because the others then disagree with it.
 void check_formats(nvinfer1::IPluginV3& plugin, const Node& node) {
     nvinfer1::IPluginV3OneBuild* build = build_of(plugin);
     const std::vector<nvinfer1::DynamicPluginTensorDesc> right = dynamic_descs(node);

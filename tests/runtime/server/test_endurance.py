@@ -1,4 +1,4 @@
-"""One server goes through all of it, good and bad, and is then what it was before: as quick and as small."""
+"""One server handles all of it, good and bad, and is afterwards as fast and as small as before."""
 
 from __future__ import annotations
 
@@ -114,11 +114,8 @@ def round_of_everything(server: Server, seed: int) -> None:
 
 @pytest.mark.slow
 def test_after_all_of_it_the_server_is_what_it_was(serve: Serve) -> None:
-    """Memory grows while things are done for the first time: buffers, sessions, compiled schemas. Then no more.
-
-    When that is over depends on which clients leave where: on a busy machine it takes some rounds. After that it
-    goes up and down by some MiB, as the allocator sees fit; so the most of four rounds is compared with the least
-    of the four after them.
+    """Afterwards memory varies by a few MiB. So the maximum of four rounds is compared with the minimum of
+    the next four.
     """
     server = serve("--ctx-size", 2048)
     looks = []
