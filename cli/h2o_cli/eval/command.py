@@ -71,7 +71,7 @@ class Commands(click.Group):
     subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR",
 )
 def main() -> None:
-    """Measure what sparse prefill costs in quality, beside full attention.
+    """Measure the loss of quality from sparse prefill, compared with full attention.
 
     h2o-eval BUNDLE prints a table of the configured rule, of full attention and of baselines with as many keys;
     h2o-eval report BUNDLE -o DIR also varies every setting, and writes a page with plots.
@@ -86,12 +86,12 @@ def main() -> None:
         "--tolerance",
         type=NotNegative(),
         metavar="PERCENT",
-        help="Exit with 3 where the rule's perplexity rises by more.",
+        help="Exit with 3 if the rule's perplexity rises by more.",
     ),
 )
 @guarded
 def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, **flags: Any) -> None:
-    """Measure BUNDLE's rule, or the one that the flags say, beside full attention.
+    """Measure BUNDLE's rule, or the rule of the flags, compared with full attention.
 
     Exit code 3: the increase is above --tolerance, or the model is too weak to show one.
     """
@@ -123,15 +123,15 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
         "--output",
         type=click.Path(path_type=Path, file_okay=False),
         required=True,
-        help="Folder for the page, the rows and what a stopped run needs to go on.",
+        help="Folder for the page, the rows, and the data to continue a stopped run.",
     ),
-    click.option("--resume", is_flag=True, help="Keep what is done in the folder of --output, and go on."),
-    click.option("--quick", is_flag=True, help="One short text: some minutes for a small model."),
+    click.option("--resume", is_flag=True, help="Continue the run in the folder of --output."),
+    click.option("--quick", is_flag=True, help="One short text: a few minutes for a small model."),
     click.option(
         "--ablate/--no-ablate",
         default=True,
         show_default=True,
-        help="Also the rule with each setting changed.",
+        help="Also the rule with each setting changed in turn.",
     ),
 )
 @guarded
@@ -145,10 +145,10 @@ def report(
     verbose: int,
     **flags: Any,
 ) -> None:
-    """Measure BUNDLE's rule and whatever differs from it in one setting, and write a page with plots.
+    """Measure BUNDLE's rule and variants with one setting changed, and write a page with plots.
 
-    The folder gets report.html, which needs nothing else, and rows.csv. A run that is stopped writes the page of
-    what it has; the same command with --resume goes on.
+    The folder gets report.html, one self-contained file, and rows.csv. A stopped run writes the page of its results so
+    far; the same command with --resume continues it.
     """
     start_logging(verbose)
     import_pyplot()  # before an hour of measuring, not after

@@ -97,7 +97,7 @@ _FLAGS = (
         type=click.Choice(HALVES),
         default="report",
         show_default=True,
-        help="Which texts of --suite: to report, or others to tune settings by.",
+        help="Which half of --suite: texts for reports, or texts for tuning settings.",
     ),
     click.option(
         "-n", "--length", type=click.IntRange(min=16), help="Tokens of a text.  [default: 4096, or what fits]"
@@ -106,13 +106,13 @@ _FLAGS = (
         "--from",
         "first",
         type=click.IntRange(min=1),
-        help="Tokens at this position or later count.  [default: a quarter of --length]",
+        help="Only tokens from this position on count.  [default: a quarter of --length]",
     ),
     click.option(
         "--decode-tokens",
         "decoded",
         type=click.IntRange(min=1),
-        help="Tokens that follow a text, each of which sees everything.  [default: 256]",
+        help="Tokens after a text; each sees everything.  [default: 256]",
     ),
     click.option(
         "--metrics",
@@ -123,19 +123,19 @@ _FLAGS = (
         "--also",
         multiple=True,
         metavar="'NAME=VALUE …'",
-        help="Also the configured rule with these settings; repeatable.",
+        help="Also measure the configured rule with these settings; repeatable.",
     ),
     click.option(
         "--baselines",
         type=Names("baseline", lambda: BASELINES.names),
         default="all",
-        help="Rules to compare with, at as many keys: all, none, or some.",
+        help="Baselines with the same number of keys: all, none, or some.",
     ),
     click.option(
         "--needle-lengths",
         "needles",
         type=Lengths(),
-        help="Tokens of prompts with a needle, and of tasks.  [default: --length]",
+        help="Lengths of needle and task prompts, in tokens.  [default: --length]",
     ),
     click.option(
         "--depths",
@@ -150,7 +150,7 @@ _FLAGS = (
         type=click.Choice(["end", "middle"]),
         default="end",
         show_default=True,
-        help="Where a needle's question stands.",
+        help="Where a needle's question is.",
     ),
     click.option(
         "--tasks", type=Names("task", lambda: tuple(TASKS)), default="all", help="Tasks as RULER's."

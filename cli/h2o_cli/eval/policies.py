@@ -177,7 +177,7 @@ BASELINES: Registry[Baseline] = Registry(
     field="baseline",
     flag="--baselines",
     label="Baseline",
-    meaning="What is compared at the same number of keys",
+    meaning="Baselines with the same number of keys",
     group="h2o_edge.eval_baselines",
 )
 

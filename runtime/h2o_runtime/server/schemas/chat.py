@@ -31,7 +31,7 @@ class FunctionCall(Strict):
 
 class ToolCall(Cacheable):
     id: str
-    index: Count | None = Field(None, description="Of a call that came in a stream.")
+    index: Count | None = Field(None, description="For a call that was streamed.")
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -57,7 +57,7 @@ class AssistantMessage(Cacheable):
     function_call: None = None
     annotations: list[Any] | None = None
     reasoning_content: str | None = Field(
-        None, description="What the model thought, for templates that show it."
+        None, description="The model's reasoning, for templates that show it."
     )
     tool_calls: list[ToolCall] | None = None
 
@@ -129,10 +129,10 @@ class ChatRequest(Generation):
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="Further names for the chat template, as enable_thinking."
+        None, description="Further variables for the chat template, such as enable_thinking."
     )
     add_generation_prompt: bool | None = Field(None, description="false needs continue_final_message.")
     continue_final_message: bool | None = Field(
-        None, description="The answer goes on where the last message, the assistant's, ends."
+        None, description="The answer continues the last message, which is the assistant's."
     )
     modalities: list[Literal["text"]] | None = None

@@ -19,9 +19,7 @@ class CompletionRequest(Generation):
         | Tokens
         | Annotated[list[Text], Field(min_length=1, max_length=MOST_CHOICES)]
         | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_CHOICES)]
-    ) = Field(
-        description="A text, or its token ids; or a list of them, which are answered one after the other."
-    )
+    ) = Field(description="A text or its token ids, or a list of either, answered one after the other.")
     logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     best_of: One | None = None
     echo: bool | None = Field(None, description="Begin each answer with its prompt.")

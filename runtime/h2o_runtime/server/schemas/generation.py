@@ -38,7 +38,7 @@ class Generation(RouterKeys):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES), WHOLE] | None = Field(
-        None, description="Choices of answers, made one after the other."
+        None, description="Number of answers, generated one after the other."
     )
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -51,7 +51,9 @@ class Generation(RouterKeys):
     frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, le=MOST), WHOLE] | None = None
-    logit_bias: TokenBias | None = Field(None, description="Token id to what is added to its logit.")
+    logit_bias: TokenBias | None = Field(
+        None, description="Map from token id to the value added to its logit."
+    )
     ignore_eos: bool | None = None
     json_schema: dict[str, Any] | None = Field(
         None, description="As llama.cpp's: the answer is one JSON value of this schema."
@@ -61,15 +63,15 @@ class Generation(RouterKeys):
     )
 
     id_slot: Annotated[int, Field(ge=-1, le=0), WHOLE] | None = Field(
-        None, description="As llama.cpp's: 0 or -1. The server chooses the slot by what its cache holds."
+        None, description="As llama.cpp's: 0 or -1. The server chooses the slot by its cache."
     )
     cache_prompt: bool | None = Field(
         None,
-        description="false: the whole prompt is read anew, so that no earlier request has a say in the answer.",
+        description="false: read the whole prompt again, so that earlier requests cannot affect the answer.",
     )
     speculate: Speculation | None = Field(
         None,
-        description="Whether the answer is read ahead, which does not change it: the server's --speculate.",
+        description="Draft tokens ahead, which does not change the answer: the server's --speculate.",
     )
     prefill: Prefill | None = None
     return_progress: bool | None = Field(

@@ -120,7 +120,8 @@ class ResponseRequest(RouterKeys):
     # No effect on the answer of a server that stores nothing.
     store: bool | None = Field(
         None,
-        description="Nothing is kept, whatever it says: true is OpenAI's default, and the answer has false.",
+        description="Nothing is stored, whatever the value: OpenAI's default is true, and the answer "
+        "says false.",
     )
     background: No | None = None
     truncation: Literal["disabled"] | None = None

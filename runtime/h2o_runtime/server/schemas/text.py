@@ -9,8 +9,8 @@ from h2o_runtime.server.schemas.base import Count, Strict
 
 class TokenizeRequest(Strict):
     content: str
-    add_special: bool = Field(False, description="Begin with BOS where the checkpoint wants one.")
-    with_pieces: bool = Field(False, description="Tell each token's text too.")
+    add_special: bool = Field(False, description="Begin with BOS if the checkpoint uses one.")
+    with_pieces: bool = Field(False, description="Also return each token's text.")
 
 
 class TokenWithText(BaseModel):
