@@ -117,6 +117,7 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode()
     for words in (
+        "stage",
         "max error",
         "mean",
         "p99",

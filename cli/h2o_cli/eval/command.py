@@ -147,8 +147,8 @@ def report(
 ) -> None:
     """Measure BUNDLE's rule and variants with one setting changed, and write a page with plots.
 
-    The folder gets report.html, one self-contained file, and rows.csv. A stopped run writes the page of its results so
-    far; the same command with --resume continues it.
+    The folder gets report.html, one self-contained file, and rows.csv. A stopped run writes the page of its results
+    so far; the same command with --resume continues it.
     """
     start_logging(verbose)
     import_pyplot()  # before an hour of measuring, not after
