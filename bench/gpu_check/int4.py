@@ -14,9 +14,7 @@ SHAPES = (
     (2048, 8192),
     (8192, 2048),
 )  # inputs and outputs, of Llama-3.2-1B's layers
-CACHE = (
-    128 << 20
-)  # bytes, more than any cache holds: weights must come from memory
+CACHE = 128 << 20  # bytes, more than any cache holds: weights must come from memory
 
 
 def times(library: Library, n: int, inputs: int, outputs: int) -> list[Callable[[], None]]:
