@@ -13,12 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.events import (
-    Finished,
     GenerationEvent,
     Prefilled,
     PromptPieceRead,
     Run,
-    TokenGenerated,
     alone,
 )
 from h2o_runtime.answers.lookup import Drafter
@@ -30,11 +28,12 @@ from h2o_runtime.config.compatibility import check_forgetting, check_policy
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
-from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
+from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
 from h2o_runtime.execution.footprint import live_sessions
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.reading import Reading, read_given
+from h2o_runtime.execution.sampled_answer import sampled_answer
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Speculation
@@ -342,28 +341,11 @@ class Generator:
             else:
                 logits = read
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
+        assert logits is not None, "they came last"
         sampler.reset(tokens.tolist())
-        stops = frozenset(stop_tokens)
-        steps = self._steps(tokens, speculate)
-        try:
-            for produced in range(max_new_tokens):
-                assert logits is not None, "they came last"
-                sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
-                if sampled.token in stops:
-                    yield Finished("stop", produced)
-                    return
-                sampler.accept(sampled.token)
-                if constraint:
-                    constraint.accept(sampled.token)
-                yield TokenGenerated(sampled)
-                if self.session.length >= self.context or produced + 1 == max_new_tokens:
-                    break
-                if watch.cancelled():
-                    raise Cancelled("generation was stopped")
-                logits = yield from steps.after(sampled.token, max_new_tokens - produced - 1)
-        finally:
-            steps.close()
-        yield Finished("length", min(max_new_tokens, produced + 1) if max_new_tokens else 0)
+        steps, stops = self._steps(tokens, speculate), frozenset(stop_tokens)
+        answer = (self.session, logits, sampler, steps, max_new_tokens, stops, constraint, watch)
+        yield from sampled_answer(*answer)
 
     def _steps(self, tokens: IntArray, speculate: Speculation | None) -> AnswerSteps:
         """Those of an answer to a prompt."""

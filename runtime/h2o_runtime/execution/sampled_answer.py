@@ -1,0 +1,50 @@
+"""The answer to a prompt that was read: sample a token, take a step, and so on to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.events import Finished, GenerationEvent, Run, TokenGenerated
+from h2o_runtime.answers.sampling import Sampler
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.execution.answer_steps import AnswerSteps
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.sessions.session import Float32, Session
+
+
+def sampled_answer(
+    session: Session,
+    logits: Float32,
+    sampler: Sampler,
+    steps: AnswerSteps,
+    most: int,
+    stops: Collection[int],
+    constraint: Constraint | None,
+    watch: Watch,
+) -> Run[GenerationEvent]:
+    """Up to `most` tokens behind the session's, of which `logits` [vocab] are what comes first.
+
+    Yields a TokenGenerated a token and one Finished, and asks for every step. Raises Cancelled between two tokens.
+    The sampler has seen the prompt. `steps` are closed in the end.
+    """
+    produced = 0
+    try:
+        while produced < most:
+            sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
+            if sampled.token in stops:
+                yield Finished("stop", produced)
+                return
+            sampler.accept(sampled.token)
+            if constraint:
+                constraint.accept(sampled.token)
+            produced += 1
+            yield TokenGenerated(sampled)
+            if session.length >= session.spec.context or produced == most:
+                break
+            if watch.cancelled():
+                raise Cancelled("generation was stopped")
+            logits = yield from steps.after(sampled.token, most - produced)
+    finally:
+        steps.close()
+    yield Finished("length", produced)
