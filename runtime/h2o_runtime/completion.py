@@ -47,6 +47,7 @@ from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, Inp
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.policies.prefill import Seen
+from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.transcript import Transcripts
 from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
@@ -172,16 +173,17 @@ class TextModel:
         watch: Watch | None = None,
         generator: Generator | None = None,
         prompt_piece: int | None = None,
+        shared: SharedPrompt | None = None,
     ) -> Run[TextEvent]:
         """As `complete`, for a driver of several runs: pauses wherever others may run, and requests every
         step.
 
-        generator: one of `slots` without another run. prompt_piece: the approximate number of tokens between
-        pauses
+        generator: of `slots`, one that has no other run. prompt_piece: tokens after which it pauses, about.
+        shared: of all answers to this prompt
         """
         generator = generator or self.generator
         answer = _Answer(self, request, generator)
-        tokens = self._generate(generator, request, answer.sampling, watch, prompt_piece)
+        tokens = self._generate(generator, request, answer.sampling, watch, prompt_piece, shared)
         logits = None
         try:
             while not answer.ended:
@@ -208,6 +210,7 @@ class TextModel:
         sampling: Sampling,
         watch: Watch | None,
         prompt_piece: int | None,
+        shared: SharedPrompt | None,
     ) -> Run[GenerationEvent]:
         room = generator.context - len(request.prompt.ids) + 1  # the last token needs no cache row
         return generator.run(
@@ -221,6 +224,7 @@ class TextModel:
             reuse=request.reuse,
             speculate=request.speculate,
             prompt_piece=prompt_piece,
+            shared=shared,
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:

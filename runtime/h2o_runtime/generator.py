@@ -41,7 +41,7 @@ from h2o_runtime.policies.prefill import PrefillReport, Seen
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.folder import SessionFolder
-from h2o_runtime.sessions.pool import SessionPool
+from h2o_runtime.sessions.pool import SessionPool, SharedPrompt
 from h2o_runtime.sessions.session import Float32, IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
 
@@ -171,7 +171,7 @@ class Generator:
         The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
-        *_, logits = self._read(ids, config, watch, reuse, None)
+        *_, logits = self._read(ids, config, watch, reuse)
         assert not isinstance(logits, PromptPieceRead)
         return logits
 
@@ -181,7 +181,8 @@ class Generator:
         config: PrefillConfig | None,
         watch: Watch | None,
         reuse: bool,
-        prompt_piece: int | None,
+        prompt_piece: int | None = None,
+        shared: SharedPrompt | None = None,
     ) -> Iterator[PromptPieceRead | Float32]:
         """As `prefill`, in pieces of about `prompt_piece` tokens if the policy allows; yields the logits
         last.
@@ -190,7 +191,9 @@ class Generator:
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.spec.layers, config.algorithm, self.spec.device)
         session = self.session
-        if not reuse:
+        if shared is not None and shared.kept is not None:
+            self.pool.begin_answer(shared, session)
+        elif not reuse:
             self.pool.set_aside(session)
             session.reset()
         else:
@@ -199,6 +202,8 @@ class Generator:
             self.reused = len(tokens)
             self._read_timer = PrefillTimer(config.algorithm.phases).read
             assert session.logits is not None
+            if shared is not None:
+                self.pool.keep(shared, session)
             yield session.logits
             return
         plan = plan_reuse(session.known, session.origin, tokens, config)
@@ -207,6 +212,8 @@ class Generator:
         yield from reading.run(needed=-1)
         logits = session.keep_logits(self.loaded.forward.logits(Span(reading.last - 1, reading.last))[0])
         self._read_timer = reading.read_timer
+        if shared is not None:
+            self.pool.keep(shared, session)
         yield logits
 
     def decode(self, token: int) -> Float32:
@@ -321,11 +328,13 @@ class Generator:
         reuse: bool = True,
         speculate: Speculation | None = None,
         prompt_piece: int | None = None,
+        shared: SharedPrompt | None = None,
     ) -> Run[GenerationEvent]:
         """As `generate`, for a driver of several runs: pauses wherever others may run, and requests every
         step.
 
-        prompt_piece: the approximate number of prompt tokens between pauses; None reads the prompt at once
+        prompt_piece: tokens of the prompt after which it pauses, about; None reads it at once
+        shared: of all answers to this prompt under this configuration
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -335,7 +344,7 @@ class Generator:
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         logits: Float32 | None = None
-        for read in self._read(tokens, config, watch, reuse, prompt_piece):
+        for read in self._read(tokens, config, watch, reuse, prompt_piece, shared):
             if isinstance(read, PromptPieceRead):
                 yield read
             else:

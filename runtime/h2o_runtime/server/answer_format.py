@@ -30,10 +30,9 @@ class ChoiceFormat(Protocol):
 
 
 class AnswerFormat(Protocol):
-    """One answer in OpenAI's format, whose choices come one after the other.
+    """One answer in OpenAI's format, whose choices may come side by side.
 
-    A stream has each choice's chunks, with any number of `progress` among them, then `end`; otherwise use
-    `whole`.
+    In a stream the chunks of all choices, among them any number of `progress`, then `end`; else `whole`.
     """
 
     @property

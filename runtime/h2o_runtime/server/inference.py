@@ -19,6 +19,7 @@ from h2o_runtime.generator import Generator
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.server.service_time import RequestWork
+from h2o_runtime.sessions.pool import SharedPrompt
 
 log = logging.getLogger(__name__)
 
@@ -54,39 +55,52 @@ JobEvent = Progress | TextEvent | Failure
 class Job:
     """One request on its way through the inference thread. Its last event is a Completion or a Failure.
 
-    Events are read in the event loop; `cancel` may be called from any thread, repeatedly.
+    Events are told in the event loop; `cancel` may be called by anyone, any number of times.
 
-    slot  where it runs, once it has started
+    name    the answer's id
+    index   which of the answer's choices it makes
+    slot    where it runs, once it does
+    shared  its prompt, where several jobs have it
+    read    whether its prompt is in the cache
+    over    whether the inference thread is done with it
+    done    called when it is, in the event loop
     """
 
     def __init__(
         self,
         name: str,
+        index: int,
         request: Request,
         work: RequestWork,
-        done: Callable[[], None],
-        cancelled: threading.Event | None = None,
+        happened: Callable[[Job, JobEvent], None],
+        cancelled: threading.Event,
     ) -> None:
-        """name: the answer's id. done: called in the event loop when the inference thread is free again.
-        cancelled: a further reason to cancel.
-        """
-        self.name = name
+        """happened: called in the event loop. cancelled: others wait for that too."""
+        self.name, self.index = name, index
         self.request = request
         self.work = work
-        self.events: asyncio.Queue[JobEvent] = asyncio.Queue()
         self.last: Completion | Failure | None = None
         self.slot: int | None = None
-        self.done = done
-        self._cancelled = cancelled or threading.Event()
+        self.shared: SharedPrompt | None = None
+        self.read = self.over = False
+        self.done: Callable[[], None] = lambda: None
+        self._happened = happened
+        self._cancelled = cancelled
 
     def put(self, event: JobEvent) -> None:
         """Report an event; in the event loop."""
         if isinstance(event, (Completion, Failure)):
             self.last = event
-        self.events.put_nowait(event)
+        self.read |= isinstance(event, Prefilled)
+        self._happened(self, event)
 
     def cancel(self) -> None:
         self._cancelled.set()
+
+    def end(self) -> None:
+        """The inference thread is done with it; in the event loop."""
+        self.over = True
+        self.done()
 
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
@@ -103,7 +117,7 @@ class InferenceThread:
         self._load = load
         self._prompt_piece = prompt_piece
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | SharedPrompt | None] = queue.SimpleQueue()
         self._model: TextModel | None = None
         # A daemon: an endless computation must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
@@ -140,6 +154,10 @@ class InferenceThread:
         if self.state is InferenceState.FAILED:
             self._refuse_all()
 
+    def forget(self, prompt: SharedPrompt) -> None:
+        """No more jobs with this prompt come."""
+        self._jobs.put(prompt)
+
     def stop(self, timeout: float) -> bool:
         """Let the thread end once it is idle → whether it did within `timeout` seconds."""
         self._jobs.put(None)
@@ -174,6 +192,8 @@ class InferenceThread:
                 return True
             if job is None:
                 self._ending = True
+            elif isinstance(job, SharedPrompt):
+                model.generator.pool.drop(job)
             else:
                 scheduler.start(_Reporter(self, job))
         return False
@@ -218,9 +238,9 @@ class InferenceThread:
         """End the jobs that no thread will take: otherwise their clients would never be told."""
         while not self._jobs.empty():
             job = self._jobs.get()
-            if job is not None:
+            if isinstance(job, Job):
                 job.put(Failure(RuntimeError("inference has failed before")))
-                job.done()
+                job.end()
 
 
 class _Reporter:
@@ -231,7 +251,7 @@ class _Reporter:
         self._job = job
         self._next = 0.0
         self._done = -1  # tokens last told
-        self.request = job.request
+        self.request, self.shared = job.request, job.shared
         self.watch = Watch(self._progress, self._cancelled)
 
     def began(self, slot: int, generator: Generator) -> None:
@@ -241,7 +261,7 @@ class _Reporter:
 
     def event(self, event: TextEvent) -> None:
         inference, job = self._inference, self._job
-        if isinstance(event, Prefilled):
+        if isinstance(event, Prefilled) and not job.index:
             taken = MemorySnapshot.take(job.name, job.request.prompt.ids, self._generator)
             inference.snapshots = (*inference.snapshots, taken)[-len(inference.cached_tokens) :]
         assert job.slot is not None, "it runs"
@@ -258,7 +278,7 @@ class _Reporter:
             log.error("%s failed: %s", job.name, error)
         if error is not None:
             tell(job.put, Failure(error))
-        tell(job.done)
+        tell(job.end)
 
     def _cancelled(self) -> bool:
         self._inference._sign = time.monotonic()

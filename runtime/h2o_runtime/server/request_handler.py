@@ -8,23 +8,22 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.completion import Completion, Request, TextDelta
-from h2o_runtime.errors import Cancelled, ConfigError, H2OError
+from h2o_runtime.errors import Cancelled, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.answer_constraint import AnswerConstraint
 from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
+from h2o_runtime.server.jobs import Constrain, Jobs
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
+from h2o_runtime.server.service_time import ServiceTime, whole_seconds
 from h2o_runtime.server.slots import Slots, Ticket
 from h2o_runtime.server.stream import KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
 from h2o_runtime.server.workers import Workers
@@ -32,8 +31,6 @@ from h2o_runtime.server.workers import Workers
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-Constrain = Callable[[AnswerConstraint, Callable[[], bool]], Constraint]
 
 LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
 
@@ -53,6 +50,8 @@ class RequestHandler:
         self.service_time = ServiceTime()
         self.running: list[Job] = []  # those given to the inference thread
         self.slots = Slots(queue, self.retry_after)
+        self.slots.freed = self._spread_all
+        self._answers: list[Jobs] = []  # those with more than one choice that are not over
         self._queue_timeout = queue_timeout
         # One thread for all prompts: its memory is bounded, and a long prompt does not delay the event loop.
         self._text = Workers(1, "text")
@@ -211,73 +210,82 @@ class RequestHandler:
     def _start(
         self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event
     ) -> Jobs:
-        """Consecutive jobs; the end of the last one frees their slot, whether or not a client listens."""
-        jobs = Jobs(choices, constrain, left)
-        for request in choices.requests:
-            work = RequestWork(len(request.prompt.ids), self._limit(request))
-            jobs.append(Job(name, request, work, partial(self._done, jobs, len(jobs), ticket), left))
-        self._submit(jobs[0])
+        """Jobs, of which the first one runs. The slots get free at their ends, whoever listens."""
+        context = self.inference.model.generator.context
+        jobs = Jobs(choices, constrain, name, context, left, self._spread, self._done)
+        if len(jobs.all) > 1:
+            self._answers.append(jobs)
+        self._submit(jobs.begin(ticket))
         return jobs
-
-    def _limit(self, request: Request) -> int:
-        """Maximum tokens of the answer."""
-        room = self.inference.model.generator.context - len(request.prompt.ids) + 1
-        return room if request.max_tokens is None else min(request.max_tokens, room)
 
     def _submit(self, job: Job) -> None:
         self.running.append(job)
         self.inference.submit(job)
 
-    def _done(self, jobs: Jobs, index: int, ticket: Ticket) -> None:
-        """The inference thread has ended a job: start the next job, or the next client's."""
-        job = jobs[index]
-        if job in self.running:  # a job whose grammar could not be compiled never ran
-            self.running.remove(job)
-        _close(job.request)
-        ended = isinstance(job.last, Failure) or job.cancelled() or job is jobs[-1]
-        self._account(job, ended)
-        if ended:
-            ticket.leave()
-            self.give_back_memory()
-        else:
-            jobs.going_on = asyncio.ensure_future(self._go_on(jobs, jobs[index + 1]))
+    def _spread_all(self) -> None:
+        for jobs in list(self._answers):
+            self._spread(jobs)
 
-    async def _go_on(self, jobs: Jobs, job: Job) -> None:
-        """The next of an answer's jobs, with its own grammar."""
+    def _spread(self, jobs: Jobs) -> None:
+        """Begin an answer's next jobs in slots that nobody else waits for."""
+        while jobs.may_begin and (ticket := self.slots.spare()) is not None:
+            self._begin(jobs, ticket)
+
+    def _begin(self, jobs: Jobs, ticket: Ticket) -> None:
+        """The next of an answer's jobs, which needs a grammar of its own."""
+        job = jobs.begin(ticket)
+        if jobs.constraint is None:
+            self._submit(job)
+        else:
+            jobs.compiling.append(asyncio.ensure_future(self._compile(jobs, job)))
+
+    async def _compile(self, jobs: Jobs, job: Job) -> None:
         try:
             job.request = await self._constrained(job.request, jobs.constraint, jobs.constrain, jobs.left)
         except (Problem, ClientGone) as error:
             job.put(Failure(error))
-            job.done()
+            job.end()
         else:
             self._submit(job)
 
+    def _done(self, jobs: Jobs, job: Job) -> None:
+        """The inference thread has ended a job: its slot is for the answer's next one, or for the next client."""
+        if job in self.running:  # one whose grammar could not be compiled never ran
+            self.running.remove(job)
+        _close(job.request)
+        self._account(job)
+        ticket, over = jobs.ticket(job), jobs.over
+        if over:
+            if jobs in self._answers:
+                self._answers.remove(jobs)
+            for prompt in jobs.prompts.values():
+                self.inference.forget(prompt)
+            if (outcome := jobs.outcome) is not None:
+                self.metrics.finished(outcome)
+        if jobs.may_begin and (not jobs.running or not self.slots.wanted):
+            self._begin(jobs, ticket)
+        else:
+            ticket.leave()
+        if over:
+            self.give_back_memory()
+
     async def _whole(self, http: HttpRequest, jobs: Jobs, shape: AnswerFormat) -> Response:
-        choices, completions = [], []
         try:
-            for index, job in enumerate(jobs):
-                completions.append(await unless_gone(http, self._last(job)))
-                choices.append(shape.choice(index, job.request.prompt).whole(completions[-1]))
+            await unless_gone(http, _all_ended(jobs))
         finally:
             jobs.cancel()
+        completions = [_completion(job.last) for job in jobs.all]
+        choices = [
+            shape.choice(job.index, job.request.prompt).whole(completion)
+            for job, completion in zip(jobs.all, completions, strict=True)
+        ]
         return JSONResponse(shape.whole(choices, completions))
 
-    async def _last(self, job: Job) -> Completion:
-        """Wait for the end. Raises Problem."""
-        while True:
-            happened = await job.events.get()
-            if isinstance(happened, (Completion, Failure)):
-                return _completion(happened)
-
     async def _events(self, path: str, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
-        completions = []
         try:
-            for index, job in enumerate(jobs):
-                choice = shape.choice(index, job.request.prompt)
-                async for text in _choice_events(job, shape, choice, progress):
-                    yield text
-                completions.append(_completion(job.last))
-            for chunk in shape.end(completions):
+            async for text in _choice_events(jobs, shape, progress):
+                yield text
+            for chunk in shape.end([_completion(job.last) for job in jobs.all]):
                 yield event(chunk)
             if shape.done is not None:
                 yield f"data: {shape.done}\n\n"
@@ -286,21 +294,12 @@ class RequestHandler:
                 self.metrics.finished("invalid")
             yield event(problem.body(path))
 
-    def _account(self, job: Job, ended: bool) -> None:
-        """Count a finished job, whether or not a client still listens.
-
-        ended: whether no other job of the same answer follows
-        """
+    def _account(self, job: Job) -> None:
+        """Count a job that the inference thread is done with, whether or not anybody still listens."""
         last = job.last
         if not isinstance(last, Completion):
-            if not isinstance(last, Failure) or not isinstance(
-                last.error, ConfigError | Problem | ClientGone
-            ):
-                self.metrics.finished("failed")
             return
         self.metrics.worked(last)
-        if ended:
-            self.metrics.finished(last.finish_reason)
         self.service_time.measured(last.timings)
         t = last.timings
         log.info(
@@ -315,29 +314,31 @@ class RequestHandler:
         )
 
 
-class Jobs(list[Job]):
-    """The jobs of one answer, which run one after the other. A choice's grammar is compiled when its turn
-    comes.
-    """
-
-    def __init__(self, choices: Choices, constrain: Constrain, left: threading.Event) -> None:
-        super().__init__()
-        self.constraint, self.constrain, self.left = choices.constraint, constrain, left
-        self.going_on: asyncio.Task[None] | None = None
-
-    def cancel(self) -> None:
-        self.left.set()
+async def _all_ended(jobs: Jobs) -> None:
+    """Wait for all ends. Raises Problem as soon as a job has no answer."""
+    while any(job.last is None for job in jobs.all):
+        _, happened = await jobs.events.get()
+        if isinstance(happened, (Completion, Failure)):
+            _completion(happened)
 
 
-async def _choice_events(
-    job: Job, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
-) -> AsyncIterator[str]:
-    """A stream's events of one choice, up to its end. Raises Problem."""
-    for chunk in choice.begin():
+async def _choice_events(jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
+    """A stream's events of all choices, up to their ends, as they happen. Raises Problem."""
+    choices = [shape.choice(job.index, job.request.prompt) for job in jobs.all]
+    silent = set(range(1, len(choices)))  # those of which nothing was told
+    for chunk in choices[0].begin():
         yield event(chunk)
     told = time.monotonic()
-    while job.last is None or not job.events.empty():
-        for chunk in _chunks(job, await _next(job.events), shape, choice, progress):
+    while any(job.last is None for job in jobs.all) or not jobs.events.empty():
+        try:
+            job, happened = await asyncio.wait_for(jobs.events.get(), _QUIET)
+        except asyncio.TimeoutError:  # the built-in one only from Python 3.11 on
+            chunks: list[Chunk] = []
+        else:
+            chunks = list(choices[job.index].begin()) if job.index in silent else []
+            silent.discard(job.index)
+            chunks += _chunks(job, happened, shape, choices[job.index], progress)
+        for chunk in chunks:
             yield event(chunk)
             told = time.monotonic()
         if time.monotonic() - told >= _QUIET:
@@ -351,7 +352,7 @@ def _close(request: Request) -> None:
 
 
 def _chunks(
-    job: Job, happened: JobEvent | None, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
+    job: Job, happened: JobEvent, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
 ) -> Iterable[Chunk]:
     """The client's view of an event, which may be empty. Raises Problem if the event ended the answer."""
     if isinstance(happened, Progress):
@@ -375,11 +376,3 @@ def _completion(last: Completion | Failure | None) -> Completion:
     if last.finish_reason == "cancelled":  # the client, if it still listens, did not cause that
         raise unavailable("the server is shutting down", code="shutting_down")
     return last
-
-
-async def _next(events: asyncio.Queue[JobEvent]) -> JobEvent | None:
-    """The next event; None if there was none for a while."""
-    try:
-        return await asyncio.wait_for(events.get(), _QUIET)
-    except asyncio.TimeoutError:
-        return None

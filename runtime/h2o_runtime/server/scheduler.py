@@ -15,6 +15,7 @@ from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.execution.answer_steps import decode_together
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
+from h2o_runtime.sessions.pool import SharedPrompt
 
 
 class Task(Protocol):
@@ -25,6 +26,10 @@ class Task(Protocol):
 
     @property
     def watch(self) -> Watch: ...
+
+    @property
+    def shared(self) -> SharedPrompt | None:
+        """Of all tasks with this prompt, where there are several."""
 
     def began(self, slot: int, generator: Generator) -> None:
         """It has a slot, with this generator."""
@@ -70,7 +75,7 @@ class Scheduler:
         slot = self._slot_for(task.request)
         self._free.remove(slot)
         generator = self._model.slots[slot]
-        run = self._model.run(task.request, task.watch, generator, self._prompt_piece)
+        run = self._model.run(task.request, task.watch, generator, self._prompt_piece, task.shared)
         running = _Running(task, slot, generator, run)
         self._running.append(running)
         self._reading.append(running)

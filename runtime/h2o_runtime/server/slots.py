@@ -69,11 +69,13 @@ class Slots:
     """Requests being served, and requests that wait. All calls belong to the event loop's thread.
 
     count  how many are served at once
+    freed  called when a slot got free, after those who waited for one had their turn
     """
 
     def __init__(self, most_waiting: int, retry_after: Callable[[], int], count: int = 1) -> None:
         """retry_after: whole seconds until a place is likely to become free."""
         self.count = count
+        self.freed: Callable[[], None] = lambda: None
         self._most_waiting = most_waiting
         self.retry_after = retry_after
         self._served: list[Ticket] = []
@@ -112,6 +114,20 @@ class Slots:
         self._call_next()
         return ticket
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for nothing but a slot."""
+        return any(ticket.ready for ticket in self._waiting)
+
+    def spare(self) -> Ticket | None:
+        """A slot for one more answer of who is being served; None where there is none that nobody waits for."""
+        if self.wanted or self.busy >= self.count:
+            return None
+        ticket = Ticket(self, ready=True)
+        self._served.append(ticket)
+        ticket._call()
+        return ticket
+
     def close(self, problem: Callable[[], Problem]) -> None:
         """Serve nothing after the requests being served; all others get the error from `problem`."""
         self._closed = problem
@@ -135,5 +151,6 @@ class Slots:
         if ticket in self._served:
             self._served.remove(ticket)
             self._call_next()
+            self.freed()
         elif ticket in self._waiting:
             self._waiting.remove(ticket)

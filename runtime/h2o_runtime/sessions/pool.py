@@ -29,6 +29,16 @@ WORTH_KEEPING = 64  # tokens that would be lost
 SHARED_STEPS = 8  # a shared session is written again once an eighth of it is new
 
 
+class SharedPrompt:
+    """A prompt that several answers follow: the first reads it, the others go on from its end.
+
+    kept  the session as it was there; None before it was read, and where it cannot be kept
+    """
+
+    def __init__(self) -> None:
+        self.kept: WaitingSession | None = None
+
+
 class SessionPool:
     """Sessions that are not live, in at most `most_bytes` of memory, longest wait first."""
 
@@ -88,6 +98,24 @@ class SessionPool:
                 best.release()
             else:  # the prompt only shares its beginning: it keeps waiting
                 self._add(best, session)
+
+    def keep(self, prompt: SharedPrompt, session: Session) -> None:
+        """The session has just read the prompt: keep it as it is for more answers, until they are made."""
+        live = LiveSession.of(session)
+        if prompt.kept is None and live is not None:
+            prompt.kept = live.copied()
+
+    def begin_answer(self, prompt: SharedPrompt, session: Session) -> None:
+        """Make the live session what the prompt was kept as, if it was."""
+        if prompt.kept is not None:
+            self.set_aside(session)
+            prompt.kept.load_into(session)
+
+    def drop(self, prompt: SharedPrompt) -> None:
+        """No more answers to it come."""
+        if prompt.kept is not None:
+            prompt.kept.release()
+            prompt.kept = None
 
     def share(self, session: Session) -> None:
         """A prompt was answered: write the session for other servers on the folder, unless most of it is

@@ -26,6 +26,7 @@ from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.text import Tokenizer
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny-llama"
@@ -52,6 +53,7 @@ class Task:
     slot: int | None = None
     completion: Completion | None = None
     read: bool = False
+    shared: SharedPrompt | None = None
 
     @property
     def watch(self) -> Watch:
@@ -303,6 +305,36 @@ def test_a_beginning_that_another_slot_has_read_is_not_read_again(
         for task, least in zip(others, (128, 192), strict=True):
             assert task.completion is not None
             assert least <= task.completion.timings.cache_n < 211
+
+
+@pytest.mark.parametrize(
+    "cache", [Contiguous(), Contiguous(cache_dtype="int8"), Paged()], ids=["contiguous", "int8", "paged"]
+)
+@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
+def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: PrefillConfig) -> None:
+    """Also those that come when the first have gone on, and whatever the prompt's own request may keep."""
+    with load(bundle, 2, cache) as model, load(bundle, 1, cache) as one:
+        pool, shared = model.generator.pool, SharedPrompt()
+        scheduler = Scheduler(model, PIECE)
+        sampled = [Sampling(temperature=1.0, seed=seed) for seed in range(4)]
+        asked = [request(1, 203, 9, config, sampling=sampling, reuse=False) for sampling in sampled]
+        tasks = [Task(wanted, shared=shared) for wanted in asked]
+        scheduler.start(tasks[0])
+        while not tasks[0].read:
+            scheduler.turn()
+        scheduler.start(tasks[1])
+        finish(scheduler)
+        for task in tasks[2:]:
+            scheduler.start(task)
+        finish(scheduler)
+        pool.drop(shared)
+        assert [tokens_of(task.completion) for task in tasks] == [answer(one, wanted) for wanted in asked]
+        cached = [task.completion.timings.cache_n for task in tasks if task.completion]
+        assert cached == [0, 203, 203, 203]
+        if isinstance(cache, Paged):
+            for generator in model.slots:
+                generator.reset()
+            assert model.generator.session.store.report()["pages_in_use"] == 0
 
 
 def test_slots_of_pages_share_one_pool(bundle: Path) -> None:

@@ -59,6 +59,45 @@ def test_slots_and_figures_tell_who_is_served(three: Server) -> None:
     assert three.metric("h2o_requests_total", outcome="cancelled") == 2
 
 
+def test_choices_run_side_by_side_and_read_their_prompt_once(three: Server) -> None:
+    three.wait_until_idle()
+    asked = {
+        "prompt": [9] * 200,
+        "max_tokens": 60,
+        "temperature": 1,
+        "ignore_eos": True,
+        "cache_prompt": False,
+    }
+    alone = [three.complete(**asked, seed=seed).json()["choices"][0]["text"] for seed in range(5)]
+    read = three.metric("h2o_prompt_tokens_total")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(
+            lambda: three.client().post("/v1/completions", json={**asked, "n": 5, "seed": 0})
+        )
+        wait_for(lambda: three.metric("h2o_busy") == 3)
+        told = answer.result().json()
+    assert [choice["text"] for choice in told["choices"]] == alone
+    assert told["usage"]["prompt_tokens"] == 200
+    assert three.metric("h2o_prompt_tokens_total") == read + 200
+    prompts = [[9] * 150 + [one] * 40 for one in range(4)]
+    separate = [three.complete(**asked | {"prompt": one, "seed": 1}).json() for one in prompts]
+    together = three.complete(**asked | {"prompt": prompts, "seed": 1}).json()
+    texts = [one["choices"][0]["text"] for one in separate]
+    assert [choice["text"] for choice in together["choices"]] == texts
+
+
+def test_choices_of_one_leave_slots_to_others(three: Server) -> None:
+    """And a stream of several choices tells of each as it comes."""
+    three.wait_until_idle()
+    body = {"prompt": "Once", "n": 24, "stream": True, **LONG, "temperature": 1, "max_tokens": 30}
+    with three.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        stream = events(response.iter_lines())
+        indices = {chunk["choices"][0]["index"] for _, chunk in zip(range(60), stream, strict=False)}
+        assert len(indices) > 1
+        assert three.complete(max_tokens=1).status_code == 200
+    three.wait_until_idle()
+
+
 def test_more_than_slots_and_queue_are_refused(serve: Serve) -> None:
     server = serve("--ctx-size", 512, "--slots", 2, "--max-queue", 0)
     with server.client() as client:
