@@ -89,8 +89,14 @@ _server_options = grouped(
         default=str(LoadOptions.slots),
         metavar="N|auto",
         show_default=True,
-        help="Requests answered at once, each with its own full context. auto: as many as fit into half "
-        "of the free memory, at most 8.",
+        help="Requests that are answered at once; auto: as many as --slot-memory holds, up to 8, and at least 4 "
+        "with --cache paged.",
+    ),
+    click.option(
+        "--slot-memory",
+        type=click.IntRange(min=1),
+        help="MiB for the rows of all --slots together. With --cache paged they share it, and each has a whole "
+        "context as long as others leave room.  [default: half of the free memory]",
     ),
     click.option(
         "--piece",
@@ -219,6 +225,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
         "slots": flags.pop("slots"),
+        "slot_bytes": memory * _MIB if (memory := flags.pop("slot_memory")) else None,
         "pool_bytes": flags.pop("cache_pool") * _MIB,
         "folder": flags.pop("cache_dir"),
         "folder_bytes": flags.pop("cache_dir_limit") * _MIB,

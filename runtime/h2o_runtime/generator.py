@@ -30,7 +30,7 @@ from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
-from h2o_runtime.execution.footprint import live_sessions
+from h2o_runtime.execution.footprint import Slots, slots_of
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
@@ -65,11 +65,11 @@ class Generator:
         self,
         loaded: LoadedModel,
         pool: SessionPool | None = None,
-        slots: int = 1,
+        slots: Slots | None = None,
         beside: Generator | None = None,
     ) -> None:
-        """slots: how many there will be, including `others`. beside: the generator whose pool this one
-        shares.
+        """slots: how many there will be, with `others`; by default one. beside: of whom this is one, with whose
+        pool it works.
 
         Raises ConfigError for a cache that evicts together with a pool.
         """
@@ -82,10 +82,11 @@ class Generator:
                 "beyond %d tokens the cache forgets what attention saw least: answers are not exact then",
                 cache.most_rows,
             )
-        spare = self.pool.most_bytes + (slots - 1) * cache.store_bytes(self.model, self.context)
+        slots = slots or Slots(1, 0)
+        spare = self.pool.most_bytes + slots.spare_bytes
         self.session: Session = Session(self.spec, spare, beside.session if beside else None)
         self.pool.join(self.session)
-        self.others = tuple(Generator(loaded, beside=self) for _ in range(slots - 1))
+        self.others = tuple(Generator(loaded, beside=self) for _ in range(slots.count - 1))
         self.reused = 0  # tokens that the last prefill found in the cache
         self.drafts = DraftCount()  # of the last answer
         self._read_timer: Callable[[], PrefillTimer] = PrefillTimer  # where its time went
@@ -112,7 +113,7 @@ class Generator:
                 Path(options.folder), options.folder_bytes, identity, options.folder_shared
             )
         pool = SessionPool(options.pool_bytes, folder)
-        generator = cls(loaded, pool, live_sessions(loaded.spec, options.slots))
+        generator = cls(loaded, pool, slots_of(loaded.spec, options.slots, options.slot_bytes))
         generator._owns_weights = True
         loaded.warm_up(generator.session)
         return generator

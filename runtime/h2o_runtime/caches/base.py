@@ -112,11 +112,13 @@ class RetainedRows(Protocol):
 class KVStore(Protocol):
     """Every layer's keys and values of one session.
 
-    recordable  whether every step makes the same calls, so that a GPU can record them
-    at_once     the most rows of a prompt that it holds before attention to them; None: all
+    recordable  whether a step's calls are always the same, so that a GPU can record them
+    in_blocks   whether rows lie in blocks that stores `beside` it and sequences that wait take from the same memory
+    at_once     most rows of a prompt that it takes before attention to them; None: all
     """
 
     recordable: ClassVar[bool] = True
+    in_blocks: ClassVar[bool] = False
     at_once: int | None = None
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
@@ -158,6 +160,27 @@ class KVStore(Protocol):
         """
         return None
 
+    def missing_blocks(self, past: int, rows: int) -> int:
+        """Blocks of memory that it still needs to write rows past … past + rows - 1, moved rows among them."""
+        return 0
+
+    def free_blocks(self) -> int:
+        """How many nobody has."""
+        return 0
+
+    def move_out(self) -> None:
+        """Give its blocks to others for a while: rows wait in memory of their own. Only where there are blocks."""
+        raise AssertionError("asked of a store that has its own memory")
+
+    def move_in(self) -> None:
+        """Rows that were moved out come back, for which there must be blocks."""
+        return
+
+    @property
+    def moved(self) -> bool:
+        """Whether its rows are elsewhere."""
+        return False
+
     def fixed_rows(self) -> Sequence[KV] | None:
         """Every layer's rows on the device, if these tensors, including the page table, never move, and if a
         step after `before_step` only appends its own rows. None: use `open`.
@@ -180,15 +203,17 @@ class Cache(ABC):
 
     name   as flags and reports write it
     title  as people read it
-    shared_values  whether it can hold rows whose values are stored in their keys
-    mixed_rows     whether layers may have different row sizes
-    keeps_distances  whether the distance of two rows is the distance of their tokens
+    shared_values  whether it can hold rows whose values are a part of their keys
+    mixed_rows     whether layers may differ in what it keeps of a token
+    shares_memory  whether several sessions take what they need from one memory: `KVStore.beside`
+    keeps_distances  whether two of its rows are as far apart as their tokens
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
+    shares_memory: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

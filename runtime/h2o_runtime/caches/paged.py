@@ -36,6 +36,7 @@ class Paged(StoredCache):
     title: ClassVar[str] = "on pages"
     shared_values: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
+    shares_memory: ClassVar[bool] = True
 
     page_rows: int = option(
         16,
@@ -74,7 +75,7 @@ class Paged(StoredCache):
                 "`cache=paged` works on the CPU only: use `cache=contiguous`, or `device=cpu`",
                 field="cache",
             )
-        spare = spare_bytes // (self.page_rows * self.token_bytes(model))
+        spare = -(-spare_bytes // (self.page_rows * self.token_bytes(model)))
         pool = (-(-capacity // self.page_rows) + spare) * self.page_rows
         layers = [format.new(pool, device) for format in self.row_formats(model)]
         return PagedStore(model, layers, capacity, self.page_rows, device, providers)
@@ -87,6 +88,8 @@ class Paged(StoredCache):
 
 class PagedStore(KVStore):
     """layers[layer]: its rows of every page. One table serves all layers."""
+
+    in_blocks: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class PagedStore(KVStore):
     def _begin(self) -> None:
         """A sequence without pages."""
         self.pages = PageTable(self.pool, self._capacity)
+        self._moved: list[NDArray[Any]] = []
         self._open = [_Layer(*arguments, self.pages) for arguments in self._layer_arguments]
 
     def beside(self) -> PagedStore:
@@ -129,7 +133,27 @@ class PagedStore(KVStore):
         self.pages.reach(past, past + rows)
 
     def truncate(self, rows: int) -> None:
+        self._moved = [array[: -(-rows // self.pool.page_rows)] for array in self._moved] if rows else []
         self.pages.truncate(rows)
+
+    def missing_blocks(self, past: int, rows: int) -> int:
+        moved = len(self._moved[0]) if self._moved else 0
+        return max(self.pages.missing(past, past + rows), moved)
+
+    def free_blocks(self) -> int:
+        return len(self.pool.free)
+
+    def move_out(self) -> None:
+        self._moved = self.pages.move_out()
+
+    def move_in(self) -> None:
+        if self._moved:
+            self.pages.move_in(self._moved)
+            self._moved = []
+
+    @property
+    def moved(self) -> bool:
+        return bool(self._moved)
 
     def fixed_rows(self) -> list[KV]:
         return [rows.view(0, self.pages.table, self.pool.page_rows) for rows in self.layers]

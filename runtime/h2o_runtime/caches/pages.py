@@ -29,7 +29,7 @@ class PagePool:
         return sum(array[: self.page_rows].nbytes for array in self.arrays)
 
     def take(self) -> int:
-        assert self.free, "the pool has room for all that wait beside a sequence of the whole context"
+        assert self.free, "whoever drives sequences makes room before one grows"
         page = heapq.heappop(self.free)
         self.counts[page] = 1
         return page
@@ -74,6 +74,26 @@ class PageTable:
         while self.used * size < stop:
             self.table[self.used] = pool.take()
             self.used += 1
+
+    def missing(self, start: int, stop: int) -> int:
+        """How many pages `reach` would take."""
+        size = self.pool.page_rows
+        reached = self.table[start // size : min(self.used, -(-stop // size))]
+        return int((self.pool.counts[reached] > 1).sum()) + max(-(-stop // size) - self.used, 0)
+
+    def move_out(self) -> list[NDArray[Any]]:
+        """Give all pages back → copies of them, one of every array of the pool."""
+        pool, pages = self.pool, self.table[: self.used]
+        copies = [array.reshape(-1, pool.page_rows, *array.shape[1:])[pages] for array in pool.arrays]
+        self.truncate(0)
+        return copies
+
+    def move_in(self, copies: Sequence[NDArray[Any]]) -> None:
+        """Have pages again, which hold these copies."""
+        pool = self.pool
+        self.reach(0, len(copies[0]) * pool.page_rows)
+        for array, copy in zip(pool.arrays, copies, strict=True):
+            array.reshape(-1, pool.page_rows, *array.shape[1:])[self.table[: self.used]] = copy
 
     def truncate(self, rows: int) -> None:
         """Free the pages beyond the first `rows` rows."""

@@ -41,8 +41,10 @@ class LoadOptions:
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
     speculate     "lookup" drafts tokens from the conversation's own text, which changes no answer; "off" does not
     layers        settings of the model's layer kinds, by the names of their options
-    slots         sessions that are live at once, so that as many answers can run together; None is as many as half
-                  of the free memory holds, up to 8
+    slots         sessions that are live at once, so that as many answers can run together; None is as many as
+                  `slot_bytes` hold, up to 8, and at least 4 where they share memory
+    slot_bytes    for their rows together; None is half of the free memory. A cache on pages keeps to it; others
+                  reserve a whole context for each
     pool_bytes    of memory for sessions that wait while others take their turn
     folder        where sessions are written that memory has no room for, and those that are there in the end
     folder_bytes  most bytes that they take there
@@ -62,6 +64,7 @@ class LoadOptions:
     speculate: Speculation = "lookup"
     layers: LayerSettings = field(default_factory=dict)
     slots: int | None = 1
+    slot_bytes: int | None = None
     pool_bytes: int = 0
     folder: str | Path | None = None
     folder_bytes: int = 4 << 30

@@ -17,7 +17,8 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.process import available_bytes
 from h2o_runtime.sessions.spec import SessionSpec
 
-MOST_SESSIONS = 8  # if the user gives no number
+MOST_SESSIONS = 8  # that nobody has asked for
+LEAST_SHARING = 4  # so many, where they share memory
 
 
 @dataclass(frozen=True)
@@ -72,21 +73,40 @@ def footprint(
     )
 
 
-def live_sessions(spec: SessionSpec, wanted: int | None) -> int:
-    """The number of sessions at once; by default as many as fit into half of the free memory, up to
-    MOST_SESSIONS. Raises ConfigError if none fits.
+@dataclass(frozen=True)
+class Slots:
+    """Sessions that are live at once.
+
+    spare_bytes  for rows of all but one, where they share memory
     """
-    if wanted is not None:
-        if wanted < 1:
-            raise ConfigError(f"slots must be at least 1, but is {wanted}", field="slots")
-        return wanted
-    free = available_bytes()
-    if free is None or spec.device.memory != "cpu":
-        return 1
-    policies = (spec.bundle.manifest.prefill.algorithm, spec.decoding)
-    states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
-    each = spec.cache.store_bytes(spec.model, spec.context) + states
-    return max(1, min(MOST_SESSIONS, free // 2 // each))
+
+    count: int
+    spare_bytes: int
+
+
+def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> Slots:
+    """As many as are wanted; None is as many as `most_bytes` hold, up to MOST_SESSIONS.
+
+    Where they share memory, each can have a whole context as long as others leave it room, and there are at least
+    LEAST_SHARING unless fewer are wanted. most_bytes: for their rows; None is half of the free memory. Raises
+    ConfigError for none at all.
+    """
+    if wanted is not None and wanted < 1:
+        raise ConfigError(f"slots must be at least 1, but is {wanted}", field="slots")
+    if most_bytes is not None and most_bytes < 1:
+        raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
+    rows = spec.cache.store_bytes(spec.model, spec.context)
+    if most_bytes is None:
+        free = available_bytes() if spec.device.memory == "cpu" else None
+        most_bytes = free // 2 if free is not None else (wanted or 1) * rows
+    if wanted is None:
+        policies = (spec.bundle.manifest.prefill.algorithm, spec.decoding)
+        states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
+        least = LEAST_SHARING if spec.cache.shares_memory and spec.device.memory == "cpu" else 1
+        wanted = max(least, min(MOST_SESSIONS, most_bytes // (rows + states)))
+    if wanted == 1:
+        return Slots(1, 0)
+    return Slots(wanted, max(1, min((wanted - 1) * rows, most_bytes - rows)))
 
 
 def _widest(model: ModelSpec) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, Prompt, TextDelta
+from h2o_runtime.server.answer_constraint import chat_constraint
 from h2o_runtime.server.answer_format import (
     Chunk,
     Head,
@@ -19,6 +20,7 @@ from h2o_runtime.server.answer_format import (
 )
 from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, Delta
 from h2o_runtime.server.inference import Progress
+from h2o_runtime.server.reasoning_reader import ReasoningReader, Thought
 from h2o_runtime.server.schemas.chat import ChatRequest, ToolChoice
 
 
@@ -27,19 +29,22 @@ class ChatFormat:
 
     done = "[DONE]"
 
-    def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes) -> None:
+    def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes, thinks: bool = False) -> None:
+        """thinks: whether answers may begin with thoughts, as the chat template has it."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = Head.new("chatcmpl", kind, model)
         self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._body = body
         self._token_bytes = token_bytes
+        self._thinks = thinks and chat_constraint(body) is None
 
     @property
     def name(self) -> str:
         return self._head.id
 
     def choice(self, index: int, prompt: Prompt) -> ChatChoice:
-        return ChatChoice(self._head, index, self._body, self._token_bytes)
+        reasoning = ReasoningReader(self._thinks, prompt.text or "")
+        return ChatChoice(self._head, index, self._body, self._token_bytes, reasoning)
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
         # With an empty choice: many clients read choices[0] unchecked.
@@ -56,26 +61,34 @@ class ChatFormat:
 
 
 class ChatChoice:
-    """One choice. Text that may be a tool call is held back until that is certain."""
+    """One choice. Text that may be a tool call or a thought is held back until it is clear what it is."""
 
-    def __init__(self, head: Head, index: int, body: ChatRequest, token_bytes: TokenBytes) -> None:
+    def __init__(
+        self,
+        head: Head,
+        index: int,
+        body: ChatRequest,
+        token_bytes: TokenBytes,
+        reasoning: ReasoningReader,
+    ) -> None:
         self._head = head
         self._index = index
         self._logprobs = bool(body.logprobs)
         self._token_bytes = token_bytes
         self._reader = call_reader(body)
-        self._pending: tuple[SampledToken, ...] = ()  # tokens whose text was not sent yet
-        self._given = 0  # tokens sent so far
+        self._reasoning = reasoning
+        self._pending: tuple[SampledToken, ...] = ()  # tokens whose text was not told yet
+        self._given = 0  # tokens told so far
 
     def begin(self) -> Iterable[Chunk]:
         yield self._delta({"role": "assistant", "content": ""})
 
     def text_delta(self, delta: TextDelta) -> Iterable[Chunk]:
         self._pending += delta.tokens
-        yield from self._deltas(self._reader.push(delta.text))
+        yield from self._deltas(self._read(self._reasoning.push(delta.text)))
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
-        yield from self._deltas(self._reader.finish())
+        yield from self._deltas(self._rest())
         left = completion.tokens[self._given :]  # those without a text of their own at the end
         if left and self._logprobs:
             yield self._delta({} if self._reader.calls else {"content": ""}, self._told(left))
@@ -83,9 +96,12 @@ class ChatChoice:
         yield self._head.chunk([last], **extras([completion]))
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        deltas = self._reader.push(completion.text) + self._reader.finish()
+        read = self._read(self._reasoning.push(completion.text)) + self._rest()
+        deltas = [delta for delta in read if not isinstance(delta, Thought)]
         text = "".join(delta for delta in deltas if isinstance(delta, str))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if thoughts := "".join(delta.text for delta in read if isinstance(delta, Thought)):
+            message["reasoning_content"] = thoughts
         if self._reader.calls:
             message |= {"content": text or None, "tool_calls": _calls(deltas)}
         return self._choice({"message": message}, self._told(completion.tokens), self._reason(completion))
@@ -93,7 +109,17 @@ class ChatChoice:
     def _reason(self, completion: Completion) -> str:
         return finish_reason(self._reader, completion)
 
-    def _deltas(self, deltas: Sequence[Delta]) -> Iterable[Chunk]:
+    def _read(self, texts: Iterable[Thought | str]) -> list[Delta | Thought]:
+        """With calls in the answer's own text."""
+        read: list[Delta | Thought] = []
+        for text in texts:
+            read += [text] if isinstance(text, Thought) else self._reader.push(text)
+        return read
+
+    def _rest(self) -> list[Delta | Thought]:
+        return [*self._read(self._reasoning.finish()), *self._reader.finish()]
+
+    def _deltas(self, deltas: Sequence[Delta | Thought]) -> Iterable[Chunk]:
         for delta in deltas:
             tokens, self._pending = self._pending, ()
             yield self._delta(_delta(delta), self._told(tokens))
@@ -138,9 +164,11 @@ def finish_reason(reader: CallReader, completion: Completion) -> str:
     return "tool_calls" if reader.calls and not reader.cut else completion.finish_reason
 
 
-def _delta(delta: Delta) -> dict[str, Any]:
+def _delta(delta: Delta | Thought) -> dict[str, Any]:
     if isinstance(delta, str):
         return {"content": delta}
+    if isinstance(delta, Thought):
+        return {"reasoning_content": delta.text}
     if isinstance(delta, CallBegun):
         return {"tool_calls": [{"index": delta.index, **_call(delta)}]}
     return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}

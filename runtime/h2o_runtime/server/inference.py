@@ -125,6 +125,7 @@ class InferenceThread:
         self.state = InferenceState.LOADING
         self.snapshots: tuple[MemorySnapshot, ...] = ()  # of the last prefills, as many as there are slots
         self.cached_tokens: list[int] = []  # in each slot
+        self.set_aside = 0  # running jobs whose rows wait elsewhere, as memory is short
         self._closing = False
         self._ending = False  # whether no more jobs come
         self._sign: float | None = None  # when the running jobs last made progress
@@ -202,6 +203,7 @@ class InferenceThread:
         """One turn of all jobs → whether another may follow."""
         try:
             scheduler.turn()
+            self.set_aside = scheduler.set_aside
         except BaseException as error:
             log.critical("the inference thread failed; restart the server", exc_info=True)
             self._tell(self._failed)

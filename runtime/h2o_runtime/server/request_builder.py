@@ -56,7 +56,7 @@ class RequestBuilder:
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
             messages = [_message(message) for message in body.messages]
-            return self.model.chat_prompt(messages, **_template_names(body))
+            return self.model.chat_prompt(messages, **_template_names(body), **self._effort(body))
         except ContextOverflowError as error:
             raise _named(error, "messages") from error
         except InputError as error:
@@ -68,6 +68,21 @@ class RequestBuilder:
                 "instead",
                 field="messages",
             ) from error
+
+    def _effort(self, body: ChatRequest) -> dict[str, Any]:
+        """What tells the chat template how much to think. Raises ConfigError where nothing does."""
+        effort, template = body.reasoning_effort, self.model.chat_template or ""
+        if effort is None:
+            return {}
+        named = body.chat_template_kwargs or {}
+        for name, value in (("reasoning_effort", effort), ("enable_thinking", effort != "none")):
+            if name in template and name not in named:
+                return {name: value}
+        raise ConfigError(
+            "reasoning_effort cannot be honoured: this model's chat template has no name for it, or "
+            "chat_template_kwargs gives it; leave it out",
+            field="reasoning_effort",
+        )
 
     def completion(self, body: CompletionRequest) -> Choices:
         """The choices of each prompt, one prompt after the other. Errors are those of `chat`."""

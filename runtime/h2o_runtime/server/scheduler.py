@@ -1,6 +1,7 @@
 """Several answers at once: each turn runs one step for all that generate, and reads one prompt piece.
 
-So a stream never waits longer for its next token than one piece takes, and prompts are read in turn.
+A stream therefore never waits longer for its next token than a piece takes, and prompts are read by turns. Where
+slots share memory that runs short, those that came later wait (`block_room`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.execution.answer_steps import decode_together
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
+from h2o_runtime.server.block_room import BlockRoom
 from h2o_runtime.sessions.pool import SharedPrompt
 
 
@@ -42,11 +44,38 @@ class Task(Protocol):
 
 
 class _Running:
-    """A task in its slot. wanted: tokens of the step that it waits for, once its prompt is read."""
+    """A task in its slot.
+
+    wanted  tokens of the step that it waits for, once its prompt is read
+    begun   whether it has ever gone on
+    """
 
     def __init__(self, task: Task, slot: int, generator: Generator, run: Run[TextEvent]) -> None:
         self.task, self.slot, self.generator, self.run = task, slot, generator, run
         self.wanted: tuple[int, ...] = ()
+        self.begun = False
+
+    def missing_blocks(self) -> int:
+        store, length = self.generator.session.store, self.generator.length
+        if self.wanted:
+            return store.missing_blocks(length, len(self.wanted))
+        prompt = min(len(self.task.request.prompt.ids), self.generator.context)
+        if self.begun:
+            return store.missing_blocks(length, prompt - length)
+        if self.task.shared is not None and self.task.shared.kept is not None:
+            return 0
+        kept = self._kept()
+        return store.missing_blocks(kept, prompt - kept) + 1  # a page that is shared with what waits
+
+    def _kept(self) -> int:
+        """Tokens of the prompt that the slot holds."""
+        request = self.task.request
+        if not request.reuse:
+            return 0
+        try:
+            return min(self.generator.keeps(request.prompt.ids, request.prefill), self.generator.context)
+        except H2OError:  # the prompt is refused once it runs
+            return 0
 
 
 class Scheduler:
@@ -59,7 +88,8 @@ class Scheduler:
         self._model, self._prompt_piece = model, prompt_piece
         self._free = list(range(len(model.slots)))  # least recently used first
         self._running: list[_Running] = []
-        self._reading: deque[_Running] = deque()  # among these, the ones whose prompts are being read
+        self._reading: deque[_Running] = deque()  # of those the ones whose prompts are being read
+        self._room = BlockRoom(model.slots)
 
     @property
     def tasks(self) -> Iterator[Task]:
@@ -82,13 +112,20 @@ class Scheduler:
         task.began(slot, generator)
 
     def turn(self) -> None:
-        """One step of all that generate, then a piece of the prompt that has waited longest."""
-        self._step()
-        if self._reading:
-            self._go_on(self._reading.popleft())
+        """A step of all that generate, then a piece of the prompt that has waited longest."""
+        fitting = list(self._room.fitting(self._running))
+        reading = next((one for one in self._reading if one in fitting), None)
+        self._step([one for one in fitting if one.wanted])
+        if reading is not None:
+            self._reading.remove(reading)
+            self._go_on(reading)
 
-    def _step(self) -> None:
-        writing = [one for one in self._running if one.wanted]
+    @property
+    def set_aside(self) -> int:
+        """How many runs wait with their rows elsewhere, as memory is short."""
+        return sum(one.generator.session.store.moved for one in self._running)
+
+    def _step(self, writing: list[_Running]) -> None:
         if not writing:
             return
         forward = self._model.generator.loaded.forward
@@ -103,8 +140,8 @@ class Scheduler:
             self._go_on(running, logits)
 
     def _go_on(self, running: _Running, logits: object = None) -> None:
-        """Run to the task's next pause, or its end."""
-        running.wanted = ()
+        """Up to the task's next pause, or its end."""
+        running.wanted, running.begun = (), True
         try:
             item = running.run.send(logits)  # type: ignore[arg-type]
             while not isinstance(item, (PromptPieceRead, StepWanted)):

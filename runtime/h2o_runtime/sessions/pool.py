@@ -46,6 +46,7 @@ class SessionPool:
         self.most_bytes, self.folder = most_bytes, folder
         self._waiting: list[WaitingSession] = []
         self._live: list[Session] = []
+        self.prompts: list[SharedPrompt] = []  # those that are kept
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -104,6 +105,7 @@ class SessionPool:
         live = LiveSession.of(session)
         if prompt.kept is None and live is not None:
             prompt.kept = live.copied()
+            self.prompts.append(prompt)
 
     def begin_answer(self, prompt: SharedPrompt, session: Session) -> None:
         """Make the live session what the prompt was kept as, if it was."""
@@ -116,6 +118,15 @@ class SessionPool:
         if prompt.kept is not None:
             prompt.kept.release()
             prompt.kept = None
+            self.prompts.remove(prompt)
+
+    def give_up_session(self) -> None:
+        """The session that waited longest leaves memory, as those at work need its place."""
+        self._file(self._waiting.pop(0), self._live[0], patient=False)
+
+    def give_up_prompt(self) -> None:
+        """So does a prompt that is kept: the answers to come read it anew."""
+        self.drop(self.prompts[0])
 
     def share(self, session: Session) -> None:
         """A prompt was answered: write the session for other servers on the folder, unless most of it is
@@ -183,7 +194,8 @@ class SessionPool:
         waiting: list[WaitingSession | SavedSession | LiveSession] = [*self._waiting]
         if self.folder is not None:
             self.folder.refresh()
-            waiting += [*self.folder.waiting(), *self.folder.files()]
+            filed: list[WaitingSession | SavedSession] = [*self.folder.waiting(), *self.folder.files()]
+            waiting += [one for one in filed if _has_room(session, one.shape.length)]
         waiting += [live for one in self._live if one is not session and (live := LiveSession.of(one))]
         context, decode = session.spec.context, session.spec.decode
         fitting = [one for one in waiting if one.shape.length <= context and one.shape.decode == decode]
@@ -212,6 +224,10 @@ class SessionPool:
             self.folder.forget(one)
             return False
         return True
+
+
+def _has_room(session: Session, rows: int) -> bool:
+    return session.store.missing_blocks(0, rows) <= session.store.free_blocks()
 
 
 def _gains(one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, config: PrefillConfig) -> int:

@@ -86,8 +86,8 @@ class LiveSession:
 
     @classmethod
     def of(cls, session: Session) -> LiveSession | None:
-        """None if nothing can be continued."""
-        if session.origin.config is None or session.spec.cache.most_rows is not None:
+        """None where nothing can be gone on from."""
+        if session.origin.config is None or session.spec.cache.most_rows is not None or session.store.moved:
             return None
         try:
             return cls(session, SessionShape.of(session))

@@ -75,8 +75,9 @@ class Task:
         self.over, self.error = True, error
 
 
-def load(bundle: Path, slots: int, cache: Cache, pool: int = 0) -> TextModel:
-    options = LoadOptions(context=CONTEXT, threads=1, device="cpu", cache=cache, slots=slots, pool_bytes=pool)
+def load(bundle: Path, slots: int, cache: Cache, pool: int = 0, **more: Any) -> TextModel:
+    more |= {"context": CONTEXT, "threads": 1, "device": "cpu"}
+    options = LoadOptions(cache=cache, slots=slots, pool_bytes=pool, **more)
     return TextModel(
         Generator.open(bundle, options), Tokenizer.load(EXAMPLE), BundleError("no template here")
     )
@@ -358,6 +359,65 @@ def test_slots_of_pages_share_one_pool(bundle: Path) -> None:
         assert again.completion.timings.cache_n >= 389
         held = np.unique(np.concatenate([store.pages.table[: store.pages.used] for store in stores]))
         assert (stores[0].pool.counts[held] > 0).all()
+
+
+def watch_room(scheduler: Scheduler) -> int:
+    """Run to the end → most runs that were set aside at a time. Whoever came first is never among them."""
+    most = 0
+    for _ in range(5000):
+        if scheduler.idle:
+            return most
+        first = scheduler._running[0]
+        scheduler.turn()
+        most = max(most, scheduler.set_aside)
+        assert not first.generator.session.store.moved
+    raise AssertionError("it does not come to an end")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
+@pytest.mark.parametrize("pool", [0, 1 << 15], ids=["alone", "pool"])
+def test_where_pages_run_short_runs_wait_and_lose_nothing(
+    bundle: Path, config: PrefillConfig, pool: int
+) -> None:
+    """Pages for one context, and four runs of nearly as much each: three are promised what one has."""
+    with load(bundle, SLOTS, Paged(), pool, slot_bytes=1) as model, load(bundle, 1, Paged()) as one:
+        scheduler = Scheduler(model, PIECE)
+        asked = [request(seed, 60 + 50 * seed, 140, config, reuse=pool > 0) for seed in range(SLOTS)]
+        for _wave in range(2):
+            tasks = [Task(wanted) for wanted in asked]
+            for task in tasks:
+                scheduler.start(task)
+                scheduler.turn()
+            assert watch_room(scheduler) > 0
+            assert [tokens_of(task.completion) for task in tasks] == [answer(one, wanted) for wanted in asked]
+
+
+def test_who_leaves_or_shares_a_prompt_where_pages_run_short(bundle: Path, tmp_path: Path) -> None:
+    """Random mixes; what is filed meanwhile goes on too."""
+    draw = random.Random(3)
+    model = load(bundle, SLOTS, Paged(cache_dtype="int8"), 1 << 16, slot_bytes=1, folder=tmp_path)
+    with model, load(bundle, 1, Paged(cache_dtype="int8")) as one:
+        scheduler = Scheduler(model, PIECE)
+        tasks: list[Task] = []
+        for _ in range(25):
+            while sum(1 for _ in scheduler.tasks) < SLOTS and draw.random() < 0.7:
+                shape = (draw.randrange(3), draw.choice([20, 150, 260, 390]), draw.randrange(1, 60))
+                config = CONFIGS[draw.randrange(len(CONFIGS))]
+                tasks.append(Task(request(*shape, config, reuse=draw.random() < 0.5)))
+                scheduler.start(tasks[-1])
+            for _ in range(draw.randrange(1, 12)):
+                scheduler.turn()
+            for task in tasks:
+                task.left |= not task.over and draw.random() < 0.05
+        watch_room(scheduler)
+        for task in tasks:
+            assert task.error is None
+            found, wanted = tokens_of(task.completion), task.request
+            assert found == answer(one, wanted)[: len(found)]
+            assert task.completion is not None
+            assert task.left or len(found) == min(
+                wanted.max_tokens or 0, CONTEXT + 1 - len(wanted.prompt.ids)
+            )
 
 
 class Clients(RuleBasedStateMachine):

@@ -131,6 +131,9 @@ class ChatRequest(Generation):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further variables for the chat template, such as enable_thinking."
     )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="For chat templates that can be told how much to think."
+    )
     add_generation_prompt: bool | None = Field(None, description="false needs continue_final_message.")
     continue_final_message: bool | None = Field(
         None, description="The answer continues the last message, which is the assistant's."

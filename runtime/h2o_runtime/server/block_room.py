@@ -1,0 +1,86 @@
+"""Room for the rows of several slots in the blocks of memory that they share.
+
+Who came first goes on first, with room for the rest of its prompt. Where blocks run short, conversations that
+nobody works on make room: those that wait, then those of free slots. Then whoever came later stays where it is
+until there is room again. Only for the one that came first rows of others are moved out, the latest first: so
+it always comes to its end. They come back as blocks get free. Nothing is lost, refused or computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from h2o_runtime.generator import Generator
+
+
+class Holder(Protocol):
+    """A run in its slot.
+
+    begun  whether the slot's rows are its own
+    """
+
+    generator: Generator
+    begun: bool
+
+    def missing_blocks(self) -> int:
+        """What it needs beside its own for its next step, or for the rest of its prompt."""
+
+
+AnyHolder = TypeVar("AnyHolder", bound=Holder)
+
+
+class BlockRoom:
+    """Asked in each turn before anybody writes rows."""
+
+    def __init__(self, generators: Sequence[Generator]) -> None:
+        self._generators = generators
+        self._store, self._pool = generators[0].session.store, generators[0].pool
+        self._shared = len(generators) > 1 and self._store.in_blocks
+
+    def fitting(self, holders: Sequence[AnyHolder]) -> Iterator[AnyHolder]:
+        """Of all runs, the one that came first at the beginning: those that can go on, with their rows in place."""
+        promised = 0
+        for holder in holders:
+            if self._shared:
+                if not self._make(promised + holder.missing_blocks(), holder, holders):
+                    return
+                holder.generator.session.store.move_in()
+                promised += holder.missing_blocks()
+            yield holder
+
+    def _make(self, blocks: int, holder: Holder, holders: Sequence[Holder]) -> bool:
+        """See that so many blocks are free → whether they are."""
+        ways = self._ways(holder, holders)
+        while self._store.free_blocks() < blocks:
+            if (give := next(ways, None)) is None:
+                return False
+            give()
+        return True
+
+    def _ways(self, holder: Holder, holders: Sequence[Holder]) -> Iterator[Callable[[], object]]:
+        """What gives blocks, that which costs least first."""
+        while len(self._pool):
+            yield self._pool.give_up_session
+        busy = [one.generator for one in holders]
+        for generator in self._generators:
+            if generator not in busy and generator.length:
+                yield lambda: self._clear(generator)  # noqa: B023 - called before the next
+        while self._pool.prompts:
+            yield self._pool.give_up_prompt
+        if holder is not holders[0]:
+            return
+        if not holder.begun:
+            yield lambda: self._clear(holder.generator)
+        for other in reversed(holders[1:]):
+            if other.begun and not other.generator.session.store.moved:
+                yield other.generator.session.store.move_out
+            elif not other.begun and other.generator.length:
+                yield lambda: self._clear(other.generator)  # noqa: B023
+
+    def _clear(self, generator: Generator) -> None:
+        """What a conversation's slot holds is filed, where there is a folder."""
+        self._pool.set_aside(generator.session)
+        generator.reset()
+        while len(self._pool):
+            self._pool.give_up_session()
