@@ -1,6 +1,6 @@
 """A crowd before one slot: how fast a running h2o-serve refuses those for whom there is no room.
 
-    h2o-serve bundle --port 8080 &
+    h2o-serve bundle --port 8080 --slots 1 &
     python -m bench.serve.crowd --port 8080 --clients 200 --rounds 5
 
 All clients are connected beforehand and ask in the same moment. Times are from a client's own request to the end

@@ -86,11 +86,11 @@ _server_options = grouped(
     click.option(
         "--slots",
         callback=_slot_count,
-        default=str(LoadOptions.slots),
+        default="auto",
         metavar="N|auto",
         show_default=True,
         help="Requests that are answered at once; auto: as many as --slot-memory holds, up to 8, and at least 4 "
-        "with --cache paged.",
+        "with --cache paged. Other caches than that and contiguous, and GPUs, have one.",
     ),
     click.option(
         "--slot-memory",

@@ -192,7 +192,7 @@ class Generator:
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         check_policy(self.spec.layers, config.algorithm, self.spec.device)
         session = self.session
-        if shared is not None and shared.kept is not None:
+        if shared is not None and shared.session is not None:
             self.pool.begin_answer(shared, session)
         elif not reuse:
             self.pool.set_aside(session)

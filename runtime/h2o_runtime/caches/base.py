@@ -205,6 +205,7 @@ class Cache(ABC):
     title  as people read it
     shared_values  whether it can hold rows whose values are a part of their keys
     mixed_rows     whether layers may differ in what it keeps of a token
+    several_at_once  whether many sessions have rows in it unless only one is asked for
     shares_memory  whether several sessions take what they need from one memory: `KVStore.beside`
     keeps_distances  whether two of its rows are as far apart as their tokens
     """
@@ -213,6 +214,7 @@ class Cache(ABC):
     title: ClassVar[str]
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
+    several_at_once: ClassVar[bool] = False
     shares_memory: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = True
 

@@ -29,6 +29,7 @@ class Contiguous(StoredCache):
     title: ClassVar[str] = "contiguous"
     shared_values: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
+    several_at_once: ClassVar[bool] = True
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]

@@ -36,6 +36,7 @@ class Paged(StoredCache):
     title: ClassVar[str] = "on pages"
     shared_values: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
+    several_at_once: ClassVar[bool] = True
     shares_memory: ClassVar[bool] = True
 
     page_rows: int = option(

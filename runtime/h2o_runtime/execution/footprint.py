@@ -85,7 +85,8 @@ class Slots:
 
 
 def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> Slots:
-    """As many as are wanted; None is as many as `most_bytes` hold, up to MOST_SESSIONS.
+    """As many as are wanted; None is as many as `most_bytes` hold, up to MOST_SESSIONS, on a CPU and in a cache for
+    several at once; else one.
 
     Where they share memory, each can have a whole context as long as others leave it room, and there are at least
     LEAST_SHARING unless fewer are wanted. most_bytes: for their rows; None is half of the free memory. Raises
@@ -99,10 +100,12 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     if most_bytes is None:
         free = available_bytes() if spec.device.memory == "cpu" else None
         most_bytes = free // 2 if free is not None else (wanted or 1) * rows
+    if wanted is None and not (spec.cache.several_at_once and spec.device.memory == "cpu"):
+        wanted = 1
     if wanted is None:
         policies = (spec.bundle.manifest.prefill.algorithm, spec.decoding)
         states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
-        least = LEAST_SHARING if spec.cache.shares_memory and spec.device.memory == "cpu" else 1
+        least = LEAST_SHARING if spec.cache.shares_memory else 1
         wanted = max(least, min(MOST_SESSIONS, most_bytes // (rows + states)))
     if wanted == 1:
         return Slots(1, 0)

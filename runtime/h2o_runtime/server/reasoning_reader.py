@@ -79,8 +79,8 @@ class ReasoningReader:
             self._state, self._pending = _State.ENDED, rest
             thought = thought.rstrip()
         else:
-            held = next(n for n in range(len(END) - 1, -1, -1) if thought.endswith(END[:n]))
-            certain = thought[: len(thought) - held].rstrip()
+            partial = next(n for n in range(len(END) - 1, -1, -1) if thought.endswith(END[:n]))
+            certain = thought[: len(thought) - partial].rstrip()
             self._pending, thought = thought[len(certain) :], certain
         if thought:
             found.append(Thought(thought))

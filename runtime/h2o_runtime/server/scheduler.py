@@ -62,12 +62,12 @@ class _Running:
         prompt = min(len(self.task.request.prompt.ids), self.generator.context)
         if self.begun:
             return store.missing_blocks(length, prompt - length)
-        if self.task.shared is not None and self.task.shared.kept is not None:
+        if self.task.shared is not None and self.task.shared.session is not None:
             return 0
-        kept = self._kept()
-        return store.missing_blocks(kept, prompt - kept) + 1  # a page that is shared with what waits
+        reused = self._reused()
+        return store.missing_blocks(reused, prompt - reused) + 1  # a page that is shared with what waits
 
-    def _kept(self) -> int:
+    def _reused(self) -> int:
         """Tokens of the prompt that the slot holds."""
         request = self.task.request
         if not request.reuse:

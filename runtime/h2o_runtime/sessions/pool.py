@@ -32,11 +32,11 @@ SHARED_STEPS = 8  # a shared session is written again once an eighth of it is ne
 class SharedPrompt:
     """A prompt that several answers follow: the first reads it, the others go on from its end.
 
-    kept  the session as it was there; None before it was read, and where it cannot be kept
+    session  as it was there; None before it was read, and where it cannot be kept
     """
 
     def __init__(self) -> None:
-        self.kept: WaitingSession | None = None
+        self.session: WaitingSession | None = None
 
 
 class SessionPool:
@@ -103,21 +103,21 @@ class SessionPool:
     def keep(self, prompt: SharedPrompt, session: Session) -> None:
         """The session has just read the prompt: keep it as it is for more answers, until they are made."""
         live = LiveSession.of(session)
-        if prompt.kept is None and live is not None:
-            prompt.kept = live.copied()
+        if prompt.session is None and live is not None:
+            prompt.session = live.copied()
             self.prompts.append(prompt)
 
     def begin_answer(self, prompt: SharedPrompt, session: Session) -> None:
         """Make the live session what the prompt was kept as, if it was."""
-        if prompt.kept is not None:
+        if prompt.session is not None:
             self.set_aside(session)
-            prompt.kept.load_into(session)
+            prompt.session.load_into(session)
 
     def drop(self, prompt: SharedPrompt) -> None:
         """No more answers to it come."""
-        if prompt.kept is not None:
-            prompt.kept.release()
-            prompt.kept = None
+        if prompt.session is not None:
+            prompt.session.release()
+            prompt.session = None
             self.prompts.remove(prompt)
 
     def give_up_session(self) -> None:

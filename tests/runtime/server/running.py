@@ -24,14 +24,26 @@ _LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
 
 
 class Server:
-    """A running h2o-serve. `log` is its standard error so far."""
+    """A running h2o-serve, of one slot unless flags say otherwise. `log` is its standard error so far."""
 
     def __init__(self, bundle: Path, *flags: object, environment: dict[str, str] | None = None) -> None:
         self._lines: list[str] = []
         self._told = threading.Event()  # the port, or the end
         self.url = ""
         self.port = 0
-        command = [sys.executable, "-m", "h2o_cli.serve", bundle, "--port", 0, "--threads", 1, *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "h2o_cli.serve",
+            bundle,
+            "--port",
+            0,
+            "--threads",
+            1,
+            "--slots",
+            1,
+            *flags,
+        ]
         self.process = subprocess.Popen(
             [str(word) for word in command],
             cwd=ROOT,
