@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.server import test_messages
 from tests.runtime.server.running import Server
 
 WEATHER = {
@@ -34,7 +37,9 @@ ASK = "How warm is it in Oslo?"
 
 @pytest.fixture(scope="module", params=["template with tools", "template without"])
 def agent_server(request: pytest.FixtureRequest, tool_bundle: Path, tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle if "without" in request.param else tool_bundle, "--ctx-size", 1024)
+    server = Server(
+        tiny_bundle if "without" in request.param else tool_bundle, "--ctx-size", 1024, "--slots", 4
+    )
     server.wait_until_ready()
     yield server
     assert "Traceback" not in server.log
@@ -159,6 +164,24 @@ def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
     assert not message.tool_calls
     talk += [message, HumanMessage("And tomorrow?")]
     assert answer(talk, "required").tool_calls
+
+
+def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any) -> None:
+    library = pytest.importorskip("anthropic")
+    with library.Anthropic(base_url=agent_server.url, api_key="none", max_retries=0, timeout=60) as other:
+        loops = [
+            loop
+            for stream in (False, True)
+            for loop in (
+                partial(test_a_loop_with_the_official_client, client, stream),
+                partial(test_a_loop_with_langchain, agent_server, stream),
+                partial(test_messages.test_a_loop, other, stream),
+            )
+        ]
+        with ThreadPoolExecutor(4) as pool:
+            for running in [pool.submit(loop) for loop in loops * 2]:
+                running.result()
+    assert all(slot["n_past"] for slot in agent_server.get("/slots").json())
 
 
 def test_langchains_structured_output(agent_server: Server) -> None:
