@@ -40,6 +40,7 @@ class Request:
     stop        strings that end the answer and are not part of it
     ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
     reuse       keep what the cache holds of the prompt; without it no earlier request has a say in the answer
+    slot        of those of `TextModel.slots` that are free, the one to run in if it is among them
     speculate   whether the answer is read ahead, which does not change it; None: as the model was loaded
     constraint  which tokens may come; it follows one answer, so such a request can be run once
     """
@@ -51,6 +52,7 @@ class Request:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     reuse: bool = True
+    slot: int | None = None
     speculate: Speculation | None = None
     constraint: Constraint | None = None
 

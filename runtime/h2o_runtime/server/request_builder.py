@@ -157,10 +157,22 @@ class RequestBuilder:
                 stop=tuple(stop or ()),
                 ignore_eos=bool(body.ignore_eos),
                 reuse=body.cache_prompt is not False,
+                slot=self._slot(body.id_slot) if not index else None,
                 speculate=body.speculate,
             )
             for index in range(body.choices)
         ]
+
+    def _slot(self, asked: int | None) -> int | None:
+        """None for any. Raises ConfigError for one that there is not."""
+        if asked is None or asked < 0:
+            return None
+        if asked >= len(self.model.slots):
+            raise ConfigError(
+                f"id_slot is {asked}, and this server has {len(self.model.slots)} slots, from 0 on: see /slots",
+                field="id_slot",
+            )
+        return asked
 
     def _check_prompt(self, prompt: Prompt, field: str) -> None:
         """Checks that the runtime would only make after a stream has begun."""

@@ -166,7 +166,10 @@ class Scheduler:
         running.task.ended(error)
 
     def _slot_for(self, request: Request) -> int:
-        """The free slot whose conversation the prompt continues, otherwise the least recently used."""
+        """The free slot that is asked for, else the one whose conversation goes on, else the one not used for
+        longest."""
+        if request.slot is not None and request.slot in self._free:
+            return request.slot
 
         def spared(slot: int) -> int:
             """Shared tokens, if they are most of what the slot holds."""

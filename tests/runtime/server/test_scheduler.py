@@ -279,6 +279,16 @@ def test_a_conversation_goes_back_to_its_slot(together: TextModel) -> None:
         assert turn.completion.timings.cache_n == len(more) - 2
 
 
+def test_a_slot_that_is_asked_for_is_taken_if_it_is_free(together: TextModel) -> None:
+    scheduler = Scheduler(together, PIECE)
+    tasks = [Task(request(seed, 30, 3, CONFIGS[0], slot=2)) for seed in range(2)]
+    for task in tasks:
+        scheduler.start(task)
+    assert tasks[0].slot == 2
+    assert tasks[1].slot != 2
+    finish(scheduler)
+
+
 @pytest.mark.parametrize("cache", [Contiguous(cache_dtype="int8"), Paged()], ids=["int8", "paged"])
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
 def test_a_beginning_that_another_slot_has_read_is_not_read_again(

@@ -62,8 +62,9 @@ class Generation(RouterKeys):
         None, description="As llama.cpp's: the answer follows this GBNF grammar."
     )
 
-    id_slot: Annotated[int, Field(ge=-1, le=0), WHOLE] | None = Field(
-        None, description="As llama.cpp's: 0 or -1. The server chooses the slot by its cache."
+    id_slot: Annotated[int, Field(ge=-1, le=MOST), WHOLE] | None = Field(
+        None,
+        description="As llama.cpp's: the slot to run in, if it is free; -1: the one that holds most of it.",
     )
     cache_prompt: bool | None = Field(
         None,
