@@ -103,12 +103,14 @@ def extras(completions: Sequence[Completion]) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings of all work, and the report of sparse prefill."""
     first = completions[0]
     policy, forgotten = first.prefill.algorithm, max(one.forgotten for one in completions)
+    read = first.timings.cache_n + first.timings.prompt_n
+    exact = policy.exact or policy.visible_pairs(read) == read * (read + 1) // 2  # as a prompt of one chunk
     return {
         "timings": asdict(_work(completions)),
         "h2o": {
             **policy.counts(first.timings.prompt_n),
             "prefill": dict(first.prefill.settings),
-            "exact": policy.exact and not forgotten,
+            "exact": exact and not forgotten,
             "forgotten_tokens": forgotten,
             "seen": None if first.seen is None else asdict(first.seen),
             "summary": policy.summary() + (f", {forgotten:,} tokens forgotten" if forgotten else ""),
