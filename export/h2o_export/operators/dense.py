@@ -5,8 +5,8 @@ bodies. Arithmetic is float32, whatever x is. Names must differ from standard op
 looks at the name before the domain.
 """
 
-# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
-# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types.
+# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 

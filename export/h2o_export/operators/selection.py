@@ -1,7 +1,7 @@
 """The operators that select memory sets, as functions of standard operators; see h2o_export.operators."""
 
-# mypy reads the bodies as Python, where every value is a union of all tensor types. mypy:
-# disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
+# mypy reads the bodies as Python, where every value is a union of all tensor types.
+# mypy: disable-error-code="type-var,arg-type,no-untyped-def,no-untyped-call,misc"
 
 from __future__ import annotations
 
