@@ -127,6 +127,8 @@ def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bund
         "toy",
         "--block",
         32,
+        "--first",
+        3,
         "--also",
         "every=1",
         "--baselines",
@@ -136,6 +138,7 @@ def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bund
     report = json.loads(run("h2o_cli.eval", tiny_bundle, *flags, "--decode-tokens", 4))
     rows = {row["contestant"]: row for row in report["summary"]}
     assert set(rows) == {"full", "toy", "toy every=1"}
+    assert "first=3" in rows["toy"]["settings"].split()
     assert abs(rows["toy every=1"]["increase"]) < 1e-4 < rows["toy"]["divergence"]
     assert rows["toy"]["past_share"] < rows["toy every=1"]["past_share"] == pytest.approx(1.0)
 

@@ -26,6 +26,8 @@ from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
 from h2o_runtime.process import check_threads
 from h2o_runtime.text import decode_utf8
 
+_SETTING = "setting_"  # before the names of arguments that are settings of policies, caches or layer kinds
+
 
 class NotNegative(click.FloatRange):
     """A number from 0 on. click's own range accepts "nan", a limit that is never reached."""
@@ -223,6 +225,12 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def setting_name(name: str) -> str:
+    """How the setting `name` arrives at a command, which may have an argument of that name: other packages bring
+    settings."""
+    return _SETTING + name
+
+
 def _fail(error: Exception, code: Exit) -> NoReturn:
     click.echo(f"error: {_in_flags(error)}", err=True)
     sys.exit(code)
@@ -236,7 +244,7 @@ def _in_flags(error: Exception) -> str:
     """
     context = click.get_current_context(silent=True)
     options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
-    flags = {str(one.name): max(one.opts, key=len) for one in options}
+    flags = {str(one.name).removeprefix(_SETTING): max(one.opts, key=len) for one in options}
 
     def flag(found: re.Match[str]) -> str:
         if found[1] not in flags:

@@ -8,7 +8,7 @@ import click
 
 from h2o_cli.common import threads_option
 from h2o_cli.help import Command, Group, grouped
-from h2o_cli.prefill_options import click_option
+from h2o_cli.prefill_options import click_option, given_settings
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
@@ -106,8 +106,8 @@ def decode_options(command: Command) -> Command:
 
 
 def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:
-    """Takes its own settings out of `flags`. Raises ConfigError if they contradict each other."""
-    return DECODE.chosen(_given(DECODE, flags))
+    """Takes its own settings out of `flags`. Raises ConfigError for some that contradict."""
+    return DECODE.chosen(given_settings(DECODE.options, flags))
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
@@ -126,12 +126,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "dense_form",
         "verify",
     )
-    decoding, cache = (registry.chosen(_given(registry, flags)) for registry, _ in _CHOICES)
-    layers = {one.name: flags.pop(one.name, None) for one in layer_options()}
+    decoding, cache = (registry.chosen(given_settings(registry.options, flags)) for registry, _ in _CHOICES)
+    layers = given_settings(layer_options(), flags)
     chosen = {"decoding": decoding, "cache": cache, "layers": layers}
     return {name: flags.pop(name) for name in names} | chosen
-
-
-def _given(registry: Registry[Any], flags: dict[str, Any]) -> dict[str, Any]:
-    values = {one.name: flags.pop(one.name, None) for one in registry.options}
-    return {name: value for name, value in values.items() if value is not None}

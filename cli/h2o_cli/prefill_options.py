@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from h2o_cli.common import setting_name
 from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import PrefillConfig
 from h2o_runtime.components.options import Option
@@ -33,14 +34,20 @@ class NumberOrWord(click.ParamType[int | str]):
 
 
 def click_option(one: Option) -> Callable[[Command], Command]:
-    """The flag of an option. Its value arrives as a keyword argument of its name, None if not given."""
+    """The flag of an option. It arrives as the keyword argument `setting_name`, None when not given."""
     kind: Any = click.Choice(one.choices) if one.choices else type(one.default)
     if one.words:
         kind = NumberOrWord(one.words)
     if isinstance(one.default, bool):
         off = "--no-" + one.name.replace("_", "-")
-        return click.option(f"{one.flags[-1]}/{off}", one.name, default=None, help=one.meaning)
-    return click.option(*one.flags, one.name, type=kind, default=None, help=one.meaning)
+        return click.option(f"{one.flags[-1]}/{off}", setting_name(one.name), default=None, help=one.meaning)
+    return click.option(*one.flags, setting_name(one.name), type=kind, default=None, help=one.meaning)
+
+
+def given_settings(options: Iterable[Option], flags: dict[str, Any]) -> dict[str, Any]:
+    """Of some options those that were given, by their names. Takes them all out of `flags`."""
+    values = {one.name: flags.pop(setting_name(one.name), None) for one in options}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def prefill_options(command: Command) -> Command:
@@ -71,9 +78,7 @@ class GivenPrefill:
     @classmethod
     def of(cls, flags: dict[str, Any]) -> GivenPrefill:
         """Takes its own arguments out of `flags`."""
-        values = {one.name: flags.pop(one.name) for one in PREFILL.options}
-        given = {name: value for name, value in values.items() if value is not None}
-        return cls(given, flags.pop("quality"))
+        return cls(given_settings(PREFILL.options, flags), flags.pop("quality"))
 
     def over(self, defaults: PrefillConfig) -> PrefillConfig:
         """Raises ConfigError for flags that contradict each other."""

@@ -22,6 +22,7 @@ class Toy(PrefillPolicy[None]):
 
     block: int = option(64, "Tokens that see each other, and the block before them.", least=1)
     every: int = option(8, "Of the past each such token is seen.", label="Every k-th token", least=1)
+    first: int = option(0, "First tokens that are seen.", least=0)  # h2o-eval has an argument of this name
 
     def attend(self, call: LayerCall, state: None) -> None:
         q, heads = call.q, call.k.shape[1]
@@ -39,7 +40,7 @@ class Toy(PrefillPolicy[None]):
                     )
 
     def seen(self, start: int) -> list[int]:
-        return [j for j in range(start) if j % self.every == 0 or j >= start - self.block]
+        return [j for j in range(start) if j < self.first or j % self.every == 0 or j >= start - self.block]
 
     def visible_pairs(self, n: int) -> int:
         inside: Any = sum(len(rows) * (len(rows) + 1) // 2 for rows in spans(n, self.block))
