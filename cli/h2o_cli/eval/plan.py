@@ -118,12 +118,13 @@ class Measurer:
                 missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
                 names = frozenset(f"recall {document.name} {one.name}" for one in missing)
                 yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
-        for length in self._extent.needles:
-            for one in leading:
-                for depth in self._extent.depths if "needle" in metrics else ():
+        for length in self._extent.needles:  # what is compared comes together: a stopped run can be read
+            for depth in self._extent.depths if "needle" in metrics else ():
+                for one in leading:
                     run = partial(self._needle, one, length, depth)
                     yield self._job("needle", one, f"{length} {depth:.2f}", run)
-                for task in self._extent.tasks if "tasks" in metrics else ():
+            for task in self._extent.tasks if "tasks" in metrics else ():
+                for one in leading:
                     yield self._job(task, one, str(length), partial(self._task, one, length, task))
 
     def _job(self, kind: str, one: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
