@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import EXAMPLE
@@ -25,7 +26,10 @@ from h2o_runtime.text import Tokenizer
 
 def test_who_takes_part() -> None:
     found = contestants(
-        PrefillConfig(local=32), ["score=window score_window=8", "score=query local=32"], ["oracle", "local"]
+        PrefillConfig(local=32),
+        ["score=window score_window=8", "score=query local=32"],
+        ["oracle", "local"],
+        4096,
     )
     assert [(one.name, one.kind) for one in found] == [
         ("full", Kind.TRUTH),
@@ -40,12 +44,12 @@ def test_who_takes_part() -> None:
 
 
 def test_an_exact_rule_is_compared_with_the_first_sparse_one() -> None:
-    found = contestants(PrefillConfig(policy="full"), [], [])
+    found = contestants(PrefillConfig(policy="full"), [], [], 4096)
     assert [one.name for one in found] == ["full", "h2o"]
 
 
 def test_ablations_change_one_setting_each() -> None:
-    rule = contestants(PrefillConfig(), [], [])[1]
+    rule = contestants(PrefillConfig(), [], [], 4096)[1]
     changed = {one.name for one in ablations(rule)}
     assert {
         "h2o score=window",
@@ -56,13 +60,14 @@ def test_ablations_change_one_setting_each() -> None:
         "h2o dense_tail=0",
     } <= changed
     assert "h2o chunk_size=512" not in changed  # no larger than its memory
+    assert "h2o score_missed=2.0" not in changed  # no share
     assert not any("batch_size" in name or "score_window" in name for name in changed)
 
 
 @pytest.mark.parametrize("text", ["score", "colour=red", "local=many", "score=best", ""])
 def test_settings_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError):
-        contestants(PrefillConfig(), [text], [])
+        contestants(PrefillConfig(), [text], [], 4096)
 
 
 def test_settings_are_of_their_kinds() -> None:
@@ -70,9 +75,21 @@ def test_settings_are_of_their_kinds() -> None:
     assert parse_settings("heavy=auto") == {"heavy": "auto"}
 
 
-def test_baselines_of_a_memory_that_grows_keep_as_many_as_its_largest() -> None:
-    found = contestants(PrefillConfig(heavy="auto"), [], ["oracle"])
-    assert found[-1].config.algorithm.memory == found[1].config.algorithm.memory == 960
+@pytest.mark.parametrize(
+    ("settings", "n", "memory"),
+    [
+        ({}, 8192, 512),
+        ({}, 16384, 960),
+        ({"score_grow": "never"}, 16384, 512),
+        ({"heavy": "auto"}, 4096, 768),
+        ({"score": "colsum", "local": 256, "heavy": 256}, 16384, 512),
+    ],
+)
+def test_baselines_keep_as_many_keys_as_the_rule_at_the_end(
+    settings: dict[str, Any], n: int, memory: int
+) -> None:
+    *_, oracle = contestants(PrefillConfig(**settings), [], ["oracle"], n)
+    assert oracle.config.algorithm.memory == memory
 
 
 # --- Tasks ------------------------------------------------------------------------------------------------

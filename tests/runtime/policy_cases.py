@@ -47,6 +47,7 @@ def h2o_configs(
         score_tile=draw(st.integers(1, chunk + 5)),
         score_queries=draw(st.integers(1, chunk)),
         score_candidates=draw(st.integers(1, local + heavy + 150)),
+        score_grow=draw(st.sampled_from([0, 40, 97, "never"])),
         score_heads=draw(st.sampled_from(["kv", "query"])),
         score_checks=draw(st.integers(1, chunk)),
         score_missed=draw(st.sampled_from([0.0, 0.01, 1.0])),

@@ -29,6 +29,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "score_tile": 128,
         "score_queries": 32,
         "score_candidates": 2048,
+        "score_grow": 8192,
         "score_checks": 2,
         "score_missed": 1.0,
         "score_heads": "kv",
@@ -45,7 +46,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "line_fraction": 0.0,
         "estimate": "chunk",
     }
-    assert PrefillConfig().algorithm.memory == 512
+    assert PrefillConfig().algorithm.memory_at(0) == 512
 
 
 def test_a_config_is_a_value() -> None:
@@ -142,7 +143,7 @@ def test_a_config_exists_exactly_when_its_sizes_agree(values: dict[str, Any]) ->
         and (v["score"] != "window" or 1 <= v["score_window"] <= v["local"])
     )
     if sound:
-        assert PrefillConfig(**v).algorithm.memory == v["local"] + v["heavy"]
+        assert PrefillConfig(**v).algorithm.memory_at(0) == v["local"] + v["heavy"]
     else:
         with pytest.raises(ConfigError) as caught:
             PrefillConfig(**v)

@@ -143,7 +143,7 @@ def test_the_default_configuration_is_the_bundles(shared_folder: Path) -> None:
     with Generator.load(target, context=100) as generator:
         ids = random_ids(80)
         np.testing.assert_array_equal(generator.logprobs(ids), generator.logprobs(ids, CONFIG))
-        assert generator.memory_sets()[0].shape == (generator.model.kv_heads, CONFIG.algorithm.memory)
+        assert generator.memory_sets()[0].shape == (generator.model.kv_heads, CONFIG.algorithm.memory_at(0))
 
 
 def test_memory_sets_are_copies(small: Generator) -> None:

@@ -116,7 +116,7 @@ def test_a_memory_of_the_whole_past_is_full_attention(
 ) -> None:
     """A history of at most M tokens is remembered whole, so the first chunk after it misses nothing."""
     model = generator.model
-    past = max(1, int(share * config.algorithm.memory))
+    past = max(1, int(share * config.algorithm.memory_at(0)))
     rng = np.random.default_rng(seed)
     device = HostDevice()
     shape = (past + n, model.kv_heads, model.head_size)

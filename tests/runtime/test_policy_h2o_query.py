@@ -14,6 +14,7 @@ from tests.bundles import random_ids
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill.h2o.scores import query
+from h2o_runtime.schedule import Span
 from h2o_runtime.server.memory_view import MemorySnapshot
 
 GROWING = PrefillConfig(chunk_size=32, batch_size=64, local=4, heavy="auto", score_tile=12, dense_tail=0)
@@ -62,6 +63,63 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
     assert config.algorithm.counts(past)["memory_size"] == (
         config.algorithm.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "past", "memory", "candidates"),
+    [
+        ({}, 8191, 512, 2048),
+        ({}, 8192, 960, 3840),
+        ({}, 1 << 20, 960, 3840),
+        ({"score_grow": 1024, "heavy": 192}, 1023, 256, 2048),
+        ({"score_grow": 1024, "heavy": 192}, 2000, 500, 2048),
+        ({"score_grow": 0, "heavy": 958}, 1 << 20, 1022, 4088),  # more than it would grow to
+        ({"score_grow": "never"}, 1 << 20, 512, 2048),
+        ({"score_grow": "never", "heavy": "auto"}, 1 << 20, 960, 3840),
+    ],
+)
+def test_a_memory_grows_from_some_past_on(
+    settings: dict[str, Any], past: int, memory: int, candidates: int
+) -> None:
+    policy = PrefillConfig(**settings).algorithm
+    assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
+
+
+def test_what_a_memory_is_said_to_be() -> None:
+    assert PrefillConfig().algorithm.summary() == "Chunks of 1,024, memory 512 to 960"
+    assert PrefillConfig(score_grow="never").algorithm.summary() == "Chunks of 1,024, memory 512"
+    with pytest.raises(ConfigError, match="score_grow must be an integer or never, but is 'seldom'"):
+        PrefillConfig(score_grow="seldom")
+
+
+@pytest.mark.parametrize(("grow", "together"), [(96, [2, 1, 3]), ("never", [6])])
+def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]) -> None:
+    """Room is that of a tile's own size, so that sets of the smaller ones lie in one array too."""
+    policy = PrefillConfig(
+        chunk_size=32, batch_size=256, local=4, heavy=4, score_tile=16, score_grow=grow
+    ).algorithm
+    assert [len(rows) // 32 for rows in policy._alike(0, Span(0, 224))] == together
+
+
+@pytest.mark.parametrize("past", [0, 5, 31, 64, 95, 97])
+def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -> None:
+    """Of a prompt, and of a conversation's turn that begins anywhere: 1,000 tokens in chunks of 32."""
+    policy = PrefillConfig(
+        chunk_size=32, batch_size=64, local=4, heavy=4, score_tile=12, score_grow=96
+    ).algorithm
+    state = policy.new_state(generator.model, past + 1000, generator.spec.device)
+    assert policy.state_bytes(generator.model, past + 1000) >= state._sets.nbytes
+    groups = [
+        rows
+        for start in range(0, 1000, 64)
+        for rows in policy._alike(past, Span(start, min(start + 64, 1000)))
+    ]
+    sets = [policy._sets(past, rows) for rows in groups]
+    for number, where in enumerate(sets):
+        state.sets(0, where)[:] = number
+    for number, where in enumerate(sets):
+        assert state.sets(0, where).shape[0] == where.count
+        assert (state.sets(0, where) == number).all()
 
 
 @pytest.mark.parametrize(

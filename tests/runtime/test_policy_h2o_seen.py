@@ -92,7 +92,7 @@ class Run:
         for start in range(0, n, policy.chunk_size):
             chunk = Span(start, min(start + policy.chunk_size, n))
             before = past + start
-            if before <= policy.memory:
+            if before <= policy.memory_at(before):
                 continue
             visible[:, chunk.start : chunk.stop, :before] = False
             tiles = list(policy.tiles(chunk.start, chunk.stop))
@@ -191,5 +191,7 @@ def test_a_guard_needs_checks_and_the_cpu() -> None:
     with pytest.raises(ConfigError, match="raise score_checks, or leave out score_missed") as caught:
         OwnQueries(score_checks=0, score_missed=0.1)
     assert caught.value.field == "score_checks"
+    with pytest.raises(ConfigError, match="must be at most 1, which is all attention"):
+        OwnQueries(score_missed=2.0)
     assert OwnQueries().refusal("cuda") == OwnQueries(score_missed=0.1).refusal("cpu") == ""
     assert "use `device=cpu`" in OwnQueries(score_missed=0.1).refusal("cuda")

@@ -50,10 +50,10 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 
 @pytest.fixture(scope="module", autouse=True)
 def budgets_that_grow_early() -> Iterator[None]:
-    """So that memory sets of `heavy="auto"` are of several sizes in prompts as short as these."""
+    """So that memory sets that grow are of several sizes in prompts as short as these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query, "AUTO_LEAST", 3)
-        patch.setattr(query, "AUTO_CANDIDATES", 2)
+        patch.setattr(query, "GROWN_CANDIDATES", 2)
         yield
 
 

@@ -97,8 +97,8 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     """
     start_logging(verbose)
     manifest = Manifest.read(bundle)
-    found = make_contestants(manifest, flags, ablate=False)
     extent = make_extent(manifest, flags, ONCE)
+    found = make_contestants(manifest, flags, extent, ablate=False)
     tokenizer = Tokenizer.load(bundle)
     documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
@@ -153,8 +153,8 @@ def report(
     start_logging(verbose)
     import_pyplot()  # before an hour of measuring, not after
     manifest = Manifest.read(bundle)
-    found = make_contestants(manifest, flags, ablate)
     extent = make_extent(manifest, flags, QUICK if quick else REPORT)
+    found = make_contestants(manifest, flags, extent, ablate)
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
     documents = read_documents(flags, count, tokenizer, extent, manifest)

@@ -41,12 +41,13 @@ class Contestant:
 
 
 def contestants(
-    configured: PrefillConfig, also: Sequence[str], baselines: Sequence[str], ablate: bool = False
+    configured: PrefillConfig, also: Sequence[str], baselines: Sequence[str], n: int, ablate: bool = False
 ) -> tuple[Contestant, ...]:
     """Full attention first, then the configured rule, or the first sparse one if an exact one is configured.
 
-    also: further settings, each as in `parse_settings`. ablate: also each rule that differs from the
-    configured one in one setting. Raises ConfigError for contradicting settings.
+    also: settings beside the configured ones, each as in `parse_settings`. n: tokens of a prompt: a baseline has as
+    many keys as the rule at its end. ablate: also whatever differs from the configured rule in one setting. Raises
+    ConfigError for settings that contradict.
     """
     exact = next(policy.name for policy in PREFILL if policy.exact)
     if configured.algorithm.exact:
@@ -55,7 +56,7 @@ def contestants(
     variants = [_variant(rule, changes, Kind.VARIANT) for changes in map(parse_settings, also)]
     if ablate:
         variants += ablations(rule)
-    settings = {**configured.settings} | configured.algorithm.budget()
+    settings = {**configured.settings} | configured.algorithm.budget(n)
     return _distinct(
         Contestant(exact, configured.altered(policy=exact), Kind.TRUTH),
         rule,

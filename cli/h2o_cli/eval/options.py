@@ -167,11 +167,13 @@ def eval_options(command: Command) -> Command:
     return grouped(Group.MEASUREMENT, *_FLAGS)(command)
 
 
-def make_contestants(manifest: Manifest, flags: dict[str, Any], ablate: bool) -> tuple[Contestant, ...]:
+def make_contestants(
+    manifest: Manifest, flags: dict[str, Any], extent: Extent, ablate: bool
+) -> tuple[Contestant, ...]:
     """Takes its own arguments out of `flags`. Raises ConfigError."""
     also = [argument_text(text, "--also") for text in flags.pop("also")]
     given = GivenPrefill.of(flags)
-    found = contestants(given.over(manifest.prefill), also, flags.pop("baselines"), ablate)
+    found = contestants(given.over(manifest.prefill), also, flags.pop("baselines"), extent.length, ablate)
     given.check_used(*(one.config for one in found))
     return found
 

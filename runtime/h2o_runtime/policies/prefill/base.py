@@ -274,8 +274,8 @@ class PrefillPolicy(ABC, Generic[State]):
         """
         return {"chunks": 1, "memory_size": 0}
 
-    def budget(self) -> dict[str, int]:
-        """Numbers for settings given as a word: what another policy needs to keep the same number of keys."""
+    def budget(self, n: int) -> dict[str, int]:
+        """Settings of another policy that is to keep as many keys as this one does at the end of n tokens."""
         return {}
 
     def in_short(self) -> str:

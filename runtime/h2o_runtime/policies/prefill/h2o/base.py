@@ -70,8 +70,8 @@ class H2O(PrefillPolicy[Store]):
     )
     heavy: int | Literal["auto"] = option(
         448,
-        "Heavy hitters H: earlier tokens remembered by score. auto: L + H grow with the past, if the "
-        "score rule supports it.",
+        "Heavy hitters H: earlier tokens remembered by score. auto, where the score rule can: L + H grow with the "
+        "past from its beginning on.",
         label="Heavy hitters",
         symbol="H",
         flags=("--h2o-heavy",),

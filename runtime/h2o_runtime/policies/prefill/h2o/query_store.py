@@ -18,20 +18,23 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """heads: Hs; chunks, tiles: the most of a prompt; memory, candidates: the most keys of a tile; rows: of a
-    logical batch; capacity: of the cache.
-    """
+    """heads is Hs; chunks are the most that there can be; rooms has the most keys of each tile, which never become
+    fewer; candidates are the most that a tile has; rows are those of a logical batch, capacity is the cache's."""
 
     heads: int
     chunks: int
-    tiles: int
-    memory: int
+    rooms: tuple[int, ...]
     candidates: int
     rows: int
     capacity: int
 
+    @property
+    def memory(self) -> int:
+        """Most keys of any tile."""
+        return self.rooms[-1]
+
     def nbytes(self, model: ModelSpec) -> int:
-        sets = model.layers * self.tiles * self.memory + self.chunks * self.candidates
+        sets = model.layers * sum(self.rooms) + self.chunks * self.candidates
         return sets * self.heads * 4 + self.rows * model.query_heads * 8
 
 
@@ -39,7 +42,7 @@ class StoreSizes:
 class Sets:
     """The place of some tiles' memory sets: `count` tiles from `first` on, `memory` keys per head.
 
-    Tiles with the most keys form one array; smaller sets are stored chunk by chunk.
+    Tiles that take all of their room lie as one array; those of fewer keys do so chunk by chunk.
     """
 
     first: int
@@ -74,26 +77,27 @@ class LastTile:
 class QueryStore(PartialScratch):
     """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
 
-    Each tile has room for a set of the most keys, in the order of the prompt. A conversation's turn may begin
-    anywhere; its tiles follow all tiles that begin before it.
+    Each tile has room for the most keys that it can have, in the order of the prompt. A conversation's turn begins
+    anywhere, and its tiles follow one another behind all that begin before it.
     """
 
     def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device, checks: bool = False) -> None:
-        """checks: whether to measure what tiles see, if they are in host memory."""
-        heads = sizes.heads
+        """checks: whether to tell what tiles see, where that is in the host's memory."""
+        heads, tiles = sizes.heads, len(sizes.rooms)
         super().__init__(sizes.rows, model.query_heads, device)
         self.seen: TileChecks | None = None
         if checks and device.name == "cpu":
-            self.seen = TileChecks(model.layers, sizes.tiles, heads, sizes.capacity)
+            self.seen = TileChecks(model.layers, tiles, heads, sizes.capacity)
         self.last: LastTile | None = None
-        self._turn = 0  # rows at the start of a conversation's last turn,
-        self._before_turn: LastTile | None = None  # and the last tile at that time
-        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # an empty list
-        self._past: Tensor = device.zeros((sizes.tiles + sizes.chunks,), np.int64)
+        self._turn = 0  # rows that a conversation's last turn found,
+        self._before_turn: LastTile | None = None  # and the last tile then
+        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
+        self._past: Tensor = device.zeros((tiles + sizes.chunks,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
         self.past_of_chunks: Tensor = self._past[:0]
         self._heads = heads
-        self._sets: Tensor = device.zeros((model.layers, sizes.tiles, heads * sizes.memory), np.int32)
+        self._places = heads * np.cumsum((0, *sizes.rooms))  # of each tile's set in those of a layer
+        self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
         self._candidates: Tensor = device.zeros((sizes.chunks * heads * sizes.candidates,), np.int32)
         self._short: Tensor = device.zeros((heads * sizes.memory,), np.int32)
         self.whole_past: Tensor = self._short[:0].reshape(
@@ -128,8 +132,9 @@ class QueryStore(PartialScratch):
         self._turn, self._before_turn = past, self.last
 
     def saved_state(self, tiles: int) -> SavedState:
-        """Memory sets of this many tiles."""
-        arrays = {f"sets{layer}": self._sets[layer][:tiles] for layer in range(len(self._sets))}
+        """Sets of so many tiles."""
+        stop = int(self._places[tiles])
+        arrays = {f"sets{layer}": self._sets[layer][:stop] for layer in range(len(self._sets))}
         numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
         return SavedState(arrays, numbers | {"turn": self._turn})
 
@@ -138,22 +143,22 @@ class QueryStore(PartialScratch):
         exist.
         """
         last, before = (LastTile.of_numbers(numbers, prefix) for prefix in ("last", "before"))
-        room = self._short.shape[0] // self._heads
         for one in (last, before):
-            if one and not (
-                one.sets.first >= 0
-                and 0 < one.sets.count <= self._sets.shape[1] - one.sets.first
-                and 0 < one.sets.memory <= room
-                and 0 <= one.rows.start < one.rows.stop
-            ):
+            if one and not (self._has(one.sets) and 0 <= one.rows.start < one.rows.stop):
                 raise ValueError(f"{one} lies nowhere")
         self.last, self._before_turn, self._turn = last, before, numbers["turn"]
 
+    def _has(self, where: Sets) -> bool:
+        """Whether there is room for such sets there."""
+        if not (where.first >= 0 < where.memory and 0 < where.count < len(self._places) - where.first):
+            return False
+        room = self._places[where.first + where.count] - self._places[where.first]
+        return bool(where.count * self._heads * where.memory <= room)
+
     def sets(self, layer: int, where: Sets) -> Tensor:
         """int32 [count, Hs, memory]."""
-        entries = where.count * self._heads * where.memory
-        room: Tensor = self._sets[layer][where.first : where.first + where.count]
-        flat = room.reshape(room.shape[0] * room.shape[1])[:entries]
+        start, entries = int(self._places[where.first]), where.count * self._heads * where.memory
+        flat: Tensor = self._sets[layer][start : start + entries]
         return flat.reshape(where.count, self._heads, where.memory)
 
     def host_sets(self, where: Sets) -> NDArray[np.int32]:

@@ -30,14 +30,15 @@ from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
 VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
-# With `heavy="auto"` a memory has 1 / AUTO_DIVISOR of the past's keys, at least AUTO_LEAST, chosen among
-# AUTO_CANDIDATES times as many.
-AUTO_DIVISOR = 4
+# A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
+# `heavy="auto"` it has at least AUTO_LEAST.
+GROWN_DIVISOR = 4
+GROWN_CANDIDATES = 4
 AUTO_LEAST = 512
-AUTO_CANDIDATES = 4
-TOLD_LAYERS = 4  # one of so many is compared, where what a prompt saw is told and changes nothing
+NEVER = "never"  # of `score_grow`
 GUARD = {"score_checks": 2, "score_missed": 0.01}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
+BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 8192}
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class OwnQueries(H2O[QueryStore]):
     score_title: ClassVar[str] = "the queries that will see them"
     grows: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {**H2O.small, "score_tile": 64, "score_queries": 16}
+        {**H2O.small, "score_tile": 64, "score_queries": 16, "score_grow": 512}
     )
     presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType(
         {
-            "fast": PRESET | {"chunk_size": 512, "heavy": 192},
-            "balanced": PRESET | {"chunk_size": 1024, "heavy": 448},
-            "guarded": PRESET | {"chunk_size": 1024, "heavy": 448} | GUARD,
+            "fast": PRESET | {"chunk_size": 512, "heavy": 192, "score_grow": NEVER},
+            "balanced": BALANCED,
+            "guarded": BALANCED | GUARD,
         }
     )
 
@@ -87,7 +88,12 @@ class OwnQueries(H2O[QueryStore]):
         symbol="",
         least=1,
     )
-
+    score_grow: int | Literal["never"] = option(
+        8192,
+        "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto.",
+        symbol="",
+        least=0,
+    )
     score_checks: int = option(
         2,
         "Queries of a tile whose attention is compared with exact attention, to report how much of it a "
@@ -105,6 +111,11 @@ class OwnQueries(H2O[QueryStore]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.score_missed > 1:
+            raise ConfigError(
+                f"score_missed ({self.score_missed:g}) must be at most 1, which is all attention",
+                field="score_missed",
+            )
         if self.score_missed < 1 and not self.score_checks:
             raise ConfigError(
                 f"score_missed ({self.score_missed:g}) is judged by score_checks queries of a tile, which are "
@@ -122,10 +133,14 @@ class OwnQueries(H2O[QueryStore]):
         return -(-self.chunk_size // self.tile)
 
     def memory_at(self, past: int) -> int:
-        if self.heavy != AUTO:
-            return super().memory_at(past)
-        grown = max(past // AUTO_DIVISOR, AUTO_LEAST)
-        return max(min(grown, self.chunk_size * 15 // 16), self.local)
+        """What a chunk sees follows from where it stands, never from the length of its prompt: a prompt that goes
+        on from a cached one could not know that."""
+        most = self.chunk_size * 15 // 16
+        least = max(min(AUTO_LEAST, most), self.local) if self.heavy == AUTO else super().memory_at(past)
+        return max(least, min(past // GROWN_DIVISOR, most)) if self._grows_at(past) else least
+
+    def _grows_at(self, past: int) -> bool:
+        return self.heavy == AUTO or (isinstance(self.score_grow, int) and past >= self.score_grow)
 
     @property
     def candidates(self) -> int:
@@ -134,9 +149,8 @@ class OwnQueries(H2O[QueryStore]):
 
     def candidates_at(self, past: int) -> int:
         """Most rows that a tile behind `past` rows chooses its memory from."""
-        return max(
-            self.score_candidates, self.memory_at(past) * (AUTO_CANDIDATES if self.heavy == AUTO else 1)
-        )
+        times = GROWN_CANDIDATES if self._grows_at(past) else 1
+        return max(self.score_candidates, self.memory_at(past) * times)
 
     @property
     def vote_stride(self) -> int:
@@ -159,15 +173,19 @@ class OwnQueries(H2O[QueryStore]):
             yield from spans(chunk.stop, self.tile, start=chunk.start)
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
+        tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
         return StoreSizes(
             heads=model.score_heads(self.score_heads),
             chunks=capacity // self.chunk_size + 1,
-            tiles=self.tiles_before(capacity) + 1,  # a turn may begin inside a tile
-            memory=self.memory,
-            candidates=min(self.candidates, capacity),
+            rooms=tuple(map(self._room, range(tiles))),
+            candidates=min(self.candidates_at(capacity), capacity),
             rows=self.batch_rows(capacity),
             capacity=capacity,
         )
+
+    def _room(self, tile: int) -> int:
+        """Most keys of the set of a prompt's tile; a turn's chunk begins anywhere in the tile's."""
+        return self.memory_at((tile // self.tiles_of_chunk + 1) * self.chunk_size - 1)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> QueryStore:
         return QueryStore(self.store_sizes(model, capacity), model, device, checks=self.score_checks > 0)
@@ -198,16 +216,17 @@ class OwnQueries(H2O[QueryStore]):
         """Whole chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of
         one size, look at lists of one length or at all rows, and choose as many as there is room for."""
 
-        def kind(chunk: Span) -> tuple[int, int]:
+        def kind(chunk: Span) -> tuple[int, int, bool]:
             before = past + chunk.start
-            candidates = self.candidates_at(before)
-            return self.memory_at(before), candidates if before > candidates else 0
+            candidates, sets = self.candidates_at(before), self._sets(past, chunk)
+            full = {sets.memory} == {self._room(sets.first), self._room(sets.first + sets.count - 1)}
+            return sets.memory, candidates if before > candidates else 0, full
 
         chunks = spans(batch.stop, self.chunk_size, start=batch.start)
         choosing = (one for one in chunks if past + one.start > self.memory_at(past + one.start))
-        for (memory, _), group in groupby(choosing, kind):
+        for (*_, full), group in groupby(choosing, kind):
             some = list(group)
-            if memory == self.memory and self.chunk_size % self.tile == 0:
+            if full and self.chunk_size % self.tile == 0:
                 yield Span(some[0].start, some[-1].stop)
             else:
                 yield from some
@@ -353,21 +372,20 @@ class OwnQueries(H2O[QueryStore]):
         last = state.host_sets(state.last.sets)[-1]
         none = np.zeros((0, *last.shape), np.int32)
         found = [none, *(state.host_sets(self._sets(0, chunk)) for chunk in chunks)]
-        return PrefillReport(last, _stacked(found, self.memory), seen_by, state.last.rows)
+        return PrefillReport(last, _stacked(found), seen_by, state.last.rows)
 
-    def budget(self) -> dict[str, int]:
-        return {"heavy": self.memory - self.local} if self.heavy == AUTO else {}
+    def budget(self, n: int) -> dict[str, int]:
+        return {"heavy": self.memory_at((n - 1) // self.chunk_size * self.chunk_size) - self.local}
 
     def summary(self) -> str:
-        most = "up to " if self.heavy == AUTO else ""
-        return f"Chunks of {self.chunk_size:,}, memory {most}{self.memory:,}"
+        least = self.memory_at(0)
+        grown = "" if self.memory == least else f" to {self.memory:,}"
+        return f"Chunks of {self.chunk_size:,}, memory {least:,}{grown}"
 
 
-def _stacked(sets: list[NDArray[np.int32]], memory: int) -> NDArray[np.int32]:
-    """Sets of several sizes as one array, with -1 where one has fewer than `memory` keys."""
+def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Sets of several sizes as one array, with -1 where one has fewer keys than the largest."""
+    most = max(one.shape[3] for one in sets)
     return np.concatenate(
-        [
-            np.pad(one, ((0, 0), (0, 0), (0, 0), (0, memory - one.shape[3])), constant_values=-1)
-            for one in sets
-        ]
+        [np.pad(one, ((0, 0), (0, 0), (0, 0), (0, most - one.shape[3])), constant_values=-1) for one in sets]
     )
