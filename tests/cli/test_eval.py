@@ -46,12 +46,31 @@ def test_the_comparison_as_json(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> 
 
 
 def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
-    flags = (*SMALL, "--metrics", "perplexity,needle", "--depths", "0.5", "--seeds", 1, "--baselines", "none")
+    flags = (
+        *SMALL,
+        "--metrics",
+        "perplexity,causal,needle",
+        "--depths",
+        "0.5",
+        "--seeds",
+        1,
+        "--baselines",
+        "none",
+    )
     done = h2o("eval", *flags, "--h2o-heavy", 0, "--h2o-local", 1, "--tolerance", 0.001, tiny_bundle)
     text = done.stdout.decode()
     assert all(
         word in text
-        for word in ("full", "h2o", "in prompt", "of 1", "needles", "score=query", "python-manual-2")
+        for word in (
+            "full",
+            "h2o",
+            "in prompt",
+            "causal",
+            "of 1",
+            "needles",
+            "score=query",
+            "python-manual-2",
+        )
     )
     assert "recall" not in text.split("─")[0]
     assert done.returncode == 3

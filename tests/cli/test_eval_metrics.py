@@ -25,7 +25,7 @@ from h2o_cli.eval.metrics import (
     perplexity,
 )
 from h2o_cli.eval.policies import BASELINES, baseline
-from h2o_cli.eval.readings import Reading, read, read_on
+from h2o_cli.eval.readings import Reading, read, read_on, read_up_to
 from h2o_cli.eval.recall import list_sums, measure_recall
 from h2o_cli.eval.sanity import judge
 from h2o_cli.eval.token_view import selected_share
@@ -359,6 +359,25 @@ def test_a_continuation_is_what_decode_makes_of_it(tiny_generator: Generator, he
 def test_a_continuation_of_one_token(tiny_generator: Generator, heldout_ids: Any) -> None:
     one = read_on(tiny_generator, heldout_ids[:40], heldout_ids[40:41], FULL, np.array([0]))
     assert (one.nll.shape, one.likely.shape, len(one.logs)) == ((1,), (1,), 1)
+
+
+def test_a_token_behind_a_prompt_that_ends_before_it(tiny_generator: Generator, heldout_ids: Any) -> None:
+    """As of prompts that are read from their first token, and under full attention as inside one long prompt."""
+    ids, config, at = (
+        heldout_ids[:160],
+        PrefillConfig(**SMALL, score_tile=16),
+        np.array([20, 63, 64, 130, 158]),
+    )
+    fresh = [
+        losses(tiny_generator.prefill(ids[: end + 1], config, reuse=False)[None], ids[end + 1 : end + 2])[0]
+        for end in at
+    ]
+    found = read_up_to(tiny_generator, ids, at, config)
+    np.testing.assert_allclose(found, fresh, atol=1e-4)
+    inside = read(tiny_generator, ids, config, at).nll[at]
+    assert np.abs(found - inside)[2:].max() > 1e-3  # later rows of a tile choose, too
+    exact = read_up_to(tiny_generator, ids, at, FULL)
+    np.testing.assert_allclose(exact, read(tiny_generator, ids, FULL, at).nll[at], atol=1e-4)
 
 
 def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_ids: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.metrics import buckets, counted, evenly
-from h2o_cli.eval.readings import Reading, read, read_on
+from h2o_cli.eval.readings import Reading, read, read_on, read_up_to
 from h2o_cli.eval.recall import Recall, measure_recall
 from h2o_cli.eval.sanity import Sanity, judge
 from h2o_cli.eval.tasks import TaskMaker, score
@@ -20,9 +20,10 @@ from h2o_cli.eval.values import Measure, Value
 from h2o_runtime import Generator
 from h2o_runtime.text import Tokenizer
 
-METRICS = ("decode", "perplexity", "recall", "needle", "tasks")
+METRICS = ("decode", "perplexity", "causal", "recall", "needle", "tasks")
 SAMPLED = 256  # predictions of a text, and of its continuation, whose whole distributions are compared
-PLACES = 16  # parts of a text whose losses are reported separately
+ENDS = 64  # prompts of a text, each of which ends before a token whose loss is told
+PLACES = 16  # parts of a text whose losses are told one by one
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,12 @@ class Measurer:
             if "perplexity" in metrics:
                 for one in self._contestants:
                     yield self._job("read", one, document.name, partial(self._read, one, document))
-            if "recall" in metrics and rules:  # for all rules at once: they share its sums
+            if "causal" in metrics:
+                for one in leading:
+                    if one.kind is Kind.BASELINE:
+                        continue  # it remembers nothing that a shorter prompt could go on from
+                    yield self._job("causal", one, document.name, partial(self._causal, one, document))
+            if "recall" in metrics and rules:  # of all rules at once: they share its sums
                 missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
                 names = frozenset(f"recall {document.name} {one.name}" for one in missing)
                 yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
@@ -154,6 +160,13 @@ class Measurer:
             values.append(value(Measure.DECODED_DIVERGENCE, float(reading.divergence(truth).mean())))
             values.append(value(Measure.DECODED_AGREEMENT, reading.agreement(truth, 0)))
         return values
+
+    def _causal(self, contestant: Contestant, document: Document) -> list[Value]:
+        length = self._extent.length
+        at = evenly(self._extent.first - 1, length - 1, ENDS)
+        nll = read_up_to(self._generator, document.ids[:length], at, contestant.config)
+        value = _writer(f"causal {document.name}", contestant, document.name, length)
+        return [value(Measure.CAUSAL, float(nll.mean()))]
 
     def _recall(self, rules: tuple[Contestant, ...], document: Document) -> list[Value]:
         ids = document.ids[: self._extent.length]

@@ -84,6 +84,23 @@ def read_on(
     return Reading(nll, likely, sampled, logs)
 
 
+def read_up_to(
+    generator: Generator, ids: IntArray, at: IntArray, config: PrefillConfig, watch: Watch | None = None
+) -> Float64:
+    """Losses [K] of the tokens behind the positions `at` [K], rising, each of a prompt that ends there.
+
+    Nothing that a prediction rests on depends on later tokens, as it may inside a prompt. The longest prompt is
+    read first: the others go back from it as far as the policy must.
+    """
+    nll = np.empty(len(at))
+    generator.reset()
+    for i in reversed(range(len(at))):
+        position = int(at[i])
+        logits = generator.prefill(ids[: position + 1], config, watch)
+        nll[i] = losses(logits[None], ids[position + 1 : position + 2])[0]
+    return nll
+
+
 def _predictions(
     generator: Generator, ids: IntArray, following: IntArray, config: PrefillConfig, watch: Watch | None
 ) -> Iterator[Float32]:

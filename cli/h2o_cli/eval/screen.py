@@ -74,6 +74,15 @@ FIGURES = (
         "increase of the perplexity inside the prompt, mean over texts: no prediction, where a token's memory is "
         "chosen by later ones, too",
     ),
+    Figure(
+        "causal",
+        lambda row: row.causal_increase,
+        "+.2%",
+        -1,
+        "the same for some of these tokens, each behind a prompt that ends before it; mean over texts ± its "
+        "standard error",
+        error=lambda row: row.causal_error,
+    ),
     Figure("worst text", lambda row: row.worst, "+.2%", -1, "in prompt, the text that suffers most"),
     Figure(
         "KL in prompt",

@@ -17,6 +17,7 @@ class Summary:
 
     decoded_…    of the continuation; decoded_error is the standard error of the mean over `texts`, None of one
     worst        the largest increase of a text
+    causal_…     of tokens in the text, each behind a prompt that ends before it
     past_share   of the attention to the past, how much the lists have
     needle, task mean share of answers found, of so many `…_cases`
     """
@@ -32,6 +33,8 @@ class Summary:
     perplexity: float | None
     increase: float | None
     worst: float | None
+    causal_increase: float | None
+    causal_error: float | None
     divergence: float | None
     agreement: float | None
     recall: float | None
@@ -92,7 +95,11 @@ def _summary(own: list[Value], exact: list[Value]) -> Summary:
     def numbers(measure: Measure) -> list[float]:
         return list(increases(own, exact, measure).values())
 
-    read, decoded = numbers(Measure.LOSS), numbers(Measure.DECODED)
+    def error(increases: list[float]) -> float | None:
+        """Standard error of their mean."""
+        return stdev(increases) / sqrt(len(increases)) if len(increases) > 1 else None
+
+    read, decoded, causal = map(numbers, (Measure.LOSS, Measure.DECODED, Measure.CAUSAL))
     loss = mean(Measure.LOSS)
     return Summary(
         first.contestant,
@@ -100,12 +107,14 @@ def _summary(own: list[Value], exact: list[Value]) -> Summary:
         first.settings,
         texts=len({value.text for value in own if value.measure in (Measure.DECODED, Measure.LOSS)}),
         decoded_increase=fmean(decoded) if decoded else None,
-        decoded_error=stdev(decoded) / sqrt(len(decoded)) if len(decoded) > 1 else None,
+        decoded_error=error(decoded),
         decoded_divergence=mean(Measure.DECODED_DIVERGENCE),
         decoded_agreement=mean(Measure.DECODED_AGREEMENT),
         perplexity=None if loss is None else exp(min(loss, 700.0)),
         increase=fmean(read) if read else None,
         worst=max(read, default=None),
+        causal_increase=fmean(causal) if causal else None,
+        causal_error=error(causal),
         divergence=mean(Measure.DIVERGENCE),
         agreement=mean(Measure.AGREEMENT),
         recall=mean(Measure.RECALL),

@@ -15,6 +15,7 @@ class Measure(str, Enum):
 
     LOSS       mean loss of the tokens that count, in nats
     LOSS_AT    mean loss of tokens from position `place` on
+    CAUSAL     mean loss of tokens in the text, each behind a prompt that ends before it
     DECODED    mean loss of the continuation, and its divergence and agreement
     DIVERGENCE mean KL divergence of predictions from full attention's
     AGREEMENT  share of likeliest tokens that are full attention's
@@ -28,6 +29,7 @@ class Measure(str, Enum):
 
     LOSS = "loss"
     LOSS_AT = "loss_at"
+    CAUSAL = "causal_loss"
     DECODED = "decoded_loss"
     DECODED_DIVERGENCE = "decoded_divergence"
     DECODED_AGREEMENT = "decoded_agreement"
