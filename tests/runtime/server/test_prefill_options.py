@@ -47,9 +47,9 @@ def test_options_know_their_policies(server: Server) -> None:
 @pytest.mark.parametrize(
     ("given", "summary"),
     [
-        ({}, "Chunks of 1,024, memory 512"),
-        ({"prefill": {"chunk_size": 64, "local": 8, "heavy": 24}}, "Chunks of 64, memory 32"),
-        ({"prefill": {"heavy": "auto"}}, "Chunks of 1,024, memory up to 960"),
+        ({}, "Chunks of 1,024, memory 512 to 960"),
+        ({"prefill": {"chunk_size": 64, "local": 8, "heavy": 24}}, "Chunks of 64, memory 32 to 60"),
+        ({"prefill": {"heavy": "auto"}}, "Chunks of 1,024, memory 512 to 960"),
         ({"prefill": {"policy": "full"}}, "Full attention"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_quality_stands_for_settings(server: Server) -> None:
         return server.post("/props/prefill", {"prefill": prefill})
 
     fast = told(quality="fast", sink=4).json()["prefill"]
-    assert fast == PrefillConfig(chunk_size=512, heavy=192, sink=4).settings
+    assert fast == PrefillConfig(chunk_size=512, heavy=192, score_grow="never", sink=4).settings
     assert told(quality="exact").json()["summary"] == "Full attention"
     error = error_of(told(quality="fast", heavy=100), 400)
     assert error["param"] == "prefill.heavy"

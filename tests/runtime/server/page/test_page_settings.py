@@ -104,7 +104,7 @@ def test_settings_that_contradict(page: Page) -> None:
     page.get_by_text("Chunks of 1,024, memory 192").wait_for()
     assert button.get_attribute("title") == ""
     choose(page, heavy="auto")
-    page.get_by_text("Chunks of 1,024, memory up to 960").wait_for()
+    page.get_by_text("Chunks of 1,024, memory 512 to 960").wait_for()
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == {"heavy": "auto"}
 
 
