@@ -36,6 +36,7 @@ GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
 AUTO_LEAST = 512
 NEVER = "never"  # of `score_grow`
+TOLD_LAYERS = 4  # one of so many is compared, where what a prompt saw is told and changes nothing
 GUARD = {"score_checks": 2, "score_missed": 0.008}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 8192}
