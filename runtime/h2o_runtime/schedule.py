@@ -25,9 +25,13 @@ def spans(n: int, size: int, start: int = 0) -> Iterator[Span]:
         yield Span(begin, min(begin + size, n))
 
 
-def logical_batches(n: int, batch_size: int, chunk_size: int) -> Iterator[Span]:
-    """Spans of as many whole chunks as fit the logical batch: each is one launch of Phase 1."""
-    return spans(n, batch_size // chunk_size * chunk_size)
+def logical_batches(n: int, batch_size: int, chunk_size: int, begun: int = 0) -> Iterator[Span]:
+    """Spans of whole chunks, as many as fit the logical batch: each is one launch of Phase 1.
+
+    begun: rows of the first chunk that lie before row 0
+    """
+    for batch in spans(n, batch_size // chunk_size * chunk_size, start=-begun):
+        yield Span(max(batch.start, 0), batch.stop)
 
 
 def rows_of_chunks(rows: int, chunk_size: int) -> int:

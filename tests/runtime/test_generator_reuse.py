@@ -47,7 +47,8 @@ CONFIGS = (
     SPARSE.altered(score="window", score_heads="query", dense_tail=3),
     SPARSE.altered(score="window", heavy=0),
     SPARSE.altered(score_heads="query", chunk_size=9, heavy=3),
-    SPARSE.altered(score="query", dense_tail=6),
+    SPARSE.altered(score="query", dense_tail=6, score_tile=4, score_queries=2, score_candidates=12),
+    SPARSE.altered(score="query", dense_tail=6, score_tile=8, heavy="auto", score_missed=0.01),
     SPARSE.altered(score="query", chunk_size=9, heavy=3, sink=2, score_tile=4, score_candidates=20),
     SPARSE.altered(policy="full"),
 )
@@ -250,6 +251,16 @@ def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) 
     small.prefill([*ids[:20], 7], config)
     small.prefill([7] * 5, config)
     assert small.memory_sets() == []
+
+
+def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(small: Generator) -> None:
+    config, draw = SPARSE.altered(score="query", score_tile=4, dense_tail=6), np.random.default_rng(3)
+    document = DOCUMENTS[0][:150]
+    small.prefill([*document, 1, 2], config)
+    for _ in range(20):
+        question = draw.integers(0, 250, draw.integers(1, 30)).tolist()
+        small.prefill([*document, *question], config)
+        assert len(document) - small.reused < 6 + 4
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Run:
         self.state = policy.new_state(model, total, device)
         prefix = Prefix.HISTORY if past else Prefix.NONE
         policy.start_prompt(PromptCall(n, past, prefix, np.zeros(past, bool)), self.state)
-        call = LayerCall(
+        self.call = LayerCall(
             layer=0,
             q=self.q,
             o=self.o,
@@ -70,7 +70,7 @@ class Run:
             flow=device.flow([Span(0, n)]),
             checkpoint=lambda done: None,
         )
-        policy.attend(call, self.state)
+        policy.attend(self.call, self.state)
 
     @property
     def seen(self) -> Seen | None:
@@ -96,7 +96,7 @@ class Run:
                 continue
             visible[:, chunk.start : chunk.stop, :before] = False
             tiles = list(policy.tiles(chunk.start, chunk.stop))
-            sets = self.state.sets(0, policy._sets(past, chunk))  # [t, Hs, M]
+            sets = self.state.sets(0, policy._sets(self.call, tiles, chunk))  # [t, Hs, M]
             for tile, own in zip(tiles, sets, strict=True):
                 for head in range(HEADS):
                     visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True

@@ -35,7 +35,7 @@ CONFIGS = {
     "subquadratic-batches": BATCHES.altered(policy="subquadratic", window=16, landmark_block=16),
 }
 DOCUMENT = bundles.random_ids(CONTEXT, 3).tolist()
-OTHER = [*DOCUMENT[:100], *bundles.random_ids(130, 4).tolist()]
+OTHER = [*DOCUMENT[:110], *bundles.random_ids(130, 4).tolist()]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_prompt_that_was_left_between_pieces_is_gone_on_from(bundle: Path, nam
         wanted = fresh.prefill(OTHER, config)
         found = left.prefill(OTHER, config)
         if left.reused % 32:  # all that is shared, wherever it ends, and rounded otherwise
-            assert left.reused == 100
+            assert left.reused == 110
             np.testing.assert_allclose(found, wanted, atol=1e-4)
             return
         assert left.reused == 96

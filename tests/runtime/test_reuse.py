@@ -75,6 +75,30 @@ def test_a_shared_beginning_is_kept_up_to_a_chunk_boundary() -> None:
     assert plan(range(20), [*range(7), 99], SPARSE) == NOTHING
 
 
+def test_under_query_a_shared_beginning_is_kept_up_to_a_tile() -> None:
+    config = SPARSE.altered(score_tile=3)  # chunks of 8 rows are cut into 3, 3 and 2
+    assert plan(range(40), [*range(31), 99], config) == Reuse(Prefix.BOUNDARY, 30)
+    assert plan(range(40), [*range(29), 99], config) == Reuse(Prefix.BOUNDARY, 27)
+    assert plan(range(40), [*range(26), 99], config) == Reuse(Prefix.BOUNDARY, 24)
+    assert plan(range(40), [*range(4), 99], config) == Reuse(Prefix.BOUNDARY, 3)
+    assert plan(range(40), [*range(31), 99], config.altered(dense_tail=5)) == Reuse(Prefix.BOUNDARY, 27)
+
+
+@pytest.mark.parametrize("change", [{"score_missed": 0.5}, {"score": "colsum"}])
+def test_what_asks_all_of_a_chunk_is_kept_up_to_its_end(change: dict[str, float | str]) -> None:
+    config = SPARSE.altered(score_tile=2, **change)  # type: ignore[arg-type]
+    assert plan(range(40), [*range(31), 99], config) == Reuse(Prefix.BOUNDARY, 24)
+
+
+def test_a_cache_that_rounds_rows_is_kept_up_to_a_chunk_boundary() -> None:
+    """Inside a chunk, rows would see keys that are not those of a fresh run."""
+    config, cache = SPARSE.altered(score_tile=2), cache_of(range(40))
+    for rounded, kept in ((False, 30), (True, 24)):
+        origin = Provenance.fresh(config, 40).in_format(rounded)
+        plan = plan_reuse(cache.known, origin, np.array([*range(31), 99]), config)
+        assert plan == Reuse(Prefix.BOUNDARY, kept)
+
+
 def test_only_the_prefilled_part_can_be_gone_back_to() -> None:
     # 13 tokens were prefilled, 12 generated: no memory set exists beyond position 8.
     assert plan(range(25), [*range(24), 99], SPARSE, prefilled=13) == Reuse(Prefix.BOUNDARY, 8)
@@ -175,10 +199,11 @@ def test_full_attention_runs_what_a_sparse_decode_made_again() -> None:
     new=st.integers(0, 60),
     chunk=st.integers(4, 12),
     tail=st.integers(0, 70),
+    tile=st.integers(1, 14),
     full=st.booleans(),
 )
 def test_what_is_kept_is_sound(
-    prompt: int, generated: int, shared: int, new: int, chunk: int, tail: int, full: bool
+    prompt: int, generated: int, shared: int, new: int, chunk: int, tail: int, tile: int, full: bool
 ) -> None:
     config = PrefillConfig(
         policy="full" if full else "h2o",
@@ -187,6 +212,7 @@ def test_what_is_kept_is_sound(
         local=1,
         heavy=2,
         score_window=1,
+        score_tile=tile,
         dense_tail=tail,
     )
     cached = list(range(prompt + generated))
@@ -202,7 +228,11 @@ def test_what_is_kept_is_sound(
         assert full
         assert got.length == min(shared, len(tokens) - 1)
     if got.prefix is Prefix.BOUNDARY:
-        assert got.length % chunk == 0
+        assert got.length % chunk % config.algorithm.tile == 0
+        most = min(
+            shared, prompt - 1, len(tokens) - 1, *(n - tail for n in (prompt, len(tokens)) if n > chunk)
+        )
+        assert most - got.length < config.algorithm.tile
         assert got.length < prompt  # the fresh run went on past it, so it chose a memory there
         for length in (prompt, len(tokens)):  # no kept row belongs to a dense tail, of then or of now
             assert length <= chunk or got.length <= length - tail

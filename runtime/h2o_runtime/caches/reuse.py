@@ -30,8 +30,8 @@ class Prefix(Enum):
     """How the tokens before a prefill relate to it. Explicit, because row counts cannot tell."""
 
     NONE = "none"  # the cache starts empty
-    BOUNDARY = "boundary"  # a chunk boundary of a fresh run: continue exactly as that run would
-    HISTORY = "history"  # the next turn of a finished conversation
+    BOUNDARY = "boundary"  # a row of a fresh run, often a chunk's end: go on exactly as that run would have
+    HISTORY = "history"  # a finished conversation that goes on
     EXACT = "exact"  # any cached token is what a fresh run would compute
 
 
@@ -49,13 +49,14 @@ class Provenance:
 
     config        the configuration it was computed with; None when the cache is empty
     prompt        length of the fresh part: one uninterrupted prompt from position 0
-    sparse        rows of the fresh part that are the same for any prompt that shares these tokens
-    turn          rows before the conversation's last turn, to which it can be rolled back; 0 before the first
-                  turn
-    complete      false after a cancelled prefill, from which only a chunk boundary can be continued
-    whole         whether every row is still there: nothing was evicted
-    earliest      the earliest row from which a prompt can continue: `KVStore.earliest`
-    exact_decode  whether all tokens generated after the fresh part saw everything before them
+    sparse        rows of the fresh part that equal those of any prompt that shares them
+    turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
+                  one
+    complete      false after a cancelled prefill, when only a boundary can be gone on from
+    whole         whether every row is still there: nothing was forgotten
+    earliest      the earliest row that a prompt can go on at: `KVStore.earliest`
+    rounded       whether the cache stores rows shorter than the model computes them
+    exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
     """
 
     config: Configuration | None = None
@@ -66,6 +67,7 @@ class Provenance:
     whole: bool = True
     exact_decode: bool = True
     earliest: int = 0
+    rounded: bool = False
 
     @classmethod
     def fresh(cls, config: Configuration, prompt: int) -> Provenance:
@@ -86,6 +88,10 @@ class Provenance:
     def from_row(self, earliest: int) -> Provenance:
         """The provenance if no prompt can continue from a row before `earliest`."""
         return self if earliest <= self.earliest else replace(self, earliest=earliest)
+
+    def in_format(self, rounded: bool) -> Provenance:
+        """As it is in a cache that rounds rows, or does not."""
+        return self if rounded == self.rounded else replace(self, rounded=rounded)
 
     def at_turn(self, rows: int) -> Provenance:
         """The provenance after a turn began at row `rows`."""

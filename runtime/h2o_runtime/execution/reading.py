@@ -90,7 +90,7 @@ class Reading:
         else:
             session.origin = Provenance.fresh(self._config, session.length)
         origin = session.origin.forgetting(session.length, session.spec.cache.most_rows)
-        session.origin = origin.from_row(max(session.store.earliest, self._earliest))
+        session.origin = self._stored(origin, self._earliest)
         self._watch.progress(n, n)
 
     def read_timer(self) -> PrefillTimer:
@@ -105,7 +105,7 @@ class Reading:
         """None if the cache would drop rows between pieces, or if a layer is not divisible."""
         if self._session.spec.cache.most_rows is not None or not self._forward.layers.divisible:
             return ()
-        return self._config.algorithm.cuts(len(self._new), self._reuse.prefix, prompt_piece)
+        return self._config.algorithm.cuts(len(self._new), self._reuse, prompt_piece)
 
     def _keep(self, rows: int) -> None:
         """From now on an interrupted run leaves the first `rows` rows. A conversation's turn leaves nothing
@@ -120,10 +120,16 @@ class Reading:
         session, length, n = self._session, self._reuse.length, len(self._new)
         session.truncate(length)
         origin = self._config.algorithm.after_interruption(self._reuse, n, self._before)
-        session.origin = origin.from_row(max(session.store.earliest, self._before.earliest))
+        session.origin = self._stored(origin, self._before.earliest)
         lost = session.origin.earliest > length or session.spec.forgets(length + n)
         if session.origin.config is None or lost:
             session.reset()
+
+    def _stored(self, origin: Provenance, earliest: int) -> Provenance:
+        """As it is in this session's cache, of whose rows those before `earliest` were incomplete already."""
+        session, spec = self._session, self._session.spec
+        rounded = spec.stored_dtype != spec.model.dtype
+        return origin.from_row(max(session.store.earliest, earliest)).in_format(rounded)
 
 
 def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watch) -> None:

@@ -204,10 +204,9 @@ class PrefillPolicy(ABC, Generic[State]):
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""
         return None
 
-    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Where n new tokens after `prefix` may be cut into pieces of about `rows` tokens, without changing
-        the result: rising, from 1 to n - 1. None: they must be read at once.
-        """
+    def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
+        """Where n new tokens behind what is kept may be cut into pieces of about `rows`, so that one after the
+        other they give what they give at once: rising, from 1 to n - 1. None: they are read at once."""
         return ()
 
     def start_prompt(self, prompt: PromptCall, state: Any) -> None:

@@ -29,8 +29,8 @@ class Full(PrefillPolicy[None]):
     def attend(self, call: LayerCall, state: None) -> None:
         attend_in_spans(call, self.batch_size, self.phases[0])
 
-    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Anywhere, except where kernels would group rows differently than in one call."""
+    def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
+        """Anywhere, but where kernels would take rows otherwise than at once."""
         return dense_cuts(n, self.batch_size, rows)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:

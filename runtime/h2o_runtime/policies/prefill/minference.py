@@ -135,8 +135,8 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         )
         return lines
 
-    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Between chunks, unless the prompt's last queries choose all lines."""
+    def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
+        """Between chunks, unless the prompt's last queries find the lines of all."""
         size = rows_of_chunks(rows, self.chunk_size)
         return range(size, n, size) if self.estimate == "chunk" else ()
 

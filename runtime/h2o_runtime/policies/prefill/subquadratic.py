@@ -71,8 +71,8 @@ class Subquadratic(PrefillPolicy[Landmarks]):
             call.checkpoint(rows.stop)
             call.flow.finished(rows.stop)
 
-    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Between batches: inside a batch, the order of additions depends on the number of rows."""
+    def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
+        """Between batches: inside of one, rows are added up in an order that depends on how many there are."""
         size = rows_of_chunks(rows, self.batch_size)
         return range(size, n, size)
 

@@ -149,8 +149,8 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             dots = q[:, start:end] @ k[:, :end].transpose(1, 2)
             tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, end, policy.tile)]
             if start:
-                candidates = self._candidates(q[:, start:end], k, start)
                 for tile in tiles:
+                    candidates = self._candidates(q[:, tile], k, start)
                     memory = self._choose(layer, tile.start, q[:, tile], k, start, candidates)
                     seen = memory.repeat_interleave(len(q) // len(memory), dim=0)[:, None]
                     visible[:, tile.start - start : tile.stop - start, :start] |= seen
@@ -190,11 +190,11 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return bool(torch.stack(tiles).mean() > self.policy.score_missed)
 
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
-        """The candidates of a chunk's tiles; q [Hq, rows, d]."""
+        """What a tile may choose from; q [Hq, rows, d]."""
         everything = torch.ones(score_heads(self.policy, len(q), self.kv_heads), past, dtype=torch.bool)
         if past <= self.policy.candidates_at(past):
             return Candidates(everything, ~everything)
-        rank = self._rank(q, self.policy.chunk_stride, k, everything)
+        rank = self._rank(q, self.policy.narrowing_stride, k, everything)
         best = self._best(rank, self.policy.candidates_at(past) - self.policy.local)
         border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
         return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs())
@@ -224,7 +224,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         given = masked_softmax(votes @ k[:, :past].transpose(1, 2), seen).sum(1).double()
         given = given.view(heads, group, past).sum(1)
         rank = given.clone()
-        for distance in range(1, min(stride // 2, past - 1) + 1):
+        for distance in range(1, min(self.policy.vote_stride // 2, past - 1) + 1):
             rank[:, distance:] += given[:, :-distance] / 4
             rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)

@@ -19,7 +19,14 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
-from h2o_runtime.policies.prefill.base import WHOLE, LayerCall, PrefillPolicy, SavedState, chunk_option
+from h2o_runtime.policies.prefill.base import (
+    WHOLE,
+    LayerCall,
+    PrefillPolicy,
+    PromptCall,
+    SavedState,
+    chunk_option,
+)
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span, logical_batches, rows_of_chunks, spans, tail_start
 
@@ -161,8 +168,8 @@ class H2O(PrefillPolicy[Store]):
             return
         self.before_chunks(call, state)
         tail = self.tail_of(call)
-        first = self._first_chunk(call.needed, tail, n)
-        for batch in logical_batches(n, self.batch_size, self.chunk_size):
+        first = self._first_chunk(call.needed, tail, n, self.begun(call))
+        for batch in logical_batches(n, self.batch_size, self.chunk_size, self.begun(call)):
             call.flow.needs(batch.stop)
             partial = state.partial(call.o[batch.start : batch.stop])
             with call.timer.measure("phase1"):
@@ -178,39 +185,47 @@ class H2O(PrefillPolicy[Store]):
             call.checkpoint(n)
             call.flow.finished(n)
 
+    def begun(self, call: LayerCall | PromptCall) -> int:
+        """How many cached rows the first chunk begins with: a rule may let a prompt go on inside a chunk."""
+        return call.past % self.chunk_size if call.prefix is Prefix.BOUNDARY else 0
+
     def tail_of(self, call: LayerCall) -> int:
         """First row of the dense tail; n if there is none."""
         n = len(call.q)
         has_tail = not call.prompt_piece.more and (n > self.chunk_size or call.past > 0)
         return tail_start(n, self.dense_tail) if has_tail else n
 
-    def _first_chunk(self, needed: int, tail: int, n: int) -> int:
-        """The start of the first chunk whose attention must be computed; n if none must.
+    def _first_chunk(self, needed: int, tail: int, n: int, begun: int = 0) -> int:
+        """Where the first chunk begins whose attention must be computed; n where none must.
 
         Some rules need every query's attention. Otherwise the rows before `needed`, and those that the dense
         tail replaces, are not computed.
         """
         if not needed or self.needs_every_row:
             return 0
-        return needed // self.chunk_size * self.chunk_size if needed < tail else n
+        if needed >= tail:
+            return n
+        return max((begun + needed) // self.chunk_size * self.chunk_size - begun, 0)
 
     def _phase1(
         self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Attention inside the batch's chunks."""
-        rows = Span(max(batch.start, first), batch.stop)
-        if rows.start >= rows.stop:
-            return
-        k, v = call.new_rows(rows.start, rows.stop)
-        call.provider.run(
-            CHUNKED_INTRA_ATTENTION,
-            q=call.q[rows.start : rows.stop],
-            k=k,
-            v=v,
-            chunk_size=self.chunk_size,
-            **partial.rows(rows.start - batch.start, len(batch)).out,
-            colsum=self.column_sums(call, state, rows),
-        )
+        """Attention inside the batch's chunks, of what is new in them. A chunk that has begun goes by itself."""
+        end = -self.begun(call) % self.chunk_size if batch.start == 0 else 0
+        for start, stop in ((batch.start, min(end, batch.stop)), (max(end, batch.start), batch.stop)):
+            rows = Span(max(start, first), stop)
+            if rows.start >= rows.stop:
+                continue
+            k, v = call.new_rows(rows.start, rows.stop)
+            call.provider.run(
+                CHUNKED_INTRA_ATTENTION,
+                q=call.q[rows.start : rows.stop],
+                k=k,
+                v=v,
+                chunk_size=self.chunk_size,
+                **partial.rows(rows.start - batch.start, rows.stop - batch.start).out,
+                colsum=self.column_sums(call, state, rows),
+            )
 
     def _short_turn(self, call: LayerCall, state: Store) -> None:
         """The next turn of a conversation, with at most one chunk: everything sees everything."""
@@ -222,15 +237,15 @@ class H2O(PrefillPolicy[Store]):
         call.checkpoint(n)
         call.flow.finished(n)
 
-    def cuts(self, n: int, prefix: Prefix, rows: int) -> Sequence[int]:
-        """Between chunks: the last piece has the whole dense tail, whose rows need all layers in one call."""
+    def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
+        """Between chunks: the last piece has all of the dense tail, whose rows need all layers of one call."""
         size = rows_of_chunks(rows, self.chunk_size)
-        return range(size, min(tail_start(n, self.dense_tail) + 1, n), size)
+        begun = reuse.length % self.chunk_size if reuse.prefix is Prefix.BOUNDARY else 0
+        return range(size - begun, min(tail_start(n, self.dense_tail) + 1, n), size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """All rows of a finished conversation that continues, also if its last turn is repeated or changed;
-        otherwise up to a chunk boundary whose memory sets are stored.
-        """
+        """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;
+        else up to a boundary, behind which the rule knows what a fresh run would see."""
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
         if 0 < origin.turn <= shared and origin.turn < n and origin.complete:
@@ -238,8 +253,12 @@ class H2O(PrefillPolicy[Store]):
         # A boundary's memory set exists if the fresh run went past it. No kept row may be in a dense tail, of
         # the cached prompt or of the new one.
         limit = min(shared, origin.sparse, self.lasting_rows(n), origin.prompt - 1, n - 1)
-        boundary = limit // self.chunk_size * self.chunk_size
+        boundary = self.boundary_before(limit, origin)
         return Reuse(Prefix.BOUNDARY, boundary) if boundary > 0 else Reuse(Prefix.NONE, 0)
+
+    def boundary_before(self, limit: int, origin: Provenance) -> int:
+        """The last row, `limit` or an earlier one, at which a prompt can go on as a fresh run would."""
+        return limit // self.chunk_size * self.chunk_size
 
     def lasting_rows(self, n: int) -> int:
         tail = self.dense_tail if n > self.chunk_size else 0

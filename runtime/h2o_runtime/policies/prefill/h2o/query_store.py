@@ -18,13 +18,15 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """heads is Hs; chunks are the most that there can be; rooms has the most keys of each tile, which never become
-    fewer; candidates are the most that a tile has; rows are those of a logical batch, capacity is the cache's."""
+    """heads is Hs; rooms has the most keys of each tile, which never become fewer; tiles_at_once are those of a logical
+    batch, candidates the most that a tile has, whole the most rows that a chunk sees all of; rows are those of a
+    logical batch, capacity is the cache's."""
 
     heads: int
-    chunks: int
     rooms: tuple[int, ...]
+    tiles_at_once: int
     candidates: int
+    whole: int
     rows: int
     capacity: int
 
@@ -34,7 +36,7 @@ class StoreSizes:
         return self.rooms[-1]
 
     def nbytes(self, model: ModelSpec) -> int:
-        sets = model.layers * sum(self.rooms) + self.chunks * self.candidates
+        sets = model.layers * sum(self.rooms) + self.tiles_at_once * self.candidates
         return sets * self.heads * 4 + self.rows * model.query_heads * 8
 
 
@@ -92,30 +94,22 @@ class QueryStore(PartialScratch):
         self._turn = 0  # rows that a conversation's last turn found,
         self._before_turn: LastTile | None = None  # and the last tile then
         self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
-        self._past: Tensor = device.zeros((tiles + sizes.chunks,), np.int64)
+        self._past: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
-        self.past_of_chunks: Tensor = self._past[:0]
         self._heads = heads
         self._places = heads * np.cumsum((0, *sizes.rooms))  # of each tile's set in those of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
-        self._candidates: Tensor = device.zeros((sizes.chunks * heads * sizes.candidates,), np.int32)
-        self._short: Tensor = device.zeros((heads * sizes.memory,), np.int32)
-        self.whole_past: Tensor = self._short[:0].reshape(
-            heads, 0
-        )  # every row before the first chunk, if there are few
+        self._candidates: Tensor = device.zeros((sizes.tiles_at_once * heads * sizes.candidates,), np.int32)
+        self._whole: Tensor = device.zeros((heads * sizes.whole,), np.int32)
+        self.whole_past: Tensor = self._whole[:0].reshape(heads, 0)
 
-    def begin(self, past: int, chunks: NDArray[np.int64], tiles: NDArray[np.int64], whole: bool) -> None:
-        """Record the rows before the chunks and tiles of a prompt's new rows, which start at `past`.
-
-        whole: whether the first chunk sees all of them.
-        """
-        past_of = np.concatenate([tiles, chunks])  # one copy to the device
-        self.device.upload(past_of, self._past[: len(past_of)])
-        self.past_of_tiles = self._past[: len(tiles)]
-        self.past_of_chunks = self._past[len(tiles) : len(past_of)]
-        few = past if whole else 0
-        self.whole_past = self._short[: self._heads * few].reshape(self._heads, few)
-        self.device.upload(np.tile(np.arange(few, dtype=np.int32), (self._heads, 1)), self.whole_past)
+    def begin(self, past: NDArray[np.int64], whole: Span) -> None:
+        """A prompt's new tiles have `past` [t] rows before their chunks; its first chunk sees all of `whole`."""
+        self.past_of_tiles = self._past[: len(past)]
+        self.device.upload(past, self.past_of_tiles)
+        self.whole_past = self._whole[: self._heads * len(whole)].reshape(self._heads, len(whole))
+        rows = np.arange(whole.start, whole.stop, dtype=np.int32)
+        self.device.upload(np.tile(rows, (self._heads, 1)), self.whole_past)
 
     def forget_checks(self) -> None:
         """A prompt begins; no tile has been compared yet."""
@@ -167,6 +161,10 @@ class QueryStore(PartialScratch):
         found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
         return np.stack(found, axis=1)
 
-    def candidates(self, chunks: int, count: int) -> Tensor:
-        """Scratch for the candidates of some chunks, int32 [chunks, Hs, count]."""
-        return self._candidates[: chunks * self._heads * count].reshape(chunks, self._heads, count)
+    def candidates(self, tiles: int, count: int) -> Tensor:
+        """Scratch for the candidates of some tiles, int32 [tiles, Hs, count]. It grows when a later prompt comes
+        with a larger batch size, once."""
+        entries = tiles * self._heads * count
+        if entries > self._candidates.shape[0]:
+            self._candidates = self.device.zeros((entries,), np.int32)
+        return self._candidates[:entries].reshape(tiles, self._heads, count)

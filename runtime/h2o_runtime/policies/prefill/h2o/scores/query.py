@@ -6,7 +6,7 @@ and few queries with a list of their own need fewer keys than many with one list
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -29,7 +29,9 @@ from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, S
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
-VOTES_OF_CHUNK = 32  # queries of a chunk that find the candidates among all of its past
+NARROWING = (
+    8  # every so many of the queries that choose a tile's memory find its candidates in all of the past
+)
 # A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
 # `heavy="auto"` it has at least AUTO_LEAST.
 GROWN_DIVISOR = 4
@@ -51,8 +53,10 @@ class OwnQueries(H2O[QueryStore]):
 
     `score_queries` of a tile's queries score its candidates by their true probabilities, and the candidates around
     those: where a text repeats itself, the queries between two of them look a little further on. Where the past is
-    longer than `score_candidates`, a few queries of the whole chunk choose that many for all of its tiles: they
-    alone see all of the past, so that what grows with N² is a small share of full attention.
+    longer than `score_candidates`, a few of these queries first choose that many: they alone see all of the past,
+    so that what grows with N² is a small share of full attention.
+
+    What a tile sees depends on its own queries and on keys before it. So a prompt can go on behind any whole tile.
     """
 
     score_title: ClassVar[str] = "the queries that will see them"
@@ -84,8 +88,8 @@ class OwnQueries(H2O[QueryStore]):
     )
     score_candidates: int = option(
         2048,
-        "Tokens that a chunk's tiles choose from under --score query; a longer past is narrowed first. At least "
-        "as many as are remembered.",
+        "Tokens that a tile chooses from under --score query; a longer past is narrowed first. At least as many as "
+        "are remembered.",
         symbol="",
         least=1,
     )
@@ -159,9 +163,9 @@ class OwnQueries(H2O[QueryStore]):
         return max(self.tile // self.score_queries, 1)
 
     @property
-    def chunk_stride(self) -> int:
-        """From one query of a chunk that finds its candidates to the next."""
-        return max(self.chunk_size // VOTES_OF_CHUNK, 1)
+    def narrowing_stride(self) -> int:
+        """From one query of a tile that finds its candidates to the next."""
+        return self.vote_stride * NARROWING
 
     def tiles_before(self, row: int) -> int:
         """How many tiles a prompt's rows before this one take."""
@@ -177,9 +181,10 @@ class OwnQueries(H2O[QueryStore]):
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
         return StoreSizes(
             heads=model.score_heads(self.score_heads),
-            chunks=capacity // self.chunk_size + 1,
             rooms=tuple(map(self._room, range(tiles))),
+            tiles_at_once=self.tiles_before(self.batch_rows(capacity)),
             candidates=min(self.candidates_at(capacity), capacity),
+            whole=min(self.chunk_size, capacity),
             rows=self.batch_rows(capacity),
             capacity=capacity,
         )
@@ -192,9 +197,12 @@ class OwnQueries(H2O[QueryStore]):
         return QueryStore(self.store_sizes(model, capacity), model, device, checks=self.score_checks > 0)
 
     def start_prompt(self, prompt: PromptCall, state: QueryStore) -> None:
-        chunks = prompt.past + np.arange(0, prompt.n, self.chunk_size, dtype=np.int64)
-        tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(prompt.n)]
-        state.begin(prompt.past, chunks, tiles, prompt.past <= self.memory_at(prompt.past))
+        begun = self.begun(prompt)
+        first = prompt.past - begun  # of the first chunk
+        chunks = np.arange(first, prompt.past + prompt.n, self.chunk_size, dtype=np.int64)
+        tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(begun + prompt.n)]
+        whole = Span(0 if first <= self.memory_at(first) else first, prompt.past)
+        state.begin(tiles[self.tiles_before(begun) :], whole)
         if prompt.prompt_piece.before:
             return  # the first piece has done the rest
         state.forget_checks()
@@ -205,26 +213,28 @@ class OwnQueries(H2O[QueryStore]):
     def look_back(
         self, call: LayerCall, state: QueryStore, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        if batch.start >= first:
+        if batch.start == 0 and first == 0 and state.whole_past.shape[1]:
             self._see_all(call, state, batch, partial)
-        for rows in self._alike(call.past, batch):
-            self._select(call, state, rows)
-            self._remember(call, state, Span(max(rows.start, first), rows.stop), batch, partial)
-            call.checkpoint(rows.stop)
+        for chunks in self._alike(call, batch):
+            self._select(call, state, chunks)
+            self._remember(call, state, chunks, first, batch, partial)
+            call.checkpoint(chunks.stop)
         call.checkpoint(batch.stop)
 
-    def _alike(self, past: int, batch: Span) -> Iterator[Span]:
-        """Whole chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of
-        one size, look at lists of one length or at all rows, and choose as many as there is room for."""
+    def _alike(self, call: LayerCall, batch: Span) -> Iterator[Span]:
+        """Chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of one
+        size, look at lists of one length or at all rows, and choose as many as there is room for. The first may
+        begin before row 0."""
 
         def kind(chunk: Span) -> tuple[int, int, bool]:
-            before = past + chunk.start
-            candidates, sets = self.candidates_at(before), self._sets(past, chunk)
+            before = call.past + chunk.start
+            candidates, sets = self.candidates_at(before), self._sets(call, self._new_tiles(chunk), chunk)
             full = {sets.memory} == {self._room(sets.first), self._room(sets.first + sets.count - 1)}
             return sets.memory, candidates if before > candidates else 0, full
 
-        chunks = spans(batch.stop, self.chunk_size, start=batch.start)
-        choosing = (one for one in chunks if past + one.start > self.memory_at(past + one.start))
+        start = batch.start or -self.begun(call)
+        chunks = spans(batch.stop, self.chunk_size, start=start)
+        choosing = (one for one in chunks if self.memory_at(call.past + one.start) < call.past + one.start)
         for (*_, full), group in groupby(choosing, kind):
             some = list(group)
             if full and self.chunk_size % self.tile == 0:
@@ -232,74 +242,84 @@ class OwnQueries(H2O[QueryStore]):
             else:
                 yield from some
 
-    def _sets(self, past: int, rows: Span) -> Sets:
-        """Where the sets of some chunks' tiles lie, whose memory is of one size; `past` rows lie before row 0."""
-        first, stop = self.tiles_before(rows.start), self.tiles_before(rows.stop)
-        return Sets(self.tiles_before(past) + first, stop - first, self.memory_at(past + rows.start))
+    def _new_tiles(self, chunks: Span) -> list[Span]:
+        """Tiles of some chunks, but those before row 0."""
+        return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
 
-    def _select(self, call: LayerCall, state: QueryStore, rows: Span) -> None:
-        """The memory sets of all tiles of some chunks at once."""
-        sets = self._sets(call.past, rows)
-        first = self.tiles_before(rows.start)
-        narrowed = call.past + rows.start > self.candidates_at(call.past + rows.start)
+    def _sets(self, call: LayerCall, tiles: Sequence[Span], chunks: Span) -> Sets:
+        """Where the sets of some tiles lie, which are of these chunks and whose memory is of one size."""
+        begun = self.begun(call)
+        first = self.tiles_before(call.past - begun) + self.tiles_before(begun + tiles[0].start)
+        return Sets(first, len(tiles), self.memory_at(call.past + chunks.start))
+
+    def _select(self, call: LayerCall, state: QueryStore, chunks: Span) -> None:
+        """The memory sets of all new tiles of some chunks at once."""
+        tiles, before = self._new_tiles(chunks), call.past + chunks.start
+        sets, count = self._sets(call, tiles, chunks), self.candidates_at(before)
+        candidates = state.every_row
+        if before > count:  # a few queries choose what the others choose from
+            narrowed = state.candidates(len(tiles), count)
+            self._vote(call, state, tiles, candidates, self.narrowing_stride, narrowed)
+            candidates = narrowed
+        self._vote(call, state, tiles, candidates, self.vote_stride, state.sets(call.layer, sets))
+        state.last = LastTile(Span(call.past + tiles[-1].start, call.past + tiles[-1].stop), sets)
+
+    def _vote(
+        self,
+        call: LayerCall,
+        state: QueryStore,
+        tiles: Sequence[Span],
+        candidates: Tensor,
+        stride: int,
+        chosen: Tensor,
+    ) -> None:
+        """Every `stride`-th query of each tile chooses among its candidates. Both are int32, [t, Hs, Mp or M]."""
+        begun = self.begun(call)
+        first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
         call.provider.run(
             QUERY_SELECT,
             call.kv,
-            q=call.q[rows.start : rows.stop],
-            candidates=self._narrow(call, state, rows) if narrowed else state.every_row,
-            past=state.past_of_tiles[first : first + sets.count],
+            q=call.q[tiles[0].start : tiles[-1].stop],
+            candidates=candidates,
+            past=state.past_of_tiles[first : first + len(tiles)],
             tile=self.tile,
-            stride=self.vote_stride,
-            share=self.tiles_of_chunk,
+            stride=stride,
+            share=1,
             reach=self.vote_stride // 2,
             local=self.local,
             sink=self.sink,
-            memory_next=state.sets(call.layer, sets),
+            memory_next=chosen,
         )
-        *_, last = self.tiles(rows.start, rows.stop)
-        state.last = LastTile(Span(call.past + last.start, call.past + last.stop), sets)
-
-    def _narrow(self, call: LayerCall, state: QueryStore, rows: Span) -> Tensor:
-        """What the tiles of some chunks choose from, int32 [chunks, Hs, candidates]."""
-        chunks = slice(rows.start // self.chunk_size, -(-rows.stop // self.chunk_size))
-        count = self.candidates_at(call.past + rows.start)
-        candidates = state.candidates(chunks.stop - chunks.start, count)
-        call.provider.run(
-            QUERY_SELECT,
-            call.kv,
-            q=call.q[rows.start : rows.stop],
-            candidates=state.every_row,
-            past=state.past_of_chunks[chunks],
-            tile=self.chunk_size,
-            stride=self.chunk_stride,
-            share=1,
-            reach=self.chunk_stride // 2,
-            local=self.local,
-            sink=self.sink,
-            memory_next=candidates,
-        )
-        return candidates
 
     def _see_all(self, call: LayerCall, state: QueryStore, batch: Span, partial: PartialSoftmax) -> None:
-        """Attention of the batch's first chunk to all of its past, where that is so little."""
-        past = call.past + batch.start
-        if not 0 < past <= self.memory_at(past):
-            return
-        rows = min(self.chunk_size, len(batch))
-        q = call.q[batch.start : batch.start + rows]
+        """Attention of the first chunk to what it sees all of: its rows that are cached, and a short past."""
+        rows = min(self.chunk_size - self.begun(call), len(batch))
         call.provider.run(
-            MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=state.whole_past, **partial.rows(0, rows).intra
+            MEMORY_FUSED_ATTENTION,
+            call.kv,
+            q=call.q[:rows],
+            memory=state.whole_past,
+            **partial.rows(0, rows).intra,
         )
 
     def _remember(
-        self, call: LayerCall, state: QueryStore, rows: Span, batch: Span, partial: PartialSoftmax
+        self,
+        call: LayerCall,
+        state: QueryStore,
+        chunks: Span,
+        first: int,
+        batch: Span,
+        partial: PartialSoftmax,
     ) -> None:
-        """Attention of some chunks' tiles to their memories, of one size, fused into the batch's state."""
-        if rows.start >= rows.stop:
+        """Attention of some chunks' tiles to their memories, of one size, fused into the batch's state. Nobody
+        reads that of rows before `first`, where a chunk begins."""
+        tiles = [one for one in self._new_tiles(chunks) if one.start >= first]
+        if not tiles:
             return
-        sets = state.sets(call.layer, self._sets(call.past, rows))
+        rows, where = Span(tiles[0].start, chunks.stop), self._sets(call, tiles, chunks)
+        sets = state.sets(call.layer, where)
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
-        checks = self._checks(call, state, rows, own)  # before the state sees more than its chunks
+        checks = self._checks(call, state, tiles, where, own)  # before the state sees more than its chunks
         call.provider.run(
             TILED_MEMORY_ATTENTION,
             call.kv,
@@ -311,19 +331,22 @@ class OwnQueries(H2O[QueryStore]):
         if checks is not None:
             self._widen(call, state, checks, own, sets)
 
-    def _checks(self, call: LayerCall, state: QueryStore, rows: Span, own: PartialSoftmax) -> Checks | None:
-        """Of the tiles of some chunks, but those that the dense tail replaces; `own` is the rows' state."""
-        if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
+    def _checks(
+        self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], where: Sets, own: PartialSoftmax
+    ) -> Checks | None:
+        """Of some tiles, but those that the dense tail replaces; `own` is the tiles' state."""
+        if state.seen is None:
             return None
-        first, tail = self._sets(call.past, rows).first, self.tail_of(call)
-        tiles = [
-            Tile(first + i, one, call.past + one.start // self.chunk_size * self.chunk_size)
-            for i, one in enumerate(self.tiles(rows.start, rows.stop))
+        tail, begun = self.tail_of(call), self.begun(call)
+        base, size = call.past - begun, self.chunk_size
+        compared = [
+            Tile(where.first + i, one, base + (begun + one.start) // size * size)
+            for i, one in enumerate(tiles)
             if one.start < tail
         ]
-        if not tiles:
+        if not compared:
             return None
-        return state.seen.checks(call, tiles, self.score_checks, self.vote_stride, own)
+        return state.seen.checks(call, compared, self.score_checks, self.vote_stride, own)
 
     def _widen(
         self, call: LayerCall, state: QueryStore, checks: Checks, own: PartialSoftmax, sets: Tensor
@@ -349,6 +372,14 @@ class OwnQueries(H2O[QueryStore]):
             "`device=cpu`, or leave it out"
         )
 
+    def boundary_before(self, limit: int, origin: Provenance) -> int:
+        """Behind a whole tile, unless the guard asks all of its chunk, or the cache rounds what the chunk has seen
+        of itself."""
+        chunk = super().boundary_before(limit, origin)
+        if self.score_missed < 1 or origin.rounded:
+            return chunk
+        return chunk + (limit - chunk) // self.tile * self.tile
+
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """Nothing of what was there before is changed by a run."""
         if reuse.prefix is Prefix.HISTORY:
@@ -372,8 +403,13 @@ class OwnQueries(H2O[QueryStore]):
             return PrefillReport.empty()
         last = state.host_sets(state.last.sets)[-1]
         none = np.zeros((0, *last.shape), np.int32)
-        found = [none, *(state.host_sets(self._sets(0, chunk)) for chunk in chunks)]
+        found = [none, *(state.host_sets(self._sets_of(chunk)) for chunk in chunks)]
         return PrefillReport(last, _stacked(found), seen_by, state.last.rows)
+
+    def _sets_of(self, chunk: Span) -> Sets:
+        """Where the sets of a fresh prompt's chunk lie."""
+        first = self.tiles_before(chunk.start)
+        return Sets(first, self.tiles_before(chunk.stop) - first, self.memory_at(chunk.start))
 
     def budget(self, n: int) -> dict[str, int]:
         return {"heavy": self.memory_at((n - 1) // self.chunk_size * self.chunk_size) - self.local}
