@@ -14,7 +14,8 @@ from bench.gpu_check.library import Library, offset
 
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
-TILE, STRIDE, LISTED = 128, 4, 2048  # of the rule `query`: rows with one set, rows to a vote, candidates
+# Of the rule `query`: rows with one set, rows to a vote, and to one that narrows the past, candidates.
+TILE, STRIDE, NARROWING, LISTED = 128, 4, 32, 2048
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
@@ -29,33 +30,32 @@ def _rows(*shape: int) -> Any:
 
 
 def query(library: Library, layer: Layer) -> Calls:
-    """The last batch's tiles choose from lists of candidates; a chunk chooses such a list from all rows."""
-    tiles, share = BATCH // TILE, layer.chunk // TILE
+    """The last batch's tiles choose from lists of candidates; they choose such lists from all rows."""
+    tiles = BATCH // TILE
     first = layer.n - BATCH
-    past = torch.arange(tiles) // share * layer.chunk + first
+    past = torch.arange(tiles) * TILE // layer.chunk * layer.chunk + first
     border = torch.arange(LISTED, dtype=torch.int32) + (first - LISTED)
-    lists = border.expand(-(-tiles // share), KV_HEADS, LISTED).contiguous()
-    sets, chosen = _rows(tiles, KV_HEADS, SLOTS), _rows(1, KV_HEADS, LISTED)
+    lists = border.expand(tiles, KV_HEADS, LISTED).contiguous()
+    sets, chosen = _rows(tiles, KV_HEADS, SLOTS), _rows(tiles, KV_HEADS, LISTED)
     shape, q = layer.shape, offset(layer.q, first)
-    of_tiles = _room(library.query_select_workspace(shape, BATCH, TILE, STRIDE, LISTED, layer.n))
-    of_chunk = _room(library.query_select_workspace(shape, layer.chunk, layer.chunk, 32, 0, layer.n))
+    room = _room(library.query_select_workspace(shape, BATCH, TILE, STRIDE, LISTED, layer.n))
 
     def select_tiles() -> None:
         layer.run(
-            library.query_select, shape, BATCH, TILE, STRIDE, share, LISTED, LOCAL, SLOTS - LOCAL, q, layer.kv,
-            lists, past, sets, of_tiles, of_tiles.numel(),
+            library.query_select, shape, BATCH, TILE, STRIDE, 1, LISTED, LOCAL, SLOTS - LOCAL, q, layer.kv,
+            lists, past, sets, room, room.numel(),
         )  # fmt: skip
 
     def select_candidates() -> None:
         layer.run(
-            library.query_select, shape, layer.chunk, layer.chunk, 32, 1, 0, LOCAL, LISTED - LOCAL, q, layer.kv,
-            None, past, chosen, of_chunk, of_chunk.numel(),
+            library.query_select, shape, BATCH, TILE, NARROWING, 1, 0, LOCAL, LISTED - LOCAL, q, layer.kv,
+            None, past, chosen, room, room.numel(),
         )  # fmt: skip
 
     flop = 4 * layer.d * QUERY_HEADS  # a vote and key
     return {
         "tiles": (select_tiles, flop * BATCH / STRIDE * LISTED),
-        "candidates": (select_candidates, flop * layer.chunk / 32 * first),
+        "candidates": (select_candidates, flop * BATCH / NARROWING * int(past.sum()) / tiles),
     }
 
 

@@ -71,17 +71,18 @@ class H2O:
 
 
 class QueryPhase2:
-    """Phase 2 of the last chunk of a prompt under the rule `query`: candidates of the chunk, the sets of its
-    tiles, attention to them."""
+    """Phase 2 of the last chunk of a prompt under the rule `query`: candidates of its tiles, their sets, attention
+    to them."""
 
-    TILE, VOTES, CANDIDATES, LOCAL, SLOTS = 128, 32, 2048, 64, 512
+    TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
+    NARROWING, VOTING = 32, 4  # from one vote to the next
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
         self.past, self.kv = len(k) - CHUNK, KV(k, v, len(k))
         tiles = CHUNK // self.TILE
         self.none = np.empty((1, HKV, 0), np.int32)
-        self.candidates = np.empty((1, HKV, self.CANDIDATES), np.int32)
+        self.candidates = np.empty((tiles, HKV, self.CANDIDATES), np.int32)
         self.sets = np.empty((tiles, HKV, self.SLOTS), np.int32)
         self.past_of = np.full(tiles, self.past, np.int64)
         self.o = np.zeros_like(self.q)
@@ -89,20 +90,26 @@ class QueryPhase2:
 
     def flops(self) -> float:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
-        votes = self.VOTES * self.past + CHUNK // self.TILE * self.VOTES * self.CANDIDATES
+        votes = CHUNK // self.NARROWING * self.past + CHUNK // self.VOTING * self.CANDIDATES
         return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
 
     def __call__(self) -> None:
-        self._select(self.none, CHUNK, 1, self.candidates)
-        self._select(self.candidates, self.TILE, CHUNK // self.TILE, self.sets)
+        self._select(self.none, self.NARROWING, self.candidates)
+        self._select(self.candidates, self.VOTING, self.sets)
         state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
         call = {"q": self.q, "memory": self.sets, "tile": self.TILE, **state}
         self.kernels.run("TiledMemoryAttention", self.kv, call)
 
-    def _select(self, candidates: Array, tile: int, share: int, out: Array) -> None:
-        stride, past = tile // self.VOTES, self.past_of[: len(out)]
-        rule = {"tile": tile, "stride": stride, "share": share, "reach": stride // 2, "local": self.LOCAL}
-        call = {"q": self.q, "candidates": candidates, "past": past, **rule, "sink": 0, "memory_next": out}
+    def _select(self, candidates: Array, stride: int, out: Array) -> None:
+        rule = {"tile": self.TILE, "stride": stride, "share": 1, "reach": stride // 2, "local": self.LOCAL}
+        call = {
+            "q": self.q,
+            "candidates": candidates,
+            "past": self.past_of,
+            **rule,
+            "sink": 0,
+            "memory_next": out,
+        }
         self.kernels.run("QuerySelect", self.kv, call)
 
 

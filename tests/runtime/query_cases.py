@@ -88,7 +88,7 @@ class Call:
         names = ("scale", "tile", "stride", "share", "reach", "local", "heavy", "sink")
         return {name: getattr(self, name) for name in names}
 
-    def check(self, got: Array) -> None:
+    def check(self, got: Array, rtol: float = 1e-5) -> None:
         """Raises AssertionError unless these are the reference's sets, but for near ties."""
         expected = operators.query_select(self.q, self.k, self.candidates, self.past, **self.attributes)  # type: ignore[arg-type]
         for i, end in enumerate(self.past.tolist()):
@@ -97,7 +97,7 @@ class Call:
                 rows, self.k, own, end, scale=self.scale, stride=self.stride, reach=self.reach
             )
             assert operators.same_but_for_near_ties(
-                expected[i], got[i], score, stop=end, local=self.local, sink=self.sink
+                expected[i], got[i], score, stop=end, local=self.local, sink=self.sink, rtol=rtol
             )
 
 

@@ -1,8 +1,8 @@
-// QuerySelect: some of a tile's queries score the rows of the past, and the best become the tile's memory
-// set. A work item is one head of one tile: a score head, or one of the key/value heads that it spans, whose
-// sums are combined at the end. Scores are column sums, and values are not read.
-#include <cstdlib>
+// QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An
+// item of work is one head of one tile: a score head; or one of the key/value heads that it spans, whose sums
+// wait until those of the others are there. Scores are column sums, and no value is read.
 
+#include "int8_keys.h"
 #include "rank.h"
 #include "sweep.h"
 
@@ -19,10 +19,14 @@ struct Tiles {
     int64_t local, slots, sink;
 };
 
+constexpr int64_t kNearBlock = 512;  // places whose neighbours are added up at a time
+
 // One thread's arrays.
 struct Own {
-    float* sums;  // [keys]
+    float* sums;    // [keys]
+    float* scores;  // [keys]
     uint64_t* ranks;
+    Int8Block block;
 };
 
 struct Query {
@@ -63,18 +67,18 @@ struct Query {
         return true;
     }
 
-    // Tiles that look at the same rows are adjacent, those that see the most first: so a thread packs keys
-    // once for all of them.
-    void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, float* waiting,
-              int64_t index) const {
+    // Tiles that look at the same rows follow each other, those that see the most first: so a thread packs
+    // keys once for all of them.
+    void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
+              float* waiting, int64_t index) const {
         const int64_t together = listed() ? sizes.share : sizes.tiles;
         const int64_t group = index / (together * heads()), within = index % (together * heads());
         const int64_t tile = group * together + together - 1 - within % together;
         if (tile >= sizes.tiles) return;
         const int64_t head = within / together;
         float* const sums = waiting ? waiting + (tile * heads() + head) * most_keys() : own.sums;
-        score(context, scratch, group * heads() + head, tile, head, sums);
-        if (!waiting) choose(tile, head, sums, own.ranks);
+        score(context, scratch, own, packed, group * heads() + head, tile, head, sums);
+        if (!waiting) choose(tile, head, sums, own);
     }
 
     // Adds the sums of a score head's key/value heads, in order.
@@ -83,11 +87,11 @@ struct Query {
         float* const sums = waiting + (tile * heads() + set * spanned()) * most_keys();
         for (int64_t head = 1; head < spanned(); ++head)
             for (int64_t i = 0; i < count; ++i) sums[i] += sums[head * most_keys() + i];
-        choose(tile, set, sums, own.ranks);
+        choose(tile, set, sums, own);
     }
 
-    void score(const h2o_cpu* context, SweepScratch& scratch, int64_t unit, int64_t tile, int64_t head,
-               float* sums) const {
+    void score(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
+               int64_t unit, int64_t tile, int64_t head, float* sums) const {
         const int64_t count = keys(tile);
         const int64_t first = tile * sizes.tile, rows = std::min(sizes.tile, sizes.n - first);
         const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
@@ -99,37 +103,71 @@ struct Query {
         votes.total_keys = votes.offset = votes.key_block = count;
         votes.unit = unit;
         std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
-        votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
+        if (packed != nullptr) {
+            vote_int8(context, votes, scratch, own.block, packed->head(kv_head(shape, heads(), head)));
+        } else {
+            votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
+        }
         std::memset(sums, 0, static_cast<size_t>(count) * sizeof(float));
         context->kernels->sum_lanes(scratch.colsum, count, sums);
     }
 
-    // The score of entry i plus a quarter of its neighbours' scores.
-    float with_neighbours(const float* sums, const int32_t* rows, int64_t i, int64_t count) const {
-        const auto near = [&](int64_t j) {
-            return std::abs(listed() ? int64_t{rows[j]} - rows[i] : j - i) <= sizes.reach;
-        };
-        float beside = 0.0f;
-        for (int64_t j = i - 1; j >= 0 && near(j); --j) beside += sums[j];
-        for (int64_t j = i + 1; j < count && near(j); ++j) beside += sums[j];
-        return sums[i] + 0.25f * beside;
+    // What places [0, count) have with a quarter of what their neighbours have, of all `filled` places.
+    void with_neighbours(const float* sums, const int32_t* rows, int64_t count, int64_t filled,
+                         float* out) const {
+        if (listed()) {
+            for (int64_t i = 0; i < count; ++i) {
+                float beside = 0.0f;
+                for (int64_t j = i - 1; j >= 0 && rows[i] - rows[j] <= sizes.reach; --j) beside += sums[j];
+                for (int64_t j = i + 1; j < filled && rows[j] - rows[i] <= sizes.reach; ++j)
+                    beside += sums[j];
+                out[i] = sums[i] + 0.25f * beside;
+            }
+            return;
+        }
+        for (int64_t first = 0; first < count; first += kNearBlock) {
+            const int64_t stop = std::min(first + kNearBlock, count);
+            float beside[kNearBlock] = {};
+            for (int64_t away = 1; away <= sizes.reach; ++away)
+                for (int64_t i = std::max(first, away); i < stop; ++i) beside[i - first] += sums[i - away];
+            for (int64_t away = 1; away <= sizes.reach; ++away)
+                for (int64_t i = first; i < std::min(stop, filled - away); ++i)
+                    beside[i - first] += sums[i + away];
+            for (int64_t i = first; i < stop; ++i) out[i] = sums[i] + 0.25f * beside[i - first];
+        }
     }
 
-    void choose(int64_t tile, int64_t set, const float* sums, uint64_t* ranks) const {
+    void choose(int64_t tile, int64_t set, const float* sums, const Own& own) const {
         const int64_t border = past[tile] - sizes.local, best = sizes.slots - sizes.local;
         const int32_t* const rows = list(tile, set);
         const int64_t count = early(tile, set);
+        with_neighbours(sums, rows, count, keys(tile), own.scores);
         for (int64_t i = 0; i < count; ++i) {
             const int64_t at = listed() ? rows[i] : i;
-            ranks[i] = rank(with_neighbours(sums, rows, i, keys(tile)), at, at < sizes.sink);
+            own.ranks[i] = rank(own.scores[i], at, at < sizes.sink);
         }
         int32_t* const out = memory_next + (tile * sets() + set) * sizes.slots;
-        take_best(ranks, count, best, out);
+        take_best(own.ranks, count, best, out);
         for (int64_t i = 0; i < sizes.local; ++i) out[best + i] = static_cast<int32_t>(border + i);
     }
 
     Own carve(Carver& carver) const {
-        return {carver.take<float>(most_keys()), carver.take<uint64_t>(rank_room(most_keys()))};
+        return {carver.take<float>(most_keys()), carver.take<float>(most_keys()),
+                carver.take<uint64_t>(rank_room(most_keys())), Int8Block::carve(carver, shape.head_size)};
+    }
+
+    // The keys that tiles look at.
+    void pack(h2o_cpu* context, const Int8Keys& all) const {
+        const int64_t alike = heads() / shape.kv_heads;  // that read a key/value head's keys
+        context->pool.each(shape.kv_heads, [&](int64_t kv_head, int) {
+            all.want(kv_head, !listed());
+            for (int64_t tile = 0; listed() && tile < sizes.tiles; ++tile) {
+                for (int64_t head = kv_head * alike; head < (kv_head + 1) * alike; ++head)
+                    all.want(kv_head, list(tile, head / spanned()), sizes.candidates);
+            }
+        });
+        context->pool.each(shape.kv_heads * all.blocks(),
+                           [&](int64_t index, int) { all.pack(context, shape, kv, index); });
     }
 
     void run(h2o_cpu* context) const {
@@ -139,8 +177,16 @@ struct Query {
         carve(measure);
         const size_t each = measure.used(), all = each * context->own.size();
         const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * most_keys() : 0;
-        char* const shared = context->shared.at_least(all + static_cast<size_t>(sums) * sizeof(float));
-        float* const waiting = sums > 0 ? reinterpret_cast<float*>(shared + all) : nullptr;
+        const int64_t rows = int8_votes(context) != nullptr ? *std::max_element(past, past + sizes.tiles) : 0;
+        Carver room(nullptr);
+        room.take<float>(sums);
+        Int8Keys::carve(room, shape, rows);
+        char* const shared = context->shared.at_least(all + room.used());
+        Carver behind(shared + all);
+        float* const waiting = sums > 0 ? behind.take<float>(sums) : nullptr;
+        const Int8Keys int8 = Int8Keys::carve(behind, shape, rows);
+        if (rows > 0) pack(context, int8);
+        const Int8Keys* const packed = rows > 0 ? &int8 : nullptr;
         const auto own = [&](int thread) {
             Carver carver(shared + static_cast<size_t>(thread) * each);
             return carve(carver);
@@ -148,7 +194,8 @@ struct Query {
         const int64_t together = listed() ? sizes.share : sizes.tiles;
         const int64_t groups = (sizes.tiles + together - 1) / together;
         context->pool.each(groups * together * heads(), [&](int64_t index, int thread) {
-            item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), waiting, index);
+            item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), packed, waiting,
+                 index);
         });
         if (waiting == nullptr) return;
         context->pool.each(sizes.tiles * sets(),

@@ -224,7 +224,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         given = masked_softmax(votes @ k[:, :past].transpose(1, 2), seen).sum(1).double()
         given = given.view(heads, group, past).sum(1)
         rank = given.clone()
-        for distance in range(1, min(self.policy.vote_stride // 2, past - 1) + 1):
+        for distance in range(1, min(stride // 2, past - 1) + 1):
             rank[:, distance:] += given[:, :-distance] / 4
             rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)

@@ -29,9 +29,7 @@ from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, S
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
-NARROWING = (
-    8  # every so many of the queries that choose a tile's memory find its candidates in all of the past
-)
+NARROWING = 8  # every so many of the queries that choose a tile's memory find its candidates in all its past
 # A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
 # `heavy="auto"` it has at least AUTO_LEAST.
 GROWN_DIVISOR = 4
@@ -285,7 +283,7 @@ class OwnQueries(H2O[QueryStore]):
             tile=self.tile,
             stride=stride,
             share=1,
-            reach=self.vote_stride // 2,
+            reach=stride // 2,
             local=self.local,
             sink=self.sink,
             memory_next=chosen,
