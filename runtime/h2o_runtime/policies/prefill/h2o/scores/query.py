@@ -333,7 +333,7 @@ class OwnQueries(H2O[QueryStore]):
         self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], where: Sets, own: PartialSoftmax
     ) -> Checks | None:
         """Of some tiles, but those that the dense tail replaces; `own` is the tiles' state."""
-        if state.seen is None:
+        if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
             return None
         tail, begun = self.tail_of(call), self.begun(call)
         base, size = call.past - begun, self.chunk_size
