@@ -18,9 +18,9 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """heads is Hs; rooms has the most keys of each tile, which never become fewer; tiles_at_once are those of a logical
-    batch, candidates the most that a tile has, whole the most rows that a chunk sees all of; rows are those of a
-    logical batch, capacity is the cache's."""
+    """heads is Hs; rooms has the most keys of each tile, which never become fewer; tiles_at_once are those of a
+    logical batch; candidates are the most that a tile has, whole the most rows that a chunk sees all of; rows are
+    those of a logical batch, capacity is the cache's."""
 
     heads: int
     rooms: tuple[int, ...]
