@@ -112,6 +112,31 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {**checkpoints.DEFAULT_ROPE, "partial_rotary_factor": 0.25},
         },
     ),
+    "gemma2": (
+        "gemma2",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "sliding_window": 4096,
+            "query_pre_attn_scalar": 32,
+        },
+    ),
+    "gemma2-capped": (
+        "gemma2",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "sliding_window": 4096,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 4,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 5.0,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
     "gemma3": (
         "gemma3_text",
         {
@@ -192,6 +217,15 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "exaone4": ("exaone4", {**FOUR, "sliding_window": 64, "sliding_window_pattern": 4}),
+    "gemma2": (
+        "gemma2",
+        {
+            **FOUR,
+            "query_pre_attn_scalar": 8,
+            "sliding_window": 64,
+            "attn_logit_softcapping": 3.0,
+        },
+    ),
     "gemma3": (
         "gemma3_text",
         {
@@ -230,7 +264,7 @@ def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] 
     family, settings = models[name]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
     checkpoints._fill(model, seed=3)
-    if family == "gemma3_text":  # whose norms multiply by one more than their weights
+    if family.startswith("gemma"):  # whose norms multiply by one more than their weights
         _lessen_norms(model)
     model.save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:

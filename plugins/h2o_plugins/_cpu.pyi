@@ -43,6 +43,7 @@ class Kernels:
         half: bool,
         value_size: int = 0,
         window: int = 0,
+        softcap: float = 0,
         bfloat16: bool = False,
     ) -> None: ...
     @property

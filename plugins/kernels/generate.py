@@ -77,7 +77,8 @@ class Header:
         for each in operator.attributes:
             least = 0 if each.least is None else each.least
             sizes = ", ".join(self._number(size) if size else "-1" for size in (each.gives, each.tiles))
-            flags = f"{_bool(each.least is not None)}, {_bool(each.of_model)}"
+            of_model = f"OfModel::k{each.name.capitalize() if each.of_model else 'Nothing'}"
+            flags = f"{_bool(each.least is not None)}, {of_model}"
             absent = f"{_bool(each.default is not None)}, {each.default or 0}"
             yield f"        {{{_text(each.name)}, {flags}, {least}, {absent}, {sizes}}},"
         yield "    }},"

@@ -145,8 +145,9 @@ class Binding {
         const size_t at = static_cast<size_t>(index);
         if (arguments_.given[at]) return;
         h2o_attribute& value = arguments_.attributes[at];
-        if (spec.of_model) {
-            value = {arguments_.shape.window, arguments_.shape.scale};
+        if (spec.of_model != OfModel::kNothing) {
+            const h2o_shape& shape = arguments_.shape;
+            value = {shape.window, spec.of_model == OfModel::kScale ? shape.scale : shape.softcap};
         } else if (spec.gives < 0) {
             return refuse(std::string(spec.name) + " is missing");
         } else {
@@ -227,13 +228,20 @@ class Binding {
         shape.value_size = first({kSize_dv, kSize_d}, kAnyHeadSize);
         if (shape.scale == 0) shape.scale = kAnyScale;
         shape.window = 0;  // of operators without the attribute
+        shape.softcap = 0;
         for (int i = 0; i < op_.attributes; ++i) {
-            if (!op_.attribute[i].of_model) continue;
             const h2o_attribute& value = arguments_.attributes[static_cast<size_t>(i)];
-            if (op_.attribute[i].integer) {
-                shape.window = value.integer;
-            } else {
-                shape.scale = value.real;
+            switch (op_.attribute[i].of_model) {
+                case OfModel::kNothing:
+                    break;
+                case OfModel::kScale:
+                    shape.scale = value.real;
+                    break;
+                case OfModel::kWindow:
+                    shape.window = value.integer;
+                    break;
+                case OfModel::kSoftcap:
+                    shape.softcap = value.real;
             }
         }
         for (int32_t& each : arguments_.sizes)

@@ -15,6 +15,7 @@ enum Input : size_t { kQ, kK, kV, kLengths, kCaches, kInputs };
 struct Kernel {
     Interface ort;
     float scale = 0.0f;
+    float softcap = 0.0f;
     int32_t window = 0;
     int64_t layer = 0;
     h2o_cpu* cpu = nullptr;
@@ -58,7 +59,8 @@ Status* Kernel::compute(KernelContext* context) {
     if (!given.good(layer)) return ort.error("StepAttention: sizes do not agree");
     const auto size = [&](Input which, size_t axis) { return static_cast<int32_t>(given.size(which, axis)); };
     h2o_step_rows step{};
-    step.shape = {size(kQ, 1), size(kK, 1), size(kK, 1), size(kQ, 2), scale, H2O_F32, size(kV, 2), window};
+    step.shape = {size(kQ, 1), size(kK, 1), size(kK, 1), size(kQ, 2), scale,
+                  H2O_F32,     size(kV, 2), window,      softcap};
     step.count = given.size(kQ, 0);
     const int64_t sizes[] = {step.count, step.shape.query_heads, step.shape.value_size};
     Value* out = nullptr;
@@ -92,6 +94,7 @@ Status* Kernel::read(const KernelInfo* info) {
     int64_t threads = 0, limit = 0;
     H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
     H2O_RETURN_IF(ort.attribute(info, "scale", &scale));
+    H2O_RETURN_IF(ort.attribute(info, "softcap", &softcap));
     H2O_RETURN_IF(ort.attribute(info, "window", &limit));
     H2O_RETURN_IF(ort.attribute(info, "layer", &layer));
     window = static_cast<int32_t>(limit);

@@ -41,7 +41,7 @@ bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollecti
         const AttributeSpec& spec = op.attribute[i];
         const PluginField* field = find(fields, spec.name);
         if (!field && spec.optional) {
-            attributes[i].integer = spec.absent;
+            attributes[i] = {spec.absent, static_cast<float>(spec.absent)};
             continue;
         }
         if (!field || !field->data) {
@@ -70,8 +70,10 @@ bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollecti
                 return false;
             }
             std::memcpy(&attributes[i].real, field->data, sizeof(float));
-            if (!(attributes[i].real > 0) || !std::isfinite(attributes[i].real)) {
-                error = std::string("attribute ") + spec.name + " is " + std::to_string(attributes[i].real) +
+            const float value = attributes[i].real;
+            const bool absent = spec.optional && value == static_cast<float>(spec.absent);
+            if (!absent && (!(value > 0) || !std::isfinite(value))) {
+                error = std::string("attribute ") + spec.name + " is " + std::to_string(value) +
                         "; it must be above 0";
                 return false;
             }

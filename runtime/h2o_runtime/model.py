@@ -29,6 +29,7 @@ class AttentionShape:
     scale                  of the dot products; it need not follow from d
     value_size             dv, of values and outputs; 0: as head_size
     window                 keys that a row sees at most, back from its own, itself included; 0: all
+    softcap                what a tanh keeps scores below, before softmax; 0: nothing does
     """
 
     query_heads: int
@@ -38,6 +39,7 @@ class AttentionShape:
     dtype: np.dtype[Any]
     value_size: int = 0
     window: int = 0
+    softcap: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.value_size:
@@ -155,6 +157,7 @@ class LayerSpec(BaseModel):
     rotary_size  elements of a head that are rotated by position
     scale        of the dot products
     window       keys that a row sees at most, back from its own, itself included; 0: all
+    softcap      what a tanh keeps scores below, before softmax; 0: nothing does
     rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
     """
 
@@ -171,13 +174,14 @@ class LayerSpec(BaseModel):
     rotary_size: int = Field(ge=0, le=MAX_SIZE)
     scale: float = Field(gt=0)
     window: int = Field(default=0, ge=0)
+    softcap: float = Field(default=0.0, ge=0)
     rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of layers without a window or rotation of their own stay readable to earlier versions."""
+        """Layers without a window, a cap or a rotation of their own stay readable to versions that know of none."""
         written: dict[str, Any] = write(self)
-        for field in ("window", "rotation"):
+        for field in ("window", "softcap", "rotation"):
             if not written[field]:
                 written.pop(field)
         return written
@@ -196,6 +200,7 @@ class LayerSpec(BaseModel):
             np.dtype(dtype),
             self.value_size,
             self.window,
+            self.softcap,
         )
 
 

@@ -45,7 +45,7 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class Attribute:
-    """`least` is an integer's lower bound; without one it is a float, above 0.
+    """`least` is an integer's lower bound; without one it is a float, above 0 or `default`.
 
     `gives` is the size that the attribute is, or is a summand of, if no input shows that size. `tiles` is the
     size that counts the tiles of n tokens; the attribute is their length. `of_model`: an absent attribute is
@@ -111,6 +111,7 @@ def _int64(name: str, shape: str) -> TensorArgument:
 
 
 _SCALE = Attribute("scale", of_model=True)  # of the dot products
+_SOFTCAP = Attribute("softcap", of_model=True, default=0)  # what a tanh keeps scores below; 0: nothing
 _WINDOW = Attribute("window", 0, of_model=True, default=0)  # keys that a row sees, back from its own; 0: all
 _TILE = Attribute("tile", 1, tiles="t")
 _Q, _O = _model("q", "n Hq d"), _model("o", "n Hq dv")
@@ -142,14 +143,14 @@ CHUNKED_INTRA_ATTENTION = Operator(
     "ChunkedIntraAttention",
     inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv dv")),
     outputs=(_O, _M, _L, replace(_float("colsum", "n Hs"), optional=True)),
-    attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs")),
+    attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs"), _SOFTCAP),
 )
 MEMORY_GATHER = Operator("MemoryGather", inputs=(*_CACHES, _MEMORY), outputs=_GATHERED)
 MEMORY_ATTENTION = Operator(
     "MemoryAttention",
     inputs=(_Q, *_GATHERED),
     outputs=(_O, _M, _L, replace(_COLSUM, optional=True)),
-    attributes=(_SCALE,),
+    attributes=(_SCALE, _SOFTCAP),
 )
 ONLINE_SOFTMAX_FUSION = Operator(
     "OnlineSoftmaxFusion", inputs=(*_state("a"), *_state("b")), outputs=(_O, _M, _L)
@@ -158,13 +159,13 @@ MEMORY_FUSED_ATTENTION = Operator(
     "MemoryFusedAttention",
     inputs=(_Q, *_CACHES, _MEMORY, *_INTRA),
     outputs=(_FUSED, replace(_COLSUM, optional=True)),
-    attributes=(_SCALE,),
+    attributes=(_SCALE, _SOFTCAP),
 )
 CANDIDATE_SCORE = Operator(
     "CandidateScore",
     inputs=(_model("q_window", "w Hq d"), _model("k", "n Hkv d"), _model("k_mem", "Hs M d")),
     outputs=(_float("score_mem", "Hs M"), _float("score_chunk", "n Hs")),
-    attributes=(_SCALE,),
+    attributes=(_SCALE, _SOFTCAP),
 )
 MEMORY_SELECT = Operator(
     "MemorySelect",
@@ -185,10 +186,11 @@ QUERY_SELECT = Operator(
         Attribute("local", 0, gives="M"),
         Attribute("heavy", 0, gives="M"),
         Attribute("sink", 0),
+        _SOFTCAP,
     ),
 )
 CACHED_ATTENTION = Operator(
-    "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE, _WINDOW)
+    "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE, _WINDOW, _SOFTCAP)
 )
 LANDMARK_UPDATE = Operator(
     "LandmarkUpdate",
@@ -206,6 +208,7 @@ SUBQUADRATIC_ATTENTION = Operator(
         Attribute("strides", 0),
         Attribute("count_bias", 0),
         _SCALE,
+        _SOFTCAP,
     ),
 )
 _BOUNDS = (_float("k_min", "Nb Hkv d"), _float("k_max", "Nb Hkv d"))
@@ -228,7 +231,7 @@ PAGE_ATTENTION = Operator(
     "PageAttention",
     inputs=(_Q1, *_CACHES, _PAGE_LIST, _LENGTH),
     outputs=(_O1,),
-    attributes=(_PAGE_SIZE, _SCALE),
+    attributes=(_PAGE_SIZE, _SCALE, _SOFTCAP),
     plugin=False,
 )
 _LINES = (_int32("columns", "Hq M"), _int32("distances", "Hq D"))
@@ -242,10 +245,14 @@ VERTICAL_SLASH_SELECT = Operator(
         Attribute("slash", 1, gives="D"),
         Attribute("sink", 0),
         Attribute("near", 0),
+        _SOFTCAP,
     ),
 )
 VERTICAL_SLASH_ATTENTION = Operator(
-    "VerticalSlashAttention", inputs=(_Q, *_CACHES, *_LINES, _LENGTH), outputs=(_O,), attributes=(_SCALE,)
+    "VerticalSlashAttention",
+    inputs=(_Q, *_CACHES, *_LINES, _LENGTH),
+    outputs=(_O,),
+    attributes=(_SCALE, _SOFTCAP),
 )
 
 OPERATORS = (  # an operator that another body calls comes before it
@@ -273,13 +280,13 @@ TILED_MEMORY_ATTENTION = Operator(  # MemoryFusedAttention of tiles of rows, eac
     "TiledMemoryAttention",
     inputs=(_Q, *_CACHES, _int32("memory", "t Hs M"), *_INTRA),
     outputs=(_FUSED,),
-    attributes=(_SCALE, _TILE),
+    attributes=(_SCALE, _TILE, _SOFTCAP),
 )
 CACHED_CANDIDATE_SCORE = Operator(  # CandidateScore whose memory set is read from the cache
     "CachedCandidateScore",
     inputs=(*CANDIDATE_SCORE.inputs[:2], _CACHES[0], _MEMORY),
     outputs=CANDIDATE_SCORE.outputs,
-    attributes=(_SCALE,),
+    attributes=(_SCALE, _SOFTCAP),
 )
 MEMORY_STEP = Operator(  # the end of a chunk: ScatterScores of values, if there are any, then MemorySelect
     "MemoryStep",
@@ -323,14 +330,14 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
         _LENGTH,
     ),
     outputs=(_O1,),
-    attributes=(_SCALE, _WINDOW),
+    attributes=(_SCALE, _WINDOW, _SOFTCAP),
 )
 SCORED_ATTENTION = (
     Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads
         "ScoredAttention",
         inputs=(_Q1, *_CACHES, _LENGTH),
         outputs=(_O1, _float("seen", "R Hkv")),
-        attributes=(_SCALE,),
+        attributes=(_SCALE, _SOFTCAP),
     )
 )
 RUNTIME_OPERATORS = (

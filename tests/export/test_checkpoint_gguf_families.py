@@ -29,6 +29,7 @@ IN_FILES = {
     "phi3-longrope": "phi3",
     "glm4": "glm4",
     "glm4-plain": "glm4",
+    "gemma2": "gemma2",
     "gemma3-scaled": "gemma3",
     "qwen3_moe": "qwen3moe",
 }

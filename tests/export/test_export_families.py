@@ -91,6 +91,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "qwen3_moe",
                 "phi3-longrope",
                 "glm4",
+                "gemma2-capped",
                 "gemma3",
             )
         ),

@@ -29,15 +29,15 @@ Array = np.ndarray[Any, Any]
 HQ, HKV, D, S, M, N = 6, 2, 32, 48, 20, 115
 
 
-@pytest.fixture(scope="module")
-def providers(tiny_bundle: Path) -> Iterator[list[AttentionProvider]]:
+@pytest.fixture(scope="module", params=[0.0, 1.5], ids=["", "capped"])
+def providers(tiny_bundle: Path, request: pytest.FixtureRequest) -> Iterator[list[AttentionProvider]]:
     from h2o_runtime.attention.functions import FunctionProvider
     from h2o_runtime.attention.native import NativeCpuProvider
     from h2o_runtime.bundles.bundle import Bundle
 
     both: list[AttentionProvider] = [NativeCpuProvider(2), FunctionProvider(Bundle.open(tiny_bundle), 2)]
     for provider in both:
-        provider.activate(AttentionShape(HQ, HKV, D, 0.2, np.dtype(np.float32)))
+        provider.activate(AttentionShape(HQ, HKV, D, 0.2, np.dtype(np.float32), softcap=request.param))
     yield both
     for provider in both:
         provider.deactivate()

@@ -63,7 +63,7 @@ def test_function_bodies() -> None:
         operator = BY_NAME[proto.name]
         assert tuple(proto.input) == operator.input_names
         assert tuple(proto.output) == operator.output_names
-        defaults = {each.name: each.i for each in proto.attribute_proto}
+        defaults = {each.name: each.i or each.f for each in proto.attribute_proto}
         assert (*proto.attribute, *defaults) == operator.attribute_names
         given = {each.name: each.default for each in operator.attributes if each.default is not None}
         assert defaults == given

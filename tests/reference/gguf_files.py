@@ -32,6 +32,11 @@ OWN = {
     },
     "exaone4": {"attention.sliding_window": "sliding_window"},
     "olmo2": {"attention.sliding_window": "sliding_window"},
+    "gemma2": {
+        "attention.sliding_window": "sliding_window",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
     "gemma3": {
         "attention.sliding_window": "sliding_window",
         "final_logit_softcapping": "final_logit_softcapping",
@@ -68,7 +73,7 @@ def write(
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
         if heads and architecture in NEIGHBOURS:
             array = _pairs_side_by_side(array, config[heads])
-        if architecture == "gemma3" and name.endswith("norm.weight"):
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
             array = array + 1
         own = names.get_name(name, (".weight", ".bias"))
         assert own is not None, name

@@ -56,8 +56,9 @@ class ModelConfig:
     arrangement: Arrangement = AS_HERE
     norms: Norms = LLAMA_NORMS
     multipliers: Multipliers = NO_MULTIPLIERS
-    logits_cap: float | None = None  # logits are kept below this by a tanh
-    latent: LatentConfig | None = None  # of layers with latent caches; then head_size is q's
+    logits_cap: float | None = None  # what a tanh keeps logits below
+    scores_cap: float | None = None  # and scores of attention, before softmax
+    latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
     experts: ExpertsConfig | None = None
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
@@ -99,6 +100,7 @@ class ModelConfig:
             norms=family.norms,
             multipliers=family.multipliers(raw),
             logits_cap=family.logits_cap(raw),
+            scores_cap=family.scores_cap(raw),
             latent=latent,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=family.experts(raw, layers),

@@ -33,7 +33,7 @@ class Decode(AttentionStep):
         inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), length)
         # The window is said also where there is none: tools that put bodies in the place of nodes know no defaults.
         names = [tensor.name for tensor in inputs]
-        node = operator("CachedAttention", names, ("o",), scale=shape.scale, window=0)
+        node = operator("CachedAttention", names, ("o",), scale=shape.scale, softcap=shape.softcap, window=0)
         free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",), step=True)
         return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
 

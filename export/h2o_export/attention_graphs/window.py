@@ -37,7 +37,9 @@ class WindowAttention(AttentionStep):
         length = TensorSpec(name="length", dtype="int64", shape=())
         inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), length)
         names = [tensor.name for tensor in inputs]
-        node = operator("CachedAttention", names, ("o",), scale=shape.scale, window=self.window)
+        node = operator(
+            "CachedAttention", names, ("o",), scale=shape.scale, softcap=shape.softcap, window=self.window
+        )
         free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",), step=True)
         return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
 

@@ -123,15 +123,15 @@ def rows(name: str, row: tuple[int, int], dtype: str) -> TensorSpec:
 
 
 def causal_attention(
-    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, window: int = 0
+    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, window: int = 0, softcap: float = 0.0
 ) -> NDArray[np.float64]:
-    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv]; each row sees those up to itself, or the
-    last `window` of them.
-    """
+    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv], every row seeing those up to itself, or the last
+    `window` of them, by scores that are kept below `softcap`."""
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("ihd,jhd->hij", q, k) * scale
+    scores = softcap * np.tanh(scores / softcap) if softcap else scores
     seen = np.tri(len(q), dtype=bool) & ~np.tri(len(q), k=-window if window else -len(q), dtype=bool)
     scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

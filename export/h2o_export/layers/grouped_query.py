@@ -34,6 +34,7 @@ class GroupedQuery(LayerKind):
             out_size=d,
             rotary_size=config.rotated_size,
             scale=config.multipliers.attention or 1.0 / math.sqrt(d),
+            softcap=config.scores_cap or 0.0,
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:
@@ -43,7 +44,7 @@ class GroupedQuery(LayerKind):
         return nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
 
     def reference(self, given: Mapping[str, NDArray[Any]], spec: LayerSpec) -> NDArray[np.float64]:
-        return causal_attention(given["q"], given["k"], given["v"], spec.scale, spec.window)
+        return causal_attention(given["q"], given["k"], given["v"], spec.scale, spec.window, spec.softcap)
 
 
 class GroupedQueryWithoutRotation(GroupedQuery):

@@ -32,6 +32,7 @@ from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSele
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
 from h2o_export.operators.products import BlockProduct
 from h2o_export.operators.selection import CandidateScore, MemorySelect, QuerySelect
+from h2o_export.operators.softcap import SoftCap
 from h2o_runtime import operators as table
 
 DOMAIN, VERSION = table.DOMAIN, table.VERSION
@@ -56,14 +57,15 @@ OPERATORS = (
 )
 
 DENSE_OPERATORS = (BlockProduct,)
-# Functions that exported dense graphs use besides standard operators. None has a kernel of its own.
+INLINED = (SoftCap,)  # in other bodies: no graph names them
+# What exported dense graphs name besides standard operators. No kernel is for one of them alone.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, GeGLU, Rotation)
 
 
 def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:
     """The operators' bodies, in standard operators only."""
     protos: dict[str, onnx.FunctionProto] = {}
-    for operator in operators:
+    for operator in (*INLINED, *operators):
         proto = operator.to_function_proto()
         del proto.opset_import[:]
         proto.opset_import.append(onnx.helper.make_opsetid("", OPSET))
@@ -74,7 +76,7 @@ def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionP
         del proto.node[:]
         proto.node.extend(body)
         protos[proto.name] = proto
-    return list(protos.values())
+    return [protos[operator.name] for operator in operators]
 
 
 def _expanded(call: onnx.NodeProto, callee: onnx.FunctionProto) -> list[onnx.NodeProto]:
@@ -83,15 +85,16 @@ def _expanded(call: onnx.NodeProto, callee: onnx.FunctionProto) -> list[onnx.Nod
     ONNX lets one function call another. TensorRT's parser handles this wrongly: it silently reads the
     attribute `scale` as 0, and confuses values of the graph with values of the same name in the body.
     """
+    prefix = f"{callee.name}.{call.output[0]}"  # a body may call one function twice
     values = dict(zip((*callee.input, *callee.output), (*call.input, *call.output), strict=True))
     attributes = {attribute.name: attribute for attribute in call.attribute}
     nodes = []
     for inner in callee.node:
         node = onnx.NodeProto()
         node.CopyFrom(inner)
-        node.name = f"{callee.name}.{inner.name}"
+        node.name = f"{prefix}.{inner.name}"
         for names in (node.input, node.output):
-            names[:] = [name and values.get(name, f"{callee.name}.{name}") for name in names]
+            names[:] = [name and values.get(name, f"{prefix}.{name}") for name in names]
         for attribute in node.attribute:
             if attribute.ref_attr_name:
                 name = attribute.name

@@ -15,7 +15,7 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 
 @script(h2o, default_opset=op)
-def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: int):
+def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: int, softcap: float = 0.0):
     """Causal attention inside chunks of `chunk_size`; row 0 starts a chunk, the last one may be partial.
 
     q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv] → o [n, Hq, dv], m, l [n, Hq], colsum [n, score_heads]: the
@@ -44,6 +44,7 @@ def ChunkedIntraAttention(q, k, v, chunk_size: int, scale: float, score_heads: i
         op.Transpose(v_rows, perm=[0, 2, 1, 3]), op.Constant(value_ints=[2])
     )  # [C, Hkv, 1, S, dv]
     scores = op.Mul(op.MatMul(q_group, k_group), op.Constant(value_float=scale))  # [C, Hkv, G, S, S]
+    scores = h2o.SoftCap(scores, softcap=softcap)
     steps = op.Range(op.Constant(value_int=0), op.Squeeze(size, zero), op.Constant(value_int=1))  # [S]
     causal = op.LessOrEqual(op.Unsqueeze(steps, zero), op.Unsqueeze(steps, one))  # [S, S]
     scores = op.Where(causal, scores, op.Constant(value_float=float("-inf")))
@@ -95,8 +96,8 @@ def MemoryGather(k_cache, v_cache, memory):
 
 
 @script(h2o, default_opset=op)
-def MemoryAttention(q, k_mem, v_mem, scale: float):
-    """Every query attends to its score head's whole memory set.
+def MemoryAttention(q, k_mem, v_mem, scale: float, softcap: float = 0.0):
+    """Every query attends to its score head's whole memory.
 
     q [n, Hq, d]; k_mem [Hs, M, d]; v_mem [Hs, M, dv], M ≥ 1 → o [n, Hq, dv], m, l [n, Hq], colsum [Hs, M]:
     the probabilities of this pass alone, summed over queries.
@@ -110,6 +111,7 @@ def MemoryAttention(q, k_mem, v_mem, scale: float):
     packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), packed_shape)  # [Hs, Hq/Hs * n, d]
     keys = op.Transpose(op.Cast(k_mem, to=1), perm=[0, 2, 1])
     scores = op.Mul(op.MatMul(packed, keys), op.Constant(value_float=scale))  # [Hs, Hq/Hs * n, M]
+    scores = h2o.SoftCap(scores, softcap=softcap)
     row_max = op.ReduceMax(scores, minus_one, keepdims=1)
     weights = op.Exp(op.Sub(scores, row_max))
     row_sum = op.ReduceSum(weights, minus_one, keepdims=1)
@@ -154,7 +156,9 @@ def OnlineSoftmaxFusion(o_a, m_a, l_a, o_b, m_b, l_b):
 
 
 @script(h2o, default_opset=op)
-def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra, scale: float):
+def MemoryFusedAttention(
+    q, k_cache, v_cache, memory, o_intra, m_intra, l_intra, scale: float, softcap: float = 0.0
+):
     """MemoryGather, MemoryAttention and OnlineSoftmaxFusion in sequence → o [n, Hq, dv], colsum [Hs, M].
 
     Hs may also be a number that divides Hkv: the key/value heads of a score head read the same memory.
@@ -169,7 +173,7 @@ def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra,
     shared = op.Expand(op.Unsqueeze(memory, one), op.Concat(one, spanned, one, axis=0))
     sets = op.Reshape(shared, op.Concat(minus_one, slots, axis=0))
     k_mem, v_mem = h2o.MemoryGather(k_cache, v_cache, sets)
-    o_mem, m_mem, l_mem, received = h2o.MemoryAttention(q, k_mem, v_mem, scale=scale)
+    o_mem, m_mem, l_mem, received = h2o.MemoryAttention(q, k_mem, v_mem, scale=scale, softcap=softcap)
     o, m, l = h2o.OnlineSoftmaxFusion(o_intra, m_intra, l_intra, o_mem, m_mem, l_mem)
     split = op.Reshape(received, op.Concat(score_heads, spanned, slots, axis=0))
     colsum = op.ReduceSum(split, one, keepdims=0)
@@ -177,9 +181,9 @@ def MemoryFusedAttention(q, k_cache, v_cache, memory, o_intra, m_intra, l_intra,
 
 
 @script(h2o, default_opset=op)
-def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0):
-    """Exact attention to a cache. Row r of q [n, Hq, d] is at length - n + r and sees the cache up to itself,
-    or only the last `window` of these rows if `window` is not 0.
+def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0, softcap: float = 0.0):
+    """Exact attention to a cache: row r of q [n, Hq, d] stands at length - n + r and sees the cache up to itself,
+    of that the last `window` rows unless it is 0.
 
     k_cache [cap, Hkv, d]; v_cache [cap, Hkv, dv]; length int64 scalar ≥ n → o [n, Hq, dv].
     """
@@ -196,7 +200,7 @@ def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0):
     packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), packed_shape)  # [Hkv, G * n, d]
     scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
     grid = op.Concat(kv_heads, minus_one, n, end, axis=0)
-    scores = op.Reshape(scores, grid)  # [Hkv, G, n, length]
+    scores = op.Reshape(h2o.SoftCap(scores, softcap=softcap), grid)  # [Hkv, G, n, length]
     step = op.Constant(value_int=1)
     key = op.Unsqueeze(op.Range(op.Constant(value_int=0), length, step), zero)  # [1, length]
     row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), minus_one)  # [n, 1]

@@ -71,6 +71,7 @@ def SubquadraticAttention(
     strides: int,
     count_bias: int,
     scale: float,
+    softcap: float = 0.0,
 ):
     """Attention of a subquadratic pattern. Row r of q [n, Hq, d] is at i = length - n + r. It sees the
     following in one softmax, each once.
@@ -124,6 +125,7 @@ def SubquadraticAttention(
         op.Cast(op.Slice(v_cache, zero, end, zero), to=1), op.Slice(v_mean, zero, marks, zero), axis=0
     )
     scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    scores = h2o.SoftCap(scores, softcap=softcap)
     total = op.Add(end, marks)
     scores = op.Reshape(scores, op.Concat(kv_heads, minus_one, n, total, axis=0))  # [Hkv, G, n, total]
     counted = op.Greater(op.Constant(value_int=count_bias), none)

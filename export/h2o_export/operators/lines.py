@@ -15,8 +15,10 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 
 @script(h2o, default_opset=op)
-def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: int, sink: int, near: int):
-    """Choose the columns and diagonals that carry most of some queries' probability.
+def VerticalSlashSelect(
+    q, k_cache, length, scale: float, vertical: int, slash: int, sink: int, near: int, softcap: float = 0.0
+):
+    """The columns and the diagonals on which some queries' probabilities lie.
 
     q [n, Hq, d] are the last n rows below `length`, an int64 scalar, of k_cache [cap, Hkv, d]. → columns
     int32 [Hq, vertical]: the keys with the highest sums over the queries, always including those below
@@ -38,6 +40,7 @@ def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: 
     split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
     packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
     scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    scores = h2o.SoftCap(scores, softcap=softcap)
     row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), one)  # [n, 1]
     key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
     back = op.Sub(row, key)  # the key at a distance, or the distance of a key
@@ -90,8 +93,10 @@ def VerticalSlashSelect(q, k_cache, length, scale: float, vertical: int, slash: 
 
 
 @script(h2o, default_opset=op)
-def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scale: float):
-    """Attention to columns and to blocks of keys along diagonals, in tiles of 64 rows.
+def VerticalSlashAttention(
+    q, k_cache, v_cache, columns, distances, length, scale: float, softcap: float = 0.0
+):
+    """Attention to some columns and to blocks of keys along some diagonals, in tiles of 64 rows.
 
     Row r of q [n, Hq, d] is at length - n + r; row 0 begins a tile. It sees, up to itself, the keys `columns`
     int32 [Hq, M] of the cache [cap, Hkv, d] and the blocks of its tile. For a tile with end e and each s < e
@@ -167,6 +172,7 @@ def VerticalSlashAttention(q, k_cache, v_cache, columns, distances, length, scal
     split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
     packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
     scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    scores = h2o.SoftCap(scores, softcap=softcap)
     by_head = op.Reshape(scores, op.Concat(heads, n, end, axis=0))
     p = op.Softmax(op.Where(seen, by_head, op.Constant(value_float=float("-inf"))), axis=-1)
     mixed = op.MatMul(

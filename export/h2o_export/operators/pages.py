@@ -96,8 +96,8 @@ def PageSelect(q, k_min, k_max, length, page_size: int, budget: int, score_heads
 
 
 @script(h2o, default_opset=op)
-def PageAttention(q, k_cache, v_cache, page_list, length, page_size: int, scale: float):
-    """Attention of one token to the rows of listed pages below `length`; entries of -1 are unused.
+def PageAttention(q, k_cache, v_cache, page_list, length, page_size: int, scale: float, softcap: float = 0.0):
+    """One token's attention to the rows of listed pages that lie below `length`; an entry of -1 has none.
 
     q [1, Hq, d]; k_cache, v_cache [cap, Hkv, d]; page_list int32 [Hs, M]; length int64 scalar → o [1, Hq, d].
     """
@@ -119,6 +119,7 @@ def PageAttention(q, k_cache, v_cache, page_list, length, page_size: int, scale:
     values = op.Cast(op.Slice(v_cache, zero, end, zero), to=1)
     packed = op.Reshape(op.Cast(q, to=1), op.Concat(kv_heads, minus_one, d, axis=0))  # [Hkv, G, d]
     scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
+    scores = h2o.SoftCap(scores, softcap=softcap)
     by_set = op.Reshape(scores, op.Concat(sets, minus_one, end, axis=0))
     hidden = op.Constant(value_float=float("-inf"))
     visible = op.Where(op.Unsqueeze(seen, one), by_set, hidden)

@@ -15,8 +15,8 @@ h2o = Opset(table.DOMAIN, table.VERSION)
 
 
 @script(h2o, default_opset=op)
-def CandidateScore(q_window, k, k_mem, scale: float):
-    """Votes of a chunk's last w queries for its memory set and its own keys, by one softmax over both.
+def CandidateScore(q_window, k, k_mem, scale: float, softcap: float = 0.0):
+    """Votes of a chunk's last w queries for its memory and its own keys, by one softmax over both.
 
     q_window [w, Hq, d] belong to the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0 → score_mem
     [Hs, M], score_chunk [n, Hs].
@@ -34,9 +34,11 @@ def CandidateScore(q_window, k, k_mem, scale: float):
     q_mem = op.Reshape(rows, op.Concat(score_heads, minus_one, d, axis=0))  # [Hs, Hq/Hs * w, d]
     to_mem = op.Mul(op.MatMul(q_mem, op.Transpose(op.Cast(k_mem, to=1), perm=[0, 2, 1])), factor)
     heads = op.Shape(q_window, start=1, end=2)
+    to_mem = h2o.SoftCap(to_mem, softcap=softcap)
     to_mem = op.Reshape(to_mem, op.Concat(heads, w, memory, axis=0), allowzero=1)  # [Hq, w, M]
     q_chunk = op.Reshape(rows, op.Concat(kv_heads, minus_one, d, axis=0))
     to_chunk = op.Mul(op.MatMul(q_chunk, op.Transpose(op.Cast(k, to=1), perm=[1, 2, 0])), factor)
+    to_chunk = h2o.SoftCap(to_chunk, softcap=softcap)
     to_chunk = op.Reshape(to_chunk, op.Concat(heads, w, n, axis=0))  # [Hq, w, n]
     step = op.Constant(value_int=1)
     last = op.Squeeze(n, zero)
@@ -103,6 +105,7 @@ def QuerySelect(
     local: int,
     heavy: int,
     sink: int,
+    softcap: float = 0.0,
 ):
     """Memory sets of query tiles. Every `stride`-th row of a tile votes, including its first.
 
@@ -155,6 +158,7 @@ def QuerySelect(
     # Their scores.
     packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
     dots = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[0, 1, 3, 2])), op.Constant(value_float=scale))
+    dots = h2o.SoftCap(dots, softcap=softcap)
     end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
     seen = op.Unsqueeze(op.Less(looked_at, end), op.Constant(value_ints=[2]))
     votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)

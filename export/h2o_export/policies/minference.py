@@ -21,6 +21,7 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
+from h2o_export.validation.softmax import capped, masked_softmax
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
@@ -49,6 +50,7 @@ class LineStep(AttentionStep):
             ("q", "k_cache", "length"),
             ("columns", "distances"),
             scale=shape.scale,
+            softcap=shape.softcap,
             vertical=vertical,
             slash=slash,
             sink=SINK,
@@ -96,7 +98,7 @@ class TileStep(AttentionStep):
         )
         inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), *lists, _LENGTH)
         names = [one.name for one in inputs]
-        node = operator("VerticalSlashAttention", names, ("o",), scale=shape.scale)
+        node = operator("VerticalSlashAttention", names, ("o",), scale=shape.scale, softcap=shape.softcap)
         slots = (FreeSize(name=name, counts="slots") for name in "MD")
         free = FreeSizes(sizes=(ROWS, CACHE, *slots), spans=("length",))
         return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
@@ -133,12 +135,21 @@ class SinglePass:
     policy: VerticalSlash
 
     def __call__(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        scaling: float,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **_: Any,
     ) -> tuple[Tensor, None]:
         """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
         q = query[0] * scaling
         k, v = (x[0].repeat_interleave(len(q) // x.shape[1], dim=0) for x in (key, value))
-        dots = q @ k.transpose(1, 2)
+        dots = capped(q @ k.transpose(1, 2), softcap)
         n = dots.shape[1]
         size = self.policy.chunk_size if self.policy.estimate == "chunk" else n
         seen = torch.zeros_like(dots, dtype=torch.bool)
@@ -150,7 +161,7 @@ class SinglePass:
                         :n
                     ]
         seen &= torch.ones(n, n, dtype=torch.bool).tril()
-        weights = torch.softmax(dots.masked_fill(~seen, -torch.inf), dim=-1)
+        weights = masked_softmax(dots, seen, s_aux)
         return (weights @ v).transpose(0, 1).unsqueeze(0), None
 
     def _lines(self, dots: Tensor) -> list[tuple[Tensor, Tensor]]:

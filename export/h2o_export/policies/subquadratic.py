@@ -26,6 +26,7 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
+from h2o_export.validation.softmax import capped, masked_softmax
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
@@ -54,6 +55,7 @@ class PatternStep(AttentionStep):
             strides=int(self.pattern.strides),
             count_bias=int(self.pattern.count_bias),
             scale=shape.scale,
+            softcap=shape.softcap,
         )
         nodes = [*self._landmarks(shape), _constant("global_rows", rows), attention]
         free = FreeSizes(sizes=(ROWS, CACHE), spans=("length",))
@@ -123,7 +125,16 @@ class SinglePass:
     pattern: Pattern
 
     def __call__(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        scaling: float,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **_: Any,
     ) -> tuple[Tensor, None]:
         """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
         q, k, v = query[0], key[0], value[0]
@@ -131,10 +142,10 @@ class SinglePass:
         keys, values = (torch.cat((x, self._means(x, marks)), dim=1) for x in (k, v))
         group = len(q) // len(k)
         dots = (q * scaling) @ keys.repeat_interleave(group, dim=0).transpose(1, 2)  # [Hq, N, N + marks]
+        dots = capped(dots, softcap)
         if self.pattern.count_bias and marks:
             dots[:, :, q.shape[1] :] += float(np.log(self.pattern.block))
-        hidden = ~torch.from_numpy(self._visible(q.shape[1], marks))
-        weights = torch.softmax(dots.masked_fill(hidden, -torch.inf), dim=-1)
+        weights = masked_softmax(dots, torch.from_numpy(self._visible(q.shape[1], marks)), s_aux)
         return (weights @ values.repeat_interleave(group, dim=0)).transpose(0, 1).unsqueeze(0), None
 
     def _means(self, rows: Tensor, marks: int) -> Tensor:

@@ -19,10 +19,12 @@ from h2o_export.architecture.arrangement import neighbours
 from h2o_export.architecture.families.base import WINDOW
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import EMBEDDING
+from h2o_export.validation.softmax import capped, masked_softmax
 from h2o_runtime.errors import CheckpointError
 
 Attention = Callable[..., tuple[Tensor, None]]
-DECIDING = "e_score_correction_bias"  # always float32 in transformers
+ROWS = 512  # whose scores are in memory at a time
+DECIDING = "e_score_correction_bias"  # float32 in transformers, whatever the model is
 
 
 class StreamedModel:
@@ -39,10 +41,10 @@ class StreamedModel:
 
         self.checkpoint = checkpoint
         self.dtype = dtype
-        name = "sdpa"
+        name, attend = "h2o_exact", exact_attention
         if attention is not None:
-            name = "h2o_reference"
-            AttentionInterface.register(name, _but_for_windows(attention, checkpoint.config.kinds))
+            name, attend = "h2o_reference", _but_for_windows(attention, checkpoint.config.kinds)
+        AttentionInterface.register(name, attend)
         try:
             config = checkpoint.transformers_config()
             config.use_cache = False
@@ -178,6 +180,37 @@ class StreamedModel:
         return (tensor - less if less else tensor).to(self.dtype)
 
 
+def exact_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """query [1, Hq, n, d]; key, value [1, Hkv, n, d] → [1, n, Hq, d].
+
+    Every row sees what `mask`, bool [1, 1, n, n], shows, or all up to its own. `s_aux` are sinks, [Hq].
+    """
+    if softcap is None and s_aux is None:
+        out = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+        )
+        return out.transpose(1, 2), None
+    q, group, n = query[0] * scaling, query.shape[1] // key.shape[1], query.shape[2]
+    k, v = (rows[0].repeat_interleave(group, dim=0) for rows in (key, value))  # [Hq, n, d]
+    seen = torch.ones(n, n, dtype=torch.bool).tril() if mask is None else mask[0, 0]
+    out = q.new_empty((n, len(q), v.shape[2]))
+    for start in range(0, n, ROWS):
+        rows = slice(start, start + ROWS)
+        scores = capped((q[:, rows] @ k.transpose(1, 2)).float(), softcap)
+        out[rows] = (masked_softmax(scores, seen[rows], s_aux).to(v.dtype) @ v).transpose(0, 1)
+    return out[None], None
+
+
 def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:
     """`attention`, except in layers with a mask, which see exactly what it shows. Only layers without a mask
     are numbered.
@@ -188,10 +221,7 @@ def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **more: Any
     ) -> tuple[Tensor, None]:
         if mask is not None:
-            out = nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, scale=scaling, enable_gqa=True
-            )
-            return out.transpose(1, 2), None
+            return exact_attention(module, query, key, value, mask, scaling, **more)
         own = SimpleNamespace(layer_idx=numbers[module.layer_idx])
         return attention(own, query, key, value, mask, scaling, **more)
 

@@ -218,13 +218,18 @@ void weigh_run(const DecodeArgs& args) {
 // have room for whole vectors. A score is multiplied with its key's scale, and a probability, after it is
 // summed, with its value's scale: once per row, not once per element.
 template <bool kScaled>
-inline void soften(float* p, int64_t keys, int64_t visible, const float* k_scales, const float* v_scales,
-                   float* m, float* l) {
+inline void soften(float* p, int64_t keys, int64_t visible, float softcap, const float* k_scales,
+                   const float* v_scales, float* m, float* l) {
     using S = Simd;
     S::Vec tops = S::set(-__builtin_inff());
     if constexpr (kScaled) {
         for (int64_t i = 0; i < visible; i += kWidth)
             S::store(p + i, S::mul(S::load(p + i), S::load(k_scales + i)));
+    }
+    if (softcap > 0) {
+        const S::Vec most = S::set(softcap), steep = S::set(-2.0f / softcap);
+        for (int64_t i = 0; i < visible; i += kWidth)
+            S::store(p + i, soft_capped(S::load(p + i), most, steep));
     }
     for (int64_t i = visible; i < h2o::round_up(keys, 16); ++i) p[i] = -__builtin_inff();
     for (int64_t i = 0; i < visible; i += kWidth) tops = S::max(S::load(p + i), tops);
@@ -272,8 +277,8 @@ void decode_run(const DecodeArgs& args) {
                 }
             }
         }
-        soften<kScaled>(p, args.keys, args.visible[r % args.group], k_scales, v_scales, args.m + r,
-                        args.l + r);
+        soften<kScaled>(p, args.keys, args.visible[r % args.group], args.softcap, k_scales, v_scales,
+                        args.m + r, args.l + r);
     }
     __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.v.d, 16)) * sizeof(float));
     weigh_run<F>(args);

@@ -105,6 +105,7 @@ class LatentHead {
         args.k = args.v = keys;
         args.stride = stride;
         args.visible = visible;
+        args.softcap = args_.softcap;
         args.p = scratch_.p;
         args.m = scratch_.m + block * kLanes;
         args.l = scratch_.l + block * kLanes;

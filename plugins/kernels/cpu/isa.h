@@ -53,6 +53,7 @@ struct BlockArgs {
     const float* visible;  // [R] keys that each row sees, from key 0; read where key >= unmasked
     const float* first;    // [R] the first of them, where rows do not see from key 0 on, or null
     int64_t hiding;        // keys below it are hidden from some row by `first`
+    float softcap;         // scores become softcap * tanh(score / softcap); 0: they stay as they are
     const float* bias;     // [round_up(keys, P)][R] added to the scores: -inf hides a key; or null
     float* p;              // [round_up(keys, P)][R] scratch
     float* m;              // [R] running state, in and out
@@ -76,6 +77,7 @@ struct OwnKeysArgs {
     h2o_dtype dtype;   // of q and out
     h2o_dtype stored;  // of k and v, no longer than that
     float scale;
+    float softcap;         // as in BlockArgs
     const void* const* q;  // [rows] not scaled
     const void* const* k;  // [keys][R], null where a row has fewer
     const void* const* v;
@@ -112,6 +114,7 @@ struct DecodeArgs {
     const int32_t* pages;    // or null
     int page_bits;           // a page has 1 << page_bits rows
     const float* q;          // [kv_heads * group][round_up(k.d, 16)], scaled, zero padded
+    float softcap;           // as in BlockArgs
     const int64_t* visible;  // [group] rows of the run that each query row sees
     float* p;                // [decode_scratch(kv_heads * group, keys)]
     float* m;                // [kv_heads * group] out

@@ -73,6 +73,7 @@ struct LineSelect {
         args.q = scratch.q;
         args.k = scratch.k;
         args.visible = visible;
+        args.softcap = shape.softcap;
         args.p = scratch.p;
         args.m = scratch.m;
         args.l = scratch.l;

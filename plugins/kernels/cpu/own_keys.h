@@ -11,7 +11,19 @@ using h2o::OwnKeysArgs;
 
 constexpr int kDotsTogether = 4;
 
-// score[key][row], -inf if a row has no such key. Prefetches values and the result.
+// Caps the scores of keys that there are.
+inline void cap_own(const OwnKeysArgs& args, float* score) {
+    using S = Simd;
+    const S::Vec most = S::set(args.softcap), steep = S::set(-2.0f / args.softcap);
+    const S::Vec absent = S::set(-__builtin_inff());
+    for (int64_t at = 0; at < args.keys * kLanes; at += kWidth) {
+        const S::Vec x = S::load(score + at);
+        S::store(score + at, S::select_le(x, absent, absent, soft_capped(x, most, steep)));
+    }
+}
+
+// score[key][row], -inf where a row has no such key. Asks for what is needed later: values, and where the
+// result goes.
 template <h2o_dtype kDtype, h2o_dtype kStored>
 inline void score_own(const OwnKeysArgs& args, float* score) {
     using S = Simd;
@@ -45,6 +57,7 @@ inline void score_own(const OwnKeysArgs& args, float* score) {
             }
         }
     }
+    if (args.softcap > 0) cap_own(args, score);
 }
 
 // Scores -> the weights of the values, and keep[row], the weight of the row's sum in o, both divided by their

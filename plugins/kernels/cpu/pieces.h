@@ -68,8 +68,8 @@ inline void decode_pieces_of(const DecodeArgs& args, const Piece* pieces, int64_
     dot_pieces<F>(args, pieces, count);
     if constexpr (kScaled) list_scales<F>(args, pieces, count, k_scales, v_scales);
     for (int64_t g = 0; g < args.group; ++g) {
-        soften<kScaled>(args.p + g * pitch, args.keys, args.visible[g], k_scales, v_scales, args.m + g,
-                        args.l + g);
+        soften<kScaled>(args.p + g * pitch, args.keys, args.visible[g], args.softcap, k_scales, v_scales,
+                        args.m + g, args.l + g);
     }
     __builtin_memset(args.o, 0, static_cast<std::size_t>(args.group * width) * sizeof(float));
     weigh_pieces<F>(args, pieces, count);

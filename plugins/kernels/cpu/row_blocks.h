@@ -52,6 +52,7 @@ class RowBlocks {
         made.k = scratch_.k;
         made.v = scratch_.v;
         made.v_keys = value_room(kRangeKeys);
+        made.softcap = rows_.softcap;
         made.p = scratch_.p;
         made.m = scratch_.m + at * kLanes;
         made.l = scratch_.l + at * kLanes;

@@ -105,6 +105,7 @@ class Gathered {
 inline void read_from(const h2o_shape& shape, const h2o_kv& kv, int64_t first, DecodeArgs* args) {
     const int64_t d = shape.head_size, dv = value_size(shape), apart = h2o_kv_latent(&kv) ? d : dv;
     args->kv_heads = shape.kv_heads;
+    args->softcap = shape.softcap;
     args->dtype = kv.dtype;
     args->k = {kv.k, shape.kv_heads * d, d, d};
     args->v = {kv.v, shape.kv_heads * apart, apart, dv};

@@ -175,9 +175,9 @@ class Range {
         }
         const BlockArgs state = blocks_.args(block, 0);
         const bool scaled = op_.kv.dtype == H2O_I8;
-        kernels().finish_rows({rows_.d, used, keys, rows_.dtype, op_.kv.dtype, rows_.scale, q, k, v,
-                               scaled ? k_scales : nullptr, scaled ? v_scales : nullptr, state.m, state.l,
-                               state.o, state.p, out});
+        kernels().finish_rows({rows_.d, used, keys, rows_.dtype, op_.kv.dtype, rows_.scale, rows_.softcap, q,
+                               k, v, scaled ? k_scales : nullptr, scaled ? v_scales : nullptr, state.m,
+                               state.l, state.o, state.p, out});
     }
 
     const KernelTable& kernels() const { return *rows_.kernels; }

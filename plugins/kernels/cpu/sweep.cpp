@@ -42,6 +42,7 @@ Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_h
     sweep.attention = context->attention;
     sweep.dtype = shape.dtype;
     sweep.scale = shape.scale;
+    sweep.softcap = shape.softcap;
     sweep.d = shape.head_size;
     sweep.dv = value_size(shape);
     sweep.query_heads = shape.query_heads;
@@ -116,6 +117,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.v = keys.v == nullptr ? nullptr : scratch.v + skipped * kPanel / attention->pair;
     args.v_keys = value_room(key_block);
     args.visible = seen;
+    args.softcap = softcap;
     args.p = scratch.p;
     args.m = scratch.m + slot * kLanes;
     args.l = scratch.l + slot * kLanes;

@@ -52,7 +52,7 @@ struct Sweep {
     const KernelTable* kernels;
     const BlockAttention* attention;
     h2o_dtype dtype;
-    float scale;
+    float scale, softcap;
     int64_t d, dv;
     int64_t query_heads;
     int64_t group;       // query heads of this score head

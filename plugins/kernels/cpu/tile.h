@@ -36,6 +36,17 @@ inline void hide_panel(int64_t first_key, const float* first, float* p) {
     }
 }
 
+// Caps the scores of a panel.
+template <int kRows>
+inline void cap_panel(float cap, float* p) {
+    using S = Simd;
+    const S::Vec most = S::set(cap), steep = S::set(-2.0f / cap);
+    for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
+        for (int64_t lane = 0; lane < kRows; lane += kWidth)
+            S::store(p + lane, soft_capped(S::load(p + lane), most, steep));
+    }
+}
+
 template <int kRows>
 inline void add_panel(const float* bias, float* p) {
     using S = Simd;
@@ -65,6 +76,7 @@ inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
             const Keys form{{args.stride, reinterpret_cast<const char*>(keys + next), next / 16}};
             multiply_panel<Numbers, false, kRows>(depth, args.q, keys, form, p);
         }
+        if (args.softcap > 0) cap_panel<kRows>(args.softcap, p);
         if (key + kPanel > args.unmasked) mask_panel<kRows>(key, args.visible, p);
         if (args.first != nullptr && key < args.hiding) hide_panel<kRows>(key, args.first, p);
         if (args.bias != nullptr) add_panel<kRows>(args.bias + key * kLanes, p);

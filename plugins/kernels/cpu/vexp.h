@@ -46,4 +46,13 @@ inline Simd::Vec exp_to_round(Simd::Vec x) {
     return S::scale_or_zero(p, n, biased, x, S::set(kExpLowest));
 }
 
+// cap * tanh(x / cap), with tanh(|y|) = (1 - e) / (1 + e), e = exp(-2 |y|): within 1e-7 of the cap.
+inline Simd::Vec soft_capped(Simd::Vec x, Simd::Vec cap, Simd::Vec steep) {  // steep = -2 / cap
+    using S = Simd;
+    const S::Vec one = S::set(1.0f), opposite = S::sub(S::zero(), x);
+    const S::Vec e = exp_nonpositive(S::mul(S::max(x, opposite), steep));
+    const S::Vec size = S::mul(cap, S::div(S::sub(one, e), S::add(one, e)));
+    return S::select_le(S::zero(), x, size, S::sub(S::zero(), size));
+}
+
 }  // namespace

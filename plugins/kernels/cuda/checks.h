@@ -33,6 +33,7 @@ inline h2o_status check_shape(const h2o_shape* shape) {
     if (sets <= 0 || (sets != shape->query_heads && shape->kv_heads % sets != 0)) return H2O_BAD_ARGUMENT;
     if (!(shape->scale > 0)) return H2O_BAD_ARGUMENT;
     if (shape->dtype != H2O_F16 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
+    if (shape->softcap != 0) return H2O_UNSUPPORTED;
     const int dv = value_size(*shape), whole = shape->dtype == H2O_F16 ? 8 : 4;  // numbers in 16 bytes
     const bool fits =
         shape->head_size <= kMostHeadSize && dv <= kMostValueSize && shape->kv_heads <= kMostHeads;

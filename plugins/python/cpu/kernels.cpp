@@ -170,15 +170,15 @@ void bind_kernels(nb::module_& module) {
             "__init__",
             [](Kernels* self, int threads, const std::optional<std::string>& isa, int32_t query_heads,
                int32_t kv_heads, int32_t head_size, float scale, bool half, int32_t value_size,
-               int32_t window, bool bfloat16) {
+               int32_t window, float softcap, bool bfloat16) {
                 const h2o_dtype dtype = half ? H2O_F16 : H2O_F32;
                 const int32_t values = value_size > 0 ? value_size : head_size;
-                new (self) Kernels(
-                    threads, isa, bfloat16 ? H2O_BFLOAT16 : H2O_FLOAT32,
-                    h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values, window});
+                new (self) Kernels(threads, isa, bfloat16 ? H2O_BFLOAT16 : H2O_FLOAT32,
+                                   h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values,
+                                             window, softcap});
             },
             "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a,
-            "value_size"_a = 0, "window"_a = 0, "bfloat16"_a = false)
+            "value_size"_a = 0, "window"_a = 0, "softcap"_a = 0, "bfloat16"_a = false)
         .def_prop_ro("threads", &Kernels::threads)
         .def_prop_ro("isa", &Kernels::isa)
         .def_prop_ro("scratch_bytes", &Kernels::scratch_bytes)

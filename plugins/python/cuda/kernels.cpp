@@ -174,7 +174,7 @@ void bind_kernels(nb::module_& module) {
                 const int32_t values = value_size > 0 ? value_size : head_size;
                 const h2o_dtype dtype = half ? H2O_F16 : H2O_F32;
                 new (self)
-                    Kernels(h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values, 0},
+                    Kernels(h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values, 0, 0},
                             counters, integers);
             },
             nb::kw_only(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a,

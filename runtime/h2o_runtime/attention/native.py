@@ -57,6 +57,7 @@ class NativeCpuProvider:
             half=shape.half,
             value_size=shape.value_size,
             window=shape.window,
+            softcap=shape.softcap,
             bfloat16=self.precision == "bfloat16",
         )
 

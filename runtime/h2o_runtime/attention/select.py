@@ -40,6 +40,10 @@ def make_provider(
             raise ConfigError(
                 "sliding-window attention has no kernels for a GPU yet: use `device=cpu`", field="device"
             )
+        if any(spec.softcap for spec in model.each_layer):
+            raise ConfigError(
+                "attention with capped scores has no kernels for a GPU: use `device=cpu`", field="device"
+            )
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):

@@ -109,6 +109,7 @@ def _attention(layer: int, results: Mapping[str, str], shape: AttentionShape, th
         layer=layer,
         scale=shape.scale,
         window=shape.window,
+        softcap=shape.softcap,
         threads=threads,
     )
 

@@ -10,7 +10,7 @@ struct Sizes {
     bool latent;
     h2o_dtype dtype;
 
-    h2o_shape shape() const { return {query_heads, kv_heads, kv_heads, d, 0.3f, dtype, dv, 0}; }
+    h2o_shape shape() const { return {query_heads, kv_heads, kv_heads, d, 0.3f, dtype, dv, 0, 0}; }
     int64_t value_stride() const { return latent ? d : dv; }
 };
 

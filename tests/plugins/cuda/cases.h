@@ -57,7 +57,7 @@ inline std::vector<Case> cases(const Options& options) {
 inline std::vector<Case> value_cases() {
     const auto made = [](int heads, int kv_heads, int d, int dv, bool latent, h2o_dtype dtype) {
         const float scale = 1.f / std::sqrt(static_cast<float>(d));
-        return Case{{heads, kv_heads, kv_heads, d, scale, dtype, dv, 0}, 1, latent};
+        return Case{{heads, kv_heads, kv_heads, d, scale, dtype, dv, 0, 0}, 1, latent};
     };
     return {made(16, 1, 576, 512, true, H2O_F16), made(5, 1, 576, 512, true, H2O_F16),
             made(2, 2, 192, 128, false, H2O_F16), made(6, 3, 40, 24, false, H2O_F16),

@@ -8,7 +8,7 @@ from typing import Any
 from h2o_export.architecture.families.base import Family
 from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, YOUTU
 from h2o_export.architecture.families.exaone import EXAONE4
-from h2o_export.architecture.families.gemma import GEMMA3
+from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
 from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.granite import GRANITE
 from h2o_export.architecture.families.llama import LLAMA, MINISTRAL, MISTRAL
@@ -37,6 +37,7 @@ FAMILIES: dict[str, Family] = {
         EXAONE4,
         PHI3,
         GLM4,
+        GEMMA2,
         GEMMA3,
         DEEPSEEK_V2,
         DEEPSEEK_V3,

@@ -160,6 +160,10 @@ class Family:
         """The limit of logits by a tanh; None: no limit."""
         return None
 
+    def scores_cap(self, raw: dict[str, Any]) -> float | None:
+        """What a tanh keeps scores of attention below; None: nothing does."""
+        return None
+
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
         """Sizes of latent attention, for families with such layers."""
         return None

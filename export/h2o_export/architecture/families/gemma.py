@@ -1,6 +1,7 @@
-"""Gemma 3 (Google, 2025): norms before and after attention and MLP, and five layers with a window to one without.
+"""Gemma 2 and 3 (Google, 2024 and 2025): norms before and after attention and MLP, and windows in most layers.
 
-The layers with a window have their own rotation base.
+In version 2 every other layer has a window, and a tanh caps scores and logits. In version 3 five of six layers have
+one, and rotate by a base of their own.
 """
 
 from __future__ import annotations
@@ -17,27 +18,36 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_activation", (None, "gelu_pytorch_tanh"), "the activation"),
-    ("attn_logit_softcapping", (None,), "a cap on the scores of attention"),
     ("use_bidirectional_attention", (None, False), "attention to later tokens"),
 )
 # Defaults for keys that config.json may omit; checkpoints with a vision tower omit most of them.
 _DEFAULTS: dict[str, Any] = {
-    "vocab_size": 262_208,
     "hidden_size": 2304,
     "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
-    "max_position_embeddings": 131_072,
     "query_pre_attn_scalar": 256,
 }
+_DEFAULTS_2: dict[str, Any] = {
+    **_DEFAULTS,
+    "vocab_size": 256_000,
+    "max_position_embeddings": 8192,
+    "final_logit_softcapping": 30.0,
+    "attn_logit_softcapping": 50.0,
+}
+_DEFAULTS_3: dict[str, Any] = {**_DEFAULTS, "vocab_size": 262_208, "max_position_embeddings": 131_072}
 
 
 @dataclass(frozen=True)
 class GemmaFamily(Family):
+    """`whole`: of how many layers the last one has no window, where config.json does not say."""
+
+    whole: int = 2
+
     def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        return {**_DEFAULTS, **raw}
+        return {**_DEFAULTS_2, **raw}
 
     def check(self, raw: dict[str, Any]) -> None:
         super().check(
@@ -48,8 +58,30 @@ class GemmaFamily(Family):
                 raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
-        pattern = integer(raw, "sliding_window_pattern", 6)
+        pattern = integer(raw, "sliding_window_pattern", self.whole)
         return tuple((layer + 1) % pattern != 0 for layer in range(layers))
+
+    def multipliers(self, raw: dict[str, Any]) -> Multipliers:
+        return Multipliers(
+            embedding=math.sqrt(integer(raw, "hidden_size")),
+            attention=number(raw, "query_pre_attn_scalar") ** -0.5,
+        )
+
+    def logits_cap(self, raw: dict[str, Any]) -> float | None:
+        return _cap(raw, "final_logit_softcapping")
+
+    def scores_cap(self, raw: dict[str, Any]) -> float | None:
+        return _cap(raw, "attn_logit_softcapping")
+
+
+def _cap(raw: dict[str, Any], key: str) -> float | None:
+    return None if raw.get(key) is None else number(raw, key)
+
+
+@dataclass(frozen=True)
+class Gemma3Family(GemmaFamily):
+    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
+        return {**_DEFAULTS_3, **raw}
 
     def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
         """transformers 5 has `rope_parameters` of each kind of layer; earlier ones rope_theta and rope_scaling, and
@@ -69,26 +101,28 @@ class GemmaFamily(Family):
             made[kind] = read_rope({**raw, "rope_parameters": {"rope_theta": theta, **given}}, rotated)
         return tuple(made[SLIDING if window else FULL] for window in self.windowed(raw, layers))
 
-    def multipliers(self, raw: dict[str, Any]) -> Multipliers:
-        return Multipliers(
-            embedding=math.sqrt(integer(raw, "hidden_size")),
-            attention=number(raw, "query_pre_attn_scalar") ** -0.5,
-        )
 
-    def logits_cap(self, raw: dict[str, Any]) -> float | None:
-        cap = raw.get("final_logit_softcapping")
-        return None if cap is None else number(raw, "final_logit_softcapping")
-
-
-GEMMA3 = GemmaFamily(
+_NORMS = Norms(
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+GEMMA2 = GemmaFamily(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    norms=_NORMS,
+    attention_bias_flag=True,
+    activation="gelu",
+    arrangement=Arrangement(less=1.0),
+    default_tied=True,
+    default_window=4096,
+    named_windows=True,
+)
+GEMMA3 = Gemma3Family(
     "gemma3_text",
     "Gemma3ForCausalLM",
-    norms=Norms(
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
+    norms=_NORMS,
     attention_bias_flag=True,
     qk_norm="head",
     activation="gelu",
@@ -96,4 +130,5 @@ GEMMA3 = GemmaFamily(
     default_tied=True,
     default_window=4096,
     named_windows=True,
+    whole=6,
 )

@@ -79,6 +79,19 @@ def _qwen3_moe(value: Value) -> dict[str, Any]:
     return {"norm_topk_prob": True}  # always, in llama.cpp
 
 
+def _gemma2(value: Value) -> dict[str, Any]:
+    """Of the scale of scores llama.cpp knows that the largest model has one of its own."""
+    layers, heads, hidden = (
+        value(key) for key in ("block_count", "attention.head_count", "embedding_length")
+    )
+    own_scale = layers == 46 and isinstance(heads, int) and isinstance(hidden, int) and heads > 0
+    return {
+        "query_pre_attn_scalar": hidden // heads if own_scale else value("attention.key_length"),
+        "final_logit_softcapping": value("final_logit_softcapping") or 30.0,
+        "attn_logit_softcapping": value("attn_logit_softcapping") or 50.0,
+    } | _windows(value)
+
+
 def _gemma3(value: Value) -> dict[str, Any]:
     """llama.cpp knows that the largest model has its own scale of scores."""
     layers, heads, hidden = (
@@ -122,6 +135,12 @@ ARCHITECTURES = {
     "phi3": Architecture("phi3", MODEL_ARCH.PHI3, allowed=(WINDOW,)),
     "glm4": Architecture("glm4", MODEL_ARCH.GLM4),
     "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4, allowed=(WINDOW,)),
+    "gemma2": Architecture(
+        "gemma2",
+        MODEL_ARCH.GEMMA2,
+        own=_gemma2,
+        allowed=(WINDOW, "attn_logit_softcapping", "final_logit_softcapping"),
+    ),
     "gemma3": Architecture(
         "gemma3_text",
         MODEL_ARCH.GEMMA3,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from h2o_export.policies.base import Verdict
 from h2o_export.policies.h2o.steps import score_heads
+from h2o_export.validation.softmax import capped, masked_softmax
 from h2o_runtime.policies.prefill.h2o import H2O
 
 NEGLIGIBLE = 1e-30  # scores below tie at zero
@@ -26,7 +27,7 @@ Rule = TypeVar("Rule", bound=H2O[Any])
 
 @dataclass
 class SinglePass(ABC, Generic[Rule]):
-    """Attention for transformers' layers; an instance serves one prompt.
+    """Attention for transformers' layers; an instance serves one prompt. Sinks have no say in what is chosen.
 
     `adopt` [layers, boundaries, Hs, M], if given, are the bundle's memory sets. They are checked against this
     reference's own scores and then used. Otherwise a tie decided differently would make all later results
@@ -36,14 +37,26 @@ class SinglePass(ABC, Generic[Rule]):
     policy: Rule
     kv_heads: int
     adopt: NDArray[np.int32] | None = None
+    softcap: float | None = None  # of the call in progress, as the sinks
+    sinks: Tensor | None = None
     swapped: int = 0  # entries that differ and score alike
     wrong: int = 0  # entries that differ and do not
 
     def __call__(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        scaling: float,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **_: Any,
     ) -> tuple[Tensor, None]:
         """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
         q, k, v = query[0], key[0], value[0]
+        self.softcap, self.sinks = softcap, s_aux
         group = len(q) // len(k)
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)  # [Hq, N, d]
         out = self._attend(module.layer_idx, q * scaling, k, v)
@@ -52,6 +65,10 @@ class SinglePass(ABC, Generic[Rule]):
     @abstractmethod
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q, k, v [Hq, N, d], q times the scale → [Hq, N, d]."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """q [Hq, rows, d], k [Hq, keys, d] → [Hq, rows, keys], below the cap where there is one."""
+        return capped(q @ k.transpose(1, 2), self.softcap)
 
     def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor) -> Tensor:
         """The bundle's set as a mask, after counting its differences from this reference's own."""
@@ -87,13 +104,13 @@ class ChainPass(SinglePass[Rule]):
         out = q.new_empty((*q.shape[:2], v.shape[2]))
         for boundary, start in enumerate(range(0, n, size)):
             stop = min(start + size, n)
-            dots = q[:, start:stop] @ k[:, :stop].transpose(1, 2)  # [Hq, rows, stop]
+            dots = self.scores(q[:, start:stop], k[:, :stop])  # [Hq, rows, stop]
             row, column = torch.arange(start, stop)[:, None], torch.arange(stop)[None, :]
             causal = column <= row
             intra = causal & (column >= start)
             inter = memory[:, :stop].repeat_interleave(heads // len(score), dim=0)[:, None]  # [Hq, 1, stop]
             visible = torch.where(row >= tail, causal, intra) | (inter & (row < tail))
-            out[:, start:stop] = masked_softmax(dots, visible) @ v[:, :stop]
+            out[:, start:stop] = masked_softmax(dots, visible, self.sinks) @ v[:, :stop]
             if stop < n:
                 self.update(score[:, :stop], dots, intra, inter)
                 memory = self._select(layer, boundary, score, memory, start, stop)
@@ -138,8 +155,3 @@ def _alike(missing: Tensor, extra: Tensor) -> bool:
     if len(missing) != len(extra) or not bool(ranks.isfinite().all()):
         return False
     return not len(ranks) or bool(ranks.max() - ranks.min() <= NEAR_TIE * ranks.abs().max())
-
-
-def masked_softmax(dots: Tensor, visible: Tensor) -> Tensor:
-    """Softmax over the visible keys; a row that sees none gives zeros."""
-    return torch.softmax(dots.masked_fill(~visible, -torch.inf), dim=-1).nan_to_num(0.0)

@@ -61,6 +61,7 @@ class Phase1(AttentionStep):
             ("o", "m", "l", "colsum"),
             chunk_size=self.policy.chunk_size,
             scale=shape.scale,
+            softcap=shape.softcap,
             score_heads=heads,
         )
         return make_graph(self.name, inputs, outputs, [node], FreeSizes(sizes=(ROWS,)))
@@ -144,6 +145,7 @@ class ChainPhase2(AttentionStep):
             ("q", "k_cache", "v_cache", "memory", "o_intra", "m_intra", "l_intra"),
             ("o", "colsum"),
             scale=shape.scale,
+            softcap=shape.softcap,
         )
         update = self.update_nodes(shape)
         select = operator(

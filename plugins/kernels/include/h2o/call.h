@@ -20,6 +20,7 @@ typedef struct h2o_shape {
     h2o_dtype dtype;      // d_v, of values and outputs
     int32_t value_size;   // dv; 0: d
     int32_t window;       // keys that a row sees at most, back from its own; 0: all
+    float softcap;        // what a tanh keeps scores below; 0: nothing does
 } h2o_shape;
 
 // C-contiguous. Memory of the host for the CPU's kernels, of the device for CUDA's.

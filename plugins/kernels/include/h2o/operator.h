@@ -9,7 +9,9 @@
 
 namespace h2o {
 
-enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, the same in the whole call
+enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, one and the same in a call
+// What of the shape an attribute is where it is not given.
+enum class OfModel { kNothing, kScale, kWindow, kSoftcap };
 enum class Part { kNone, kKeys, kValues, kLength };  // of a cache
 
 struct TensorSpec {
@@ -25,8 +27,8 @@ struct TensorSpec {
 
 struct AttributeSpec {
     const char* name;
-    bool integer;   // else a float above 0
-    bool of_model;  // if absent, it is the shape's
+    bool integer;  // else a float above 0, or 0 where that is what absence means
+    OfModel of_model;
     int32_t least;
     bool optional;   // whether a graph's node may omit it
     int32_t absent;  // what that means

@@ -23,8 +23,9 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.h2o.base import ScoreEntry
-from h2o_export.policies.h2o.single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass, masked_softmax
+from h2o_export.policies.h2o.single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass
 from h2o_export.policies.h2o.steps import partial_state, score_heads
+from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
@@ -74,6 +75,7 @@ class QueryPhase2(AttentionStep):
                 ("q", "k_cache", "candidates", "past"),
                 ("memory_next",),
                 scale=shape.scale,
+                softcap=shape.softcap,
                 **self._select,
             ),
             constant("first", [0]),
@@ -83,6 +85,7 @@ class QueryPhase2(AttentionStep):
                 ("q", "k_cache", "v_cache", "memory", "o_intra", "m_intra", "l_intra"),
                 ("o", "colsum"),
                 scale=shape.scale,
+                softcap=shape.softcap,
             ),
         ]
         rows = FreeSize(name="n", counts="rows", most=policy.tile)
@@ -146,7 +149,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             row, column = torch.arange(start, end)[:, None], torch.arange(end)[None, :]
             causal = (column <= row).expand(len(q), -1, -1)
             visible = causal & (column >= start)
-            dots = q[:, start:end] @ k[:, :end].transpose(1, 2)
+            dots = self.scores(q[:, start:end], k[:, :end])
             tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, end, policy.tile)]
             if start:
                 for tile in tiles:
@@ -159,7 +162,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
                     stop = max(tile.stop for tile in tiles if tile.start < tail) - start
                     visible[:, :stop] = causal[:, :stop]
             visible = torch.where(row >= tail, causal, visible)
-            out[:, start:end] = masked_softmax(dots, visible) @ v[:, :end]
+            out[:, start:end] = masked_softmax(dots, visible, self.sinks) @ v[:, :end]
         return out
 
     def _checked_rows(self, tile: slice, start: int) -> list[int]:
@@ -221,7 +224,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         heads, past = candidates.shape
         group = len(votes) // heads
         seen = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
-        given = masked_softmax(votes @ k[:, :past].transpose(1, 2), seen).sum(1).double()
+        given = masked_softmax(self.scores(votes, k[:, :past]), seen).sum(1).double()
         given = given.view(heads, group, past).sum(1)
         rank = given.clone()
         for distance in range(1, min(stride // 2, past - 1) + 1):

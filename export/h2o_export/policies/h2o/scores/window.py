@@ -12,8 +12,9 @@ from torch import Tensor
 
 from h2o_export.attention_graphs.graph import constant, operator, standard
 from h2o_export.policies.h2o.base import ScoreEntry
-from h2o_export.policies.h2o.single_pass import ChainPass, masked_softmax
+from h2o_export.policies.h2o.single_pass import ChainPass
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
+from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
@@ -44,6 +45,7 @@ class VotePhase2(ChainPhase2):
                 ("q_window", "k_chunk", "k_mem"),
                 ("score_memory", "score_chunk"),
                 scale=shape.scale,
+                softcap=shape.softcap,
             ),
             standard("Transpose", ("memory",), "memory_rows", perm=[1, 0]),
             standard("Transpose", ("score_memory",), "score_memory_rows", perm=[1, 0]),
