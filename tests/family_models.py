@@ -39,6 +39,19 @@ LONGROPE = {
     "short_factor": [1.0 + pair / 8 for pair in range(12)],
     "long_factor": [1.0 + 2.0 * pair for pair in range(12)],
 }
+GPT_OSS = {
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 150000.0,
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 128,
+    },
+}
 FULL_LAYERS = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
 
 # Name -> family and its settings: two shapes of each.
@@ -168,6 +181,28 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "sliding_window": 4096,
+            **GPT_OSS,
+        },
+    ),
+    "gpt_oss-clamped": (
+        "gpt_oss",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "sliding_window": 4096,
+            **GPT_OSS,
+            "swiglu_limit": 0.5,
+            "attention_bias": False,
+        },
+    ),
     "qwen3_moe": (
         "qwen3_moe",
         {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
@@ -237,6 +272,7 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": None,
         },
     ),
+    "gpt_oss": ("gpt_oss", {**FOUR, "sliding_window": 64, **GPT_OSS}),
     "olmo3": (
         "olmo3",
         {

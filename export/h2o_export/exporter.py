@@ -145,7 +145,7 @@ def write_bundle(
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
-    model = _with_rounding(model_spec(checkpoint.config, options), checkpoint)
+    model = _with_learned(_with_rounding(model_spec(checkpoint.config, options), checkpoint), checkpoint)
     opset = BLOCKS_OPSET if options.weights != "float" else OPSET
     for graph in policy_graphs(options.prefill, model.under_policies.attention, model.windows):
         _set_opset(graph.model, opset)
@@ -187,6 +187,15 @@ def _with_rounding(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
     if model.weights is None or not isinstance(checkpoint, CompensatedCheckpoint):
         return model
     return model.model_copy(update={"weights": model.weights.model_copy(update={"compensated": True})})
+
+
+def _with_learned(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
+    """`model` with the numbers of its layers that no graph holds."""
+    learned = [kind.learned(checkpoint, layer) for layer, kind in enumerate(each_kind(checkpoint.config))]
+    if not any(learned):
+        return model
+    specs = (spec.model_copy(update=own) for spec, own in zip(model.each_layer, learned, strict=True))
+    return model.model_copy(update={"layer_specs": tuple(specs)})
 
 
 def _source(checkpoint: Checkpoint) -> str:

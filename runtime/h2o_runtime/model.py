@@ -159,6 +159,7 @@ class LayerSpec(BaseModel):
     window       keys that a row sees at most, back from its own, itself included; 0: all
     softcap      what a tanh keeps scores below, before softmax; 0: nothing does
     rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
+    sinks        of each query head a score that takes part in the softmax and has no key; empty: there are none
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -176,15 +177,22 @@ class LayerSpec(BaseModel):
     window: int = Field(default=0, ge=0)
     softcap: float = Field(default=0.0, ge=0)
     rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
+    sinks: tuple[float, ...] = ()
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Layers without a window, a cap or a rotation of their own stay readable to versions that know of none."""
+        """Layers without these stay readable to versions that know of none."""
         written: dict[str, Any] = write(self)
-        for field in ("window", "softcap", "rotation"):
+        for field in ("window", "softcap", "rotation", "sinks"):
             if not written[field]:
                 written.pop(field)
         return written
+
+    @model_validator(mode="after")
+    def _one_sink_a_head(self) -> LayerSpec:
+        if self.sinks and len(self.sinks) != self.query_heads:
+            raise ValueError(f"{len(self.sinks)} sinks for {self.query_heads} query heads")
+        return self
 
     @property
     def row(self) -> CacheRow:
@@ -297,6 +305,10 @@ class ModelSpec(BaseModel):
         first = specs[0] if specs else self.layer(0)
         own = {name: getattr(first, name) for name in ("query_heads", "kv_heads", "head_size", "scale")}
         return self.model_copy(update={"layers": len(specs), "layer_specs": specs, **own})
+
+    @property
+    def has_sinks(self) -> bool:
+        return any(spec.sinks for spec in self.each_layer)
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -332,6 +332,13 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
     outputs=(_O1,),
     attributes=(_SCALE, _WINDOW, _SOFTCAP),
 )
+PARTIAL_ATTENTION = Operator(  # CachedAttention that tells the state of its softmax
+    "PartialAttention",
+    inputs=CACHED_ATTENTION.inputs,
+    outputs=(_O, _M, _L),
+    attributes=CACHED_ATTENTION.attributes,
+    kernels=("cpu",),
+)
 SCORED_ATTENTION = (
     Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads
         "ScoredAttention",
@@ -347,6 +354,7 @@ RUNTIME_OPERATORS = (
     SCATTER_SCORES,
     CACHE_APPEND,
     STEP_ATTENTION,
+    PARTIAL_ATTENTION,
     SCORED_ATTENTION,
 )
 

@@ -92,6 +92,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "phi3-longrope",
                 "glm4",
                 "gemma2-capped",
+                "gpt_oss-clamped",
                 "gemma3",
             )
         ),

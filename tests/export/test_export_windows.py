@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,10 +61,14 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
     assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
 
 
-def test_comparisons_know_windows(tmp_path: Path) -> None:
-    """Every graph, and the bundle under a sparse policy, whose reference has exact layers with a window too."""
-    folder = save(tmp_path / "checkpoint", "exaone4", WINDOWS)
-    config = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score="colsum")
+@pytest.mark.parametrize(
+    ("name", "score"), [("exaone4", "colsum"), ("gemma2", "query"), ("gpt_oss", "query")]
+)
+def test_comparisons_know_windows(tmp_path: Path, name: str, score: Any) -> None:
+    """Every graph, and the bundle under a sparse policy, whose reference has layers with a window, and caps
+    and sinks in all."""
+    folder = save(tmp_path / "checkpoint", name, WINDOWS)
+    config = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score=score)
     bundle = export(folder, tmp_path / "bundle", prefill=config)
     compared = ComparedBundle(Bundle.open(bundle))
     ids = random_ids(150, vocab=VOCAB).tolist()

@@ -23,11 +23,13 @@ class Arrangement:
     fused       a module of the files, and the ones here whose rows it has one below the other
     neighbours  whether RoPE turns neighbouring rows of q and k against each other
     less        by what the weights of norms are less than what a norm multiplies by
+    interleaved_experts  whether one tensor has the matrices of all experts, gate and up row by row in turn
     """
 
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
     neighbours: bool = False
     less: float = 0.0
+    interleaved_experts: bool = False
 
     def split(self, module: str) -> tuple[str, ...]:
         """The modules here that form one module of the files."""

@@ -58,6 +58,7 @@ class ModelConfig:
     multipliers: Multipliers = NO_MULTIPLIERS
     logits_cap: float | None = None  # what a tanh keeps logits below
     scores_cap: float | None = None  # and scores of attention, before softmax
+    sinks: bool = False  # whether softmaxes of attention have a learned score without a key
     latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
     experts: ExpertsConfig | None = None
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
@@ -101,6 +102,7 @@ class ModelConfig:
             multipliers=family.multipliers(raw),
             logits_cap=family.logits_cap(raw),
             scores_cap=family.scores_cap(raw),
+            sinks=family.sinks,
             latent=latent,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=family.experts(raw, layers),

@@ -8,7 +8,15 @@ from typing import Any, Literal
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-Router = Literal["softmax", "sigmoid"]
+Router = Literal["softmax", "sigmoid", "chosen"]
+
+
+@dataclass(frozen=True)
+class ClampedGate:
+    """gate · sigmoid(gain · gate) · (up + 1), of a gate of at most `limit` and an up between -limit and limit."""
+
+    limit: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -18,11 +26,13 @@ class ExpertsConfig:
     count, chosen          experts of a layer, and how many of them see a token
     size, shared_size      rows inside an expert, and inside the shared ones together; 0: none is shared
     layers                 those that have a mixture; the others have a plain MLP
-    router                 scores are the softmax over experts, or a sigmoid of each and a learned bias that
-                           counts for choosing alone
+    router                 scores are the softmax over experts, a sigmoid of each and a learned bias that counts
+                           for choosing alone, or the softmax over the chosen experts
     groups, chosen_groups  experts are chosen from the best groups only
     normalized             weights of the chosen ones are divided by their sum
     factor                 and then multiplied by this
+    biased                 whether the router and the projections of experts have biases
+    clamped                what an expert does in place of SwiGLU; None: nothing
     """
 
     count: int
@@ -35,6 +45,8 @@ class ExpertsConfig:
     chosen_groups: int
     normalized: bool
     factor: float
+    biased: bool = False
+    clamped: ClampedGate | None = None
 
     def __post_init__(self) -> None:
         """Raises CheckpointError."""

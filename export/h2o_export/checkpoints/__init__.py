@@ -10,6 +10,7 @@ from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.locate import locate
 from h2o_export.checkpoints.quantized import QuantizedCheckpoint
 from h2o_export.checkpoints.safetensors import HUB_PATTERNS, SafetensorsCheckpoint
+from h2o_export.checkpoints.stacked import with_single_experts
 from h2o_runtime.errors import CheckpointError
 
 __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
@@ -28,7 +29,8 @@ def open_checkpoint(source: str, context: int | None = None) -> Checkpoint:
     for kind in KINDS:
         if kind.takes(path):
             opened = kind.open(path, source)
-            return arranged(replace(opened, config=opened.config.limited(context)))
+            opened = replace(opened, config=opened.config.limited(context))
+            return arranged(with_single_experts(opened))
     raise CheckpointError(
         f"{source} is a file; give the folder that holds config.json and the safetensors files, or a GGUF file"
     )

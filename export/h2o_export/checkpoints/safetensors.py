@@ -86,9 +86,14 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         return tensor
 
     def read(self, name: str) -> Tensor:
-        """One tensor, unchanged. The file is opened each time, so no mapping outlives the call. Raises
-        CheckpointError.
-        """
+        """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
+        return self._read(name, None)
+
+    def part(self, name: str, index: int) -> Tensor:
+        """Of a tensor what has this index in its first dimension, as it is. Raises CheckpointError."""
+        return self._read(name, index)
+
+    def _read(self, name: str, index: int | None) -> Tensor:
         name = self.names.get(name, name)
         file = self.files.get(name)
         if file is None:
@@ -97,8 +102,8 @@ class SafetensorsCheckpoint(CheckpointInFiles):
             )
         try:
             with safe_open(file, framework="pt") as handle:
-                tensor: Tensor = handle.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+                tensor: Tensor = handle.get_tensor(name) if index is None else handle.get_slice(name)[index]
+        except (SafetensorError, OSError, IndexError) as error:
             raise CheckpointError(
                 f"{file}: cannot read tensor '{name}': {error}; download it again"
             ) from error

@@ -31,7 +31,7 @@ class MixtureOfExperts(nn.Module):
         self.config = config.experts
         self.gate = Router(config.hidden_size, config.experts)
         self.experts = nn.ModuleList(
-            Expert(config.hidden_size, config.experts.size) for _ in range(config.experts.count)
+            Expert(config.hidden_size, config.experts) for _ in range(config.experts.count)
         )
         if config.experts.shared_size:
             self.shared_experts = MLP(config, config.experts.shared_size)
@@ -39,10 +39,19 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, k = x.shape[0], self.config.chosen
         weights, chosen = self.gate(x)  # float32 [n, k], int64 [n, k]
-        matrices = [getattr(expert, name).weight for expert in self.experts for name in MATRICES]
+        projections = [getattr(expert, name) for expert in self.experts for name in MATRICES]
+        weighed = [one.weight for one in projections]
+        biases = [one.bias for one in projections] if self.config.biased else []
+        gate = self.config.clamped
+        attributes = {} if gate is None else {"limit": gate.limit, "gain": gate.gain}
         shape = (n, k, x.shape[1])
         said = torch.onnx.ops.symbolic(
-            "::".join(PLACEHOLDER), (x, chosen, *matrices), {}, dtype=x.dtype, shape=shape, version=1
+            "::".join(PLACEHOLDER),
+            (x, chosen, *weighed, *biases),
+            {"experts": self.config.count, **attributes},
+            dtype=x.dtype,
+            shape=shape,
+            version=1,
         ).to(x.device)  # the tracer puts it elsewhere
         mixed = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
         out: Tensor = mixed + self.shared_experts(x) if self.config.shared_size else mixed
@@ -56,12 +65,18 @@ class Router(nn.Module):
         super().__init__()
         self.config = config
         self.weight = nn.Parameter(torch.empty(config.count, hidden_size))
+        if config.biased:
+            self.bias = nn.Parameter(torch.empty(config.count))
         if config.router == "sigmoid":
             self.e_score_correction_bias = nn.Parameter(torch.empty(config.count))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         config = self.config
-        logits = F.linear(x.float(), self.weight.float())  # [n, E]
+        bias = self.bias.float() if config.biased else None
+        logits = F.linear(x.float(), self.weight.float(), bias)  # [n, E]
+        if config.router == "chosen":
+            best = logits.topk(config.chosen, dim=-1)
+            return best.values.softmax(dim=-1), best.indices
         if config.router == "softmax":
             scores = logits.softmax(dim=-1)
             choice = self._limited(scores, 1, 0.0)
@@ -89,11 +104,11 @@ class Router(nn.Module):
 class Expert(nn.Module):
     """The matrices of one expert; what multiplies with them is laid out in the graph."""
 
-    def __init__(self, hidden_size: int, size: int) -> None:
+    def __init__(self, hidden_size: int, config: ExpertsConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, size, bias=False)
-        self.up_proj = nn.Linear(hidden_size, size, bias=False)
-        self.down_proj = nn.Linear(size, hidden_size, bias=False)
+        self.gate_proj = nn.Linear(hidden_size, config.size, config.biased)
+        self.up_proj = nn.Linear(hidden_size, config.size, config.biased)
+        self.down_proj = nn.Linear(config.size, hidden_size, config.biased)
 
 
 def lay_out_experts(model: ir.Model) -> None:
@@ -105,7 +120,7 @@ def lay_out_experts(model: ir.Model) -> None:
 
 
 class _Layout:
-    """The nodes that take the place of one placeholder: x [n, D], chosen [n, k], matrices → said [n, k, D]."""
+    """The nodes in place of one placeholder: x [n, D], chosen [n, k], matrices, biases → said [n, k, D]."""
 
     def __init__(self, graph: ir.Graph, placeholder: ir.Node) -> None:
         self.graph = graph
@@ -114,10 +129,13 @@ class _Layout:
         self.nodes: list[ir.Node] = []
 
     def lay_out(self) -> None:
-        x, chosen, *matrices = self.placeholder.inputs
+        x, chosen, *rest = self.placeholder.inputs
         said = self.placeholder.outputs[0]
         assert said.shape is not None
-        count, (_, k, hidden) = len(matrices) // 3, said.shape
+        attributes = {name: one.value for name, one in self.placeholder.attributes.items()}
+        count, (_, k, hidden) = attributes.pop("experts"), said.shape
+        matrices, biases = rest[: 3 * count], rest[3 * count :]
+        gate = ("ClampedSwiGLU" if attributes else "SwiGLU", attributes)
         assert isinstance(k, int)
         assert isinstance(hidden, int)
         flat = self.add("Reshape", [chosen, self.integers("flat", [-1])], "chosen")
@@ -131,7 +149,10 @@ class _Layout:
             [f"{expert}/rows" for expert in range(count)],
             axis=0,
         )
-        spoken = [self._expert(e, own, matrices[3 * e : 3 * e + 3]) for e, own in enumerate(by_expert)]
+        spoken = [
+            self._expert(e, own, matrices[3 * e : 3 * e + 3], biases[3 * e : 3 * e + 3], gate)
+            for e, own in enumerate(by_expert)
+        ]
         together = self.add("Concat", spoken, "together", axis=0)
         _, back = self.add_all("TopK", [order, rows], ("places", "back"), axis=0, largest=0)
         in_order = self.add("Gather", [together, back], "in_order", axis=0)
@@ -145,12 +166,22 @@ class _Layout:
         ones = self.add("Cast", [same], "ones", to=int(ir.DataType.INT64))
         return self.add("ReduceSum", [ones, self.integers("first", [0])], "counts", keepdims=0)
 
-    def _expert(self, expert: int, rows: ir.Value, matrices: Sequence[ir.Value | None]) -> ir.Value:
-        gate, up, down = matrices
-        gated = self.add("Gemm", [rows, gate], f"{expert}/gate_proj/Gemm", transB=1)
-        raised = self.add("Gemm", [rows, up], f"{expert}/up_proj/Gemm", transB=1)
-        inner = self.add("SwiGLU", [gated, raised], f"{expert}/SwiGLU", domain=DOMAIN)
-        return self.add("Gemm", [inner, down], f"{expert}/down_proj/Gemm", transB=1)
+    def _expert(
+        self,
+        expert: int,
+        rows: ir.Value,
+        matrices: Sequence[ir.Value | None],
+        biases: Sequence[ir.Value | None],
+        gate: tuple[str, dict[str, float]],
+    ) -> ir.Value:
+        def product(x: ir.Value, which: int) -> ir.Value:
+            given = [x, matrices[which], *biases[which : which + 1]]
+            return self.add("Gemm", given, f"{expert}/{MATRICES[which]}/Gemm", transB=1)
+
+        name, attributes = gate
+        gated = [product(rows, 0), product(rows, 1)]
+        inner = self.add(name, gated, f"{expert}/{name}", domain=DOMAIN, **attributes)
+        return product(inner, 2)
 
     def integers(self, name: str, values: list[int]) -> ir.Value:
         name = f"{self.scope}/{name}"
@@ -167,7 +198,7 @@ class _Layout:
         inputs: Sequence[ir.Value | None],
         name: str,
         domain: str = "",
-        **attributes: int,
+        **attributes: float,
     ) -> ir.Value:
         return self.add_all(op_type, inputs, (name,), domain, **attributes)[0]
 
@@ -177,7 +208,7 @@ class _Layout:
         inputs: Sequence[ir.Value | None],
         names: Sequence[str],
         domain: str = "",
-        **attributes: int,
+        **attributes: float,
     ) -> tuple[ir.Value, ...]:
         node = ir.node(
             op_type,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
+from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, rotate_first
 from h2o_runtime.model import LayerSpec
@@ -44,7 +45,19 @@ class GroupedQuery(LayerKind):
         return nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
 
     def reference(self, given: Mapping[str, NDArray[Any]], spec: LayerSpec) -> NDArray[np.float64]:
-        return causal_attention(given["q"], given["k"], given["v"], spec.scale, spec.window, spec.softcap)
+        return causal_attention(
+            given["q"], given["k"], given["v"], spec.scale, spec.window, spec.softcap, spec.sinks
+        )
+
+    def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+        return {f"model.layers.{layer}.self_attn.sinks": (config.query_heads,)} if config.sinks else {}
+
+    def learned(self, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
+        tensors = self.small_tensors(checkpoint.config, layer)
+        return {
+            name.rpartition(".")[2]: tuple(checkpoint.tensor(name, shape).float().tolist())
+            for name, shape in tensors.items()
+        }
 
 
 class GroupedQueryWithoutRotation(GroupedQuery):

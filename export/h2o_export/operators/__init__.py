@@ -26,7 +26,7 @@ from h2o_export.operators.attention import (
     MemoryGather,
     OnlineSoftmaxFusion,
 )
-from h2o_export.operators.dense import GeGLU, RMSNorm, Rotation, SwiGLU
+from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, RMSNorm, Rotation, SwiGLU
 from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention
 from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
@@ -59,7 +59,7 @@ OPERATORS = (
 DENSE_OPERATORS = (BlockProduct,)
 INLINED = (SoftCap,)  # in other bodies: no graph names them
 # What exported dense graphs name besides standard operators. No kernel is for one of them alone.
-DENSE_FUNCTIONS = (RMSNorm, SwiGLU, GeGLU, Rotation)
+DENSE_FUNCTIONS = (RMSNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 
 
 def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:

@@ -38,6 +38,18 @@ def SwiGLU(gate, up):
 
 
 @script(h2o, default_opset=op)
+def ClampedSwiGLU(gate, up, limit: float, gain: float):
+    """gpt-oss's gate (OpenAI, 2025). gate, up [n, K] → g · sigmoid(gain · g) · (u + 1), with g the gate up to
+    `limit` and u the other one between -limit and limit."""
+    most = op.Constant(value_float=limit)
+    g = op.Min(op.Cast(gate, to=1), most)
+    u = op.Max(op.Min(op.Cast(up, to=1), most), op.Neg(most))
+    opened = op.Mul(g, op.Sigmoid(op.Mul(g, op.Constant(value_float=gain))))
+    y = op.CastLike(op.Mul(opened, op.Add(u, op.Constant(value_float=1.0))), up)
+    return y
+
+
+@script(h2o, default_opset=op)
 def GeGLU(gate, up):
     """The same with GELU in its tanh approximation (Hendrycks and Gimpel, 2016).
 

@@ -147,6 +147,8 @@ class StreamedModel:
         if name.endswith(DECIDING):
             return self.checkpoint.tensor(name, shape).float()
         stem, _, last = name.rpartition(".")
+        if self.checkpoint.config.arrangement.interleaved_experts and ".mlp." in name:
+            return self._interleaved(stem, last, shape)
         if not stem.endswith(".experts"):
             return self._projection(stem, last, shape)
         projections = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
@@ -160,6 +162,20 @@ class StreamedModel:
                 for expert in range(count)
             ]
         )
+
+    def _interleaved(self, stem: str, last: str, shape: tuple[int, ...]) -> Tensor:
+        """Of the router, or of all experts: matrices [E, in, out], gate and up column by column in turn."""
+        if not stem.endswith(".experts"):
+            return self._load(f"{stem.replace('.router', '.gate')}.{last}", shape)
+        kind = "bias" if last.endswith("_bias") else "weight"
+        projections = ("gate_proj", "up_proj") if last.startswith("gate_up") else ("down_proj",)
+        *inner, rows = shape[1:]
+        row = (rows // len(projections), *inner)
+        experts = []
+        for expert in range(shape[0]):
+            own = [self._load(f"{stem}.{expert}.{projection}.{kind}", row) for projection in projections]
+            experts.append(torch.stack(own, dim=1).flatten(0, 1))
+        return torch.stack([one.T for one in experts] if inner else experts)
 
     def _projection(self, module: str, kind: str, shape: tuple[int, ...]) -> Tensor:
         """Weights or biases of one of transformers' modules, joined from those that are separate here."""

@@ -91,7 +91,7 @@ class Prefill {
         scratch.packed_unit = -1;  // other splits of this head have other keys
         if (splits_ == 1) {
             rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
-                rows.store_state(scratch, block, slot, nullptr, nullptr);
+                rows.store_state(scratch, block, slot, static_cast<char*>(op_.o), op_.m, op_.l);
             });
             return;
         }
@@ -138,7 +138,7 @@ class Prefill {
         view.o = o;
         view.m = m;
         view.l = l;
-        rows.store_state(view, block, 0, nullptr, nullptr);
+        rows.store_state(view, block, 0, static_cast<char*>(op_.o), op_.m, op_.l);
     }
 
     h2o_cpu* context_;
@@ -158,15 +158,29 @@ void attend(h2o_cpu* context, const Cached* ops, int64_t count) {
 
 namespace h2o::cpu {
 
-h2o_status run(const calls::CachedAttention& call) {
+namespace {
+
+template <class Call>
+h2o_status attend(const Call& call, float* m, float* l) {
     h2o_cpu* const context = cpu_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (context == nullptr || call.n < 0 || *call.length < call.n) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
     if (call.n == 0) return H2O_OK;
     if (!call.q || !call.o) return H2O_BAD_ARGUMENT;
-    const Cached op{call.shape, call.n, *call.length, call.q, *call.kv, call.o, nullptr};
-    return guarded(context, [&] { attend(context, &op, 1); });
+    const Cached op{call.shape, call.n, *call.length, call.q, *call.kv, call.o, nullptr, m, l};
+    return guarded(context, [&] { h2o::attend(context, &op, 1); });
+}
+
+}  // namespace
+
+h2o_status run(const calls::CachedAttention& call) {
+    return attend(call, nullptr, nullptr);
+}
+
+h2o_status run(const calls::PartialAttention& call) {
+    if (call.n > 0 && (!call.m || !call.l)) return H2O_BAD_ARGUMENT;
+    return attend(call, call.m, call.l);
 }
 
 h2o_status run(const calls::ScoredAttention& call) {

@@ -14,8 +14,10 @@ struct Cached {
     const void* q;
     h2o_kv kv;
     void* o;
-    float* seen;  // [length][kv_heads] or null: each row's probability, summed over the queries that share
-                  // its key
+    float* seen = nullptr;  // [length][kv_heads] or null: each row's probability, summed over the queries
+                            // that share its key
+    float* m = nullptr;  // [n][query_heads] or null: the state of each row's softmax
+    float* l = nullptr;
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
     int64_t rows() const { return n * group(); }  // that share a key

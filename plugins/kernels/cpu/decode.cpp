@@ -127,6 +127,9 @@ class Decode {
         kernels.from_float(sum, op_->shape.dtype, dv(), 1.0f / l,
                            static_cast<char*>(op_->o) + at(r) * dv() * element_size(op_->shape.dtype));
         if (op_->seen) add_seen(r, m, l);
+        if (op_->m == nullptr) return;
+        op_->m[at(r)] = m;
+        op_->l[at(r)] = l;
     }
 
     // A run's probabilities are relative to its own maximum: rescale them to the maximum of all runs.

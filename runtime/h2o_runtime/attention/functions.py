@@ -25,6 +25,7 @@ from h2o_runtime.operators import (
     LENGTH,
     MEMORY_GATHER,
     OPERATORS,
+    PARTIAL_ATTENTION,
     QUERY_SELECT,
     TILED_MEMORY_ATTENTION,
     VALUES,
@@ -267,7 +268,32 @@ def _each_tile(
     each_tile(provider, q, kv, memory, tile, PartialSoftmax(o_intra, m_intra, l_intra))
 
 
+def _partial_attention(
+    provider: FunctionProvider, kv: KV, q: Tensor, o: Tensor, m: Tensor, l: Tensor
+) -> None:
+    """In NumPy: CachedAttention's body tells no state."""
+    shape, n, length = provider.shape, len(q), int(kv.length)
+    keys, values = (
+        np.repeat(rows[:length].astype(np.float32), shape.query_heads // shape.kv_heads, axis=1)
+        for rows in contiguous_rows(kv, shape.dtype, shape.value_size)
+    )
+    back = np.arange(length - n, length)[:, None] - np.arange(length)  # from a row to a key
+    seen = (back >= 0) & (back < (shape.window or length))
+    step = max(1, SCORE_BYTES // (4 * shape.query_heads * length))
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        scores = np.einsum("nhd,khd->nhk", q[rows].astype(np.float32), keys) * np.float32(shape.scale)
+        if shape.softcap:
+            scores = np.tanh(scores / shape.softcap) * shape.softcap
+        scores = np.where(seen[rows, None], scores, -np.inf).astype(np.float32)
+        m[rows] = scores.max(axis=-1)
+        weights = np.exp(scores - m[rows, :, None])
+        l[rows] = weights.sum(axis=-1)
+        o[rows] = np.einsum("nhk,khd->nhd", weights / l[rows, :, None], values)
+
+
 _ADAPTED: dict[Operator, Any] = {
+    PARTIAL_ATTENTION: _partial_attention,
     CHUNKED_INTRA_ATTENTION: _chunk_by_chunk,
     QUERY_SELECT: _tile_by_tile,
     CACHED_CANDIDATE_SCORE: _gather_and_score,

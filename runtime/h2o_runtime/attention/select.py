@@ -40,6 +40,10 @@ def make_provider(
             raise ConfigError(
                 "sliding-window attention has no kernels for a GPU yet: use `device=cpu`", field="device"
             )
+        if model.has_sinks:
+            raise ConfigError(
+                "attention sinks have no kernels for a GPU yet: use `device=cpu`", field="device"
+            )
         if any(spec.softcap for spec in model.each_layer):
             raise ConfigError(
                 "attention with capped scores has no kernels for a GPU: use `device=cpu`", field="device"

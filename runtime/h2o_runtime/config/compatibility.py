@@ -27,7 +27,11 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> 
             raise ConfigError(
                 f"`policy={policy.name}` {MIXED}: use `policy=h2o` or `policy=full`", field="policy"
             )
-        policy.state_bytes(model, 1)  # raises if its state needs the same number of heads in all layers
+        policy.state_bytes(model, 1)  # raises where its state wants as many heads in all layers
+    if model.has_sinks and not policy.sinks:
+        raise ConfigError(
+            f"`policy={policy.name}` {SINKS}: use `policy=h2o` or `policy=full`", field="policy"
+        )
 
 
 def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
@@ -46,6 +50,12 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
         )
     if not layers.model.under_policies.one_row and not decoding.mixed_rows:
         raise ConfigError(f"`decode={decoding.name}` {MIXED}: use `decode=full`", field="decode")
+    if not layers.model.has_sinks:
+        return
+    if not decoding.sinks:
+        raise ConfigError(f"`decode={decoding.name}` {SINKS}: use `decode=full`", field="decode")
+    if cache.most_rows is not None:
+        raise ConfigError(f"`cache={cache.name}` {SINKS}: leave out `cache_tokens`", field="cache_tokens")
 
 
 def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
@@ -66,4 +76,5 @@ def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> 
         )
 
 
+SINKS = "has no operators with attention sinks, which this model's layers have"
 MIXED = "needs keys and values of one size in all layers, and this model's layers differ in them"

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.sinks import ProviderWithSinks
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Cache
 from h2o_runtime.components.options import Option, options_of
@@ -15,7 +16,7 @@ from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers import LAYERS, LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.model import AttentionShape, ModelSpec
+from h2o_runtime.model import AttentionShape, LayerSpec, ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 LayerSettings = Mapping[str, Any]  # by name of the kinds' options
@@ -71,7 +72,7 @@ class Layers:
         self.kinds = kinds_of(model, settings)
         self._make = make
         self._active: dict[AttentionShape, AttentionProvider] = {}
-        self.providers = tuple(self.provide(spec.attention(model.dtype)) for spec in model.each_layer)
+        self.providers = tuple(map(self._of_layer, model.each_layer))
 
     def provide(self, shape: AttentionShape) -> AttentionProvider:
         """The active provider of a shape."""
@@ -86,6 +87,10 @@ class Layers:
             provider.activate(shape)
             self._active[shape] = provider
         return self._active[shape]
+
+    def _of_layer(self, spec: LayerSpec) -> AttentionProvider:
+        provider = self.provide(spec.attention(self.model.dtype))
+        return ProviderWithSinks(provider, spec.sinks) if spec.sinks else provider
 
     def load(
         self, backend: Backend, buffers: Activations, capacity: int, device: Device, cache: Cache

@@ -10,6 +10,7 @@ from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, 
 from h2o_export.architecture.families.exaone import EXAONE4
 from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
 from h2o_export.architecture.families.glm import GLM4
+from h2o_export.architecture.families.gpt_oss import GPT_OSS
 from h2o_export.architecture.families.granite import GRANITE
 from h2o_export.architecture.families.llama import LLAMA, MINISTRAL, MISTRAL
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
@@ -39,6 +40,7 @@ FAMILIES: dict[str, Family] = {
         GLM4,
         GEMMA2,
         GEMMA3,
+        GPT_OSS,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
         KIMI_K2,

@@ -72,6 +72,7 @@ class Family:
     attention_bias_flag: bool = False  # biases only if config.json says attention_bias
     qk_norm: Literal["head", "projection"] | None = None  # RMSNorm of q and k: per head, or of all together
     activation: Activation = "silu"
+    sinks: bool = False  # whether softmaxes of attention have a learned score without a key
     arrangement: Arrangement = AS_HERE
     default_rotated: float | None = (
         None  # share of a head that RoPE rotates, if config.json says none; None: all, always

@@ -56,7 +56,8 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
         if not path.is_dir():
             return False
         try:
-            return _settings(path) is not None
+            settings = _settings(path)
+            return settings is not None and settings.get("quant_method") != "mxfp4"  # read in any folder
         except CheckpointError:
             return False  # safetensors.py reports the error
 

@@ -1,0 +1,79 @@
+"""Folders whose files stack the matrices of all experts, gate and up row by row in turn, in floats or in MXFP4."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.derived import DerivedCheckpoint
+from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
+from h2o_runtime.errors import CheckpointError
+
+EXPERT = re.compile(r"(.+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+ROUTER, ROUTER_THERE = ".mlp.gate.", ".mlp.router."
+# E2M1 (Open Compute Project, "OCP Microscaling Formats (MX) Specification", 2023), by its four bits.
+FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+BIAS = 127  # of a block's scale, a power of two
+
+
+@dataclass(frozen=True)
+class StackedExperts(DerivedCheckpoint):
+    """Each expert's matrices as if they were by themselves; see `Arrangement.interleaved_experts`."""
+
+    def unused(self, used: Collection[str]) -> frozenset[str]:
+        stored = {name.replace(ROUTER, ROUTER_THERE) for name in used}
+        for name in used:
+            if place := EXPERT.fullmatch(name):
+                whole = self._whole(place)
+                stored |= {whole, f"{whole}_blocks", f"{whole}_scales"}
+        return self.original.unused(stored)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        place = EXPERT.fullmatch(name)
+        if place is None:
+            return self.original.tensor(name.replace(ROUTER, ROUTER_THERE), shape)
+        rows = self._expert(self._whole(place), int(place[2]), place[4] == "bias")
+        if place[3] != "down":
+            rows = rows[("gate", "up").index(place[3]) :: 2]
+        if tuple(rows.shape) != shape:
+            raise CheckpointError(
+                f"{self.source}: expert {place[2]} has {place[3]}_proj.{place[4]} of shape {list(rows.shape)}, but "
+                f"config.json implies {list(shape)}"
+            )
+        return rows.contiguous()
+
+    @staticmethod
+    def _whole(place: re.Match[str]) -> str:
+        stem = "down_proj" if place[3] == "down" else "gate_up_proj"
+        return f"{place[1]}.{stem}{'_bias' if place[4] == 'bias' else ''}"
+
+    def _expert(self, whole: str, expert: int, bias: bool) -> Tensor:
+        """Matrices [out, in] or biases [out] of one expert."""
+        files = self.original
+        assert isinstance(files, SafetensorsCheckpoint)
+        if bias:
+            return files.part(whole, expert)
+        if f"{whole}_blocks" not in files.files:
+            return files.part(whole, expert).T
+        return from_mxfp4(files.part(f"{whole}_blocks", expert), files.part(f"{whole}_scales", expert))
+
+
+def from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
+    """blocks uint8 [rows, K, 16], the lower bits first, and exponents uint8 [rows, K] → float32 [rows, 32 K]."""
+    values = torch.tensor((*FOUR_BITS, *(-value for value in FOUR_BITS)))
+    both = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(2)  # [rows, K, 32]
+    return torch.ldexp(values[both.int()], scales.int().unsqueeze(-1) - BIAS).flatten(1)
+
+
+def with_single_experts(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint itself, where its files hold every expert by itself."""
+    if not checkpoint.config.arrangement.interleaved_experts or not isinstance(
+        checkpoint, SafetensorsCheckpoint
+    ):
+        return checkpoint
+    return StackedExperts(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)
