@@ -16,7 +16,7 @@ struct Cached {
     void* o;
     float* seen = nullptr;  // [length][kv_heads] or null: each row's probability, summed over the queries
                             // that share its key
-    float* m = nullptr;  // [n][query_heads] or null: the state of each row's softmax
+    float* m = nullptr;     // [n][query_heads] or null: the state of each row's softmax
     float* l = nullptr;
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
