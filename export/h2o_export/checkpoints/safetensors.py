@@ -89,7 +89,7 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
         return self._read(name, None)
 
-    def part(self, name: str, index: int) -> Tensor:
+    def single(self, name: str, index: int) -> Tensor:
         """Of a tensor what has this index in its first dimension, as it is. Raises CheckpointError."""
         return self._read(name, index)
 

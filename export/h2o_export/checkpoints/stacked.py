@@ -57,10 +57,10 @@ class StackedExperts(DerivedCheckpoint):
         files = self.original
         assert isinstance(files, SafetensorsCheckpoint)
         if bias:
-            return files.part(whole, expert)
+            return files.single(whole, expert)
         if f"{whole}_blocks" not in files.files:
-            return files.part(whole, expert).T
-        return from_mxfp4(files.part(f"{whole}_blocks", expert), files.part(f"{whole}_scales", expert))
+            return files.single(whole, expert).T
+        return from_mxfp4(files.single(f"{whole}_blocks", expert), files.single(f"{whole}_scales", expert))
 
 
 def from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:

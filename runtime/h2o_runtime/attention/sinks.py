@@ -71,7 +71,7 @@ def add_sinks(o: Tensor, m: Tensor, l: Tensor, sinks: NDArray[np.float32]) -> No
     """Fuse, in place, a state o [n, Hq, dv], m, l [n, Hq] with that of a key whose scores are sinks [Hq] and whose
     value is 0."""
     top = np.maximum(m, sinks)
-    kept = np.exp(m - top) * l
-    total = kept + np.exp(sinks - top)
-    np.multiply(o, (kept / total)[..., None], out=o, casting="same_kind")
+    scaled = np.exp(m - top) * l
+    total = scaled + np.exp(sinks - top)
+    np.multiply(o, (scaled / total)[..., None], out=o, casting="same_kind")
     m[:], l[:] = top, total
