@@ -255,6 +255,21 @@ VERTICAL_SLASH_ATTENTION = Operator(
     attributes=(_SCALE, _SOFTCAP),
 )
 
+GATED_DELTA = Operator(  # of layers with a state in place of a cache: Hq heads of values, Hkv of keys
+    "GatedDelta",
+    inputs=(
+        _Q,
+        _model("k", "n Hkv d"),
+        _model("v", "n Hq dv"),
+        _float("decay", "n Hq"),
+        _float("beta", "n Hq"),
+        _float("state", "Hq d dv"),
+    ),
+    outputs=(_O, replace(_float("state_next", "Hq d dv"), in_place="state")),
+    attributes=(_SCALE,),
+    plugin=False,
+)
+
 OPERATORS = (  # an operator that another body calls comes before it
     CHUNKED_INTRA_ATTENTION,
     MEMORY_GATHER,
@@ -272,6 +287,7 @@ OPERATORS = (  # an operator that another body calls comes before it
     PAGE_ATTENTION,
     VERTICAL_SLASH_SELECT,
     VERTICAL_SLASH_ATTENTION,
+    GATED_DELTA,
 )
 
 # Operators that only the runtime calls: no graph contains one, and none has a body.

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.reference import operators
+from tests.reference.delta import DeltaCase
 from tests.runtime.operator_cases import (
     Array,
     Case,
@@ -248,3 +249,14 @@ def test_cached_attention(case: Case, past: int, unused: int, window: int) -> No
         attributes["window"] = window
     got = run_operator("CachedAttention", inputs, **attributes)
     check(case, got, lambda: (operators.cached_attention(q, k, v, length, **attributes),))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(1, 20),
+    heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    dtype=st.sampled_from(["float32", "float16"]),
+)
+def test_gated_delta(n: int, heads: tuple[int, int], dtype: str) -> None:
+    case = DeltaCase(n, *heads, dtype=dtype)
+    case.check(*run_operator("GatedDelta", case.inputs, scale=case.scale))

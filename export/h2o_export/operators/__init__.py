@@ -26,6 +26,7 @@ from h2o_export.operators.attention import (
     MemoryGather,
     OnlineSoftmaxFusion,
 )
+from h2o_export.operators.delta import GatedDelta
 from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, RMSNorm, Rotation, SwiGLU
 from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention
 from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSelect
@@ -54,6 +55,7 @@ OPERATORS = (
     PageAttention,
     VerticalSlashSelect,
     VerticalSlashAttention,
+    GatedDelta,
 )
 
 DENSE_OPERATORS = (BlockProduct,)

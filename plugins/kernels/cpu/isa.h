@@ -148,6 +148,28 @@ struct BoundsArgs {
     float* out;
 };
 
+constexpr int64_t kDeltaRows = 8;      // tokens that pass a state together
+constexpr int64_t kDeltaColumns = 64;  // of a state, at most: with 128 keys they fit in L1
+constexpr int64_t kDeltaUnit = 32;     // columns are a multiple of it
+constexpr int64_t kDeltaFactors = 16;  // keys and queries of so many tokens
+
+// Up to kDeltaRows tokens of the gated delta rule on some columns of one head's state. Factors of decay are
+// those from the state's token to a token, and between two tokens.
+struct DeltaArgs {
+    int64_t d;
+    int64_t rows;
+    int64_t columns;
+    const float* factors;  // [kDeltaFactors][d] keys of all rows, then queries; zeros up to a multiple of 4
+    const float* v;        // [rows][columns]
+    const float* since;    // [rows] decay from the state to a row
+    const float* between;  // [rows][kDeltaRows] from row j, j <= i, to row i
+    const float* beta;     // [rows]
+    float* state;          // [d][columns] in and out
+    float* products;       // [kDeltaFactors][columns] scratch
+    float* delta;          // [rows][columns] scratch
+    float* o;              // [rows][columns] out
+};
+
 // Attention on packed blocks in one number format.
 struct BlockAttention {
     int64_t pair;  // numbers a word
@@ -188,6 +210,7 @@ struct KernelTable {
     // distances[r - key] += each of them.
     void (*line_sums)(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
                       float* distances);
+    void (*delta)(const DeltaArgs& args);
     void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
 };
 

@@ -14,6 +14,7 @@
 #include "bounds.h"
 #include "pieces.h"
 #include "own_keys.h"
+#include "delta.h"
 // clang-format on
 
 namespace {
@@ -34,7 +35,7 @@ constexpr h2o::KernelTable kTable = {
     average_row,   to_float,
     from_float,    to_int8,
     sum_lanes,     line_sums,
-    exp_many,
+    delta,         exp_many,
 };
 
 }  // namespace

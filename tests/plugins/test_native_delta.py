@@ -1,0 +1,93 @@
+"""The gated delta rule on the native CPU kernels: against float64, and the same however tokens are cut."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference.delta import Array, DeltaCase
+
+from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.operators import GATED_DELTA
+
+h2o_plugins = pytest.importorskip("h2o_plugins")
+if h2o_plugins.cpu_kernels() is None:
+    pytest.skip("the native kernels are not built", allow_module_level=True)
+
+from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+
+CASES = [
+    DeltaCase(n=1, heads=1),
+    DeltaCase(n=3, heads=4, kv_heads=2, d=24, dv=20),
+    DeltaCase(n=8, heads=3, kv_heads=3, d=8, dv=4, dtype="float16"),
+    DeltaCase(n=9, heads=4, kv_heads=4, d=64, dv=96),
+    DeltaCase(n=130, heads=6, kv_heads=2, d=128, dv=128),
+    DeltaCase(n=100, heads=2, d=128, dv=128, dtype="float16", forgets=20.0),
+    DeltaCase(n=100, heads=2, d=128, dv=64, forgets=0.0),
+]
+
+
+def provider_for(case: DeltaCase, isa: str | None = None) -> NativeCpuProvider:
+    provider = NativeCpuProvider(2, isa=isa)
+    dtype = np.dtype(case.dtype)
+    shape = AttentionShape(case.heads, case.kv_heads, case.d, case.scale, dtype, value_size=case.dv)
+    try:
+        provider.activate(shape)
+    except ValueError:
+        pytest.skip(f"not on this machine: {isa}")
+    return provider
+
+
+def run(provider: NativeCpuProvider, case: DeltaCase, rows: slice, state: Array, **out: Any) -> Array:
+    """The state becomes that behind the rows, in place."""
+    cut = {name: array[rows] for name, array in case.inputs.items() if name != "state"}
+    o = np.full(cut["v"].shape, np.nan, case.dtype)
+    provider.run(GATED_DELTA, **cut, state=state, o=o, **out)
+    return o
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_against_float64(case: DeltaCase, isa: str) -> None:
+    after = np.full_like(case.inputs["state"], np.nan)
+    o = run(provider_for(case, isa), case, slice(None), case.inputs["state"].copy(), state_next=after)
+    case.check(o, after)
+
+
+@given(
+    sizes=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    cuts=st.lists(st.integers(0, 60), max_size=5),
+    n=st.integers(1, 60),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_cuts_do_not_matter(sizes: tuple[int, int], cuts: list[int], n: int, seed: int) -> None:
+    case = DeltaCase(n, *sizes, d=16, dv=12, seed=seed)
+    provider, state = provider_for(case), case.inputs["state"].copy()
+    ends = sorted({0, n, *(cut for cut in cuts if cut < n)})
+    parts = [run(provider, case, slice(*rows), state) for rows in itertools.pairwise(ends)]
+    case.check(np.concatenate(parts), state)
+
+
+def test_threads_do_not_matter() -> None:
+    case = DeltaCase(n=40, heads=4, kv_heads=2, d=32, dv=200)
+    results = []
+    for threads in (1, 3):
+        provider, state = NativeCpuProvider(threads), case.inputs["state"].copy()
+        provider.activate(AttentionShape(4, 2, 32, case.scale, np.dtype(np.float32), value_size=200))
+        results.append((run(provider, case, slice(None), state), state))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_sizes_must_agree() -> None:
+    case = DeltaCase()
+    provider = provider_for(case)
+    with pytest.raises(ValueError, match="state must have shape"):
+        run(provider, case, slice(None), np.zeros((2, 8, 8), np.float32))
+    with pytest.raises(ValueError, match="decay is missing"):
+        provider.run(GATED_DELTA, q=case.inputs["q"])
