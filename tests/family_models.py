@@ -52,6 +52,18 @@ GPT_OSS = {
         "original_max_position_embeddings": 128,
     },
 }
+LESSENED = ("gemma", "qwen3_5")
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "rope_parameters": {
+        **checkpoints.DEFAULT_ROPE,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+    },
+}
 FULL_LAYERS = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
 
 # Name -> family and its settings: two shapes of each.
@@ -207,6 +219,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_moe",
         {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
     ),
+    "qwen3_5": ("qwen3_5_text", {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, **DELTA}),
+    "qwen3_5-attention-first": (
+        "qwen3_5_text",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            **DELTA,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_conv_kernel_dim": 3,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
     "qwen3_moe-normalized": (
         "qwen3_moe",
         {
@@ -291,7 +319,7 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
 @torch.no_grad()
 def _lessen_norms(model: Any) -> None:
     for name, parameter in model.named_parameters():
-        if "norm" in name:
+        if "norm" in name and "linear_attn" not in name:
             parameter -= 1
 
 
@@ -300,7 +328,7 @@ def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] 
     family, settings = models[name]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
     checkpoints._fill(model, seed=3)
-    if family.startswith("gemma"):  # whose norms multiply by one more than their weights
+    if family.startswith(LESSENED):  # whose norms multiply by one more than their weights
         _lessen_norms(model)
     model.save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,3 +66,18 @@ class KV:
     def upto(self, length: int) -> KV:
         """The first `length` rows."""
         return replace(self, length=length)
+
+
+@dataclass(frozen=True)
+class Recurrent(KV):
+    """Of a layer with a state in place of rows: k and v are of new tokens alone, [n, Hkv, d] and [n, Hq, dv].
+
+    state        float32 [Hq, d, dv], before them; whoever attends brings it behind them
+    decay, beta  float32 [n, Hq]: see the operator GatedDelta
+    saved        where copies of the state go behind so many of them
+    """
+
+    state: Tensor = field(kw_only=True)
+    decay: Tensor = field(kw_only=True)
+    beta: Tensor = field(kw_only=True)
+    saved: Mapping[int, Tensor] = field(default_factory=dict, kw_only=True)

@@ -120,6 +120,19 @@ class LatentSpec(BaseModel):
     query_rank: int | None = Field(default=None, gt=0, le=MAX_SIZE)
 
 
+class StateSpec(BaseModel):
+    """What a layer with a state keeps of all tokens before: a matrix a head, and the last inputs of a convolution.
+
+    channels  of the convolution
+    tail      its inputs before a token that it sees
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    channels: int = Field(gt=0, le=MAX_SIZE)
+    tail: int = Field(gt=0, le=MAX_SIZE)
+
+
 class ExpertsSpec(BaseModel):
     """Mixtures of experts: of `count` in each of `layers` layers, `chosen` see a token, and the shared ones all.
 
@@ -160,6 +173,8 @@ class LayerSpec(BaseModel):
     softcap      what a tanh keeps scores below, before softmax; 0: nothing does
     rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
     sinks        of each query head a score that takes part in the softmax and has no key; empty: there are none
+    gate_size    elements of a token's gate, which its dense graph hands to the next one beside the residual stream
+    state        what it keeps in place of rows of a cache: k and v are of new tokens alone then, v of Hq heads
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -178,12 +193,14 @@ class LayerSpec(BaseModel):
     softcap: float = Field(default=0.0, ge=0)
     rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
     sinks: tuple[float, ...] = ()
+    gate_size: int = Field(default=0, ge=0, le=MAX_SIZE)
+    state: StateSpec | None = None
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Layers without these stay readable to versions that know of none."""
+        """Manifests of layers without the later fields stay readable to earlier versions."""
         written: dict[str, Any] = write(self)
-        for field in ("window", "softcap", "rotation", "sinks"):
+        for field in ("window", "softcap", "rotation", "sinks", "gate_size", "state"):
             if not written[field]:
                 written.pop(field)
         return written
@@ -197,6 +214,11 @@ class LayerSpec(BaseModel):
     @property
     def row(self) -> CacheRow:
         return CacheRow(self.kv_heads, self.head_size, self.shared)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it attends to all tokens before: such layers are what policies are for."""
+        return not self.window and self.state is None
 
     def attention(self, dtype: str) -> AttentionShape:
         """What an attention provider for this layer needs to know."""
@@ -292,14 +314,22 @@ class ModelSpec(BaseModel):
     @property
     def token_bytes(self) -> int:
         """Bytes of a token in the cache, in all layers, in the model's dtype."""
-        return sum(spec.row.elements for spec in self.each_layer) * np.dtype(self.dtype).itemsize
+        return (
+            sum(spec.row.elements for spec in self.each_layer if not spec.state)
+            * np.dtype(self.dtype).itemsize
+        )
 
     @property
     def under_policies(self) -> ModelSpec:
-        """The model of the layers that prefill and decode policies handle: those without a window. There may
-        be none.
-        """
-        specs = tuple(spec for spec in self.each_layer if not spec.window)
+        """The model of the layers that prefill and decode policies handle: those that see all, if any."""
+        return self._of(tuple(spec for spec in self.each_layer if spec.sees_all))
+
+    @property
+    def with_rows(self) -> ModelSpec:
+        """The layers that a cache keeps rows of, as a model: those without a state."""
+        return self._of(tuple(spec for spec in self.each_layer if spec.state is None))
+
+    def _of(self, specs: tuple[LayerSpec, ...]) -> ModelSpec:
         if len(specs) == self.layers:
             return self
         first = specs[0] if specs else self.layer(0)
@@ -317,10 +347,8 @@ class ModelSpec(BaseModel):
 
     @property
     def policy_layers(self) -> tuple[int, ...]:
-        """For every layer: how many layers of `under_policies` come before it, which is its own number
-        there.
-        """
-        return tuple(accumulate((not spec.window for spec in self.each_layer[:-1]), initial=0))
+        """For every layer: how many layers of `under_policies` come before it, which is its own number there."""
+        return tuple(accumulate((spec.sees_all for spec in self.each_layer[:-1]), initial=0))
 
     @property
     def attention(self) -> AttentionShape:

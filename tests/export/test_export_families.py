@@ -94,6 +94,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "gemma2-capped",
                 "gpt_oss-clamped",
                 "gemma3",
+                "qwen3_5",
             )
         ),
         ("granite", "float16", "float"),

@@ -24,12 +24,14 @@ class Arrangement:
     neighbours  whether RoPE turns neighbouring rows of q and k against each other
     less        by what the weights of norms are less than what a norm multiplies by
     interleaved_experts  whether one tensor has the matrices of all experts, gate and up row by row in turn
+    whole       ends of the names of norms whose weights are not
     """
 
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
     neighbours: bool = False
     less: float = 0.0
     interleaved_experts: bool = False
+    whole: tuple[str, ...] = ()
 
     def split(self, module: str) -> tuple[str, ...]:
         """The modules here that form one module of the files."""
@@ -48,7 +50,7 @@ class Arrangement:
 
     def lessened(self, tensor: str) -> float:
         """What must be added to the files' values of a tensor."""
-        return self.less if tensor.endswith("norm.weight") else 0.0
+        return self.less if tensor.endswith("norm.weight") and not tensor.endswith(self.whole) else 0.0
 
     def paired(self, module: str) -> bool:
         """Whether the files store the rows of a module in pairs of neighbours."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
+from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families import Family, find_family
 from h2o_export.architecture.families.base import (
@@ -56,10 +57,11 @@ class ModelConfig:
     arrangement: Arrangement = AS_HERE
     norms: Norms = LLAMA_NORMS
     multipliers: Multipliers = NO_MULTIPLIERS
-    logits_cap: float | None = None  # what a tanh keeps logits below
+    logits_cap: float | None = None  # a tanh keeps logits below this
     scores_cap: float | None = None  # and scores of attention, before softmax
     sinks: bool = False  # whether softmaxes of attention have a learned score without a key
-    latent: LatentConfig | None = None  # of layers whose cache holds latents; then head_size is that of q
+    latent: LatentConfig | None = None  # of layers with latent caches; then head_size is q's
+    delta: DeltaConfig | None = None  # of layers with a state
     experts: ExpertsConfig | None = None
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
@@ -104,6 +106,7 @@ class ModelConfig:
             scores_cap=family.scores_cap(raw),
             sinks=family.sinks,
             latent=latent,
+            delta=family.delta(raw),
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
             experts=family.experts(raw, layers),
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from polygraphy.backend.base import BaseRunner
 from polygraphy.backend.onnxrt import OnnxrtRunner
 from polygraphy.comparator import Comparator, RunResults
@@ -28,7 +30,7 @@ from h2o_export.layers import LayerKind, kind_named
 from h2o_export.policies import policy_entry, policy_steps
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends import Backend
-from h2o_runtime.bundles.manifest import GraphSpec
+from h2o_runtime.bundles.manifest import GraphSpec, TensorSpec
 from h2o_runtime.engines import TARGETS, EngineManifest
 from h2o_runtime.errors import BundleError, ConfigError, OutputError
 from h2o_runtime.files.outputs import check_outside_bundles
@@ -68,8 +70,9 @@ class GraphComparison:
                 kind = kind_named(spec.kind)
                 yield from self._small_graphs(kind, index - 1, known, backend, progress)
                 known |= {"attention": kind.reference(known, spec), "residual": known["residual_out"]}
+                known |= {"gate": known["gate_out"]} if spec.gate_size else {}
             progress(graph.name)
-            feed = {spec.name: known[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
+            feed = {spec.name: _given(spec, known).astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
             yield from compare_runs("dense", graph.name, results, {}, self.share)
             if rounding is not None:
@@ -171,6 +174,12 @@ class GraphComparison:
             save_json([feed], str(self.save / f"{graph.name}.inputs.json"))
             results.save(str(self.save / f"{graph.name}.outputs.json"))
         return results
+
+
+def _given(spec: TensorSpec, known: Feed) -> NDArray[Any]:
+    """What is known, a row a token; of tokens before there are none, and zeros stand for them."""
+    sizes = [size for size in spec.shape if isinstance(size, int)]
+    return known[spec.name] if len(sizes) < len(spec.shape) else np.zeros(sizes)
 
 
 def _make_folder(folder: Path) -> None:

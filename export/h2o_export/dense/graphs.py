@@ -22,7 +22,7 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.experts import lay_out_experts
 from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
-from h2o_export.dense.trace import example_inputs, trace
+from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
 from h2o_export.layers import LAYERS, each_kind, layer_kind, rotary_size
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
@@ -36,6 +36,8 @@ FREQUENCIES = "inv_freq"  # the parameters that no checkpoint has
 FLOAT32 = (
     FREQUENCIES,
     "e_score_correction_bias",
+    "linear_attn.A_log",
+    "linear_attn.dt_bias",
 )  # whatever the model's dtype: float16 would decide otherwise
 ROUTER = ".mlp.gate.weight"
 FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
@@ -87,8 +89,16 @@ def dense_interface(
     dense: DenseGraph, config: ModelConfig, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
-    given = () if dense.after is None else layer_kind(config, dense.after).interface(config, dtype)
-    attended = () if dense.before is None else (layer_kind(config, dense.before).attended(config, dtype),)
+    made: tuple[TensorSpec, ...] = ()
+    given: tuple[TensorSpec, ...] = ()  # of the tokens before
+    if dense.after is not None:
+        after = layer_kind(config, dense.after)
+        made, given = after.interface(config, dtype), after.given(config, dtype)
+    attended: tuple[TensorSpec, ...] = ()
+    gate: tuple[TensorSpec, ...] = ()
+    if dense.before is not None:
+        before = layer_kind(config, dense.before)
+        attended, gate = (before.attended(config, dtype),), before.gate(config, dtype)
 
     def angles(table: int) -> Iterator[TensorSpec]:
         shape = ("n", rotary_size(config, table) // 2)
@@ -100,12 +110,12 @@ def dense_interface(
     if dense.module is DenseFirst:
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
         tables = (spec for table in range(len(config.rotations)) for spec in angles(table))
-        return tokens, (residual("residual_out"), *tables, *given)
+        return (*tokens, *given), (residual("residual_out"), *tables, *made)
     if dense.after is not None:
         rope = angles(config.rotation(dense.after))
-        return (*attended, residual("residual"), *rope), (residual("residual_out"), *given)
+        return (*attended, residual("residual"), *rope, *gate, *given), (residual("residual_out"), *made)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
-    return (*attended, residual("residual")), (logits,)
+    return (*attended, residual("residual"), *gate), (logits,)
 
 
 def dense_spec(
@@ -320,9 +330,8 @@ def trace_graph(dense: DenseGraph, config: ModelConfig, dtype: str) -> tuple[ir.
     with torch.device("meta"):
         module = dense.make(config).to(FLOATS[dtype].dtype)
         for name, parameter in module.named_parameters():
-            if name.endswith(FLOAT32):
+            if parameter_source(dense, name, config).endswith(FLOAT32) or name.endswith(FREQUENCIES):
                 parameter.data = parameter.data.float()  # angles lose all meaning in float16
-        examples = example_inputs(inputs)
-    model, parameters = trace(module, examples, [spec.name for spec in outputs], dense.name)
+        model, parameters = trace(module, inputs, [spec.name for spec in outputs], dense.name)
     lay_out_experts(model)
     return model, parameters

@@ -23,6 +23,11 @@ def norm(config: ModelConfig, name: str | None) -> nn.Module:
     return nn.Identity() if name is None else RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
+def gates(config: ModelConfig, layer: int) -> int:
+    """How many gates a layer has: one, or none."""
+    return 1 if layer_kind(config, layer).spec(config).gate_size else 0
+
+
 class AfterAttention(nn.Module):
     """What follows attention in a layer: output projection, residual, MLP or experts, residual, and the norms."""
 
@@ -36,8 +41,8 @@ class AfterAttention(nn.Module):
         self.after_mlp = norm(config, config.norms.after_mlp)
         self.multiplier = config.multipliers.residual
 
-    def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
-        added = self.after_attention(self.o_proj(attention.flatten(1)))  # [n, D]
+    def forward(self, attention: Tensor, residual: Tensor, *gate: Tensor) -> Tensor:
+        added = self.after_attention(self.o_proj(attention.flatten(1), *gate))  # [n, D]
         residual = residual + scaled(added, self.multiplier)
         added = self.after_mlp(self.mlp(self.before_mlp(residual)))
         return residual + scaled(added, self.multiplier)
@@ -63,7 +68,7 @@ class Angles(nn.Module):
 
 class DenseFirst(nn.Module):
     """dense_0: tokens, positions int64 [n] → residual [n, D], cos, sin float32 [n, d/2] of each table of angles,
-    q, k, v."""
+    q, k, v. `given` are what the layer kind names so."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -74,25 +79,31 @@ class DenseFirst(nn.Module):
         self.rotation = config.rotation(0)
         self.multiplier = config.multipliers.embedding
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, tokens: Tensor, positions: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         residual = scaled(self.embed_tokens(tokens), self.multiplier)  # [n, D]
         tables = [table(positions) for table in self.rotations]
-        made = self.qkv(self.before_attention(residual), *tables[self.rotation])
+        made = self.qkv(self.before_attention(residual), *tables[self.rotation], *given)
         return residual, *(each for table in tables for each in table), *made
 
 
 class DenseMiddle(nn.Module):
-    """dense_i: attention [n, Hq, d] of layer i-1, residual [n, D], cos, sin → residual, q, k, v of layer i."""
+    """dense_i: attention [n, Hq, d] of layer i-1, residual [n, D], cos, sin → residual, q, k, v of layer i.
+
+    `more` are the gate of layer i-1, where it has one, and what is given of the tokens before to layer i.
+    """
 
     def __init__(self, config: ModelConfig, before: int) -> None:
         super().__init__()
         self.after = AfterAttention(config, before)
         self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, before + 1).projection(config)
+        self.gates = gates(config, before)
 
-    def forward(self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        residual = self.after(attention, residual)
-        return residual, *self.qkv(self.before_attention(residual), cos, sin)
+    def forward(
+        self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor, *more: Tensor
+    ) -> tuple[Tensor, ...]:
+        residual = self.after(attention, residual, *more[: self.gates])
+        return residual, *self.qkv(self.before_attention(residual), cos, sin, *more[self.gates :])
 
 
 class DenseLast(nn.Module):
@@ -106,7 +117,7 @@ class DenseLast(nn.Module):
         self.multiplier = config.multipliers.logits
         self.cap = config.logits_cap
 
-    def forward(self, attention: Tensor, residual: Tensor) -> Tensor:
-        logits: Tensor = self.lm_head(self.norm(self.after(attention, residual)))
+    def forward(self, attention: Tensor, residual: Tensor, *gate: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(self.norm(self.after(attention, residual, *gate)))
         logits = scaled(logits.float(), self.multiplier)
         return logits if self.cap is None else (logits / self.cap).tanh() * self.cap

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.trace import OPSET, example_inputs, trace
+from h2o_export.dense.trace import OPSET, trace
 from h2o_export.formats import FLOATS
 from h2o_export.layers import LayerKind, layer_kind
 from h2o_export.layers.base import SmallGraph
@@ -58,8 +58,7 @@ class SmallGraphExporter:
     def _trace(self, graph: SmallGraph) -> tuple[ir.Model, list[ir.Value]]:
         with torch.device("meta"):
             module = graph.module(self.checkpoint.config).to(FLOATS[self.dtype].dtype)
-            examples = example_inputs(graph.inputs)
-        model, parameters = trace(module, examples, [spec.name for spec in graph.outputs], graph.name)
+            model, parameters = trace(module, graph.inputs, [spec.name for spec in graph.outputs], graph.name)
         model.opset_imports[""] = self.opset
         return model, parameters
 

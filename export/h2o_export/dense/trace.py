@@ -6,6 +6,8 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from inspect import signature
+from typing import Any
 
 import onnx_ir as ir
 import onnxscript.optimizer
@@ -19,23 +21,25 @@ OPSET = 18  # read by TensorRT 10.3 (JetPack 6) and by every ONNX Runtime since 
 
 
 def trace(
-    module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], name: str
+    module: nn.Module, inputs: Sequence[TensorSpec], outputs: Sequence[str], name: str
 ) -> tuple[ir.Model, list[ir.Value]]:
-    """Trace `module` with a free first dimension n in every input.
+    """Trace `module`, on the current device, with a free size n.
 
     Returns the model and those initializers that stand for parameters; they have a dtype and a shape but no
     data, and keep the parameters' names.
     """
     n = torch.export.Dim("n", min=1, max=MAX_CONTEXT)
+    examples = [_example(spec) for spec in inputs]
+    free = [{axis: n for axis, size in enumerate(spec.shape) if isinstance(size, str)} for spec in inputs]
     with _quiet():
         program = torch.onnx.export(
             module.eval(),
-            tuple(inputs.values()),
+            tuple(examples),
             dynamo=True,
             opset_version=OPSET,
-            input_names=list(inputs),
+            input_names=[spec.name for spec in inputs],
             output_names=list(outputs),
-            dynamic_shapes=tuple({0: n} for _ in inputs),
+            dynamic_shapes=_by_argument(module, free),
             optimize=False,  # its constant folding would read weights that do not exist yet
             verbose=False,
         )
@@ -52,14 +56,16 @@ def trace(
     return model, parameters
 
 
-def example_inputs(specs: Sequence[TensorSpec]) -> dict[str, Tensor]:
-    """Something to trace with, on the current device: any n above 1 traces alike."""
-    return {
-        spec.name: torch.empty(
-            [8 if isinstance(size, str) else size for size in spec.shape], dtype=getattr(torch, spec.dtype)
-        )
-        for spec in specs
-    }
+def _example(spec: TensorSpec) -> Tensor:
+    """Something to trace with: any n above 1 traces alike."""
+    shape = [8 if isinstance(size, str) else size for size in spec.shape]
+    return torch.empty(shape, dtype=getattr(torch, spec.dtype))
+
+
+def _by_argument(module: nn.Module, values: Sequence[Any]) -> tuple[Any, ...]:
+    """One value a tensor, as `forward` takes tensors: those of *arguments together."""
+    bound = signature(module.forward).bind(*values)
+    return tuple(bound.arguments.values())
 
 
 def _name_nodes(model: ir.Model) -> None:

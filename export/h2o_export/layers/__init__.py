@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind
-from h2o_export.layers.grouped_query import GroupedQuery, GroupedQueryWithoutRotation
+from h2o_export.layers.delta import GatedDelta
+from h2o_export.layers.grouped_query import GatedQuery, GroupedQuery, GroupedQueryWithoutRotation
 from h2o_export.layers.latent import Latent
 from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
@@ -20,7 +21,17 @@ from h2o_runtime.model import LayerSpec
 __all__ = ["LAYERS", "LayerKind", "each_kind", "each_spec", "kind_named", "layer_kind", "rotary_size"]
 
 LAYERS: Mapping[str, LayerKind] = MappingProxyType(
-    {kind.name: kind for kind in (GroupedQuery(), GroupedQueryWithoutRotation(), Latent(), Window())}
+    {
+        kind.name: kind
+        for kind in (
+            GroupedQuery(),
+            GroupedQueryWithoutRotation(),
+            GatedQuery(),
+            Latent(),
+            Window(),
+            GatedDelta(),
+        )
+    }
 )
 GROUP = "h2o_edge.export_layers"  # entry points of other packages
 

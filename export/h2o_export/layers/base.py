@@ -59,23 +59,34 @@ class LayerKind(ABC):
 
     @abstractmethod
     def projection(self, config: ModelConfig) -> nn.Module:
-        """x [n, D], cos and sin float32 [n, rotary_size / 2] → the tensors of `interface`, in that order."""
+        """x [n, D], cos and sin float32 [n, rotary_size / 2], and the tensors of `given` → those of `interface`, in
+        that order."""
 
     @abstractmethod
     def output(self, config: ModelConfig) -> nn.Module:
-        """Attention output, one row per token, → [n, D]. Its name in a dense graph is `o_proj`."""
+        """Attention output, one row per token, and the gate, if any → [n, D]. A dense graph calls it `o_proj`."""
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        """Tensors from the dense graph to attention and cache."""
+        """Tensors from the dense graph to attention and cache; last, the gate for the next graph, if any."""
         spec = self.spec(config)
         stored = ("k",) if spec.shared else ("k", "v")
         q = rows("q", (spec.query_heads, spec.query_size), dtype)
-        return q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)
+        made = [q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)]
+        return tuple(made + [rows("gate_out", (spec.gate_size,), dtype)] * bool(spec.gate_size))
+
+    def given(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
+        """What a dense graph reads of the tokens before: zeros where there are none."""
+        return ()
 
     def attended(self, config: ModelConfig, dtype: str) -> TensorSpec:
         """The tensor from attention to the dense graph."""
         spec = self.spec(config)
         return rows("attention", (spec.query_heads, spec.out_size), dtype)
+
+    def gate(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
+        """What it takes from the dense graph before, beside the residual stream."""
+        size = self.spec(config).gate_size
+        return (rows("gate", (size,), dtype),) if size else ()
 
     def checkpoint_name(self, parameter: str) -> str:
         """The name in a layer's tensors of a parameter of `projection`, or of `output` (prefixed with
@@ -121,7 +132,7 @@ class LayerKind(ABC):
         """
 
 
-def rows(name: str, row: tuple[int, int], dtype: str) -> TensorSpec:
+def rows(name: str, row: tuple[int, ...], dtype: str) -> TensorSpec:
     """A tensor [n, *row]."""
     return TensorSpec(name=name, dtype=dtype, shape=("n", *row))  # type: ignore[arg-type]
 

@@ -73,15 +73,36 @@ class GroupedQueryWithoutRotation(GroupedQuery):
         return QKV(config, rotated=False)
 
 
+class GatedQuery(GroupedQuery):
+    """The same, and a gate for each element that attention gives: q_proj has a head's gate below its query."""
+
+    name: ClassVar[str] = "gated-query"
+    scalable: ClassVar[bool] = False
+
+    def spec(self, config: ModelConfig) -> LayerSpec:
+        """At run time only the gate is new, which goes from one dense graph to the next."""
+        gate = {"kind": GroupedQuery.name, "gate_size": config.query_heads * config.head_size}
+        return super().spec(config).model_copy(update=gate)
+
+    def projection(self, config: ModelConfig) -> nn.Module:
+        return GatedQKV(config)
+
+    def output(self, config: ModelConfig) -> nn.Module:
+        return GatedOutput(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
+
+
 class QKV(nn.Module):
     """Projections of a layer's attention: hidden states to q, k and v, with RoPE applied if `rotated`."""
+
+    per_query = 1  # rows of q_proj for each element of a query
 
     def __init__(self, config: ModelConfig, rotated: bool = True) -> None:
         super().__init__()
         self.config = config
         self.rotated = rotated
         bias = config.qkv_bias
-        self.q_proj = nn.Linear(config.hidden_size, config.query_heads * config.head_size, bias)
+        queries = config.query_heads * config.head_size
+        self.q_proj = nn.Linear(config.hidden_size, self.per_query * queries, bias)
         self.k_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
         self.v_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
         if config.qk_norm is not None:
@@ -91,9 +112,12 @@ class QKV(nn.Module):
             self.q_norm = RMSNorm(q_heads * config.head_size, config.rms_norm_eps)
             self.k_norm = RMSNorm(k_heads * config.head_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        n, d = x.shape[0], self.config.head_size
-        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        return self.finished(self.q_proj(x), self.k_proj(x), self.v_proj(x), cos, sin)
+
+    def finished(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        """Norms and rotation of what the projections gave, [n, heads · d] each."""
+        n, d = q.shape[0], self.config.head_size
         if self.config.qk_norm == "projection":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (rows.view(n, -1, d) for rows in (q, k, v))
@@ -102,3 +126,22 @@ class QKV(nn.Module):
         if self.rotated:
             q, k = rotate_first(q, cos, sin), rotate_first(k, cos, sin)
         return q, k, v
+
+
+class GatedQKV(QKV):
+    """With the gate [n, Hq · d] behind q, k and v."""
+
+    per_query = 2
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        n, heads, d = x.shape[0], self.config.query_heads, self.config.head_size
+        q, gate = self.q_proj(x).view(n, heads, 2 * d).split(d, dim=-1)
+        made = self.finished(q.reshape(n, heads * d), self.k_proj(x), self.v_proj(x), cos, sin)
+        return *made, gate.reshape(n, heads * d)
+
+
+class GatedOutput(nn.Linear):
+    """attention, gate [n, Hq · d] → [n, D]."""
+
+    def forward(self, attention: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(attention * gate.sigmoid())

@@ -31,7 +31,7 @@ def GatedDelta(q, k, v, decay, beta, state, scale: float):
     keys = op.Reshape(op.Expand(op.Unsqueeze(op.Cast(k, to=1), two), wide), op.Shape(q))  # [n, Hq, d]
     queries = op.Mul(op.Cast(q, to=1), op.Constant(value_float=scale))
     values = op.Cast(v, to=1)
-    kept = op.Exp(decay)
+    factor = op.Exp(decay)
 
     @graph()
     def step(before, query, key, value, keep, rate):
@@ -46,7 +46,7 @@ def GatedDelta(q, k, v, decay, beta, state, scale: float):
         out = op.ReduceSum(op.Mul(after, op.Unsqueeze(query, last)), middle, keepdims=0)
         return after, out
 
-    behind, rows = op.Scan(state, queries, keys, values, kept, beta, body=step, num_scan_inputs=5)
+    behind, rows = op.Scan(state, queries, keys, values, factor, beta, body=step, num_scan_inputs=5)
     o = op.CastLike(rows, q)
     state_next = op.Identity(behind)
     return o, state_next

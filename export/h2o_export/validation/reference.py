@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from h2o_export.architecture.arrangement import neighbours
-from h2o_export.architecture.families.base import WINDOW
+from h2o_export.architecture.families.base import GATED_DELTA, WINDOW
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import EMBEDDING
 from h2o_export.validation.softmax import capped, masked_softmax
@@ -228,10 +228,10 @@ def exact_attention(
 
 
 def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:
-    """`attention`, except in layers with a mask, which see exactly what it shows. Only layers without a mask
-    are numbered.
+    """`attention`, except in layers with a mask, which see exactly what it shows. Only layers without a mask or a
+    state are numbered.
     """
-    numbers = list(accumulate((kind != WINDOW for kind in kinds), initial=0))
+    numbers = list(accumulate((kind not in (WINDOW, GATED_DELTA) for kind in kinds), initial=0))
 
     def attend(
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **more: Any

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
         if (slice != 0 || !used) continue;
         float total = 0.f;
         for (int s = 0; s < kSlices; ++s) total += out[s * kColumns + lane];
-        o[row * args.dv + column] = static_cast<T>(total);
+        put(o + row * args.dv + column, total);
     }
     if (!used) return;
     for (int i = slice; i < d; i += kSlices)

@@ -48,6 +48,8 @@ def make_provider(
             raise ConfigError(
                 "attention with capped scores has no kernels for a GPU: use `device=cpu`", field="device"
             )
+        if model.with_rows is not model:
+            raise ConfigError("layers with a state do not run on a GPU yet: use `device=cpu`", field="device")
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):

@@ -151,10 +151,16 @@ def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:
     if index > 0:
         spec = model.layer(index - 1)
         shapes["attention"] = spec.query_heads, spec.out_size
+        shapes["gate"] = (spec.gate_size,)
     if index < model.layers:
         spec = model.layer(index)
         shapes["q"] = spec.query_heads, spec.query_size
         shapes["k"] = shapes["v"] = spec.row.heads, spec.row.size
+        shapes["gate_out"] = (spec.gate_size,)
+        if spec.state is not None:
+            per_head = (spec.query_heads,)
+            shapes |= {"v": (spec.query_heads, spec.value_size), "decay": per_head, "beta": per_head}
+            shapes |= {"tail": (spec.state.channels,), "mixed": (spec.state.channels,)}
     return shapes
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
+from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
@@ -50,6 +51,10 @@ class LayerStore(Protocol):
         after the other can be read as one array. The row of a decode step always has the same place.
         """
 
+    def given(self) -> dict[str, Tensor]:
+        """What the dense graph reads of the rows before, by its inputs' names, always in the same memory."""
+        return {}
+
     def commit(self, rows: Rows) -> None:
         """The rows are written: move them into the cache's own layout."""
 
@@ -62,6 +67,11 @@ class LayerStore(Protocol):
     def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
         """Rows first … length - 1 as they are stored, by their names in `KV.tensors`."""
         return {name: rows[first:] for name, rows in self.view(length).stored_rows(length).items()}
+
+    def stored_kinds(self, first: int, length: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Shapes and dtypes of `stored_rows`."""
+        tensors = self.view(length).tensors.items()
+        return {name: ((length - first, *tensor.shape[1:]), tensor.dtype) for name, tensor in tensors}
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
         """Replace the rows from `first` on by these, named and stored as in `KV.tensors`.
@@ -128,6 +138,11 @@ class KVStore(Protocol):
         """In these layers, a step reads only those earlier rows that it requests with `LayerStore.fetch`."""
         return
 
+    def before_prompt(self, past: int, length: int, lasting: int) -> None:
+        """Rows past … length - 1 of every layer are about to be written, by a prompt or a piece of one. Rows before
+        `lasting` are what another prompt would compute alike."""
+        return
+
     def before_step(self, past: int, rows: int = 1) -> None:
         """A step is about to write `rows` rows of every layer; `past` is the first. Never recorded.
 
@@ -142,10 +157,18 @@ class KVStore(Protocol):
         """
         return 0
 
+    def bounded(self, origin: Provenance) -> Provenance:
+        """`origin`, with what is known of the rows that a prompt can go on at."""
+        return origin.from_row(self.earliest)
+
     def truncate(self, rows: int) -> None:
         """Rows from `rows` on are no longer needed in any layer; called before others are written in their
         place.
         """
+        return
+
+    def restored(self, rows: int) -> None:
+        """All layers have been given `rows` rows by `LayerStore.restore`, or otherwise than by a pass."""
         return
 
     def retain(self, rows: int) -> RetainedRows | None:

@@ -49,14 +49,15 @@ class Provenance:
 
     config        the configuration it was computed with; None when the cache is empty
     prompt        length of the fresh part: one uninterrupted prompt from position 0
-    sparse        rows of the fresh part that equal those of any prompt that shares them
-    turn          the rows that a conversation's last turn found, to which it can be gone back; 0 before there was
-                  one
-    complete      false after a cancelled prefill, when only a boundary can be gone on from
-    whole         whether every row is still there: nothing was forgotten
-    earliest      the earliest row that a prompt can go on at: `KVStore.earliest`
+    sparse        rows of the fresh part that are the same for any prompt that shares these tokens
+    turn          rows before the conversation's last turn, to which it can be rolled back; 0 before the first
+                  turn
+    complete      false after a cancelled prefill, from which only a chunk boundary can be continued
+    whole         whether every row is still there: nothing was evicted
+    earliest      the earliest row from which a prompt can continue: `KVStore.earliest`
+    only          the only rows from which a prompt can continue, rising: those with known states; None: any
     rounded       whether the cache stores rows shorter than the model computes them
-    exact_decode  whether all tokens that were generated behind the fresh part saw everything before them
+    exact_decode  whether all tokens generated after the fresh part saw everything before them
     """
 
     config: Configuration | None = None
@@ -68,6 +69,7 @@ class Provenance:
     exact_decode: bool = True
     earliest: int = 0
     rounded: bool = False
+    only: tuple[int, ...] | None = None
 
     @classmethod
     def fresh(cls, config: Configuration, prompt: int) -> Provenance:
@@ -92,6 +94,13 @@ class Provenance:
     def in_format(self, rounded: bool) -> Provenance:
         """As it is in a cache that rounds rows, or does not."""
         return self if rounded == self.rounded else replace(self, rounded=rounded)
+
+    def at_rows(self, only: tuple[int, ...]) -> Provenance:
+        """As it is where a prompt can go on at these rows alone."""
+        return replace(self, only=only)
+
+    def goes_on_at(self, row: int) -> bool:
+        return row >= self.earliest and (self.only is None or row in self.only)
 
     def at_turn(self, rows: int) -> Provenance:
         """The provenance after a turn began at row `rows`."""
@@ -127,5 +136,10 @@ def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: Co
     """
     if not len(known) or not origin.whole or not same_arithmetic(origin.config, config):
         return Reuse(Prefix.NONE, 0)
-    found: Reuse = config.algorithm.reuse(shared_prefix(known, tokens), len(known), len(tokens), origin)
-    return found if found.length >= origin.earliest else Reuse(Prefix.NONE, 0)
+    shared = shared_prefix(known, tokens)
+    found: Reuse = config.algorithm.reuse(shared, len(known), len(tokens), origin)
+    # The policy knows which rows it could go on at, and the store which it can: from the best one down.
+    for row in sorted(origin.only or (), reverse=True):
+        if row <= found.length and not origin.goes_on_at(found.length):
+            found = config.algorithm.reuse(min(shared, row), len(known), len(tokens), origin)
+    return found if origin.goes_on_at(found.length) else Reuse(Prefix.NONE, 0)

@@ -43,7 +43,7 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
             raise ConfigError(reason, field="cache")
         if reason := kind.decode_refusal(decoding):
             raise ConfigError(reason, field="decode")
-    if not layers.model.one_row and not cache.mixed_rows:
+    if not layers.model.with_rows.one_row and not cache.mixed_rows:
         raise ConfigError(
             f"`cache={cache.name}` {MIXED}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
             field="cache",

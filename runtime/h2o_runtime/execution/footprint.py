@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.caches import CACHES, Cache, Contiguous
+from h2o_runtime.caches.states import session_bytes
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
@@ -65,7 +66,7 @@ def footprint(
     kinds = kinds_of(model, layers).values()
     return Footprint(
         weights=weight_bytes(model),
-        cache=cache.store_bytes(model, context),
+        cache=session_bytes(cache, model, context),
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
         memory=sum(policy.state_bytes(model.under_policies, context) for policy in policies),
@@ -96,7 +97,7 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
         raise ConfigError(f"slots must be at least 1, but is {wanted}", field="slots")
     if most_bytes is not None and most_bytes < 1:
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
-    rows = spec.cache.store_bytes(spec.model, spec.context)
+    rows = session_bytes(spec.cache, spec.model, spec.context)
     if most_bytes is None:
         free = available_bytes() if spec.device.memory == "cpu" else None
         most_bytes = free // 2 if free is not None else (wanted or 1) * rows
@@ -126,13 +127,13 @@ def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
 
     def fits(cache: type[Cache]) -> bool:
         refused = any(kind.cache_refusal(cache) for kind in kinds)
-        return not refused and (cache.mixed_rows or model.one_row)
+        return not refused and (cache.mixed_rows or model.with_rows.one_row)
 
     return {
-        f"{cache.name} {cache.stored_dtype(model)}": cache.store_bytes(model, context)
+        f"{cache.name} {cache.stored_dtype(model)}": session_bytes(cache, model, context)
         for kind in CACHES
         if fits(kind)
-        for cache in kind.variants(model)
+        for cache in kind.variants(model.with_rows)
     }
 
 

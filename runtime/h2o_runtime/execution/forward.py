@@ -151,6 +151,7 @@ class Forward:
         past = session.length
         self.settle(prompt.policy, past, n)
         call = PromptCall(n, past, prompt.prefix, session.generated[:past], prompt.prompt_piece)
+        session.store.before_prompt(past, past + n, prompt.policy.lasting_rows(past + n))
         prompt.policy.start_prompt(call, session.prefill_state)
         self._flow = self.device.flow(self._tiles)
 
@@ -194,10 +195,14 @@ class Forward:
         graph = self.graph(session)
         if graph is not None:
             return graph.run([StepRow(token, session)])[0]  # type: ignore[no-any-return]
-        self.give_step(token, session)
         past = session.length
         rows = Rows(past, past + 1, at=self._where[1:2])
-        logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
+        try:
+            self.give_step(token, session)
+            logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
+        except BaseException:
+            session.origin = session.store.bounded(session.origin)
+            raise
         return logits
 
     def decode_rows(self, rows: Sequence[StepRow]) -> Float32:
@@ -226,6 +231,8 @@ class Forward:
             return "a step on a GPU has one row"
         if not self.decoding.full_attention_only:
             return f"the decode policy {self.decoding.name} remembers every row"
+        if reason := self.layers.one_row_because:
+            return reason
         if session.store.fixed_rows() is None:
             return "the cache does not leave rows where they are"
         if self.graph(session) is None:
@@ -303,9 +310,8 @@ class Forward:
         target = cache.target(rows)
         if layer:
             self.layers[layer - 1].before(layer - 1, tile)
-        self.backend.infer(
-            self.dense_graphs[layer], *self._dense_tensors(layer, tile, tokens, positions, target)
-        )
+        tensors = self._dense_tensors(layer, tile, tokens, positions, cache, rows)
+        self.backend.infer(self.dense_graphs[layer], *tensors)
         cache.commit(rows)
         self.layers[layer].after(layer, tile, past, cache, target, self._flow)
 
@@ -340,9 +346,7 @@ class Forward:
 
     def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
         with session.store.open(layer) as cache:
-            tensors = self._dense_tensors(
-                layer, Span(0, 1), self._token, self._where[0:1], cache.target(rows)
-            )
+            tensors = self._dense_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache, rows)
         dense = self.backend.bound(self.dense_graphs[layer], *tensors)
         before = self.layers[layer - 1].bound_before(layer - 1) if layer else ()
         run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
@@ -354,30 +358,31 @@ class Forward:
         return _in_turn(*self.layers[last].bound_before(last), head)
 
     def _dense_tensors(
-        self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, target: dict[str, Tensor]
+        self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, cache: LayerStore, rows: Rows
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Inputs and outputs of dense graph `layer` on rows of the buffers."""
+        """Inputs and outputs of dense graph `layer` on a tile of the buffers, which are `rows` of the cache."""
         b = self.buffers
         cut = slice(tile.start, tile.stop)
-        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **target}
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **cache.target(rows)}
+        if (gate := b.gates[layer]) is not None:
+            outputs["gate_out"] = gate[cut]
         if layer == 0:
             outputs |= {name: made[cut] for table in b.rotations for name, made in table.items()}
-            return {"tokens": tokens, "positions": positions}, outputs
-        inputs = {
-            "attention": b.attention[layer - 1][cut],
-            "residual": b.residual(layer - 1)[cut],
-        }
+            return {"tokens": tokens, "positions": positions, **cache.given()}, outputs
+        inputs = {**self._after(layer - 1, cut), **cache.given()}
         table = b.rotations[self.model.layer(layer).rotation]
         inputs |= {name: made[cut] for name, made in table.items()}
         return inputs, outputs
 
     def _head_tensors(self, rows: Span) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        cut = slice(rows.start, rows.stop)
-        inputs = {
-            "attention": self.buffers.attention[-1][cut],
-            "residual": self.buffers.residual(self.model.layers - 1)[cut],
-        }
+        inputs = self._after(self.model.layers - 1, slice(rows.start, rows.stop))
         return inputs, {"logits": self.buffers.logits[: len(rows)]}
+
+    def _after(self, layer: int, cut: slice) -> dict[str, Tensor]:
+        """What the dense graph behind a layer takes of it."""
+        b = self.buffers
+        inputs = {"attention": b.attention[layer][cut], "residual": b.residual(layer)[cut]}
+        return inputs if (gate := b.gates[layer]) is None else {**inputs, "gate": gate[cut]}
 
     def _layer_call(
         self, layer: int, prompt: PromptRun, cache: LayerStore, tokens: Span, flow: Flow

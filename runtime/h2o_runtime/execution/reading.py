@@ -121,7 +121,7 @@ class Reading:
         session.truncate(length)
         origin = self._config.algorithm.after_interruption(self._reuse, n, self._before)
         session.origin = self._stored(origin, self._before.earliest)
-        lost = session.origin.earliest > length or session.spec.forgets(length + n)
+        lost = not session.origin.goes_on_at(length) or session.spec.forgets(length + n)
         if session.origin.config is None or lost:
             session.reset()
 
@@ -129,7 +129,7 @@ class Reading:
         """As it is in this session's cache, of whose rows those before `earliest` were incomplete already."""
         session, spec = self._session, self._session.spec
         rounded = spec.stored_dtype != spec.model.dtype
-        return origin.from_row(max(session.store.earliest, earliest)).in_format(rounded)
+        return session.store.bounded(origin.from_row(earliest)).in_format(rounded)
 
 
 def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watch) -> None:
@@ -144,6 +144,8 @@ def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watc
         session.append(tokens, generated=True)
     finally:
         origin = origin.forgetting(past + n, session.spec.cache.most_rows)
-        session.origin = origin.from_row(session.store.earliest)
+        if session.length == past:
+            session.store.truncate(past)
+        session.origin = session.store.bounded(origin)
         if session.length == past and session.spec.forgets(past + n):
             session.reset()  # drops rows that are not recorded

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
+from h2o_runtime.layers.delta import GatedDelta
 from h2o_runtime.layers.grouped_query import GroupedQuery
 from h2o_runtime.layers.latent import Latent
 from h2o_runtime.layers.window import Window
@@ -17,6 +18,7 @@ LAYERS: Registry[LayerKind] = Registry(
     GroupedQuery,
     Latent,
     Window,
+    GatedDelta,
     base=LayerKind,
     field="layer kind",
     flag="",

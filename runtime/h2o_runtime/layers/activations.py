@@ -23,6 +23,7 @@ class Activations:
     q, attention       of each layer, [cap, Hq, d] and [cap, Hq, dv]; layers of one shape share a buffer. Layers of
                        different shapes do not: dense graphs of a layer run beside attention of the one before, on
                        other rows, which must be other memory
+    gates              of each layer that has one [cap, gate_size], else None; layers beside each other do not share
     rotations          of each table of angles cosines and sines by their names, float32 [cap, d/2]
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
@@ -35,6 +36,7 @@ class Activations:
         dtype = np.dtype(model.dtype)
         self.q = _shared(query_rows(model), capacity, dtype, device)
         self.attention = _shared(attention_rows(model), capacity, dtype, device)
+        self.gates = _alternating([spec.gate_size for spec in model.each_layer], capacity, dtype, device)
         self.rotations = [
             {name: device.empty((capacity, size // 2), np.float32) for name in rotation_names(table)}
             for table, size in enumerate(model.rotary_sizes)
@@ -51,10 +53,10 @@ class Activations:
 
     @property
     def nbytes(self) -> int:
-        shared = {id(array): array for array in (*self.q, *self.attention)}.values()
+        shared = {id(array): array for array in (*self.q, *self.attention, *self.gates)}.values()
         tables = (tensor for table in self.rotations for tensor in table.values())
         others = (*tables, self.tokens, self.positions, self.logits, *self._residual)
-        return sum(array.nbytes for array in (*shared, *others))
+        return sum(array.nbytes for array in (*shared, *others) if array is not None)
 
 
 def query_rows(model: ModelSpec) -> list[tuple[int, int]]:
@@ -71,7 +73,8 @@ def activation_bytes(model: ModelSpec, capacity: int) -> int:
     """Bytes of the buffers."""
     item = np.dtype(model.dtype).itemsize
     rows = (*set(query_rows(model)), *set(attention_rows(model)))
-    row = sum(heads * size for heads, size in rows) + 2 * model.hidden_size
+    gates = {(spec.gate_size, i % 2) for i, spec in enumerate(model.each_layer)}
+    row = sum(heads * size for heads, size in rows) + sum(size for size, _ in gates) + 2 * model.hidden_size
     logits = logits_rows(model, capacity) * 4 * model.vocab_size
     return capacity * (row * item + sum(model.rotary_sizes) * 4 + 16) + logits
 
@@ -79,3 +82,12 @@ def activation_bytes(model: ModelSpec, capacity: int) -> int:
 def _shared(rows: list[tuple[int, int]], capacity: int, dtype: np.dtype[Any], device: Device) -> list[Tensor]:
     made = {row: device.empty((capacity, *row), dtype) for row in dict.fromkeys(rows)}
     return [made[row] for row in rows]
+
+
+def _alternating(
+    sizes: list[int], capacity: int, dtype: np.dtype[Any], device: Device
+) -> list[Tensor | None]:
+    """As the residual stream: a dense graph reads one and writes another."""
+    keys = [(size, i % 2) for i, size in enumerate(sizes)]
+    made = {key: device.empty((capacity, key[0]), dtype) if key[0] else None for key in dict.fromkeys(keys)}
+    return [made[key] for key in keys]

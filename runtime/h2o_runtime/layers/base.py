@@ -44,10 +44,12 @@ class LoadedLayers:
     A kind overrides what it does; `layer` is the number of one of its layers in the model.
 
     in_step_graph  whether a decode step of these layers may be part of one graph: `Backend.whole_step`
+    one_row_because  why a step cannot have several rows of a session and take any last ones back; None: it can
     divisible      whether a prompt may be read piece by piece, each behind those before it
     """
 
     in_step_graph: bool = True
+    one_row_because: str | None = None
     divisible: bool = True
 
     def __init__(self, resources: LayerResources) -> None:

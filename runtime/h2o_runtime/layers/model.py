@@ -135,6 +135,12 @@ class LiveLayers:
         return allowed and all(provider.in_graphs for provider in self.providers)
 
     @property
+    def one_row_because(self) -> str | None:
+        """The first reason that a kind has: see `LoadedLayers`."""
+        reasons = (layers.one_row_because for layers in self._kinds.values())
+        return next((reason for reason in reasons if reason), None)
+
+    @property
     def divisible(self) -> bool:
         """Whether all layers allow a prompt to be read in pieces."""
         return all(layers.divisible for layers in self._kinds.values())

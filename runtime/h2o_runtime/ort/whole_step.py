@@ -61,6 +61,7 @@ def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: 
         if i < len(graphs) - 1:
             made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
             made |= {name: result for name, result in results.items() if name.startswith(ANGLES)}
+            made["gate"] = results.get("gate_out", "")
             nodes.append(_attention(i, results, tensors.shapes[i], threads))
     result = ModelProto(ir_version=graphs[0].model.ir_version)
     result.opset_import.extend(opsets.values())

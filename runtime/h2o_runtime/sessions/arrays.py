@@ -61,7 +61,10 @@ class SessionShape:
                 field="policy",
             )
         has_logits, state = session.logits is not None, dict(saved.numbers)
-        return cls(session.origin, spec.decode, session.length, has_logits, state, spec.stored_dtype)
+        origin = session.origin
+        if origin.only is not None:
+            origin = origin.at_rows((session.length,))  # copies of states at other rows stay behind
+        return cls(origin, spec.decode, session.length, has_logits, state, spec.stored_dtype)
 
     @property
     def config(self) -> PrefillConfig:
@@ -158,11 +161,12 @@ def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: 
     if retained is not None:
         retained.go_on(session.store)
     rows, spec = Rows(0, shape.length), session.spec
+    session.store.restored(shape.length)
     for layer in range(spec.model.layers):
         with session.store.open(layer) as cache:
             if retained is None:
                 _fill_layer(session, layer, cache, Rows(first_row(spec.model, shape, layer), rows.stop), read)
-            if not spec.model.layer(layer).window:
+            if spec.model.layer(layer).sees_all:
                 own, provider = spec.model.policy_layers[layer], spec.layers.providers[layer]
                 spec.decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
 
@@ -174,10 +178,8 @@ def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, rea
             spec.device.upload(read(row_name(name, layer), target.shape, target.dtype), target)
         cache.commit(rows)
     else:  # already rounded; must not be rounded again
-        count = rows.stop - rows.start
-        tensors = cache.view(rows.stop).tensors.items()
-        kinds = {name: ((count, *tensor.shape[1:]), tensor.dtype) for name, tensor in tensors}
-        arrays = {name: read(row_name(name, layer), *kind) for name, kind in kinds.items()}
+        kinds = cache.stored_kinds(rows.start, rows.stop).items()
+        arrays = {name: read(row_name(name, layer), *kind) for name, kind in kinds}
         cache.restore(arrays, rows.start)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.caches import KVStore
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
+from h2o_runtime.caches.states import session_store
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.tokens import IntArray, TokenRows
@@ -40,10 +41,11 @@ class Session(TokenRows):
         model, device = spec.model, spec.device
         store = None if beside is None else beside.store.beside()
         if store is None:
-            store = spec.cache.new_pool(model, spec.context, spare_bytes, device, spec.layers.providers)
+            providers = spec.layers.providers
+            store = session_store(spec.cache, model, spec.context, spare_bytes, device, providers)
         self.store: KVStore = store
         own = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
-        paged = (i for i, (layer, k) in own if not layer.window and spec.decoding.reads_in_pages(k))
+        paged = (i for i, (layer, k) in own if layer.sees_all and spec.decoding.reads_in_pages(k))
         self.store.read_in_pages(frozenset(paged))
         self.origin = Provenance()
         self.logits: Float32 | None = None
@@ -61,7 +63,7 @@ class Session(TokenRows):
         self.store.truncate(self.length + ahead)
         origin = self.origin.decoded(self.spec.decoding.exact)
         origin = origin.forgetting(self.length, self.spec.cache.most_rows)
-        self.origin = origin.from_row(self.store.earliest)
+        self.origin = self.store.bounded(origin)
 
     def truncate(self, length: int) -> None:
         """Drop every token from row `length` on."""

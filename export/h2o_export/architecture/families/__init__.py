@@ -16,6 +16,7 @@ from h2o_export.architecture.families.llama import LLAMA, MINISTRAL, MISTRAL
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
 from h2o_export.architecture.families.phi import PHI3
 from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from h2o_export.architecture.families.qwen_delta import QWEN3_5
 from h2o_export.architecture.families.smollm import SMOLLM3
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -31,6 +32,7 @@ FAMILIES: dict[str, Family] = {
         QWEN2,
         QWEN3,
         QWEN3_MOE,
+        QWEN3_5,
         SMOLLM3,
         GRANITE,
         OLMO2,

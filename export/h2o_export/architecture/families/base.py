@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
+from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.rope import RopeConfig, read_rope
@@ -16,6 +17,7 @@ GROUPED_QUERY = "grouped-query"  # keys of h2o_export.layers.LAYERS
 WITHOUT_ROTATION = "grouped-query-without-rotation"
 WINDOW = "window"
 LATENT = "latent"
+GATED_QUERY, GATED_DELTA = "gated-query", "gated-delta"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
 Activation = Literal["silu", "gelu"]  # gelu in its tanh approximation
 SHARE = "partial_rotary_factor"  # key of config.json: the fraction of a head that RoPE rotates
@@ -167,6 +169,10 @@ class Family:
 
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
         """Sizes of latent attention, for families with such layers."""
+        return None
+
+    def delta(self, raw: dict[str, Any]) -> DeltaConfig | None:
+        """Sizes of layers with a state, of families that have them."""
         return None
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:

@@ -1,0 +1,61 @@
+"""Sizes of layers by the gated delta rule (Yang et al., 2024), as `config.json` has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from h2o_export.architecture.values import integer
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+KEY_UNIT = 8  # what kernels want sizes to be a multiple of
+
+
+@dataclass(frozen=True)
+class DeltaConfig:
+    """A head of values has a state; neighbouring ones share a head of queries and keys.
+
+    kernel  inputs that the convolution sees, a token's own among them
+    """
+
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    kernel: int
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> DeltaConfig:
+        """Of a parsed `config.json`. Raises CheckpointError and UnsupportedModelError."""
+        made = cls(
+            key_heads=integer(raw, "linear_num_key_heads", 16),
+            value_heads=integer(raw, "linear_num_value_heads", 32),
+            key_size=integer(raw, "linear_key_head_dim", 128),
+            value_size=integer(raw, "linear_value_head_dim", 128),
+            kernel=integer(raw, "linear_conv_kernel_dim", 4, least=2),
+        )
+        if made.value_heads % made.key_heads:
+            raise CheckpointError(
+                f"config.json: linear_num_value_heads ({made.value_heads}) is no multiple of linear_num_key_heads "
+                f"({made.key_heads}); the file is damaged"
+            )
+        if made.key_size % KEY_UNIT or made.value_size % KEY_UNIT:
+            raise UnsupportedModelError(
+                f"heads of {made.key_size} and {made.value_size} elements in layers with a state are not "
+                f"supported: both must be multiples of {KEY_UNIT}"
+            )
+        return made
+
+    @property
+    def keys(self) -> int:
+        """Elements of all keys of a token."""
+        return self.key_heads * self.key_size
+
+    @property
+    def values(self) -> int:
+        return self.value_heads * self.value_size
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.keys + self.values

@@ -1,0 +1,324 @@
+"""Layers that keep a state in place of rows: its size does not grow with the text, and it cannot be cut shorter.
+
+A text can go on where its state is known: at its end, and at a few rows where a copy was kept. Those are where a
+prompt began, the row before its end, so that the same prompt can come again, and the last whole block of rows that
+another prompt would compute alike. Layers with rows lie in a cache of any kind, beside. The host's memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.caches.reuse import Provenance
+from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.kv import Recurrent
+from h2o_runtime.model import LayerSpec, ModelSpec
+
+AT_ONCE = 1024  # rows of a prompt
+BLOCK = 1024  # a state is kept at the last multiple of it
+COPIES = 4  # states beside the text's own
+
+
+def session_store(
+    cache: Cache,
+    model: ModelSpec,
+    capacity: int,
+    spare_bytes: int,
+    device: Device,
+    providers: Sequence[AttentionProvider],
+) -> KVStore:
+    """As `Cache.new_pool`, of a model some of whose layers may have states."""
+    specs = model.each_layer
+    own = [provider for spec, provider in zip(specs, providers, strict=True) if spec.state is None]
+    rows = cache.new_pool(model.with_rows, capacity, spare_bytes, device, own)
+    if model.with_rows is model:
+        return rows
+    return StoreWithStates(model, rows, capacity, device)
+
+
+def session_bytes(cache: Cache, model: ModelSpec, context: int) -> int:
+    """As `Cache.store_bytes`, of such a model."""
+    return cache.store_bytes(model.with_rows, context) + states_bytes(model, context)
+
+
+def states_bytes(model: ModelSpec, context: int) -> int:
+    """What states take, and what is between them and dense graphs."""
+    specs = [spec for spec in model.each_layer if spec.state is not None]
+    states = (1 + COPIES) * sum(_bytes(_state_kinds(spec, model.dtype)) for spec in specs)
+    rows = (min(AT_ONCE, context), 1)
+    return states + sum(_bytes(_fresh_kinds(spec, model.dtype, n)) for spec in set(specs) for n in rows)
+
+
+Kinds = Mapping[str, tuple[tuple[int, ...], Any]]  # shapes and dtypes by name
+
+
+def _state_kinds(spec: LayerSpec, dtype: str) -> Kinds:
+    assert spec.state is not None
+    return {
+        "tail": ((spec.state.tail, spec.state.channels), np.dtype(dtype)),
+        "state": ((spec.query_heads, spec.head_size, spec.value_size), np.dtype(np.float32)),
+    }
+
+
+def _fresh_kinds(spec: LayerSpec, dtype: str, rows: int) -> Kinds:
+    """What a dense graph gives, but queries. `mixed`, the inputs of the convolution, has room for those before."""
+    assert spec.state is not None
+    return {
+        "k": ((rows, spec.kv_heads, spec.head_size), np.dtype(dtype)),
+        "v": ((rows, spec.query_heads, spec.value_size), np.dtype(dtype)),
+        "decay": ((rows, spec.query_heads), np.dtype(np.float32)),
+        "beta": ((rows, spec.query_heads), np.dtype(np.float32)),
+        "mixed": ((spec.state.tail + rows, spec.state.channels), np.dtype(dtype)),
+    }
+
+
+def _bytes(kinds: Kinds) -> int:
+    return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in kinds.values())
+
+
+def _made(kinds: Kinds, device: Device) -> dict[str, Tensor]:
+    return {name: device.zeros(shape, dtype) for name, (shape, dtype) in kinds.items()}
+
+
+class States:
+    """Which rows the states of all layers are known at.
+
+    row      that the layers' own states are behind; None: unknown, as a pass was stopped on its way
+    copied   row → number of the copy that each layer has of its state there, those made first first
+    planned  the same of copies that the pass under way makes
+    """
+
+    def __init__(self) -> None:
+        self.row: int | None = 0
+        self.copied: dict[int, int] = {}
+        self.planned: dict[int, int] = {}
+        self._stop = 0
+
+    def begin(self, stop: int, rows: Sequence[int] = ()) -> None:
+        """A pass to row `stop` begins, which is to keep copies at `rows`."""
+        self.row, self._stop = None, stop
+        self.planned = {}
+        for row in rows:
+            if row not in self.copied:
+                self.planned[row] = self.number()
+
+    def number(self) -> int:
+        """Of a copy that may be overwritten: the one made first, where there is no other."""
+        used = {*self.copied.values(), *self.planned.values()}
+        free = [number for number in range(COPIES) if number not in used]
+        return free[0] if free else self.copied.pop(next(iter(self.copied)))
+
+    def finish(self) -> None:
+        """All layers are behind the pass."""
+        self.row = self._stop
+        self.copied |= self.planned
+        self.planned = {}
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.copied, *([] if self.row is None else [self.row])}))
+
+
+@dataclass
+class Fresh:
+    """Buffers of new rows, which layers of one shape share."""
+
+    prompt: dict[str, Tensor]
+    step: dict[str, Tensor]
+
+
+class LayerState(LayerStore):
+    """One layer."""
+
+    restores = in_turns = True
+
+    def __init__(
+        self, spec: LayerSpec, dtype: str, states: States, fresh: Fresh, last: bool, device: Device
+    ) -> None:
+        """last: whether a pass ends with it."""
+        assert spec.state is not None
+        kinds = _state_kinds(spec, dtype)
+        self.own = _made(kinds, device)
+        self.copies = [_made(kinds, device) for _ in range(COPIES)]
+        self._tail, self._states, self._fresh, self._last = spec.state.tail, states, fresh, last
+        self._rows = Rows(0, 0)
+        self._passed = False
+
+    def __enter__(self) -> LayerState:
+        self._passed = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last and self._passed and kind is None:
+            self._states.finish()
+
+    def given(self) -> dict[str, Tensor]:
+        return {"tail": self.own["tail"]}
+
+    def target(self, rows: Rows) -> dict[str, Tensor]:
+        fresh, n = self._new(rows)
+        return {
+            name: tensor[self._tail : self._tail + n] if name == "mixed" else tensor[:n]
+            for name, tensor in fresh.items()
+        }
+
+    def commit(self, rows: Rows) -> None:
+        """The convolution goes on behind the rows; their keys and values wait for whoever attends."""
+        fresh, n = self._new(rows)
+        mixed, tail = fresh["mixed"], self.own["tail"]
+        mixed[: self._tail] = tail
+        for row, number in self._planned(rows).items():
+            self.copies[number]["tail"][:] = mixed[row : row + self._tail]
+        tail[:] = mixed[n : n + self._tail]
+        self._rows, self._passed = rows, True
+
+    def view(self, length: int | Tensor) -> Recurrent:
+        """Of the rows that were committed last."""
+        new = self.target(self._rows)
+        saved = {row: self.copies[number]["state"] for row, number in self._planned(self._rows).items()}
+        return Recurrent(
+            new["k"],
+            new["v"],
+            length,
+            state=self.own["state"],
+            decay=new["decay"],
+            beta=new["beta"],
+            saved=saved,
+        )
+
+    def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
+        assert self._states.row == length, "a session is stored as it is"
+        return self.own
+
+    def stored_kinds(self, first: int, length: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in self.own.items()}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
+        for name, tensor in self.own.items():
+            tensor[:] = arrays[name]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for made in (self.own, *self.copies) for tensor in made.values())
+
+    def _new(self, rows: Rows) -> tuple[dict[str, Tensor], int]:
+        """Where new rows lie, and how many they are."""
+        if rows.at is not None:
+            return self._fresh.step, 1
+        return self._fresh.prompt, rows.stop - rows.start
+
+    def _planned(self, rows: Rows) -> dict[int, int]:
+        """Copies to make among the rows, by how many of them come before."""
+        if rows.at is not None:
+            return {}
+        planned = self._states.planned.items()
+        return {row - rows.start: number for row, number in planned if rows.start < row <= rows.stop}
+
+
+class StoreWithStates(KVStore):
+    """`rows` is the store of the layers that have some."""
+
+    recordable: ClassVar[bool] = False
+
+    def __init__(self, model: ModelSpec, rows: KVStore, capacity: int, device: Device) -> None:
+        specs = model.each_layer
+        with_state = [i for i, spec in enumerate(specs) if spec.state is not None]
+        self._model, self._capacity, self._device = model, capacity, device
+        self._rows, self._states = rows, States()
+        most = min(AT_ONCE, capacity)
+        self._fresh = {
+            spec: Fresh(*(_made(_fresh_kinds(spec, model.dtype, n), device) for n in (most, 1)))
+            for spec in {specs[i] for i in with_state}
+        }
+        self._layers = {
+            i: LayerState(
+                specs[i], model.dtype, self._states, self._fresh[specs[i]], i == with_state[-1], device
+            )
+            for i in with_state
+        }
+        self._numbers = {
+            i: own for own, i in enumerate(i for i in range(len(specs)) if i not in self._layers)
+        }
+        self.at_once = min(most, rows.at_once or most)
+
+    def open(self, layer: int) -> AbstractContextManager[LayerStore]:
+        return self._layers[layer] if layer in self._layers else self._rows.open(self._numbers[layer])
+
+    def read_in_pages(self, layers: frozenset[int]) -> None:
+        self._rows.read_in_pages(frozenset(self._numbers[layer] for layer in layers))
+
+    def before_prompt(self, past: int, length: int, lasting: int) -> None:
+        self._rows.before_prompt(past, length, lasting)
+        if past and past not in self._states.copied:
+            self._keep(past)
+        rows = (min(lasting, length - 1) // BLOCK * BLOCK, length - 1)
+        self._states.begin(length, [row for row in dict.fromkeys(rows) if row > past])
+
+    def before_step(self, past: int, rows: int = 1) -> None:
+        assert rows == 1, "a state cannot go back behind one of several rows"
+        assert self._states.row == past, "the state is that of the text"
+        self._rows.before_step(past)
+        self._states.begin(past + 1)
+
+    def bounded(self, origin: Provenance) -> Provenance:
+        return self._rows.bounded(origin).at_rows(self._states.known)
+
+    @property
+    def earliest(self) -> int:
+        return self._rows.earliest
+
+    def truncate(self, rows: int) -> None:
+        self._rows.truncate(rows)
+        states = self._states
+        states.planned = {}
+        states.copied = {row: number for row, number in states.copied.items() if row <= rows}
+        if states.row == rows:
+            return
+        states.row = rows if rows in states.copied or not rows else None
+        if states.row is None:
+            return
+        for layer in self._layers.values():
+            for name, tensor in layer.own.items():
+                tensor[:] = layer.copies[states.copied[rows]][name] if rows else 0
+
+    def restored(self, rows: int) -> None:
+        """The states came from elsewhere, and are those behind `rows` rows."""
+        self._rows.restored(rows)
+        self._states.row, self._states.copied = rows, {}
+
+    def beside(self) -> KVStore | None:
+        rows = self._rows.beside()
+        return None if rows is None else StoreWithStates(self._model, rows, self._capacity, self._device)
+
+    def report(self) -> dict[str, Any]:
+        return self._rows.report()
+
+    @property
+    def nbytes(self) -> int:
+        fresh = [
+            tensor
+            for one in self._fresh.values()
+            for made in (one.prompt, one.step)
+            for tensor in made.values()
+        ]
+        own = sum(layer.nbytes for layer in self._layers.values())
+        return int(self._rows.nbytes + own + sum(tensor.nbytes for tensor in fresh))
+
+    def _keep(self, row: int) -> None:
+        """A copy of the states as they are, at `row`."""
+        number = self._states.number()
+        for layer in self._layers.values():
+            for name, tensor in layer.own.items():
+                layer.copies[number][name][:] = tensor
+        self._states.copied[row] = number

@@ -1,0 +1,226 @@
+"""Layers with a state in place of rows: where a text can go on, in every cache and under every policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.bundles import export, random_ids, relative_error
+from tests.family_models import VOCAB, save
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
+from h2o_runtime.caches.states import BLOCK, COPIES, States, session_bytes, states_bytes
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.execution.footprint import cache_bytes, footprint
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.layers.activations import activation_bytes
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.sessions.saved import SavedSession, save_session
+
+FULL = PrefillConfig(policy="full", batch_size=64)
+H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+CONFIGS = {
+    "full": FULL,
+    "h2o": H2O,
+    "colsum": H2O.altered(score="colsum"),
+    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
+    "minference": PrefillConfig(policy="minference", batch_size=64),
+}
+CONTEXT = 1400
+PROMPT = random_ids(300, 1, VOCAB).tolist()
+LONG = random_ids(1200, 4, VOCAB).tolist()
+NEXT = random_ids(40, 2, VOCAB).tolist()
+CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Contiguous(cache_dtype="int8")}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three layers with a state to one that sees everything."""
+    folder = tmp_path_factory.mktemp("states")
+    return export(save(folder / "checkpoint", "qwen3_5"), folder / "bundle")
+
+
+def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
+    return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache or Contiguous(), **more)
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_conversation_goes_on(bundle: Path, name: str, cache: Cache) -> None:
+    """Policies are for the other layers alone; an exact one computes what a fresh run does."""
+    config, share = CONFIGS[name], 2e-2 if cache == CACHES["int8"] else 1e-5
+    with load(bundle, cache) as generator, load(bundle, cache) as fresh:
+        generator.prefill(PROMPT, config)
+        for token in NEXT[:5]:
+            logits = generator.decode(token)
+        if config.algorithm.exact:
+            ids = [*PROMPT, *NEXT[:5]]
+            assert relative_error(logits, fresh.prefill(ids, config, reuse=False)) < share
+        ids = [*PROMPT, *NEXT]
+        logits = generator.prefill(ids, config)
+        if config.algorithm.exact:
+            assert generator.reused == len(PROMPT) + 5
+            assert relative_error(logits, fresh.prefill(ids, config, reuse=False)) < share
+        assert np.isfinite(generator.decode(3)).all()
+
+
+def test_where_a_text_goes_on(bundle: Path) -> None:
+    """At its end, before its last prompt's end and where that began, and at the last block's end."""
+    with load(bundle) as generator, load(bundle) as fresh:
+
+        def reused(ids: list[int]) -> int:
+            logits = generator.prefill(ids, FULL)
+            assert relative_error(logits, fresh.prefill(ids, FULL, reuse=False)) < 1e-5
+            return generator.reused
+
+        assert reused(PROMPT) == 0
+        generator.decode(5)
+        assert reused(PROMPT) == len(PROMPT) - 1  # the same once more
+        generator.decode(5)
+        assert reused([*PROMPT, 5, *NEXT]) == len(PROMPT) + 1
+        assert reused([*PROMPT, 5, 9]) == len(PROMPT) + 1  # where the last prompt began
+        assert reused([*PROMPT[:200], *NEXT]) == 0  # its state was never kept
+        assert reused(LONG) == 0
+        assert reused([*LONG[:1100], *NEXT]) == BLOCK
+        assert reused([*LONG[:1100], *NEXT, 5]) == 1140
+        assert reused(LONG) == BLOCK
+
+
+def test_a_policy_says_where_it_can_go_on(bundle: Path) -> None:
+    """At a chunk's boundary whose state is known, or behind everything."""
+    config = H2O.altered(dense_tail=200)
+    with load(bundle) as generator, load(bundle) as fresh:
+        prompt = [*LONG, *NEXT, *LONG[:100]]
+        generator.prefill(prompt, config)
+        generator.prefill([*prompt[:1200], *NEXT, *PROMPT[:100]], config)
+        assert generator.reused == BLOCK
+        ids = [*prompt[:1200], *NEXT, *PROMPT[:100]]
+        logits = generator.prefill(ids, config)
+        assert relative_error(logits, fresh.prefill(ids, config)) < 1e-5
+
+
+def test_copies_of_states() -> None:
+    states = States()
+    for row in range(COPIES):
+        states.begin(10 * row + 10, [10 * row + 3, 10 * row + 7])
+        assert states.row is None
+        states.finish()
+    last = [10 * row + more for row in range(COPIES // 2, COPIES) for more in (3, 7)]
+    assert list(states.copied) == last  # those made first went
+    assert len(set(states.copied.values())) == COPIES
+    assert states.known == (*last, 10 * COPIES)
+
+
+@pytest.mark.parametrize("when", [2, 5, 9])
+def test_an_interrupted_prompt_leaves_nothing_wrong(bundle: Path, when: int) -> None:
+    with load(bundle) as generator, load(bundle) as fresh:
+        generator.prefill(PROMPT[:200], FULL)
+        asked = iter(range(1000))
+        with pytest.raises(Cancelled):
+            generator.prefill(PROMPT, FULL, Watch(cancelled=lambda: next(asked) >= when))
+        for ids in (PROMPT[:210], PROMPT):
+            assert relative_error(generator.prefill(ids, FULL), fresh.prefill(ids, FULL, reuse=False)) < 1e-5
+        assert generator.reused == 210
+
+
+def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
+    with load(bundle) as generator, load(bundle) as fresh:
+        generator.prefill(PROMPT[:100], FULL)
+        asked = iter(range(1000))
+        with pytest.raises(Cancelled):
+            list(generator.decode_given(PROMPT[100:], Watch(cancelled=lambda: next(asked) >= 3)))
+        for _, logits in generator.decode_given(PROMPT[100:]):
+            last = logits[-1].copy()
+        assert relative_error(last, fresh.prefill(PROMPT, FULL)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["full", "h2o"])
+def test_a_prompt_in_pieces_is_the_same(bundle: Path, name: str) -> None:
+    config = CONFIGS[name]
+    with load(bundle) as generator, load(bundle) as fresh:
+        events = list(generator.run(PROMPT, 1, config, prompt_piece=64))
+        assert any(isinstance(event, PromptPieceRead) for event in events)
+        fresh.prefill(PROMPT, config)
+        assert relative_error(generator.decode(3), fresh.decode(3)) < 1e-5
+
+
+@pytest.mark.parametrize("after", [Contiguous(), Paged()], ids=["contiguous", "paged"])
+def test_saved_sessions_go_on_in_any_cache(bundle: Path, tmp_path: Path, after: Cache) -> None:
+    path = tmp_path / "session.npz"
+    with load(bundle) as generator, load(bundle, after) as other:
+        generator.prefill(PROMPT, FULL)
+        generator.decode(7)
+        save_session(generator.session, path)
+        SavedSession.open(path).load_into(other.session, FULL)
+        ids = [*PROMPT, 7, *NEXT]
+        assert relative_error(other.prefill(ids, FULL), generator.prefill(ids, FULL)) < 1e-5
+        assert other.reused == 301
+        assert relative_error(other.decode(4), generator.decode(4)) < 1e-5
+        SavedSession.open(path).load_into(other.session, FULL)
+        other.prefill([*PROMPT, *NEXT], FULL)
+        assert other.reused == 0  # only the state at the end was saved
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "paged"])
+def test_sessions_take_turns(bundle: Path, cache: Cache) -> None:
+    other = random_ids(280, 5, VOCAB).tolist()
+    with load(bundle, cache, pool_bytes=1 << 26, slots=2) as generator, load(bundle, cache) as fresh:
+        for ids in (PROMPT, other, [*PROMPT, *NEXT], [*other, *NEXT]):
+            ours = generator.prefill(ids, FULL).copy()
+            assert relative_error(ours, fresh.prefill(ids, FULL, reuse=False)) < 1e-5
+        assert generator.reused == 280
+        (beside,) = generator.others
+        assert relative_error(beside.prefill([*other, *NEXT, 3], FULL), generator.decode(3)) < 1e-5
+        assert beside.reused == 320
+        steps = [one.decode(6).copy() for one in (generator, beside)]
+        assert relative_error(*steps) < 1e-5
+
+
+def test_function_bodies_agree(bundle: Path) -> None:
+    with load(bundle, attention="functions") as generator, load(bundle) as other:
+        for ids in (PROMPT[:70], [*PROMPT[:70], *NEXT]):
+            assert relative_error(*(one.prefill(ids, FULL) for one in (generator, other))) < 1e-4
+        assert relative_error(generator.decode(4), other.decode(4)) < 1e-4
+
+
+def test_rows_in_a_file_pages_that_are_chosen_and_rows_that_go(bundle: Path, tmp_path: Path) -> None:
+    with (
+        load(bundle, Offload(cache_file=str(tmp_path / "rows"))) as filed,
+        load(bundle, decoding=Quest(quest_budget=CONTEXT, quest_page=8)) as paged,
+        load(bundle, Evicting(cache_tokens=350)) as evicting,
+        load(bundle) as exact,
+    ):
+        for one in (filed, paged, evicting, exact):
+            one.prefill(PROMPT, FULL)
+        expected = exact.decode(5)
+        for one in (filed, paged, evicting):
+            assert relative_error(one.decode(5), expected) < 1e-5
+        for token in range(2, 70):
+            logits = evicting.decode(token)
+        assert np.isfinite(logits).all()
+        assert evicting.forgets(evicting.length) > 0
+
+
+def test_answers_are_not_read_ahead(bundle: Path) -> None:
+    with load(bundle) as generator:
+        used, reason = generator.speculation("lookup")
+        assert used == "off"
+        assert reason == "the state of a layer cannot go back behind a token that does not come"
+
+
+def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
+    with load(bundle) as generator:
+        store, model = generator.session.store, generator.model
+        buffers = generator.loaded.forward.buffers
+        assert store.nbytes == session_bytes(Contiguous(), model, CONTEXT)
+        assert buffers.nbytes == activation_bytes(model, CONTEXT)
+        assert footprint(model, CONTEXT, FULL).cache == session_bytes(Contiguous(), model, CONTEXT)
+        one = 2 * 2 * 32 * 4  # keys and values of a token, of the layer that has them
+        assert cache_bytes(model, 1 << 20)["contiguous float32"] == one * (1 << 20) + states_bytes(
+            model, 1 << 20
+        )
+        assert states_bytes(model, 1 << 20) == states_bytes(model, 1 << 11)
