@@ -18,6 +18,7 @@ from tests import bundles
 from tests.reference import checkpoints, llama
 
 from h2o_export.architecture.config import LatentConfig
+from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.layers import LAYERS as EXPORTED
@@ -188,6 +189,6 @@ def test_what_needs_alike_layers_leaves_the_session_as_it_is(
 def test_every_kind_has_both_halves(plain: Path) -> None:
     """The toy's exporting half is an entry point, which is loaded by name. Several may share a half at run time."""
     config = open_checkpoint(str(plain)).config
-    latent = LatentConfig.read({}, pairs_stay=False)
-    exported = [kind.spec(replace(config, latent=latent)).kind for kind in EXPORTED.values()]
+    config = replace(config, latent=LatentConfig.read({}, pairs_stay=False), delta=DeltaConfig.read({}))
+    exported = [kind.spec(config).kind for kind in EXPORTED.values()]
     assert set(LAYERS.names) == {*exported, "narrow"}
