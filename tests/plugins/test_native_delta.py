@@ -89,5 +89,5 @@ def test_sizes_must_agree() -> None:
     provider = provider_for(case)
     with pytest.raises(ValueError, match="state must have shape"):
         run(provider, case, slice(None), np.zeros((2, 8, 8), np.float32))
-    with pytest.raises(ValueError, match="decay is missing"):
+    with pytest.raises(ValueError, match="k is missing"):
         provider.run(GATED_DELTA, q=case.inputs["q"])
