@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.report import COLUMNS
+from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
@@ -37,6 +39,7 @@ from h2o_runtime.ort.native import is_fast
 from h2o_runtime.text import Tokenizer
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+LLAMA_CPP = importlib.util.find_spec("llama_cpp") is not None
 SMALL = ("--repetitions", 2, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
 
 
@@ -128,7 +131,7 @@ def test_picture(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is not None, reason="llama-cpp-python is installed")
+@pytest.mark.skipif(LLAMA_CPP, reason="llama-cpp-python is installed")
 def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, "--peers", "llama.cpp", "--json")
     (absent,) = json.loads(done.stdout)["absent"]
@@ -309,6 +312,21 @@ def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: 
     truth = load_file(checkpoint / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
     step = np.abs(truth).max() / {"float32": 1e6, "int8": 127, "int4": 8}[form]
     assert np.abs(values - truth).max() <= step
+
+
+def test_peers_read_the_gguf_file_that_a_bundle_was_made_of(tiny_bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    model = BenchmarkModel.open(str(tiny_bundle), tmp_path, "float32", file)
+    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto")
+    with pytest.raises(Absent, match=r"needs a checkpoint folder, .* model\.gguf"):
+        entry.folder()
+    peers = [
+        one for one in models(entry, ("llama.cpp", "transformers"), decoding=False) if one.prepare is not dict
+    ]
+    for peer in peers:
+        with pytest.raises(Absent) if peer.name != "llama.cpp" or not LLAMA_CPP else nullcontext():
+            assert peer.ready().settings["file"] == str(file)
 
 
 # Forms of integer weights

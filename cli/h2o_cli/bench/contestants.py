@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from h2o_cli.bench.model import BenchmarkModel
+from h2o_cli.bench.model import BenchmarkModel, is_gguf
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import H2OError
@@ -123,6 +123,12 @@ class Entry:
             raise Absent(f"the bundle's checkpoint ({source}) is not here: name it with --checkpoint")
         return self.model.checkpoint
 
+    def folder(self) -> Path:
+        """The checkpoint, for a peer that converts folders alone. Raises Absent."""
+        if is_gguf(found := self.checkpoint()):
+            raise Absent(f"needs a checkpoint folder, but the bundle was made of a GGUF file, {found.name}")
+        return found
+
 
 def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contestant]:
     """Whole models, ours first."""
@@ -181,6 +187,8 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
         if importlib.util.find_spec("llama_cpp") is None:
             raise Absent("not installed: pip install llama-cpp-python gguf")
         checkpoint, model = entry.checkpoint(), entry.model.manifest.model
+        if is_gguf(checkpoint):
+            return {"file": str(checkpoint)}
         weights = model.weights
         formats = (weights.projections, weights.head) if weights else (model.dtype, model.dtype)
         folder = entry.model.converted(
@@ -189,11 +197,12 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
         return {"file": str(folder / FILE)}
 
     sizes = MICRO_BATCHES[:1] if decoding else MICRO_BATCHES  # one token has no batch
+    cache = entry.model.manifest.model.dtype
     return [
         Contestant(
             "llama.cpp",
             "llama.cpp",
-            f"flash attention {'on' if flash else 'off'}, micro-batch {size}, cache as weights",
+            f"flash attention {'on' if flash else 'off'}, micro-batch {size}, cache in {cache}",
             entry.common | {"flash_attention": flash, "micro_batch": size},
             prepare=prepare,
         )
@@ -204,7 +213,7 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
 
 def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
     def prepare() -> dict[str, Any]:
-        return {"checkpoint": str(entry.checkpoint())}
+        return {"checkpoint": str(entry.folder())}
 
     return [
         Contestant(
@@ -220,7 +229,7 @@ def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
         entry.on_cpu_only()
         if importlib.util.find_spec("onnxruntime_genai") is None:
             raise Absent("not installed: pip install onnxruntime-genai")
-        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        checkpoint, dtype = entry.folder(), entry.model.manifest.model.dtype
         folder = entry.model.converted(
             "onnxruntime-genai", lambda empty: build_model(checkpoint, empty, dtype)
         )
@@ -242,7 +251,7 @@ def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
             raise Absent("not installed: pip install openvino-genai")
         if entry.openvino_model is not None:
             return {"folder": str(entry.openvino_model), "own_precision": True}
-        checkpoint, dtype = entry.checkpoint(), entry.model.manifest.model.dtype
+        checkpoint, dtype = entry.folder(), entry.model.manifest.model.dtype
         folder = entry.model.converted("openvino", lambda empty: build_model(checkpoint, empty, dtype))
         return {"folder": str(folder)}
 

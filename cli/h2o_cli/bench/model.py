@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """checkpoint is None if the bundle's checkpoint is not on this machine: peers are then absent."""
+    """checkpoint is a folder or a GGUF file; None if the bundle's is not on this machine: peers are then absent."""
 
     name: str
     bundle: Path
@@ -42,15 +42,21 @@ class BenchmarkModel:
             )
         manifest = Manifest.read(Path(name))
         known = checkpoint or Path(manifest.checkpoint.source)
-        found = known if (known / "config.json").is_file() else None
+        found = known if is_gguf(known) or (known / "config.json").is_file() else None
         if checkpoint and not found:
-            raise BundleError(f"{checkpoint}: no config.json, so this is not a checkpoint")
+            raise BundleError(
+                f"{checkpoint}: no GGUF file and no folder with a config.json, so this is not a checkpoint"
+            )
         identity = f"{manifest.checkpoint.sha256[:12]}-{manifest.model.dtype}"
         return cls(Path(name).name, Path(name), found, work / identity, manifest)
 
     def converted(self, name: str, convert: Callable[[Path], None]) -> Path:
         """A peer's folder of the same weights; if missing, `convert` writes it into an empty folder."""
         return _once(self.work / name, convert)
+
+
+def is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf" and path.is_file()
 
 
 def default_work_dir() -> Path:

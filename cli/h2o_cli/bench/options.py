@@ -117,7 +117,7 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         ),
         click.option(
             "--checkpoint",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=click.Path(path_type=Path),
             help="The bundle's checkpoint, if it has moved since the export.",
         ),
         click.option(
