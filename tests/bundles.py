@@ -17,7 +17,11 @@ IntArray = NDArray[np.int64]
 
 
 def export(
-    checkpoint: Path, bundle: Path, dtype: Literal["float32", "float16"] = "float32", **options: Any
+    checkpoint: Path,
+    bundle: Path,
+    dtype: Literal["float32", "float16"] = "float32",
+    context: int | None = None,
+    **options: Any,
 ) -> Path:
     """Export a checkpoint folder, without validation, and return the bundle's folder."""
     from h2o_export.checkpoints import open_checkpoint
@@ -28,7 +32,8 @@ def export(
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
-        write_bundle(open_checkpoint(str(checkpoint)), chosen, folder, progress=lambda stage: None)
+        opened = open_checkpoint(str(checkpoint), context)
+        write_bundle(opened, chosen, folder, progress=lambda stage: None)
     return bundle
 
 

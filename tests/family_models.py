@@ -64,6 +64,15 @@ DELTA = {
         "mrope_section": [2, 1, 1],
     },
 }
+MINISTRAL3 = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 4096,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 FULL_LAYERS = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
 
 # Name -> family and its settings: two shapes of each.
@@ -215,6 +224,27 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": False,
         },
     ),
+    "ministral3": (
+        "ministral3",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "max_position_embeddings": 65536,
+            "rope_parameters": MINISTRAL3,
+        },
+    ),
+    "ministral3-tied": (
+        "ministral3",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "max_position_embeddings": 8192,
+            "rope_parameters": {**MINISTRAL3, "factor": 2.0, "mscale": 0.5},
+            "tie_word_embeddings": True,
+        },
+    ),
     "qwen3_moe": (
         "qwen3_moe",
         {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
@@ -310,6 +340,26 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": 64,
             "rope_parameters": {
                 kind: {**checkpoints.DEFAULT_ROPE, "rope_theta": 5e5} for kind in (SLIDING, FULL)
+            },
+        },
+    ),
+    "olmo3-scaled": (
+        "olmo3",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "hidden_size": 128,
+            "sliding_window": 96,
+            "layer_types": [FULL, SLIDING, FULL],
+            "rope_parameters": {
+                FULL: {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e5,
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 512,
+                    "attention_factor": 1.2,
+                },
+                SLIDING: {"rope_type": "default", "rope_theta": 5e5},
             },
         },
     ),

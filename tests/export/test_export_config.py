@@ -300,8 +300,25 @@ def test_windows_that_no_layer_serves_are_refused() -> None:
         UnsupportedModelError, match="a sliding window in layers of the kind grouped-query-without"
     ):
         of_family("smollm3", **windows)
-    with pytest.raises(UnsupportedModelError, match="layers that rotate by other angles"):
-        of_family("olmo3", rope_scaling={"rope_type": "yarn", "factor": 8.0})
+
+
+def test_texts_beyond_which_queries_are_scaled_are_refused() -> None:
+    config = of_family("ministral3", max_position_embeddings=262_144, rope_parameters=None)
+    assert config.limited(16384).max_position_embeddings == 16384
+    for context in (None, 16385):
+        with pytest.raises(UnsupportedModelError, match=r"beyond 16,384 .* --ctx-size 16384$"):
+            config.limited(context)
+
+
+def test_only_layers_of_olmo3_without_a_window_are_scaled() -> None:
+    """In both spellings of it."""
+    scaling = {"rope_type": "yarn", "factor": 8.0}
+    each = {SLIDING: {"rope_type": "default", "rope_theta": 7e4}, FULL: {**scaling, "rope_theta": 7e4}}
+    for said in ({"rope_theta": 7e4, "rope_scaling": scaling}, {"rope_parameters": each}):
+        config = of_family("olmo3", sliding_window=7, num_hidden_layers=4, **said)
+        assert [rope.kind for rope in config.ropes] == ["default"] * 3 + ["yarn"]
+        assert {rope.theta for rope in config.ropes} == {7e4}
+    assert {rope.theta for rope in of_family("olmo3", num_hidden_layers=4).ropes} == {5e5}
 
 
 def test_a_window_no_shorter_than_the_context_is_full_attention() -> None:

@@ -21,6 +21,7 @@ from h2o_runtime import Generator, PrefillConfig
 pytestmark = pytest.mark.slow
 
 FULL = PrefillConfig(policy="full", batch_size=1024)
+CONTEXT = 4096
 PROMPTS = (1, 63, 700, 3000)
 ORIGINAL = {"phi3-longrope": 32}  # tokens of a text up to which transformers rotates it otherwise
 
@@ -45,9 +46,9 @@ def logits_of(model: Any, ids: NDArray[np.int64]) -> NDArray[np.float32]:
 def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
     folder = save(tmp_path / "checkpoint", name)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    bundle = export(folder, tmp_path / "bundle")
+    bundle = export(folder, tmp_path / "bundle", context=CONTEXT)
     ids = random_ids(max(PROMPTS), vocab=VOCAB)
-    with Generator.load(bundle, context=4096) as generator:
+    with Generator.load(bundle, context=CONTEXT) as generator:
         assert generator.model.parameters == sum(p.numel() for p in theirs.parameters())
         for length in PROMPTS:  # each reads on behind the one before
             if length <= ORIGINAL.get(name, 0):
@@ -95,6 +96,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "gpt_oss-clamped",
                 "gemma3",
                 "qwen3_5",
+                "ministral3",
             )
         ),
         ("granite", "float16", "float"),
@@ -103,5 +105,6 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
 )
 def test_other_weights_are_within_their_bounds(tmp_path: Path, name: str, dtype: Any, weights: str) -> None:
     folder = save(tmp_path / "checkpoint", name)
-    bundle = export(folder, tmp_path / "bundle", dtype=dtype, weights=weights, calibrated=weights != "float")
-    assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
+    calibrated = weights != "float"
+    bundle = export(folder, tmp_path / "bundle", dtype, CONTEXT, weights=weights, calibrated=calibrated)
+    assert validate(bundle, open_checkpoint(str(folder), CONTEXT), lambda stage: None).passed

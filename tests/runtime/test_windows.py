@@ -248,6 +248,8 @@ def test_memory_does_not_grow_with_the_text(layers: int, wide: int, window: int)
     needed = (whole * tokens + (layers - whole) * window) * row
     taken = Contiguous().store_bytes(model, tokens)
     assert needed <= taken <= 1.05 * (needed + AT_ONCE * row) + window * row
+    if wide:  # elsewhere the room for a part of a prompt, which all layers share, is more than that
+        assert taken <= 1.05 * needed
     assert cache_bytes(model, tokens)["paged float32"] > layers * tokens * row
 
 

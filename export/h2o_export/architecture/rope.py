@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,6 +141,26 @@ def read_rope(raw: dict[str, Any], rotated: int) -> RopeConfig:
     if kind == "longrope":
         return _read_longrope(raw, scaling, theta, rotated)
     return _read_yarn(raw, scaling, theta) if kind == "yarn" else RopeConfig(theta)
+
+
+def read_ropes(
+    raw: dict[str, Any], rotated: int, kinds: Sequence[str], thetas: Mapping[str, float], scaled: str
+) -> tuple[RopeConfig, ...]:
+    """Of every layer, by its kind as layer_types has it: transformers 5 has `rope_parameters` of each kind, earlier
+    ones one rotation, whose scaling is for the kind `scaled`. `thetas` are bases where a kind has none. Raises as
+    `read_rope`."""
+    given = raw.get("rope_parameters") or {}
+    if not isinstance(given, dict):
+        raise CheckpointError(f"config.json: rope_parameters must be an object, but is {given!r}")
+    if not given.keys() & thetas.keys():
+        given = {scaled: raw.get("rope_scaling") or given}
+    made = {}
+    for kind, theta in thetas.items():
+        own = given.get(kind) or {}
+        if not isinstance(own, dict):
+            raise CheckpointError(f"config.json: the rotation of {kind} must be an object, but is {own!r}")
+        made[kind] = read_rope({**raw, "rope_parameters": {"rope_theta": theta, **own}}, rotated)
+    return tuple(made[kind] for kind in kinds)
 
 
 def _read_yarn(raw: dict[str, Any], scaling: dict[str, Any], theta: float) -> RopeConfig:

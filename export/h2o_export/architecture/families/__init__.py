@@ -12,7 +12,8 @@ from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
 from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.gpt_oss import GPT_OSS
 from h2o_export.architecture.families.granite import GRANITE
-from h2o_export.architecture.families.llama import LLAMA, MINISTRAL, MISTRAL
+from h2o_export.architecture.families.llama import LLAMA, MISTRAL
+from h2o_export.architecture.families.ministral import MINISTRAL, MINISTRAL3
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
 from h2o_export.architecture.families.phi import PHI3
 from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family] = {
         LLAMA,
         MISTRAL,
         MINISTRAL,
+        MINISTRAL3,
         QWEN2,
         QWEN3,
         QWEN3_MOE,

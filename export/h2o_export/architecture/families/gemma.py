@@ -12,9 +12,9 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.families.base import FULL, SLIDING, Family, Multipliers, Norms
-from h2o_export.architecture.rope import RopeConfig, read_rope
+from h2o_export.architecture.rope import RopeConfig, read_ropes
 from h2o_export.architecture.values import integer, number
-from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.errors import UnsupportedModelError
 
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_activation", (None, "gelu_pytorch_tanh"), "the activation"),
@@ -84,22 +84,10 @@ class Gemma3Family(GemmaFamily):
         return {**_DEFAULTS_3, **raw}
 
     def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
-        """transformers 5 has `rope_parameters` of each kind of layer; earlier ones rope_theta and rope_scaling, and
-        rope_local_base_freq of layers with a window, which are not scaled."""
-        nested = raw.get("rope_parameters") or {}
-        if not isinstance(nested, dict):
-            raise CheckpointError(f"config.json: rope_parameters must be an object, but is {nested!r}")
-        defaults = {FULL: raw.get("rope_theta", 1e6), SLIDING: raw.get("rope_local_base_freq", 1e4)}
-        scaling = {FULL: raw.get("rope_scaling"), SLIDING: None}
-        made = {}
-        for kind, theta in defaults.items():
-            given = nested.get(kind) or scaling[kind] or {}
-            if not isinstance(given, dict):
-                raise CheckpointError(
-                    f"config.json: the rotation of {kind} must be an object, but is {given!r}"
-                )
-            made[kind] = read_rope({**raw, "rope_parameters": {"rope_theta": theta, **given}}, rotated)
-        return tuple(made[SLIDING if window else FULL] for window in self.windowed(raw, layers))
+        """Layers with a window have rope_local_base_freq, and are not scaled."""
+        bases = {FULL: raw.get("rope_theta", 1e6), SLIDING: raw.get("rope_local_base_freq", 1e4)}
+        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
+        return read_ropes(raw, rotated, kinds, bases, scaled=FULL)
 
 
 _NORMS = Norms(

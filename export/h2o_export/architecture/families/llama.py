@@ -8,4 +8,3 @@ from h2o_export.architecture.families.base import Family
 
 LLAMA = Family("llama", "LlamaForCausalLM", bias_flags=True, has_window=False)
 MISTRAL = Family("mistral", "MistralForCausalLM", default_window=4096)
-MINISTRAL = Family("ministral", "MinistralForCausalLM", default_window=4096, named_windows=True)

@@ -1,6 +1,6 @@
 """OLMo 2 and 3 (Ai2, 2025): norms after attention and MLP, none before them; q and k are normed as a whole.
 
-In version 3, three of four layers have a window.
+In version 3, three of four layers have a window, and the others may rotate by scaled angles.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.families.base import FULL, SLIDING, Family, Norms
-from h2o_runtime.errors import UnsupportedModelError
+from h2o_export.architecture.rope import RopeConfig, read_ropes
 
 OLMO2 = Family(
     "olmo2",
@@ -27,28 +27,13 @@ class Olmo3Family(Family):
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         return tuple((layer + 1) % 4 != 0 for layer in range(layers))
 
-    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """transformers 5 writes a rotation for each kind of layer, which are one here."""
-        nested = self._rotations(raw)
-        return {**raw, "rope_parameters": nested[0]} if nested else raw
-
-    def check(self, raw: dict[str, Any]) -> None:
+    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
         """Scaling applies only to layers without a window."""
-        super().check(raw)
-        nested, flat = self._rotations(raw), raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-        scaled = not nested and isinstance(flat, dict) and flat.get("rope_type", "default") != "default"
-        if scaled or (nested and nested[0] != nested[1]):
-            raise UnsupportedModelError(
-                "layers that rotate by other angles than layers with a window are not supported"
-            )
-
-    @staticmethod
-    def _rotations(raw: dict[str, Any]) -> tuple[Any, ...]:
-        """For layers with a window and for others, if config.json separates them."""
-        given = raw.get("rope_parameters")
-        if not isinstance(given, dict) or not {SLIDING, FULL} <= given.keys():
-            return ()
-        return given[SLIDING], given[FULL]
+        given = raw.get("rope_parameters") or {}
+        base = given.get("rope_theta") if isinstance(given, dict) else None
+        bases = dict.fromkeys((FULL, SLIDING), base or raw.get("rope_theta", 5e5))
+        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
+        return read_ropes(raw, rotated, kinds, bases, scaled=FULL)
 
 
 OLMO3 = Olmo3Family(
