@@ -144,7 +144,7 @@ def read_rope(raw: dict[str, Any], rotated: int) -> RopeConfig:
 
 
 def read_ropes(
-    raw: dict[str, Any], rotated: int, kinds: Sequence[str], thetas: Mapping[str, float], scaled: str
+    raw: dict[str, Any], rotated: int, kinds: Sequence[str], thetas: Mapping[str, Any], scaled: str
 ) -> tuple[RopeConfig, ...]:
     """Of every layer, by its kind as layer_types has it: transformers 5 has `rope_parameters` of each kind, earlier
     ones one rotation, whose scaling is for the kind `scaled`. `thetas` are bases where a kind has none. Raises as
