@@ -217,7 +217,7 @@ def test_the_share_of_a_head_that_rotates() -> None:
     [
         (
             {"model_type": "gpt2"},
-            "model type 'gpt2' is not supported.*supported are llama, mistral, ministral, qwen2",
+            "model type 'gpt2' is not supported.*supported are llama, mistral, ministral, ministral3, qwen2",
         ),
         ({"model_type": "mixtral"}, "model type 'mixtral' is not supported"),
         ({"model_type": "gemma2"}, "its decoder layer is another"),
