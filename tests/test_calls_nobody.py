@@ -100,9 +100,10 @@ def test_an_export_and_a_run_call_nobody(traced: Traced, tiny_bundle: Path, tmp_
 
 
 def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+    cache, packed = tmp_path / "cache", tmp_path / "packed"
     serving = traced.start(
-        "h2o_cli.serve", tiny_bundle, "--port", 0, "--cache-pool", 16, "--cache-dir", cache, "-v"
+        *("h2o_cli.serve", tiny_bundle, "--port", 0, "--cache-pool", 16, "--cache-dir", cache, "-v"),
+        *("--packed-weights", packed, "--dense-form", "native"),
     )
     assert serving.stderr is not None
     url = next(found[1] for line in serving.stderr if (found := _LISTENING.search(line)))
@@ -113,7 +114,7 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
     time.sleep(2)  # a library's own thread looks its host up soon after its first session
     traced.signal(signal.SIGTERM)
     assert serving.wait(60) == 0
-    traced.check(cache)
+    traced.check(cache, packed)
 
 
 def test_importing_the_package_leaves_what_the_user_has_set() -> None:

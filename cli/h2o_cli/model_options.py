@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -64,6 +65,12 @@ speculate_option = grouped(
         "step. The answer is the same; quotes are faster.",
     ),
 )
+_PACKED = click.option(
+    "--packed-weights",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep weights here as a CPU reads them: later starts are faster, and processes share the memory.",
+)
 _VERIFY = click.option(
     "--verify",
     is_flag=True,
@@ -96,7 +103,7 @@ def model_options(command: Command) -> Command:
         options = registry.options if _has_choice(registry) else ()
         command = grouped(group, *map(click_option, options))(command)
     layers = map(click_option, layer_options())
-    machine = (_VERIFY, *layers, dense_form_option, threads_option, execution_options)
+    machine = (_PACKED, _VERIFY, *layers, dense_form_option, threads_option, execution_options)
     return grouped(Group.CACHE, _CONTEXT)(grouped(Group.MACHINE, *machine)(command))
 
 
@@ -124,6 +131,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "context",
         "threads",
         "dense_form",
+        "packed_weights",
         "verify",
     )
     decoding, cache = (registry.chosen(given_settings(registry.options, flags)) for registry, _ in _CHOICES)

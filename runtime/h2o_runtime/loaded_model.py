@@ -20,6 +20,7 @@ from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.ort.packed_files import PackedFolder
 from h2o_runtime.process import check_threads
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
@@ -52,7 +53,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, path: str | Path, options: LoadOptions) -> LoadedModel:
-        """Open a bundle and make it ready to run. Raises BundleError, BackendError or ConfigError."""
+        """Open a bundle and make it ready to run. Raises BundleError, BackendError, ConfigError or OutputError."""
         bundle = Bundle.open(path)
         if options.verify:
             bundle.verify()
@@ -60,7 +61,11 @@ class LoadedModel:
         context = _context(model, options.context)
         check_threads(options.threads)
         device = make_device(options.device, options.backend)
-        backend = make_backend(options.backend, bundle, device, options.threads, context, options.dense_form)
+        place = options.packed_weights
+        packed = None if place is None else PackedFolder.open(Path(place), options.verify)
+        backend = make_backend(
+            options.backend, bundle, device, options.threads, context, options.dense_form, packed
+        )
         make = provider_factory(
             options.attention, bundle, device, options.threads, options.attention_precision
         )

@@ -15,7 +15,7 @@ from h2o_runtime.backends.base import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.devices import Device, HostDevice
-from h2o_runtime.errors import BackendError, BundleError
+from h2o_runtime.errors import BackendError, BundleError, ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm
 from h2o_runtime.ort.choice import chosen_dense_form
@@ -23,6 +23,7 @@ from h2o_runtime.ort.fusion import fuse, names_functions
 from h2o_runtime.ort.integer_products import multiply_integers
 from h2o_runtime.ort.native import is_fast, multiply_natively, operators
 from h2o_runtime.ort.packed import takes
+from h2o_runtime.ort.packed_files import PackedFolder
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.ort.whole_step import RewrittenGraph, whole_step
 from h2o_runtime.process import default_threads
@@ -44,8 +45,9 @@ class OnnxRuntimeBackend:
     """One session per dense graph, and on the CPU one more for a whole decode step, if it can be a single
     graph.
 
-    On the CPU graphs are rewritten on loading, by `dense_form`: see h2o_runtime.ort.native, .integer_products
-    and .fusion. Unchanged weights stay in the bundle's files and are mapped.
+    On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.ort.native,
+    .integer_products and .fusion. Weights that stay as they are stay in the bundle's files and are mapped; those of
+    products of our own are packed, in memory or in files of `packed`.
     """
 
     name = "onnxruntime"
@@ -57,13 +59,22 @@ class OnnxRuntimeBackend:
         threads: int | None = None,
         device: Device | None = None,
         dense_form: DenseChoice = "auto",
+        packed: PackedFolder | None = None,
     ) -> None:
+        """Raises ConfigError for a folder of packed weights where none are packed."""
         self.bundle = bundle
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
         self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
         on_cpu = self.device.memory == "cpu"
         self.dense_form = _dense_form(bundle.manifest, self.threads, dense_form) if on_cpu else "exact"
+        if packed is not None and self.dense_form != "native":
+            raise ConfigError(
+                "`packed_weights` does nothing here: weights are packed on a CPU, under `dense_form=native`; leave "
+                "it out",
+                field="packed_weights",
+            )
+        self._packed = packed
         self._sessions: dict[str, BoundSession] = {}
         self._native_graphs: dict[str, RewrittenGraph] = {}  # sessions with native products
 
@@ -148,7 +159,7 @@ class OnnxRuntimeBackend:
             if self.device.memory == "cpu":
                 model = _read(path)
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
-                rewritten = _rewritten(model, path, self.dense_form, self.threads)
+                rewritten = self._rewritten(model, path, graph)
                 session = self._open(rewritten, path.parent)
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
@@ -161,6 +172,23 @@ class OnnxRuntimeBackend:
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
+
+    def _rewritten(self, model: Any, path: Path, graph: GraphSpec) -> RewrittenGraph:
+        """The graph from `path` as ONNX Runtime's CPU runs it fastest, and weights that it only names.
+
+        Those that stay as they are stay in their files.
+        """
+        weights: Mapping[str, NDArray[Any]] = {}
+        native = self.dense_form == "native" and takes(model.graph)
+        if native and self._packed is not None:
+            manifest = self.bundle.manifest
+            model, weights = self._packed.multiply_natively(model, path, self.threads, graph, manifest)
+        elif native:
+            model, weights = multiply_natively(model, path, self.threads)
+        model = fuse(model)
+        if not native and self.dense_form != "exact":
+            model = multiply_integers(model, path.parent)
+        return RewrittenGraph(model, weights, native)
 
 
 def _dense_form(manifest: Manifest, threads: int, choice: DenseChoice) -> DenseForm:
@@ -184,21 +212,6 @@ def _read(path: Path) -> Any:
             "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
         ) from None
     return onnx.load(str(path), load_external_data=False)
-
-
-def _rewritten(model: Any, path: Path, dense_form: DenseForm, threads: int) -> RewrittenGraph:
-    """The graph from `path`, rewritten for ONNX Runtime's CPU, and the weights that it only names.
-
-    Unchanged weights stay in their files.
-    """
-    weights: Mapping[str, NDArray[Any]] = {}
-    native = dense_form == "native" and takes(model.graph)
-    if native:
-        model, weights = multiply_natively(model, path, threads)
-    model = fuse(model)
-    if not native and dense_form != "exact":
-        model = multiply_integers(model, path.parent)
-    return RewrittenGraph(model, weights, native)
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

@@ -8,6 +8,7 @@ from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import BACKENDS, DenseChoice
+from h2o_runtime.ort.packed_files import PackedFolder
 
 
 def make_backend(
@@ -17,16 +18,23 @@ def make_backend(
     threads: int | None,
     context: int,
     dense_form: DenseChoice = "auto",
+    packed: PackedFolder | None = None,
 ) -> Backend:
     """For at most `context` tokens; `dense_form` is how ONNX Runtime multiplies on a CPU.
 
-    Raises ConfigError for an unknown name, and for a dense form that would have no effect.
+    packed  where packed weights are kept, or None
+
+    Raises ConfigError for an unknown name, and for a form or folder that would do nothing.
     """
     check_dense_form(dense_form, name, device.memory == "cpu", bundle.manifest.model.quantized)
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(bundle, threads, device, dense_form)
+        return OnnxRuntimeBackend(bundle, threads, device, dense_form, packed)
+    if packed is not None:
+        raise ConfigError(
+            "`packed_weights` does nothing here: engines hold their own", field="packed_weights"
+        )
     if name in TARGETS:
         from h2o_runtime.backends.tensorrt import TensorRTBackend
         from h2o_runtime.devices.cuda import CudaDevice

@@ -49,6 +49,7 @@ class LoadOptions:
     folder        where sessions are written that memory has no room for, and those that are there in the end
     folder_bytes  most bytes that they take there
     folder_shared whether other processes use the folder: sessions are written as soon as they have grown
+    packed_weights  folder for weights as a CPU reads them: later starts map them, and processes share the memory
     verify        first compare every file's content with its hash in the manifest
     """
 
@@ -69,6 +70,7 @@ class LoadOptions:
     folder: str | Path | None = None
     folder_bytes: int = 4 << 30
     folder_shared: bool = False
+    packed_weights: str | Path | None = None
     verify: bool = False
 
 

@@ -21,7 +21,7 @@ from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
 from h2o_runtime.errors import BackendError
 from h2o_runtime.ort.graph_view import GraphView, Rotation, keep_needed
 from h2o_runtime.ort.matrices import FloatProduct
-from h2o_runtime.ort.packed import Kind, Product, products
+from h2o_runtime.ort.packed import Kind, Pack, Product, pack_matrices, products
 from h2o_runtime.ort.packed_nodes import DOMAIN, After, Arrays, Before, MlpNode, ProductNode
 
 MOST_MATRICES = 8  # of one node
@@ -48,8 +48,8 @@ def operators() -> Path:
         raise BackendError(f"{error}, or choose another `dense_form`") from None
 
 
-def multiply_natively(model: Any, path: Path, threads: int) -> tuple[Any, Arrays]:
-    """A ModelProto loaded from `path` → one with native products, and the weights for its session.
+def multiply_natively(model: Any, path: Path, threads: int, pack: Pack = pack_matrices) -> tuple[Any, Arrays]:
+    """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
 
     The model only names these weights: inside the model they would be in memory three times while a session
     is created, and limited to two gigabytes. ONNX Runtime needs a file name for each; that is `path`, from
@@ -63,7 +63,7 @@ def multiply_natively(model: Any, path: Path, threads: int) -> tuple[Any, Arrays
     arrays: dict[str, NDArray[Any]] = {}
     view = GraphView(graph)
     for node in _with_mlps(list(_nodes(view)), view, threads):
-        made, weights = node.build(tensors, path.parent)
+        made, weights = node.build(pack, tensors, path.parent)
         fresh = {name for one in made for name in one.output}
         nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
         arrays.update(weights)

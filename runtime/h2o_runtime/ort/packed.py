@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -51,6 +51,21 @@ class Packed:
     weights: NDArray[np.uint8]
     scales: NDArray[np.float32] | None
     offsets: NDArray[np.float32] | None
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Those that there are, by their names."""
+        given = {"weights": self.weights, "scales": self.scales, "offsets": self.offsets}
+        return {name: array for name, array in given.items() if array is not None}
+
+
+# Matrices of one kind, of initializers by their names with data in files below a folder, to what a node is given.
+Pack: TypeAlias = Callable[[Sequence[Product], Mapping[str, Any], Path], Packed]
+
+
+def name_of(matrices: Sequence[Product]) -> str:
+    """Of a node's matrices together: the names of all, in their order."""
+    return "+".join(one.weight for one in matrices)
 
 
 def takes(graph: Any) -> bool:

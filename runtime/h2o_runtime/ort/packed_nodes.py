@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.ort.graph_view import GATES, Rotation
 from h2o_runtime.ort.matrices import FloatProduct
-from h2o_runtime.ort.packed import Kind, Packed, Product, pack_matrices
+from h2o_runtime.ort.packed import Kind, Pack, Packed, Product, name_of
 
 DOMAIN = "h2o.cpu"
 PRODUCT, MLP = "PackedProduct", "PackedMlp"
@@ -54,14 +54,14 @@ class ProductNode:
     after: tuple[After, ...]
     head: bool
 
-    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
-        """The node, the nodes behind it that add biases, and its weights."""
+    def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+        """The node, with what adds biases behind it, and its weights."""
         from onnx import helper
 
         kind = Kind.of(self.products[0])
-        packed = pack_matrices(self.products, tensors, folder)
+        packed = pack(self.products, tensors, folder)
         name = self.after[0].out
-        names, arrays = _weights(name, packed)
+        names, arrays = _weights(self.products, packed)
         biases = {
             after.out: one.bias
             for after, one in zip(self.after, self.products, strict=True)
@@ -113,16 +113,16 @@ class MlpNode:
     function: str
     threads: int
 
-    def build(self, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+    def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
         """The node and its weights."""
         from onnx import helper
 
         kind = Kind.of(self.gate)
         name = self.after.out
-        between = pack_matrices((self.gate, self.up), tensors, folder)
-        down = pack_matrices((self.down,), tensors, folder)
-        names, arrays = _weights(name, between)
-        down_names, down_arrays = _weights(f"{name}/down", down)
+        between = pack((self.gate, self.up), tensors, folder)
+        down = pack((self.down,), tensors, folder)
+        names, arrays = _weights((self.gate, self.up), between)
+        down_names, down_arrays = _weights((self.down,), down)
         node = helper.make_node(
             MLP,
             [self.before.x, *names, *down_names, self.before.norm, self.after.addend],
@@ -141,8 +141,8 @@ class MlpNode:
         return [node], {**arrays, **down_arrays}
 
 
-def _weights(name: str, packed: Packed) -> tuple[list[str], Arrays]:
-    """The names of a node's weights, scales and offsets ("" if it has none), and the arrays by name."""
-    given = {"weights": packed.weights, "scales": packed.scales, "offsets": packed.offsets}
-    arrays = {f"{name}/{key}": array for key, array in given.items() if array is not None}
-    return [f"{name}/{key}" if array is not None else "" for key, array in given.items()], arrays
+def _weights(matrices: Sequence[Product], packed: Packed) -> tuple[list[str], Arrays]:
+    """The names of a node's weights, scales and offsets, "" where there are none, and the arrays by name."""
+    name, given = name_of(matrices), packed.arrays
+    names = [f"{name}/{key}" if key in given else "" for key in ("weights", "scales", "offsets")]
+    return names, {f"{name}/{key}": array for key, array in given.items()}

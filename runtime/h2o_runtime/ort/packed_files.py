@@ -1,0 +1,203 @@
+"""Packed weights in files that processes map: a later start packs nothing, and all processes share their memory.
+
+Each graph has one file in the format of safetensors: 8 bytes that tell the header's length, the header as JSON, the
+arrays. All processors read the same layout. A file that does not fit is written anew: one of another graph, of
+another packing, of another length, or without an array that the graph needs. What the arrays hold is compared with
+its hash only on request, as the bundle's own files are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest
+from h2o_runtime.errors import InputError, OutputError
+from h2o_runtime.files.inputs import open_input
+from h2o_runtime.files.outputs import check_outside_bundles, replaced
+from h2o_runtime.ort.native import multiply_natively
+from h2o_runtime.ort.packed import LINE, Kind, Packed, Product, name_of
+from h2o_runtime.ort.packed_nodes import Arrays
+from h2o_runtime.ort.panels import PANEL
+
+log = logging.getLogger(__name__)
+
+PACKING = 1  # the layout of h2o/products.h and of the arrays around it: another one has another number
+SUFFIX = ".safetensors"
+MOST_HEADER = 16 << 20  # bytes
+ABOUT = "__metadata__"
+DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype(np.uint8), "F32": np.dtype(np.float32)}
+
+
+class UnfitError(ValueError):
+    """Why a file is of no use."""
+
+
+class _Entry(BaseModel):
+    """An array of one dimension: where its bytes begin and end, counted from the end of the header."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: str
+    shape: tuple[int]
+    data_offsets: tuple[int, int]
+
+
+class _About(BaseModel):
+    """of: what was packed, as `PackedFolder.key` has it. data: SHA-256 of all arrays."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    of: str
+    data: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+_ENTRIES = TypeAdapter(dict[str, _Entry])
+
+
+@dataclass(frozen=True)
+class PackedFolder:
+    """verify  whether the content of each file is compared with its hash before it is used"""
+
+    folder: Path
+    verify: bool = False
+
+    @classmethod
+    def open(cls, folder: Path, verify: bool = False) -> PackedFolder:
+        """Raises OutputError for a folder that cannot be made, or that is inside a bundle."""
+        check_outside_bundles(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{folder}: not a folder for packed weights: {error.strerror}") from error
+        return cls(folder, verify)
+
+    def multiply_natively(
+        self, model: Any, path: Path, threads: int, graph: GraphSpec, manifest: Manifest
+    ) -> tuple[Any, Arrays]:
+        """As the function of this name, with arrays that are mapped from the graph's file.
+
+        The file is written where there is none that fits. If it cannot be written, arrays are in this process's own
+        memory, and a warning says so.
+        """
+        key = self.key(graph, manifest)
+        file = self.folder / f"{path.stem}-{key[:16]}{SUFFIX}"
+        if file.exists():
+            try:
+                return multiply_natively(model, path, threads, PackedFile.read(file, key, self.verify).pack)
+            except (InputError, UnfitError) as error:
+                log.warning("%s: not used, and written anew: %s", file, error)
+        made, arrays = multiply_natively(model, path, threads)
+        try:
+            write(file, key, arrays)
+            log.info("%s: written", file)
+            return made, PackedFile.read(file, key).arrays
+        except (OutputError, InputError, UnfitError) as error:
+            log.warning("packed weights are not kept: %s", error)
+            return made, arrays
+
+    @staticmethod
+    def key(graph: GraphSpec, manifest: Manifest) -> str:
+        """SHA-256 of what a graph's packed weights depend on: the graph, its weights and the packing."""
+        files = [manifest.files[name].sha256 for name in (graph.file, *graph.weights)]
+        return hashlib.sha256(json.dumps([PACKING, *files]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """The arrays of a graph's nodes, mapped and not writable."""
+
+    arrays: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def read(cls, path: Path, key: str, verify: bool = False) -> PackedFile:
+        """Raises InputError for a file that cannot be read, UnfitError for one that is not what `key` says."""
+        try:
+            with open_input(path) as file:
+                data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            start = 8 + int(data[:8].view("<u8")[0])
+            if not 8 < start <= min(len(data), MOST_HEADER) or start % LINE:
+                raise ValueError("a header of another length")
+            header = json.loads(data[8:start].tobytes())
+            about = _About.model_validate(header.pop(ABOUT))
+            entries = _ENTRIES.validate_python(header)
+        except OSError as error:
+            raise InputError(f"it cannot be read: {error.strerror}") from error
+        except (ValidationError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+            raise UnfitError("it is damaged, or no file of packed weights") from error
+        if about.of != key:
+            raise UnfitError("it is of another bundle or version")
+        body = data[start:]
+        arrays = dict(_arrays(body, entries))
+        if verify and hashlib.sha256(body.data).hexdigest() != about.data:
+            raise UnfitError("its content is not what was written")
+        return cls(arrays)
+
+    def pack(self, matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
+        """As `pack_matrices`, of what was packed before. Raises UnfitError where that has other sizes."""
+        sizes = [_sizes(one, tensors) for one in matrices]
+        inputs, kind, name = sizes[0][0], Kind.of(matrices[0]), name_of(matrices)
+        columns = sum(-(-outputs // PANEL) * PANEL for _, outputs in sizes)
+        blocks = columns * inputs // kind.block if kind.block else 0
+        expected = {"weights": columns * inputs * kind.bits // 8}
+        expected |= {"scales": 4 * blocks} if blocks else {}
+        expected |= {"offsets": 4 * blocks} if kind.offsets else {}
+        found = {key: self.arrays[f"{name}/{key}"] for key in expected if f"{name}/{key}" in self.arrays}
+        if {key: array.nbytes for key, array in found.items()} != expected:
+            raise UnfitError(f"it has other weights than {name}")
+        scales, offsets = found.get("scales"), found.get("offsets")
+        return Packed(inputs, tuple(outputs for _, outputs in sizes), found["weights"], scales, offsets)
+
+
+def write(path: Path, key: str, arrays: Arrays) -> None:
+    """Write the file as a whole. Raises OutputError."""
+    entries, end, digest = {}, 0, hashlib.sha256()
+    for name, array in arrays.items():
+        (dtype,) = (known for known, of in DTYPES.items() if of == array.dtype)
+        entries[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (end, end + array.nbytes)}
+        end += array.nbytes
+        digest.update(array.data)
+    about = {"of": key, "data": digest.hexdigest()}
+    header = json.dumps({ABOUT: about, **entries}).encode()
+    header += b" " * (-(8 + len(header)) % LINE)  # every array begins at a line, for all take whole ones
+    with replaced(path) as partial, partial.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for array in arrays.values():
+            file.write(array.data)
+        file.flush()
+        with suppress(OSError):  # a file system that cannot
+            os.fsync(file.fileno())
+
+
+def _arrays(body: NDArray[np.uint8], entries: Mapping[str, _Entry]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Arrays by name. Raises UnfitError unless they lie one behind the other, from the first byte to the last."""
+    end = 0
+    for name, entry in entries.items():
+        start, stop = entry.data_offsets
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is None or start != end or stop <= start or stop - start != entry.shape[0] * dtype.itemsize:
+            raise UnfitError(f"its table is damaged at {name}")
+        if stop > len(body):
+            raise UnfitError("it is cut off")
+        yield name, body[start:stop].view(dtype)
+        end = stop
+    if end != len(body):
+        raise UnfitError("it is longer than its table says")
+
+
+def _sizes(product: Product, tensors: Mapping[str, Any]) -> tuple[int, int]:
+    """K and N of a matrix."""
+    first, second = tensors[product.weight].dims
+    return (first, second) if not getattr(product, "transposed", True) else (second, first)
