@@ -22,6 +22,7 @@ from h2o_cli.common import (
 )
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.folder import RunFolder
+from h2o_cli.eval.merge import merge
 from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_extent
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
@@ -34,6 +35,7 @@ from h2o_cli.eval.values import Value, to_json
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
+from h2o_cli.shard import Shard, shard_option
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import Cancelled, ConfigError
@@ -68,7 +70,7 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR",
+    subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR | merge DIR... -o DIR",
 )
 def main() -> None:
     """Measure the loss of quality from sparse prefill, compared with full attention.
@@ -126,6 +128,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
         help="Folder for the page, the rows, and the data to continue a stopped run.",
     ),
     click.option("--resume", is_flag=True, help="Continue the run in the folder of --output."),
+    shard_option,
     click.option("--quick", is_flag=True, help="One short text: a few minutes for a small model."),
     click.option(
         "--ablate/--no-ablate",
@@ -139,6 +142,7 @@ def report(
     bundle: Path,
     output: Path,
     resume: bool,
+    shard: Shard,
     quick: bool,
     ablate: bool,
     as_json: bool,
@@ -158,7 +162,7 @@ def report(
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
     documents = read_documents(flags, count, tokenizer, extent, manifest)
-    sweep = Sweep(bundle, manifest, found, documents, extent)
+    sweep = Sweep(bundle, manifest, found, documents, extent, shard)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
         folder = RunFolder.open(output, sweep.identity(), resume)
@@ -172,6 +176,9 @@ def report(
         show(*comparison(bundle.name, extent, documents, sanity, summaries), escape(f"{page}: the page"))
     if stopped:
         raise Cancelled("stopped by Ctrl-C")
+
+
+main.add_command(merge)
 
 
 def read_documents(

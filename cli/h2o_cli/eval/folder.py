@@ -18,11 +18,13 @@ RUN, ROWS, TOKENS, PAGE = "run.json", "rows.csv", "tokens.json", "report.html"
 
 @dataclass
 class RunFolder:
-    """values  all rows so far
+    """identity  what all rows have in common, of JSON's kinds
+    values  all rows so far
     tokens  what the token view shows; see `TokenView`
     """
 
     path: Path
+    identity: dict[str, Any]
     values: list[Value] = field(default_factory=list)
     tokens: dict[str, Any] = field(default_factory=dict)
 
@@ -44,7 +46,9 @@ class RunFolder:
                 raise OutputError(
                     f"{path}: has a run already: give --resume to go on with it, or another folder"
                 )
-            return cls._go_on(path, identity)
+            there = cls.read(path)
+            there.check_identity(identity)
+            return there
         if known:
             raise OutputError(f"{path}: is not empty and has no run of h2o-eval: name another folder")
         try:
@@ -52,7 +56,29 @@ class RunFolder:
         except OSError as error:
             raise OutputError(f"{path}: cannot be made: {error.strerror}") from error
         replace_file(path / RUN, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
-        return cls(path)
+        return cls(path, identity)
+
+    @classmethod
+    def read(cls, path: Path) -> RunFolder:
+        """The run that is there. Raises OutputError where there is none."""
+        try:
+            identity = json.loads(read_input(path / RUN))
+            rows, tokens = path / ROWS, path / TOKENS
+            values = from_csv(read_input(rows).decode()) if rows.exists() else []
+            seen = json.loads(read_input(tokens)) if tokens.exists() else {}
+            if not isinstance(identity, dict):
+                raise ValueError(f"{RUN} holds no object")
+        except (InputError, ValueError, RecursionError) as error:
+            raise OutputError(f"{path}: its run cannot be read ({error}): name another folder") from error
+        return cls(path, identity, values, seen)
+
+    def check_identity(self, identity: dict[str, Any]) -> None:
+        """Raises OutputError where this run's rows do not go together with those of another."""
+        other = [name for name in identity if self.identity.get(name) != identity[name]]
+        if other:
+            raise OutputError(
+                f"{self.path}: is a run with another {other[0]}: name another folder, or give its flags again"
+            )
 
     def check(self, settings: dict[str, str]) -> None:
         """Raises OutputError if a contestant of this name was measured with other settings."""
@@ -79,21 +105,3 @@ class RunFolder:
     def write_page(self, page: str) -> Path:
         replace_file(self.path / PAGE, page)
         return self.path / PAGE
-
-    @classmethod
-    def _go_on(cls, path: Path, identity: dict[str, Any]) -> RunFolder:
-        try:
-            before = json.loads(read_input(path / RUN))
-            rows, tokens = path / ROWS, path / TOKENS
-            values = from_csv(read_input(rows).decode()) if rows.exists() else []
-            seen = json.loads(read_input(tokens)) if tokens.exists() else {}
-        except (InputError, ValueError, RecursionError) as error:
-            raise OutputError(f"{path}: its run cannot be read ({error}): name another folder") from error
-        other = [
-            name for name in identity if not isinstance(before, dict) or before.get(name) != identity[name]
-        ]
-        if other:
-            raise OutputError(
-                f"{path}: is a run with another {other[0]}: name another folder, or give its flags again"
-            )
-        return cls(path, values, seen)

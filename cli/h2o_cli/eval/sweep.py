@@ -18,6 +18,7 @@ from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.texts import Document
 from h2o_cli.eval.token_view import seen_by, token_texts
 from h2o_cli.progress import stages
+from h2o_cli.shard import Shard
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.text import Tokenizer
@@ -34,6 +35,7 @@ class Sweep:
     contestants: tuple[Contestant, ...]
     documents: tuple[Document, ...]
     extent: Extent
+    shard: Shard
 
     def identity(self) -> dict[str, Any]:
         """What rows of one run have in common; contestants may change when it continues."""
@@ -46,7 +48,10 @@ class Sweep:
         }
 
     def run(self, generator: Generator, tokenizer: Tokenizer, folder: RunFolder) -> tuple[Sanity, bool]:
-        """Do the open jobs → whether it was stopped early. Rows are stored as they are measured."""
+        """Do what is not done yet of this shard, and whether it was stopped before the end.
+
+        Rows are kept as they are made.
+        """
         shown = self.documents[0]
 
         def seen(contestant: Contestant, document: Document, reading: Reading) -> None:
@@ -55,7 +60,8 @@ class Sweep:
                 folder.tokens.setdefault("seen", {})[contestant.name] = seen_by(reading, generator)
 
         measurer = Measurer(generator, tokenizer, self.documents, self.contestants, self.extent, seen)
-        jobs = list(measurer.jobs(folder.done))
+        mine = self.shard.of([job.title for job in measurer.jobs()])
+        jobs = [job for job in measurer.jobs(folder.done) if job.title in mine]
         width = max((len(job.title) for job in jobs), default=8)
         with stages("reading", len(jobs) + 1, width) as stage:
             stage("sanity")

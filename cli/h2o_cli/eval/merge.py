@@ -1,0 +1,45 @@
+"""h2o-eval merge: one report's run of several, which did a part each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from h2o_cli.common import guarded, show
+from h2o_cli.eval.folder import RunFolder
+from h2o_cli.help import Group, HelpfulCommand, grouped
+
+
+@click.command(cls=HelpfulCommand, first=("output",))
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@grouped(
+    Group.OUTPUT,
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, file_okay=False),
+        required=True,
+        help="Folder for the run that all of them are together.",
+    ),
+)
+@guarded
+def merge(folders: tuple[Path, ...], output: Path) -> None:
+    """Join the FOLDERS of `h2o-eval report --shard`.
+
+    The same report command with -o OUTPUT --resume, without --shard, then does what is missing and writes the page.
+    """
+    parts = [RunFolder.read(folder) for folder in folders]
+    identity = parts[0].identity
+    settings: dict[str, str] = {}
+    for part in parts:
+        part.check_identity(identity)
+        part.check(settings)
+        settings |= {value.contestant: value.settings for value in part.values}
+    whole = RunFolder.open(output, identity, resume=False)
+    for part in parts:
+        whole.add([value for value in part.values if value.job not in whole.done])
+        for name, found in part.tokens.items():
+            whole.tokens[name] = found | whole.tokens.get(name, {}) if isinstance(found, dict) else found
+    whole.keep_tokens()
+    show(f"{output}: {len(whole.done):,} cases of {len(parts)} runs; report --resume writes the page")
