@@ -18,6 +18,7 @@ from h2o_cli.bench.estimate import estimated_seconds, in_words
 from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
+from h2o_cli.bench.merge import merge
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.options import FIRST, bench_options, beside_option, losses_option
 from h2o_cli.bench.process import Failed, WorkerProcess
@@ -87,6 +88,7 @@ def attention(**flags: Any) -> None:
 
 
 main.add_command(dense)
+main.add_command(merge)
 
 
 def _openvino_model(folder: Path | None) -> Path | None:
@@ -122,8 +124,13 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     )
     check_dense_form(entry.dense_form, backend, device == "cpu", model.manifest.model.quantized)
     given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
+    lengths = flags["shard"].of(flags["lengths"])
+    if not lengths:
+        raise ConfigError(
+            f"shard is empty: there are {len(flags['lengths'])} lengths; give fewer parts", field="shard"
+        )
     rounds = Rounds(
-        flags["lengths"],
+        lengths,
         flags["repetitions"],
         flags["warm_up"],
         decode_tokens,

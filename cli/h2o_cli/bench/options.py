@@ -13,6 +13,7 @@ from h2o_cli.common import NotNegative, json_option, threads_option, verbose_opt
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
+from h2o_cli.shard import shard_option
 from h2o_runtime.policies.prefill import PREFILL
 
 
@@ -150,6 +151,7 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             type=click.Path(path_type=Path, dir_okay=False),
             help="Draw the results to this file.",
         ),
+        shard_option,
         verbose_option,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.measure import Rounds
 from h2o_cli.bench.report import COLUMNS
-from h2o_runtime.errors import OutputError
+from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import decode_utf8
 
@@ -27,14 +27,10 @@ def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
     """
     if not path.exists():
         return []
-    text = decode_utf8(read_input(path), str(path))
-    reader = csv.DictReader(text.splitlines())
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise OutputError(f"{path}: not a file that this version of h2o-bench wrote; leave out --resume")
     try:
-        rows = [_typed(row) for row in reader]
-    except ValueError as error:
-        raise OutputError(f"{path}: a row of it is damaged ({error}); leave out --resume") from error
+        rows = read_rows(path)
+    except InputError as error:
+        raise OutputError(f"{error}; leave out --resume") from error
     model = entry.model
     ours = {
         "mode": mode,
@@ -54,6 +50,17 @@ def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
             )
     undone = {row["length"] for row in rows if row["repetitions"] < rounds.repetitions}
     return [row for row in rows if row["length"] in rounds.lengths and row["length"] not in undone]
+
+
+def read_rows(path: Path) -> Rows:
+    """All rows of a file. Raises InputError for one that this version of h2o-bench did not write."""
+    reader = csv.DictReader(decode_utf8(read_input(path), str(path)).splitlines())
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise InputError(f"{path}: not a file that this version of h2o-bench wrote")
+    try:
+        return [_typed(row) for row in reader]
+    except ValueError as error:
+        raise InputError(f"{path}: a row of it is damaged ({error})") from error
 
 
 def _typed(row: dict[str, Any]) -> dict[str, Any]:

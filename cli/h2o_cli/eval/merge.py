@@ -29,17 +29,17 @@ def merge(folders: tuple[Path, ...], output: Path) -> None:
 
     The same report command with -o OUTPUT --resume, without --shard, then does what is missing and writes the page.
     """
-    parts = [RunFolder.read(folder) for folder in folders]
-    identity = parts[0].identity
+    runs = [RunFolder.read(folder) for folder in folders]
+    identity = runs[0].identity
     settings: dict[str, str] = {}
-    for part in parts:
-        part.check_identity(identity)
-        part.check(settings)
-        settings |= {value.contestant: value.settings for value in part.values}
+    for run in runs:
+        run.check_identity(identity)
+        run.check(settings)
+        settings |= {value.contestant: value.settings for value in run.values}
     whole = RunFolder.open(output, identity, resume=False)
-    for part in parts:
-        whole.add([value for value in part.values if value.job not in whole.done])
-        for name, found in part.tokens.items():
+    for run in runs:
+        whole.add([value for value in run.values if value.job not in whole.done])
+        for name, found in run.tokens.items():
             whole.tokens[name] = found | whole.tokens.get(name, {}) if isinstance(found, dict) else found
     whole.keep_tokens()
-    show(f"{output}: {len(whole.done):,} cases of {len(parts)} runs; report --resume writes the page")
+    show(f"{output}: {len(whole.done):,} cases of {len(runs)} runs; report --resume writes the page")

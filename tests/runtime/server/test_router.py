@@ -104,9 +104,9 @@ def test_conversations_stay_where_they_are_cached(serve: Serve, route: Route) ->
 
 
 def test_a_server_that_is_killed_takes_only_its_own_request_with_it(serve: Serve, route: Route) -> None:
-    servers = [serve("--alias", "m", "--ctx-size", 2048) for _ in range(2)]
+    servers = [serve("--alias", "m", "--ctx-size", 8192) for _ in range(2)]
     client = route(servers, "--policy", "round_robin")
-    body = {"model": "m", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    body = {"model": "m", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as response:
         lines = response.iter_lines()
         assert next(lines).startswith("data: ")

@@ -1,0 +1,68 @@
+"""h2o-bench merge: one measurement's rows of several files, which have some lengths each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from h2o_cli.bench.report import to_csv
+from h2o_cli.bench.resume import Rows, read_rows
+from h2o_cli.common import guarded, show
+from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_runtime.errors import InputError
+from h2o_runtime.files.outputs import check_target, replace_file
+from h2o_runtime.policies.prefill import PREFILL
+
+ALIKE = ("mode", "model", "precision", "threads")  # in all rows
+
+
+@click.command(cls=HelpfulCommand, first=("output",))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@grouped(
+    Group.OUTPUT,
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        required=True,
+        help="File for the rows of all; one that exists is replaced.",
+    ),
+)
+@guarded
+def merge(files: tuple[Path, ...], output: Path) -> None:
+    """Join the FILES that `--shard` and `--csv` of one measurement wrote on several machines.
+
+    Times of unlike machines do not belong into one table. The same command with --csv OUTPUT --resume, without
+    --shard, draws the picture and shows all rows.
+    """
+    check_target(output)
+    rows: Rows = []
+    for file in files:
+        found = read_rows(file)
+        _check(file, found, rows)
+        rows += found
+    replace_file(output, to_csv(sorted(rows, key=lambda row: int(row["length"]))))
+    show(f"{output}: {len(rows):,} rows of {len({row['length'] for row in rows}):,} lengths")
+
+
+def _check(file: Path, found: Rows, before: Rows) -> None:
+    """Raises InputError for rows that do not go together with those of the files before.
+
+    A peer has the settings that are best for it at each length; only those of our policies must be alike.
+    """
+    lengths = {row["length"] for row in before}
+    settings = {row["name"]: row["settings"] for row in before if row["name"] in PREFILL.names}
+    for row in found:
+        if row["length"] in lengths:
+            raise InputError(
+                f"{file}: has length {row['length']:,}, as a file before it: leave out one of them"
+            )
+        other = next((key for key in ALIKE if before and row[key] != before[0][key]), None)
+        if other is None and row["settings"] != settings.get(row["name"], row["settings"]):
+            other = "settings"
+        if other is not None:
+            expected = settings[row["name"]] if other == "settings" else before[0][other]
+            raise InputError(
+                f"{file}: is of another measurement, whose {other} is {row[other]!r} and not {expected!r}"
+            )
