@@ -29,6 +29,7 @@ class AttentionShape:
     scale                  of the dot products; it need not follow from d
     value_size             dv, of values and outputs; 0: as head_size
     window                 keys that a row sees at most, back from its own, itself included; 0: all
+    softcap                what a tanh keeps scores below, before softmax; 0: nothing does
     """
 
     query_heads: int
@@ -38,6 +39,7 @@ class AttentionShape:
     dtype: np.dtype[Any]
     value_size: int = 0
     window: int = 0
+    softcap: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.value_size:
@@ -168,7 +170,9 @@ class LayerSpec(BaseModel):
     rotary_size  elements of a head that are rotated by position
     scale        of the dot products
     window       keys that a row sees at most, back from its own, itself included; 0: all
+    softcap      what a tanh keeps scores below, before softmax; 0: nothing does
     rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
+    sinks        of each query head a score that takes part in the softmax and has no key; empty: there are none
     gate_size    elements of a token's gate, which its dense graph hands to the next one beside the residual stream
     state        what it keeps in place of rows of a cache: k and v are of new tokens alone then, v of Hq heads
     """
@@ -186,7 +190,9 @@ class LayerSpec(BaseModel):
     rotary_size: int = Field(ge=0, le=MAX_SIZE)
     scale: float = Field(gt=0)
     window: int = Field(default=0, ge=0)
+    softcap: float = Field(default=0.0, ge=0)
     rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
+    sinks: tuple[float, ...] = ()
     gate_size: int = Field(default=0, ge=0, le=MAX_SIZE)
     state: StateSpec | None = None
 
@@ -194,10 +200,16 @@ class LayerSpec(BaseModel):
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Manifests of layers without the later fields stay readable to earlier versions."""
         written: dict[str, Any] = write(self)
-        for field in ("window", "rotation", "gate_size", "state"):
+        for field in ("window", "softcap", "rotation", "sinks", "gate_size", "state"):
             if not written[field]:
                 written.pop(field)
         return written
+
+    @model_validator(mode="after")
+    def _one_sink_a_head(self) -> LayerSpec:
+        if self.sinks and len(self.sinks) != self.query_heads:
+            raise ValueError(f"{len(self.sinks)} sinks for {self.query_heads} query heads")
+        return self
 
     @property
     def row(self) -> CacheRow:
@@ -218,6 +230,7 @@ class LayerSpec(BaseModel):
             np.dtype(dtype),
             self.value_size,
             self.window,
+            self.softcap,
         )
 
 
@@ -308,7 +321,7 @@ class ModelSpec(BaseModel):
 
     @property
     def under_policies(self) -> ModelSpec:
-        """The model of the layers that prefill and decode policies handle: those that see all, maybe none."""
+        """The model of the layers that prefill and decode policies handle: those that see all, if any."""
         return self._of(tuple(spec for spec in self.each_layer if spec.sees_all))
 
     @property
@@ -322,6 +335,10 @@ class ModelSpec(BaseModel):
         first = specs[0] if specs else self.layer(0)
         own = {name: getattr(first, name) for name in ("query_heads", "kv_heads", "head_size", "scale")}
         return self.model_copy(update={"layers": len(specs), "layer_specs": specs, **own})
+
+    @property
+    def has_sinks(self) -> bool:
+        return any(spec.sinks for spec in self.each_layer)
 
     @property
     def windows(self) -> tuple[int, ...]:

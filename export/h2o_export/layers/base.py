@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -64,7 +64,7 @@ class LayerKind(ABC):
 
     @abstractmethod
     def output(self, config: ModelConfig) -> nn.Module:
-        """Attention output, one row per token, and the gate, if any → [n, D]; `o_proj` in a dense graph."""
+        """Attention output, one row per token, and the gate, if any → [n, D]. A dense graph calls it `o_proj`."""
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         """Tensors from the dense graph to attention and cache; last, the gate for the next graph, if any."""
@@ -98,6 +98,10 @@ class LayerKind(ABC):
         """Fields of `ModelSpec` for this kind."""
         return {}
 
+    def learned(self, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
+        """Fields of a layer's `LayerSpec` that its checkpoint decides. Raises CheckpointError."""
+        return {}
+
     # Small graphs beside the dense ones: none, unless a kind has some
 
     def small_graphs(self, config: ModelConfig, dtype: str) -> tuple[SmallGraph, ...]:
@@ -105,7 +109,7 @@ class LayerKind(ABC):
         return ()
 
     def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-        """Tensors of a checkpoint in a layer's small graphs, with their shapes."""
+        """Tensors of a checkpoint that a layer's small graphs or `LayerSpec` hold, with their shapes."""
         return {}
 
     def small_parameters(self, checkpoint: Checkpoint, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -134,17 +138,27 @@ def rows(name: str, row: tuple[int, ...], dtype: str) -> TensorSpec:
 
 
 def causal_attention(
-    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, window: int = 0
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Sequence[float] = (),
 ) -> NDArray[np.float64]:
-    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv]; each row sees those up to itself, or the
-    last `window` of them.
-    """
+    """q [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv] → [n, Hq, dv], every row seeing those up to itself, or the last
+    `window` of them, by scores that are kept below `softcap`. sinks [Hq], or none, take part and have no value."""
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("ihd,jhd->hij", q, k) * scale
+    scores = softcap * np.tanh(scores / softcap) if softcap else scores
     seen = np.tri(len(q), dtype=bool) & ~np.tri(len(q), k=-window if window else -len(q), dtype=bool)
     scores = np.where(seen, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=-1, keepdims=True), v)
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks:
+        total += np.exp(np.array(sinks)[:, None, None] - top)
+    out: NDArray[np.float64] = np.einsum("hij,jhd->ihd", weights / total, v)
     return out

@@ -28,7 +28,7 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> 
                 f"`policy={policy.name}` {MIXED}: use `policy=h2o` or `policy=full`", field="policy"
             )
         policy.state_bytes(model, 1)  # raises where its state wants as many heads in all layers
-    if model.has_sinks and not policy.sinks:
+    if model.has_sinks and not policy.joined_by_sinks:
         raise ConfigError(
             f"`policy={policy.name}` {SINKS}: use `policy=h2o` or `policy=full`", field="policy"
         )
@@ -52,7 +52,7 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
         raise ConfigError(f"`decode={decoding.name}` {MIXED}: use `decode=full`", field="decode")
     if not layers.model.has_sinks:
         return
-    if not decoding.sinks:
+    if not decoding.joined_by_sinks:
         raise ConfigError(f"`decode={decoding.name}` {SINKS}: use `decode=full`", field="decode")
     if cache.most_rows is not None:
         raise ConfigError(f"`cache={cache.name}` {SINKS}: leave out `cache_tokens`", field="cache_tokens")

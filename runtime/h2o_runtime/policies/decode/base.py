@@ -44,7 +44,7 @@ class DecodePolicy(ABC, Generic[State]):
     exact  whether a token sees everything before it
     shared_values whether its operators take values that are a part of keys
     mixed_rows whether layers may differ in what their caches keep of a token
-    sinks  whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
+    joined_by_sinks  whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
     full_attention_only  whether a step is attention to all cached rows, and nothing else
     appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
     """
@@ -54,7 +54,7 @@ class DecodePolicy(ABC, Generic[State]):
     exact: ClassVar[bool] = False
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
-    sinks: ClassVar[bool] = False
+    joined_by_sinks: ClassVar[bool] = False
     full_attention_only: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 

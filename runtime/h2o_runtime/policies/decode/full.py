@@ -16,7 +16,7 @@ class FullDecode(DecodePolicy[None]):
     exact: ClassVar[bool] = True
     shared_values: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
-    sinks: ClassVar[bool] = True
+    joined_by_sinks: ClassVar[bool] = True
     full_attention_only: ClassVar[bool] = True
     appends: ClassVar[bool] = True
 

@@ -173,7 +173,7 @@ class PrefillPolicy(ABC, Generic[State]):
     value_sizes   whether its operators take values of another size than keys, and values that are a part of keys
     spanning_lists  whether one list of rows may serve several key heads
     mixed_rows    whether layers may differ in what their caches keep of a token
-    sinks         whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
+    joined_by_sinks  whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
 
     Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
@@ -188,7 +188,7 @@ class PrefillPolicy(ABC, Generic[State]):
     value_sizes: ClassVar[bool] = False
     spanning_lists: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
-    sinks: ClassVar[bool] = False
+    joined_by_sinks: ClassVar[bool] = False
 
     batch_size: int = option(
         4096,

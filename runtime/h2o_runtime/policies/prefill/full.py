@@ -25,7 +25,7 @@ class Full(PrefillPolicy[None]):
     value_sizes: ClassVar[bool] = True
     spanning_lists: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
-    sinks: ClassVar[bool] = True
+    joined_by_sinks: ClassVar[bool] = True
 
     def attend(self, call: LayerCall, state: None) -> None:
         attend_in_spans(call, self.batch_size, self.phases[0])

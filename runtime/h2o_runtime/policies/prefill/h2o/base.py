@@ -59,7 +59,7 @@ class H2O(PrefillPolicy[Store]):
     value_sizes: ClassVar[bool] = True
     spanning_lists: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
-    sinks: ClassVar[bool] = True
+    joined_by_sinks: ClassVar[bool] = True
     small: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"chunk_size": 256, "batch_size": 1024, "local": 64, "heavy": 64}
     )
