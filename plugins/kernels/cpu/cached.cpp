@@ -91,7 +91,7 @@ class Prefill {
         scratch.packed_unit = -1;  // other splits of this head have other keys
         if (splits_ == 1) {
             rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
-                rows.store_state(scratch, block, slot, static_cast<char*>(op_.o), op_.m, op_.l);
+                rows.store_state(scratch, block, slot, op_.m, op_.l);
             });
             return;
         }
@@ -138,7 +138,7 @@ class Prefill {
         view.o = o;
         view.m = m;
         view.l = l;
-        rows.store_state(view, block, 0, static_cast<char*>(op_.o), op_.m, op_.l);
+        rows.store_state(view, block, 0, op_.m, op_.l);
     }
 
     h2o_cpu* context_;
