@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests import bundles
 from tests.bundles import random_ids
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill.h2o.scores import query
 from h2o_runtime.schedule import Span
@@ -92,13 +94,18 @@ def test_what_a_memory_is_said_to_be() -> None:
         PrefillConfig(score_grow="seldom")
 
 
+def _call(past: int) -> Any:
+    """A layer's call as far as the places of sets depend on it."""
+    return SimpleNamespace(past=past, prefix=Prefix.HISTORY if past else Prefix.NONE)
+
+
 @pytest.mark.parametrize(("grow", "together"), [(96, [2, 1, 3]), ("never", [6])])
 def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]) -> None:
     """Room is that of a tile's own size, so that sets of the smaller ones lie in one array too."""
     policy = PrefillConfig(
         chunk_size=32, batch_size=256, local=4, heavy=4, score_tile=16, score_grow=grow
     ).algorithm
-    assert [len(rows) // 32 for rows in policy._alike(0, Span(0, 224))] == together
+    assert [len(rows) // 32 for rows in policy._alike(_call(0), Span(0, 224))] == together
 
 
 @pytest.mark.parametrize("past", [0, 5, 31, 64, 95, 97])
@@ -112,9 +119,9 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
     groups = [
         rows
         for start in range(0, 1000, 64)
-        for rows in policy._alike(past, Span(start, min(start + 64, 1000)))
+        for rows in policy._alike(_call(past), Span(start, min(start + 64, 1000)))
     ]
-    sets = [policy._sets(past, rows) for rows in groups]
+    sets = [policy._sets(_call(past), policy._new_tiles(rows), rows) for rows in groups]
     for number, where in enumerate(sets):
         state.sets(0, where)[:] = number
     for number, where in enumerate(sets):

@@ -177,7 +177,8 @@ struct Query {
         carve(measure);
         const size_t each = measure.used(), all = each * context->own.size();
         const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * most_keys() : 0;
-        const int64_t rows = int8_votes(context) != nullptr ? *std::max_element(past, past + sizes.tiles) : 0;
+        const bool int8_scores = shape.softcap == 0 && int8_votes(context) != nullptr;
+        const int64_t rows = int8_scores ? *std::max_element(past, past + sizes.tiles) : 0;
         Carver room(nullptr);
         room.take<float>(sums);
         Int8Keys::carve(room, shape, rows);

@@ -24,7 +24,7 @@ class Arguments : public testing::Test {
 
     Context context_ = make(1, nullptr);
     Floats data_ = Floats(4096, 1.0f), out_ = Floats(4096, -7.0f);
-    h2o_shape good_{4, 2, 2, 16, 0.25f, H2O_F32, 0, 0};
+    h2o_shape good_{4, 2, 2, 16, 0.25f, H2O_F32, 0, 0, 0.0f};
 };
 
 TEST_F(Arguments, Shapes) {

@@ -96,8 +96,15 @@ struct Shape {
     h2o_shape c() const {
         const auto number = [](int64_t value) { return static_cast<int32_t>(value); };
         const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-        return {
-            number(query_heads()), number(kv_heads), number(score_heads()), number(d), scale, dtype, 0, 0};
+        return {number(query_heads()),
+                number(kv_heads),
+                number(score_heads()),
+                number(d),
+                scale,
+                dtype,
+                0,
+                0,
+                0.0f};
     }
     size_t q_size(int64_t n) const { return static_cast<size_t>(n * query_heads() * d); }
     size_t k_size(int64_t n) const { return static_cast<size_t>(n * kv_heads * d); }
