@@ -9,7 +9,7 @@ namespace {
 void test_workspaces_grow() {
     for (const int group : {1, 3, 4, 32})
         for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
-            const h2o_shape s = {2 * group, 2, 2, 64, 1, dtype, 0, 0};
+            const h2o_shape s = {2 * group, 2, 2, 64, 1, dtype, 0, 0, 0};
             for (int i = 1; i < 700; ++i) {
                 EXPECT(h2o_cuda_memory_attention_workspace(&s, i, 100) <=
                        h2o_cuda_memory_attention_workspace(&s, i + 1, 100));
@@ -32,7 +32,7 @@ std::vector<size_t> workspaces_on(const char* multiprocessors) {
     std::vector<size_t> found;
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
         for (const int n : {1, 40, 700}) {
-            const h2o_shape s = {8, 2, 2, 64, 1, dtype, 0, 0};
+            const h2o_shape s = {8, 2, 2, 64, 1, dtype, 0, 0, 0};
             for (const size_t bytes : {h2o_cuda_memory_attention_workspace(&s, n, 100),
                                        h2o_cuda_candidate_score_workspace(&s, 16, n, 100),
                                        h2o_cuda_cached_attention_workspace(&s, n, 1 << 14),
@@ -52,7 +52,7 @@ std::vector<size_t> workspaces_on(const char* multiprocessors) {
 // An engine keeps the sizes of the GPU that it was built on.
 void test_workspaces_are_those_of_any_device() {
     EXPECT(workspaces_on("1") == workspaces_on("512"));
-    const h2o_shape s = {8, 2, 2, 64, 1, H2O_F16, 0, 0};
+    const h2o_shape s = {8, 2, 2, 64, 1, H2O_F16, 0, 0, 0};
     constexpr int kCapacity = 1 << 10;
     for (const int n : {1, 40}) {
         setenv("H2O_EMULATION_MULTIPROCESSORS", "1", 1);
@@ -77,7 +77,7 @@ void test_parts_of_one_token() {
     for (const int d : {64, 96, 128}) {
         const size_t shared = size_t(16 + 64 + 64) * d * 2;  // a tile of rows, of keys and of values
         const int blocks = static_cast<int>(emulator::shared_bytes_of_a_multiprocessor() / (shared + 1024));
-        const h2o_shape s = {1, 1, 1, d, 1, H2O_F16, 0, 0};
+        const h2o_shape s = {1, 1, 1, d, 1, H2O_F16, 0, 0, 0};
         const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, kCapacity);
         Buffer cache(size_t(kCapacity) * d * 2, false), length(8, false), o(size_t(d) * 2, true),
             parts(bytes, true);
@@ -155,7 +155,7 @@ void test_caches(const h2o_shape& shape, Buffer& memory) {
 
 void test_arguments(const Options&) {
     context = "arguments";
-    const h2o_shape good = {4, 2, 2, 64, 0.125f, H2O_F16, 0, 0};
+    const h2o_shape good = {4, 2, 2, 64, 0.125f, H2O_F16, 0, 0, 0};
     Buffer memory(1 << 16, true);
     memory.reset();
     void* p = memory.device();
@@ -177,7 +177,7 @@ void test_arguments(const Options&) {
     EXPECT(with([](auto& s) { s.scale = NAN; }) == H2O_BAD_ARGUMENT);
     EXPECT(with([](auto& s) { s.head_size = 584; }) == H2O_UNSUPPORTED);
     EXPECT(with([](auto& s) { s.dtype = static_cast<h2o_dtype>(7); }) == H2O_UNSUPPORTED);
-    const h2o_shape many = {256, 1, 1, 64, 1, H2O_F16, 0, 0};
+    const h2o_shape many = {256, 1, 1, 64, 1, H2O_F16, 0, 0, 0};
     EXPECT(intra(many, 1 << 16, 4) == H2O_UNSUPPORTED);
     EXPECT(h2o_cuda_chunked_intra_attention(nullptr, nullptr, 4, 4, p, p, p, &state, nullptr) ==
            H2O_BAD_ARGUMENT);

@@ -301,13 +301,13 @@ void test_attention(const Options& options) {
     }
     if (options.head_size != 0) return;
     for (const int d : {64, 128}) {  // more heads to a key than one small tile takes
-        const Case c{{24, 1, 1, d, 0.125f, H2O_F16, 0, 0}, 1};
+        const Case c{{24, 1, 1, d, 0.125f, H2O_F16, 0, 0, 0}, 1};
         test_step(c, 70, 90, arrivals, random);
     }
     // More parts than are added up inside; and more than two blocks to a multiprocessor need, so that there
     // are fewer.
-    test_step({{16, 1, 1, 128, 0.1f, H2O_F16, 0, 0}, 1}, 950, 1000, arrivals, random);
-    test_step({{32, 2, 2, 64, 0.1f, H2O_F16, 0, 0}, 1}, 2000, 2100, arrivals, random);
+    test_step({{16, 1, 1, 128, 0.1f, H2O_F16, 0, 0, 0}, 1}, 950, 1000, arrivals, random);
+    test_step({{32, 2, 2, 64, 0.1f, H2O_F16, 0, 0, 0}, 1}, 2000, 2100, arrivals, random);
     for (const Case& c : value_cases()) {
         const int more = options.small ? 1 : 8;
         test_intra(c, 37 * more, 20 * more, random);

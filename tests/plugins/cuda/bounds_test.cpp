@@ -257,8 +257,8 @@ void test_line_entries(const Case& c, std::mt19937& random) {
 void test_bounds(const Options& options) {
     std::mt19937 random(options.seed + 6);
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
-        const Case grouped{{4, 2, 2, 64, 0.125f, dtype, 0, 0}, 1},
-            by_query{{4, 2, 4, 32, 0.125f, dtype, 0, 0}, 1};
+        const Case grouped{{4, 2, 2, 64, 0.125f, dtype, 0, 0, 0}, 1},
+            by_query{{4, 2, 4, 32, 0.125f, dtype, 0, 0, 0}, 1};
         for (const Case& c : {grouped, by_query}) {
             test_memory_entries(c, random);
             test_candidate_lists(c, random);

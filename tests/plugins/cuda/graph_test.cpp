@@ -188,7 +188,7 @@ void check_decode_graph(Layer& layer) {
 // A launch that CUDA refuses: a status, and CUDA's own words.
 void check_last_error() {
     context = "last error";
-    const h2o_shape s = {1, 1, 1, 64, 0.125f, H2O_F16, 0, 0};
+    const h2o_shape s = {1, 1, 1, 64, 0.125f, H2O_F16, 0, 0, 0};
     Buffer memory(1 << 12, true);
     memory.reset();
     void* p = memory.device();
@@ -214,7 +214,7 @@ void test_graph(const Options& options) {
     check_last_error();
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
         for (const bool per_query : {false, true}) {
-            Case c{{4, 2, per_query ? 4 : 2, 64, 0.125f, dtype, 0, 0}, 1};
+            Case c{{4, 2, per_query ? 4 : 2, 64, 0.125f, dtype, 0, 0, 0}, 1};
             name_case("loop", c, "");
             const int chunk = options.small ? 64 : 256;
             Layer layer(c.shape, chunk * 4 - 13, chunk, chunk / 4, chunk / 4, random);

@@ -116,8 +116,8 @@ void test_page_lists(const Options& options) {
     test_pages(c, {1, 16, 1}, random);
     test_pages(c, {640, 1, 33}, random);
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {  // keys in parts; and more rows than a warp takes
-        test_pages({{4, 2, 2, 64, 0.125f, dtype, 0, 0}, 1}, {640, 16, 12}, random);
-        test_pages({{40, 2, 2, 64, 0.125f, dtype, 0, 0}, 1}, {150, 24, 5}, random);
+        test_pages({{4, 2, 2, 64, 0.125f, dtype, 0, 0, 0}, 1}, {640, 16, 12}, random);
+        test_pages({{40, 2, 2, 64, 0.125f, dtype, 0, 0, 0}, 1}, {150, 24, 5}, random);
     }
 }
 

@@ -98,7 +98,7 @@ void test_fusion(const Case& c, int n, std::mt19937& random) {
 
 void test_score_update(int heads, int slots, bool replace, std::mt19937& random) {
     const int capacity = slots + 50;
-    Case c{{heads, heads, heads, 64, 1, H2O_F32, 0, 0}, 1};
+    Case c{{heads, heads, heads, 64, 1, H2O_F32, 0, 0, 0}, 1};
     name_case("score update", c, "M=%d replace=%d", slots, replace);
     Numbers score(size_t(capacity) * heads, H2O_F32), addend(size_t(heads) * slots, H2O_F32);
     fill_normal(score, H2O_F32, 1, random);
