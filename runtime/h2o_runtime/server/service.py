@@ -40,7 +40,7 @@ class Service:
         self.handler = RequestHandler(self.inference, self.metrics, limits.queue, limits.queue_timeout)
         gauge = self.metrics.gauge
         gauge("h2o_slots", "Requests that can be served at once", lambda: self.handler.slots.count)
-        gauge("h2o_busy", "Requests that are being served", lambda: self.handler.slots.busy)
+        gauge("h2o_busy", "Answers that are being made, each in a slot", lambda: self.handler.slots.busy)
         gauge("h2o_set_aside", "Of them those whose rows wait elsewhere", lambda: self.inference.set_aside)
         gauge("h2o_queue_length", "Requests that wait for a slot", lambda: self.handler.slots.waiting)
         gauge("h2o_cache_tokens", "Tokens in the cache", lambda: sum(self.inference.cached_tokens))
