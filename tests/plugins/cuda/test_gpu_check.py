@@ -230,7 +230,7 @@ def test_it_reads_the_c_interface_from_the_headers() -> None:
     structures = declared.structures
     assert {name: ctypes.sizeof(structure) for name, structure in structures.items()} == {
         "h2o_kv": 64,
-        "h2o_shape": 32,
+        "h2o_shape": 36,
         "h2o_cuda_state": 24,
         "h2o_cuda_next_memory": 32,
         "h2o_subquadratic": 24,

@@ -50,7 +50,7 @@ EXECUTED = [
     Fault(
         "missing __syncthreads before shared memory is written again",
         "block_product.cu",
-        "__syncthreads();  // this block is there for all, and all are done with the one before",
+        "__syncthreads();  // this block of inputs has arrived, and all threads have finished with the previous",
         "",
         "block_product.cu",
         "products",
@@ -229,7 +229,7 @@ IN_MACHINE_CODE = [
         (
             "a block counted before all its threads have stored",
             "arrivals.cuh",
-            "__syncthreads();  // every thread has put what it has",
+            "__syncthreads();  // every thread has stored its state",
             "",
         ),
         ("loads that an old line of L1 may answer", "ptx.cuh", "return __ldcg(from);", "return *from;"),
