@@ -145,14 +145,13 @@ export class MemoryPanel {
   }
 }
 
-const FULL =
-  "This prompt was read with full attention: every token saw all tokens before it, and there was no memory to choose.";
+const FULL = "Every token of this prompt saw all tokens before it: there was no memory to choose.";
 const GONE = "The server keeps the memory of its last answer only, and another one came after this.";
 
 function nothingToShow({ chunks, dense }) {
   if (chunks > 1)
     return "The new part of this conversation fits one chunk, which saw everything before it: nothing was left out.";
-  if (dense) return "This prompt fits one chunk: nothing was left out.";
+  if (dense) return FULL;
   return "This prefill policy has no memory to show.";
 }
 

@@ -64,7 +64,6 @@ def test_a_quality_in_the_place_of_what_it_stands_for(page: Page) -> None:
         "Sink tokens",
         "Dense tail",
         "Score candidates",
-        "Score grow",
         "Score checks",
         "Score missed",
         "Score window",
