@@ -9,7 +9,6 @@ import click
 from h2o_cli.bench.report import to_csv
 from h2o_cli.bench.resume import Rows, read_rows
 from h2o_cli.common import guarded, show
-from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_runtime.errors import InputError
 from h2o_runtime.files.outputs import check_target, replace_file
 from h2o_runtime.policies.prefill import PREFILL
@@ -17,17 +16,14 @@ from h2o_runtime.policies.prefill import PREFILL
 ALIKE = ("mode", "model", "precision", "threads")  # in all rows
 
 
-@click.command(cls=HelpfulCommand, first=("output",))
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-@grouped(
-    Group.OUTPUT,
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        required=True,
-        help="File for the rows of all; one that exists is replaced.",
-    ),
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File for the rows of all; one that exists is replaced.",
 )
 @guarded
 def merge(files: tuple[Path, ...], output: Path) -> None:

@@ -8,20 +8,16 @@ import click
 
 from h2o_cli.common import guarded, show
 from h2o_cli.eval.folder import RunFolder
-from h2o_cli.help import Group, HelpfulCommand, grouped
 
 
-@click.command(cls=HelpfulCommand, first=("output",))
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
-@grouped(
-    Group.OUTPUT,
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, file_okay=False),
-        required=True,
-        help="Folder for the run that all of them are together.",
-    ),
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for the run that all of them are together.",
 )
 @guarded
 def merge(folders: tuple[Path, ...], output: Path) -> None:

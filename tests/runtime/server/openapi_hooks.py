@@ -19,6 +19,7 @@ _CONTRADICTIONS = (
     "neither content nor tool_calls",
     "the chat template",
     "ids run from 0 to",
+    "slots, from 0 on",
     "leaves no token to choose from",
     "prefill: ",
     "cannot be followed",  # a schema that no answer fits
