@@ -146,7 +146,6 @@ def test_both_spellings_of_gemmas_rotations_read_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"attn_logit_softcapping": 50.0}, "a cap on the scores of attention"),
         ({"use_bidirectional_attention": True}, "attention to later tokens"),
         ({"hidden_activation": "gelu"}, r"the activation \(hidden_activation = 'gelu'\)"),
     ],

@@ -220,7 +220,7 @@ def test_the_share_of_a_head_that_rotates() -> None:
             "model type 'gpt2' is not supported.*supported are llama, mistral, ministral, ministral3, qwen2",
         ),
         ({"model_type": "mixtral"}, "model type 'mixtral' is not supported"),
-        ({"model_type": "gemma2"}, "its decoder layer is another"),
+        ({"model_type": "gemma4"}, "its decoder layer is another"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, r"the activation \(hidden_act = 'gelu'\) is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial rotary embedding"),
