@@ -234,7 +234,7 @@ def flip_a_bit(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("spoil", "changes", "sizes", "error", "says"),
     [
-        (None, {"tensorrt": "1.2.0.54"}, {}, BackendError, "here is TensorRT for RTX 1.2.0.54"),
+        (None, {"tensorrt": "1.2.0.54"}, {}, BackendError, "this machine has TensorRT for RTX 1.2.0.54"),
         (None, {"sm": 120}, {}, BackendError, "built for a GPU of SM86, the one here is SM120"),
         (None, {"sm": None}, {}, BackendError, "no NVIDIA GPU was found here"),
         (None, {}, {"context": 2049}, ConfigError, "context is 2049, .* for at most 2048"),
