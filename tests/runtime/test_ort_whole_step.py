@@ -145,6 +145,7 @@ def attention(
         domain="h2o.cpu",
         layer=layer,
         scale=0.25,
+        softcap=0.0,
         window=0,
         threads=1,
     )
