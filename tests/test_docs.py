@@ -43,7 +43,7 @@ OTHERS: dict[str, set[str]] = {
     "cd": set(),
     "cp": {"-r"},
     "ctest": {"--test-dir", "--output-on-failure"},
-    "curl": {"-H", "-d"},
+    "curl": {"-H", "-d", "--retry", "--retry-delay", "--retry-all-errors"},
     "export": set(),
     "install": {"-m", "-o"},
     "jetson_clocks": set(),

@@ -76,7 +76,8 @@ def main() -> None:
     """Measure the loss of quality from sparse prefill, compared with full attention.
 
     h2o-eval BUNDLE prints a table of the configured rule, of full attention and of baselines with as many keys;
-    h2o-eval report BUNDLE -o DIR also varies every setting, and writes a page with plots.
+    h2o-eval report BUNDLE -o DIR also varies every setting, and writes a page with plots. The options of
+    h2o-eval BUNDLE are in h2o-eval measure --help.
     """
 
 

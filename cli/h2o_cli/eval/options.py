@@ -100,7 +100,10 @@ _FLAGS = (
         help="Which half of --suite: texts for reports, or texts for tuning settings.",
     ),
     click.option(
-        "-n", "--length", type=click.IntRange(min=16), help="Tokens of a text.  [default: 4096, or what fits]"
+        "-n",
+        "--length",
+        type=click.IntRange(min=16),
+        help="Tokens read of a text, which must have --decode-tokens more.  [default: 4096, or what fits]",
     ),
     click.option(
         "--from",
