@@ -279,7 +279,9 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
             verdict,
         )
     texts = (*(f"{row.graph}: {row.note}" for row in rows if row.note), *notes)
-    show(table, *map(escape, texts))
+    missed = sum(not row.passed for row in rows)
+    verdict = f"{missed:,} beyond their tolerance" if missed else "all within their tolerance"
+    show(table, *map(escape, texts), f"{len(rows):,} rows, {verdict}")
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
     ):
         assert words in shown
     assert (shown.count("good"), shown.count("MISSED")) == (7 + 4, 0)
+    assert "11 rows, all within their tolerance" in shown
     assert "float64" not in shown  # the stages that were not asked for
 
 
