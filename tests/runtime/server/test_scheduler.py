@@ -7,80 +7,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from tests import bundles
+from tests.runtime.server.scheduled import (
+    CONFIGS,
+    PIECE,
+    SLOTS,
+    Task,
+    answer,
+    finish,
+    load,
+    request,
+    tokens_of,
+)
 
-from h2o_runtime import Generator, PrefillConfig, Sampling
-from h2o_runtime.answers.events import Prefilled
+from h2o_runtime import PrefillConfig, Sampling
 from h2o_runtime.caches import Cache, Contiguous, Paged
-from h2o_runtime.completion import Completion, Prompt, Request, TextModel
-from h2o_runtime.config.load_options import LoadOptions
-from h2o_runtime.errors import BackendError, BundleError
-from h2o_runtime.execution.forward import Watch
+from h2o_runtime.completion import Prompt, Request, TextModel
+from h2o_runtime.errors import BackendError
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
-from h2o_runtime.text import Tokenizer
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny-llama"
-CONFIG = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10, score="query")
-CONFIGS = (
-    CONFIG.altered(score_tile=8),
-    CONFIG.altered(score="colsum"),
-    CONFIG.altered(policy="full"),
-    CONFIG.altered(policy="minference", vertical=30, slash=50),
-)
-CONTEXT = 400
-PIECE = 32
-SLOTS = 4
-
-
-@dataclass(eq=False)
-class Task:
-    """A request whose client may leave. read: whether its prompt is in the cache."""
-
-    request: Request
-    left: bool = False
-    error: Exception | None = None
-    over: bool = False
-    slot: int | None = None
-    completion: Completion | None = None
-    read: bool = False
-    shared: SharedPrompt | None = None
-
-    @property
-    def watch(self) -> Watch:
-        return Watch(cancelled=lambda: self.left)
-
-    def began(self, slot: int, generator: Generator) -> None:
-        assert self.slot is None
-        self.slot = slot
-
-    def event(self, event: object) -> None:
-        assert not self.over
-        if isinstance(event, Prefilled):
-            self.read = True
-        elif isinstance(event, Completion):
-            self.completion = event
-
-    def ended(self, error: Exception | None) -> None:
-        assert not self.over
-        self.over, self.error = True, error
-
-
-def load(bundle: Path, slots: int, cache: Cache, pool: int = 0, **more: Any) -> TextModel:
-    more |= {"context": CONTEXT, "threads": 1, "device": "cpu"}
-    options = LoadOptions(cache=cache, slots=slots, pool_bytes=pool, **more)
-    return TextModel(
-        Generator.open(bundle, options), Tokenizer.load(EXAMPLE), BundleError("no template here")
-    )
 
 
 @pytest.fixture(scope="module")
@@ -98,34 +49,6 @@ def alone(bundle: Path) -> Iterator[TextModel]:
 def together(bundle: Path) -> Iterator[TextModel]:
     with load(bundle, SLOTS, Contiguous()) as model:
         yield model
-
-
-def request(seed: int, length: int, tokens: int, config: PrefillConfig, **more: Any) -> Request:
-    """Prompts of one seed begin alike. Greedy, unless `more` says otherwise."""
-    more.setdefault("sampling", Sampling(temperature=0.0))
-    ids = bundles.random_ids(CONTEXT, seed)[:length]
-    return Request(Prompt(tuple(ids.tolist())), tokens, config, ignore_eos=True, **more)
-
-
-def answer(model: TextModel, wanted: Request) -> list[int]:
-    """As one generator gives it that knows of nothing else."""
-    model.generator.reset()
-    *_, completion = model.complete(wanted)
-    assert isinstance(completion, Completion)
-    return tokens_of(completion)
-
-
-def tokens_of(completion: Completion | None) -> list[int]:
-    assert completion is not None
-    return [sampled.token for sampled in completion.tokens]
-
-
-def finish(scheduler: Scheduler) -> None:
-    for _ in range(2000):
-        if scheduler.idle:
-            return
-        scheduler.turn()
-    raise AssertionError("it does not come to an end")
 
 
 @pytest.mark.parametrize(
@@ -346,88 +269,6 @@ def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: 
             for generator in model.slots:
                 generator.reset()
             assert model.generator.session.store.report()["pages_in_use"] == 0
-
-
-def test_slots_of_pages_share_one_pool(bundle: Path) -> None:
-    """Four of the whole context fit, and beside them the rows of those that wait."""
-    with load(bundle, SLOTS, Paged(), pool=1 << 24) as model:
-        stores: list[Any] = [one.session.store for one in model.slots]
-        assert len({id(store.pool) for store in stores}) == 1
-        scheduler = Scheduler(model, PIECE)
-        for wave in range(3):
-            tasks = [Task(request(10 * wave + seed, 390, 11, CONFIGS[2])) for seed in range(SLOTS)]
-            for task in tasks:
-                scheduler.start(task)
-            finish(scheduler)
-            assert all(task.error is None and task.completion for task in tasks)
-        assert len(model.generator.pool) > 0
-        # A prompt that another slot has read is in the pool, and goes on there with the same pages.
-        again = Task(request(11, 390, 11, CONFIGS[2]))
-        scheduler.start(again)
-        finish(scheduler)
-        assert again.completion is not None
-        assert again.completion.timings.cache_n >= 389
-        held = np.unique(np.concatenate([store.pages.table[: store.pages.used] for store in stores]))
-        assert (stores[0].pool.counts[held] > 0).all()
-
-
-def watch_room(scheduler: Scheduler) -> int:
-    """Run to the end → most runs that were set aside at a time. Whoever came first is never among them."""
-    most = 0
-    for _ in range(5000):
-        if scheduler.idle:
-            return most
-        first = scheduler._running[0]
-        scheduler.turn()
-        most = max(most, scheduler.set_aside)
-        assert not first.generator.session.store.moved
-    raise AssertionError("it does not come to an end")
-
-
-@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
-@pytest.mark.parametrize("pool", [0, 1 << 15], ids=["alone", "pool"])
-def test_where_pages_run_short_runs_wait_and_lose_nothing(
-    bundle: Path, config: PrefillConfig, pool: int
-) -> None:
-    """Pages for one context, and four runs of nearly as much each: three are promised what one has."""
-    with load(bundle, SLOTS, Paged(), pool, slot_bytes=1) as model, load(bundle, 1, Paged()) as one:
-        scheduler = Scheduler(model, PIECE)
-        asked = [request(seed, 60 + 50 * seed, 140, config, reuse=pool > 0) for seed in range(SLOTS)]
-        for _wave in range(2):
-            tasks = [Task(wanted) for wanted in asked]
-            for task in tasks:
-                scheduler.start(task)
-                scheduler.turn()
-            assert watch_room(scheduler) > 0
-            assert [tokens_of(task.completion) for task in tasks] == [answer(one, wanted) for wanted in asked]
-
-
-def test_who_leaves_or_shares_a_prompt_where_pages_run_short(bundle: Path, tmp_path: Path) -> None:
-    """Random mixes; what is filed meanwhile goes on too."""
-    draw = random.Random(3)
-    model = load(bundle, SLOTS, Paged(cache_dtype="int8"), 1 << 16, slot_bytes=1, folder=tmp_path)
-    with model, load(bundle, 1, Paged(cache_dtype="int8")) as one:
-        scheduler = Scheduler(model, PIECE)
-        tasks: list[Task] = []
-        for _ in range(25):
-            while sum(1 for _ in scheduler.tasks) < SLOTS and draw.random() < 0.7:
-                shape = (draw.randrange(3), draw.choice([20, 150, 260, 390]), draw.randrange(1, 60))
-                config = CONFIGS[draw.randrange(len(CONFIGS))]
-                tasks.append(Task(request(*shape, config, reuse=draw.random() < 0.5)))
-                scheduler.start(tasks[-1])
-            for _ in range(draw.randrange(1, 12)):
-                scheduler.turn()
-            for task in tasks:
-                task.left |= not task.over and draw.random() < 0.05
-        watch_room(scheduler)
-        for task in tasks:
-            assert task.error is None
-            found, wanted = tokens_of(task.completion), task.request
-            assert found == answer(one, wanted)[: len(found)]
-            assert task.completion is not None
-            assert task.left or len(found) == min(
-                wanted.max_tokens or 0, CONTEXT + 1 - len(wanted.prompt.ids)
-            )
 
 
 class Clients(RuleBasedStateMachine):

@@ -1,0 +1,101 @@
+"""Requests to a scheduler that is driven by hand, and what their answers should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests import bundles
+
+from h2o_runtime import Generator, PrefillConfig, Sampling
+from h2o_runtime.answers.events import Prefilled
+from h2o_runtime.caches import Cache
+from h2o_runtime.completion import Completion, Prompt, Request, TextModel
+from h2o_runtime.config.load_options import LoadOptions
+from h2o_runtime.errors import BundleError
+from h2o_runtime.execution.forward import Watch
+from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.sessions.pool import SharedPrompt
+from h2o_runtime.text import Tokenizer
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny-llama"
+CONFIG = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10, score="query")
+CONFIGS = (
+    CONFIG.altered(score_tile=8),
+    CONFIG.altered(score="colsum"),
+    CONFIG.altered(policy="full"),
+    CONFIG.altered(policy="minference", vertical=30, slash=50),
+)
+CONTEXT = 400
+PIECE = 32
+SLOTS = 4
+
+
+@dataclass(eq=False)
+class Task:
+    """A request whose client may leave. read: whether its prompt is in the cache."""
+
+    request: Request
+    left: bool = False
+    error: Exception | None = None
+    over: bool = False
+    slot: int | None = None
+    completion: Completion | None = None
+    read: bool = False
+    shared: SharedPrompt | None = None
+
+    @property
+    def watch(self) -> Watch:
+        return Watch(cancelled=lambda: self.left)
+
+    def began(self, slot: int, generator: Generator) -> None:
+        assert self.slot is None
+        self.slot = slot
+
+    def event(self, event: object) -> None:
+        assert not self.over
+        if isinstance(event, Prefilled):
+            self.read = True
+        elif isinstance(event, Completion):
+            self.completion = event
+
+    def ended(self, error: Exception | None) -> None:
+        assert not self.over
+        self.over, self.error = True, error
+
+
+def load(bundle: Path, slots: int, cache: Cache, pool: int = 0, **more: Any) -> TextModel:
+    more |= {"context": CONTEXT, "threads": 1, "device": "cpu"}
+    options = LoadOptions(cache=cache, slots=slots, pool_bytes=pool, **more)
+    return TextModel(
+        Generator.open(bundle, options), Tokenizer.load(EXAMPLE), BundleError("no template here")
+    )
+
+
+def request(seed: int, length: int, tokens: int, config: PrefillConfig, **more: Any) -> Request:
+    """Prompts of one seed begin alike. Greedy, unless `more` says otherwise."""
+    more.setdefault("sampling", Sampling(temperature=0.0))
+    ids = bundles.random_ids(CONTEXT, seed)[:length]
+    return Request(Prompt(tuple(ids.tolist())), tokens, config, ignore_eos=True, **more)
+
+
+def answer(model: TextModel, wanted: Request) -> list[int]:
+    """As one generator gives it that knows of nothing else."""
+    model.generator.reset()
+    *_, completion = model.complete(wanted)
+    assert isinstance(completion, Completion)
+    return tokens_of(completion)
+
+
+def tokens_of(completion: Completion | None) -> list[int]:
+    assert completion is not None
+    return [sampled.token for sampled in completion.tokens]
+
+
+def finish(scheduler: Scheduler) -> None:
+    for _ in range(2000):
+        if scheduler.idle:
+            return
+        scheduler.turn()
+    raise AssertionError("it does not come to an end")
