@@ -16,8 +16,7 @@ constexpr int64_t kMostRun = 512, kLeastRun = 64, kRuns = 4;
 constexpr int64_t kWakeNumbers = 3 << 17;
 constexpr int64_t kDecodeRows = 16;   // the most query rows per key/value head that are computed one by one
 constexpr int64_t kLatentRows = 144;  // the same if values are stored in keys
-constexpr int64_t kTogether =
-    9;  // the fewest that are computed together there: fewer leave vector lanes empty
+constexpr int64_t kTogether = 9;      // the fewest computed together there: fewer leave vector lanes empty
 
 // Whether rows that share a key are computed together. This path does not keep each row's probabilities.
 bool together(const Cached& op) {
