@@ -132,6 +132,8 @@ def test_a_report_that_is_stopped_goes_on(
         (("--text", "nowhere.txt"), 1, "nowhere.txt: no such file"),
         (("-n", 250_000), 1, "Python's manual has"),
         (("--suite", "small", "--text", "a.txt"), 2, "--suite names its texts"),
+        (("--suite-texts", "2"), 2, "add --suite"),
+        (("--suite", "small", "--suite-texts", "99"), 2, "lower --suite-texts"),
         (("--from", 300), 2, "--from position 300 is not within a text of 256 tokens"),
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
         (("--also", "heavy=1 heavy=2"), 2, "--also has heavy twice"),

@@ -187,11 +187,13 @@ def read_documents(
 ) -> tuple[Document, ...]:
     """The user's, a suite's, or `count` parts of Python's manual. Takes its own arguments out of `flags`."""
     vocabulary = manifest.model.vocab_size
-    texts, suite, half = (flags.pop(name) for name in ("texts", "suite", "half"))
+    texts, suite, half, most = (flags.pop(name) for name in ("texts", "suite", "half", "suite_texts"))
     if suite is not None:
         if texts:
             raise ConfigError("--suite names its texts: leave out --text, or --suite", field="suite")
-        return from_sources(SIZES[suite].sources(half), tokenizer, extent.text_tokens, vocabulary)
+        return from_sources(SIZES[suite].sources(half, most), tokenizer, extent.text_tokens, vocabulary)
+    if most is not None:
+        raise ConfigError("--suite-texts counts the texts of a suite: add --suite", field="suite_texts")
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)

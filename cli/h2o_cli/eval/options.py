@@ -100,6 +100,12 @@ _FLAGS = (
         help="Which half of --suite: texts for reports, or texts for tuning settings.",
     ),
     click.option(
+        "--suite-texts",
+        "suite_texts",
+        type=click.IntRange(min=1),
+        help="Read so many texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
+    ),
+    click.option(
         "-n",
         "--length",
         type=click.IntRange(min=16),

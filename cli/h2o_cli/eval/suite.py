@@ -15,7 +15,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Literal, TypeAlias, get_args
 
-from h2o_runtime.errors import InputError
+from h2o_runtime.errors import ConfigError, InputError
 
 SuiteName: TypeAlias = Literal["small", "standard", "long"]
 Half: TypeAlias = Literal["report", "tune"]
@@ -99,6 +99,21 @@ TEXTS: dict[Half, tuple[Source, ...]] = {
         _code("inspect.py"),
         _code("doctest.py"),
         _code("unittest/mock.py"),
+        Source("manual-types", topics=("types", "typesseq", "strings", "comparisons", "assignment", "try")),
+        _code("urllib/request.py"),
+        _numpy("polynomial", "polynomial"),
+        _code("subprocess.py"),
+        Source("decimal-docstrings", path="_pydecimal.py"),
+        _code("logging/__init__.py"),
+        Source("email-docstrings", path="email"),
+        _code("http/cookiejar.py"),
+        _numpy("core", "_core"),
+        _code("ipaddress.py"),
+        Source("numpy-newdocs", "numpy", "numpy/_core/_add_newdocs.py", whole=True),
+        _code("pickletools.py"),
+        _code("email/_header_value_parser.py"),
+        _code("_pydecimal.py"),
+        _code("enum.py"),
     ),
     "tune": (
         Source("manual-statements", topics=("compound", "formatstrings", "typesmapping", "string-methods")),
@@ -123,8 +138,14 @@ class Suite:
     texts: int
     decoded: int = 256
 
-    def sources(self, half: Half) -> tuple[Source, ...]:
-        return TEXTS[half][: self.texts]
+    def sources(self, half: Half, count: int | None = None) -> tuple[Source, ...]:
+        """The suite's texts, or `count` of the half's. Raises ConfigError if it has fewer."""
+        texts = TEXTS[half]
+        if count is not None and count > len(texts):
+            raise ConfigError(
+                f"the half {half!r} has {len(texts)} texts: lower --suite-texts", field="suite_texts"
+            )
+        return texts[: self.texts if count is None else count]
 
 
 SIZES: dict[SuiteName, Suite] = {
