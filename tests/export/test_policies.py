@@ -25,7 +25,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.components.options import options_of
-from h2o_runtime.policies.prefill.h2o.scores import query
+from h2o_runtime.policies.prefill.h2o import query_tiles
 
 pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
@@ -60,7 +60,7 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(
     pick: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys come in pairs that are equal, and an odd number of them are candidates. Every query votes."""
-    monkeypatch.setattr(query, "NARROWING", 1)
+    monkeypatch.setattr(query_tiles, "NARROWING", 1)
     settings = {"chunk_size": 32, "local": 2, "heavy": 21, "score_candidates": 23, "dense_tail": 0}
     config, draw = PrefillConfig(**settings), torch.Generator().manual_seed(5)
     q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)

@@ -15,7 +15,7 @@ from tests.bundles import random_ids
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.policies.prefill.h2o.scores import query
+from h2o_runtime.policies.prefill.h2o import query_tiles
 from h2o_runtime.schedule import Span
 from h2o_runtime.server.memory_view import MemorySnapshot
 
@@ -148,7 +148,7 @@ def test_what_does_not_go_with_it(settings: dict[str, Any], field: str, says: st
 def test_sets_are_as_large_as_the_past_asks_for(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "AUTO_LEAST", 10)
+    monkeypatch.setattr(query_tiles, "AUTO_LEAST", 10)
     ids = random_ids(150)
     generator.reset()
     generator.prefill(ids, GROWING)

@@ -31,7 +31,7 @@ from h2o_runtime.operators import (
     Operator,
 )
 from h2o_runtime.policies.prefill import PREFILL
-from h2o_runtime.policies.prefill.h2o.scores import query
+from h2o_runtime.policies.prefill.h2o import query_tiles
 
 Array = NDArray[Any]
 CONTEXT = 256
@@ -52,8 +52,8 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 def budgets_that_grow_early() -> Iterator[None]:
     """So that memory sets that grow are of several sizes in prompts as short as these."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "AUTO_LEAST", 3)
-        patch.setattr(query, "GROWN_CANDIDATES", 2)
+        patch.setattr(query_tiles, "AUTO_LEAST", 3)
+        patch.setattr(query_tiles, "GROWN_CANDIDATES", 2)
         yield
 
 

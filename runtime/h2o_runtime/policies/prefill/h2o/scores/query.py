@@ -17,25 +17,17 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
-from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O, score_rule
-from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
+from h2o_runtime.policies.prefill.h2o.base import H2O, score_rule
+from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets
+from h2o_runtime.policies.prefill.h2o.query_tiles import NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
-NARROWING = 8  # every so many of the queries that choose a tile's memory find its candidates in all its past
-# A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
-# `heavy="auto"` it has at least AUTO_LEAST.
-GROWN_DIVISOR = 4
-GROWN_CANDIDATES = 4
-AUTO_LEAST = 512
-NEVER = "never"  # of `score_grow`
 TOLD_LAYERS = 4  # one of so many is compared, where what a prompt saw is told and changes nothing
 GUARD = {"score_checks": 2, "score_missed": 0.008}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
@@ -43,7 +35,7 @@ BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 8192}
 
 
 @dataclass(frozen=True)
-class OwnQueries(H2O[QueryStore]):
+class OwnQueries(QueryTiles):
     """A tile's strided queries choose its memory among all of the past.
 
     No chunk waits for another, nothing is forgotten for good, and there are no scores to keep: what a prompt that
@@ -71,125 +63,6 @@ class OwnQueries(H2O[QueryStore]):
     )
 
     score: Literal["query"] = score_rule("query")
-    score_tile: int = option(
-        128,
-        "Maximum queries that share a memory set under --score query; a chunk is cut into equal tiles.",
-        symbol="",
-        least=1,
-    )
-    score_queries: int = option(
-        32,
-        "Queries of a tile that choose its memory set under --score query; a smaller tile uses all of "
-        "its queries.",
-        symbol="",
-        least=1,
-    )
-    score_candidates: int = option(
-        2048,
-        "Tokens that a tile chooses from under --score query; a longer past is narrowed first. At least as many as "
-        "are remembered.",
-        symbol="",
-        least=1,
-    )
-    score_grow: int | Literal["never"] = option(
-        8192,
-        "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto.",
-        symbol="",
-        least=0,
-    )
-    score_checks: int = option(
-        2,
-        "Queries of a tile whose attention is compared with exact attention, to report how much of it a "
-        "prompt saw; on the CPU.",
-        symbol="",
-        least=0,
-    )
-    score_missed: float = option(
-        1.0,
-        "Maximum share of attention that a chunk may miss; a chunk that misses more sees its whole past. "
-        "On the CPU; 1 allows all.",
-        symbol="missed",
-        least=0,
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.score_missed > 1:
-            raise ConfigError(
-                f"score_missed ({self.score_missed:g}) must be at most 1, which is all attention",
-                field="score_missed",
-            )
-        if self.score_missed < 1 and not self.score_checks:
-            raise ConfigError(
-                f"score_missed ({self.score_missed:g}) is judged by score_checks queries of a tile, which are "
-                "none: raise score_checks, or leave out score_missed",
-                field="score_checks",
-            )
-
-    @property
-    def tile(self) -> int:
-        """Rows of a tile: chunks are cut into as few as `score_tile` allows, all of one size but the last."""
-        return -(-self.chunk_size // -(-self.chunk_size // self.score_tile))
-
-    @property
-    def tiles_of_chunk(self) -> int:
-        return -(-self.chunk_size // self.tile)
-
-    def memory_at(self, past: int) -> int:
-        """What a chunk sees follows from where it stands, never from the length of its prompt: a prompt that goes
-        on from a cached one could not know that."""
-        most = self.chunk_size * 15 // 16
-        least = max(min(AUTO_LEAST, most), self.local) if self.heavy == AUTO else super().memory_at(past)
-        return max(least, min(past // GROWN_DIVISOR, most)) if self._grows_at(past) else least
-
-    def _grows_at(self, past: int) -> bool:
-        return self.heavy == AUTO or (isinstance(self.score_grow, int) and past >= self.score_grow)
-
-    @property
-    def candidates(self) -> int:
-        """Most rows that any tile chooses its memory from."""
-        return self.candidates_at(MOST)
-
-    def candidates_at(self, past: int) -> int:
-        """Most rows that a tile behind `past` rows chooses its memory from."""
-        times = GROWN_CANDIDATES if self._grows_at(past) else 1
-        return max(self.score_candidates, self.memory_at(past) * times)
-
-    @property
-    def vote_stride(self) -> int:
-        """From one query of a tile that chooses its memory to the next."""
-        return max(self.tile // self.score_queries, 1)
-
-    @property
-    def narrowing_stride(self) -> int:
-        """From one query of a tile that finds its candidates to the next."""
-        return self.vote_stride * NARROWING
-
-    def tiles_before(self, row: int) -> int:
-        """How many tiles a prompt's rows before this one take."""
-        chunks, rest = divmod(row, self.chunk_size)
-        return chunks * self.tiles_of_chunk + -(-rest // self.tile)
-
-    def tiles(self, start: int, stop: int) -> Iterator[Span]:
-        """Those of some rows that begin with a chunk."""
-        for chunk in spans(stop, self.chunk_size, start=start):
-            yield from spans(chunk.stop, self.tile, start=chunk.start)
-
-    def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
-        tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
-        return StoreSizes(
-            heads=model.score_heads(self.score_heads),
-            rooms=tuple(map(self._room, range(tiles))),
-            tiles_at_once=self.tiles_before(self.batch_rows(capacity)),
-            candidates=min(self.candidates_at(capacity), capacity),
-            whole=min(self.chunk_size, capacity),
-            rows=self.batch_rows(capacity),
-            capacity=capacity,
-        )
-
-    def _room(self, tile: int) -> int:
-        """Most keys of the set of a prompt's tile; a turn's chunk begins anywhere in the tile's."""
-        return self.memory_at((tile // self.tiles_of_chunk + 1) * self.chunk_size - 1)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> QueryStore:
         return QueryStore(self.store_sizes(model, capacity), model, device, checks=self.score_checks > 0)
@@ -227,7 +100,7 @@ class OwnQueries(H2O[QueryStore]):
         def kind(chunk: Span) -> tuple[int, int, bool]:
             before = call.past + chunk.start
             candidates, sets = self.candidates_at(before), self._sets(call, self._new_tiles(chunk), chunk)
-            full = {sets.memory} == {self._room(sets.first), self._room(sets.first + sets.count - 1)}
+            full = {sets.memory} == {self.room(sets.first), self.room(sets.first + sets.count - 1)}
             return sets.memory, candidates if before > candidates else 0, full
 
         start = batch.start or -self.begun(call)
@@ -386,9 +259,6 @@ class OwnQueries(H2O[QueryStore]):
             return Provenance.interrupted(before.config, reuse.length)
         return Provenance()
 
-    def state_bytes(self, model: ModelSpec, context: int) -> int:
-        return self.store_sizes(model, context).nbytes(model)
-
     def saved_state(self, state: QueryStore, length: int) -> SavedState:
         """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
         return state.saved_state(self.tiles_before(length) + 1)
@@ -401,21 +271,8 @@ class OwnQueries(H2O[QueryStore]):
             return PrefillReport.empty()
         last = state.host_sets(state.last.sets)[-1]
         none = np.zeros((0, *last.shape), np.int32)
-        found = [none, *(state.host_sets(self._sets_of(chunk)) for chunk in chunks)]
+        found = [none, *(state.host_sets(self.sets_of(chunk)) for chunk in chunks)]
         return PrefillReport(last, _stacked(found), seen_by, state.last.rows)
-
-    def _sets_of(self, chunk: Span) -> Sets:
-        """Where the sets of a fresh prompt's chunk lie."""
-        first = self.tiles_before(chunk.start)
-        return Sets(first, self.tiles_before(chunk.stop) - first, self.memory_at(chunk.start))
-
-    def budget(self, n: int) -> dict[str, int]:
-        return {"heavy": self.memory_at((n - 1) // self.chunk_size * self.chunk_size) - self.local}
-
-    def summary(self) -> str:
-        least = self.memory_at(0)
-        grown = "" if self.memory == least else f" to {self.memory:,}"
-        return f"Chunks of {self.chunk_size:,}, memory {least:,}{grown}"
 
 
 def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:

@@ -1,0 +1,163 @@
+"""The tiles of the score rule `query`: how a prompt is cut, and how many keys a tile chooses its memory from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from h2o_runtime.components.options import MOST, option
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O
+from h2o_runtime.policies.prefill.h2o.query_store import QueryStore, Sets, StoreSizes
+from h2o_runtime.schedule import Span, spans
+
+NARROWING = 8  # every so many of the queries that choose a tile's memory find its candidates in all its past
+# A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
+# `heavy="auto"` it has at least AUTO_LEAST.
+GROWN_DIVISOR = 4
+GROWN_CANDIDATES = 4
+AUTO_LEAST = 512
+NEVER = "never"  # of `score_grow`
+
+
+@dataclass(frozen=True)
+class QueryTiles(H2O[QueryStore]):
+    """The settings of the rule, and the sizes that follow from them and from where a chunk stands."""
+
+    score_tile: int = option(
+        128,
+        "Maximum queries that share a memory set under --score query; a chunk is cut into equal tiles.",
+        symbol="",
+        least=1,
+    )
+    score_queries: int = option(
+        32,
+        "Queries of a tile that choose its memory set under --score query; a smaller tile uses all of "
+        "its queries.",
+        symbol="",
+        least=1,
+    )
+    score_candidates: int = option(
+        2048,
+        "Tokens that a tile chooses from under --score query; a longer past is narrowed first. At least as many as "
+        "are remembered.",
+        symbol="",
+        least=1,
+    )
+    score_grow: int | Literal["never"] = option(
+        8192,
+        "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto.",
+        symbol="",
+        least=0,
+    )
+    score_checks: int = option(
+        2,
+        "Queries of a tile whose attention is compared with exact attention, to report how much of it a "
+        "prompt saw; on the CPU.",
+        symbol="",
+        least=0,
+    )
+    score_missed: float = option(
+        1.0,
+        "Maximum share of attention that a chunk may miss; a chunk that misses more sees its whole past. "
+        "On the CPU; 1 allows all.",
+        symbol="missed",
+        least=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.score_missed > 1:
+            raise ConfigError(
+                f"score_missed ({self.score_missed:g}) must be at most 1, which is all attention",
+                field="score_missed",
+            )
+        if self.score_missed < 1 and not self.score_checks:
+            raise ConfigError(
+                f"score_missed ({self.score_missed:g}) is judged by score_checks queries of a tile, which are "
+                "none: raise score_checks, or leave out score_missed",
+                field="score_checks",
+            )
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile: chunks are cut into as few as `score_tile` allows, all of one size but the last."""
+        return -(-self.chunk_size // -(-self.chunk_size // self.score_tile))
+
+    @property
+    def tiles_of_chunk(self) -> int:
+        return -(-self.chunk_size // self.tile)
+
+    def memory_at(self, past: int) -> int:
+        """What a chunk sees follows from where it stands, never from the length of its prompt: a prompt that goes
+        on from a cached one could not know that."""
+        most = self.chunk_size * 15 // 16
+        least = max(min(AUTO_LEAST, most), self.local) if self.heavy == AUTO else super().memory_at(past)
+        return max(least, min(past // GROWN_DIVISOR, most)) if self._grows_at(past) else least
+
+    def _grows_at(self, past: int) -> bool:
+        return self.heavy == AUTO or (isinstance(self.score_grow, int) and past >= self.score_grow)
+
+    @property
+    def candidates(self) -> int:
+        """Most rows that any tile chooses its memory from."""
+        return self.candidates_at(MOST)
+
+    def candidates_at(self, past: int) -> int:
+        """Most rows that a tile behind `past` rows chooses its memory from."""
+        times = GROWN_CANDIDATES if self._grows_at(past) else 1
+        return max(self.score_candidates, self.memory_at(past) * times)
+
+    @property
+    def vote_stride(self) -> int:
+        """From one query of a tile that chooses its memory to the next."""
+        return max(self.tile // self.score_queries, 1)
+
+    @property
+    def narrowing_stride(self) -> int:
+        """From one query of a tile that finds its candidates to the next."""
+        return self.vote_stride * NARROWING
+
+    def tiles_before(self, row: int) -> int:
+        """How many tiles a prompt's rows before this one take."""
+        chunks, rest = divmod(row, self.chunk_size)
+        return chunks * self.tiles_of_chunk + -(-rest // self.tile)
+
+    def tiles(self, start: int, stop: int) -> Iterator[Span]:
+        """Those of some rows that begin with a chunk."""
+        for chunk in spans(stop, self.chunk_size, start=start):
+            yield from spans(chunk.stop, self.tile, start=chunk.start)
+
+    def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
+        tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
+        return StoreSizes(
+            heads=model.score_heads(self.score_heads),
+            rooms=tuple(map(self.room, range(tiles))),
+            tiles_at_once=self.tiles_before(self.batch_rows(capacity)),
+            candidates=min(self.candidates_at(capacity), capacity),
+            whole=min(self.chunk_size, capacity),
+            rows=self.batch_rows(capacity),
+            capacity=capacity,
+        )
+
+    def room(self, tile: int) -> int:
+        """Most keys of the set of a prompt's tile; a turn's chunk begins anywhere in the tile's."""
+        return self.memory_at((tile // self.tiles_of_chunk + 1) * self.chunk_size - 1)
+
+    def sets_of(self, chunk: Span) -> Sets:
+        """Where the sets of a fresh prompt's chunk lie."""
+        first = self.tiles_before(chunk.start)
+        return Sets(first, self.tiles_before(chunk.stop) - first, self.memory_at(chunk.start))
+
+    def state_bytes(self, model: ModelSpec, context: int) -> int:
+        return self.store_sizes(model, context).nbytes(model)
+
+    def budget(self, n: int) -> dict[str, int]:
+        return {"heavy": self.memory_at((n - 1) // self.chunk_size * self.chunk_size) - self.local}
+
+    def summary(self) -> str:
+        least = self.memory_at(0)
+        grown = "" if self.memory == least else f" to {self.memory:,}"
+        return f"Chunks of {self.chunk_size:,}, memory {least:,}{grown}"
