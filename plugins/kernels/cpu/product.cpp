@@ -6,6 +6,9 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#ifndef HWCAP2_I8MM  // missing in older headers
+#define HWCAP2_I8MM (1ul << 13)
+#endif
 #endif
 
 namespace h2o {
@@ -23,6 +26,7 @@ bool runs_here(const h2o_products* kernels) {
                __builtin_cpu_supports("fma");
     }
 #elif defined(__aarch64__) && defined(__linux__)
+    if (kernels == i8mm_products()) return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
     if (kernels == dotprod_products()) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
     return kernels != nullptr;
@@ -140,7 +144,7 @@ h2o_status h2o_products_find(const char* isa, const h2o_products** kernels) {
 #if defined(__x86_64__)
         h2o::avx512vnni_products(), h2o::avxvnni_products(),
 #elif defined(__aarch64__) && defined(__linux__)
-        h2o::dotprod_products(),
+        h2o::i8mm_products(), h2o::dotprod_products(),
 #endif
         h2o::scalar_products()};
     *kernels = nullptr;

@@ -84,5 +84,6 @@ const h2o_products* scalar_products();
 const h2o_products* avxvnni_products();
 const h2o_products* avx512vnni_products();
 const h2o_products* dotprod_products();
+const h2o_products* i8mm_products();
 
 }  // namespace h2o

@@ -14,7 +14,8 @@ NB_MODULE(_cpu, module) {
             check(h2o_products_find(nullptr, &kernels), "product_instructions");
             return std::string(h2o_products_isa(kernels));
         },
-        "What products with integer weights run on here: avx512vnni, avxvnni, dotprod, or scalar, which is "
+        "What products with integer weights run on here: avx512vnni, avxvnni, i8mm, dotprod, or scalar, "
+        "which is "
         "slow.");
     bind_kernels(module);
 }

@@ -20,7 +20,7 @@ const h2o_products* find(const std::string& isa) {
 
 std::vector<std::string> product_instructions() {
     std::vector<std::string> found;
-    for (const char* isa : {"scalar", "avxvnni", "avx512vnni", "dotprod"}) {
+    for (const char* isa : {"scalar", "avxvnni", "avx512vnni", "dotprod", "i8mm"}) {
         if (find(isa) != nullptr) found.emplace_back(isa);
     }
     return found;
@@ -149,7 +149,7 @@ const Case kCases[] = {
 TEST_P(Products, OfWholeNumbersAreExact) {
     for (const Case& c : kCases) {
         const Matrix matrix(c, 1);
-        for (int64_t n : {1, 2, 5, 6, 7, 13}) {
+        for (int64_t n : {1, 2, 3, 5, 6, 7, 8, 13}) {
             const Floats x = whole_numbers(n * c.inputs, c.block, 2), y = multiply(matrix.c(), x);
             for (int64_t i = 0; i < n * c.outputs; ++i) {
                 double sum = 0.0, size = 0.0;
