@@ -13,7 +13,8 @@ constexpr int kTileLanes = kTileVectors * kWidth;
 
 // The contents of a word of a packed factor, and the operation that adds two words' product to a sum.
 struct Float32 {
-    static constexpr int kPair = 1;  // numbers a word
+    static constexpr int kPair = 1;           // numbers a word
+    static constexpr bool kMatrices = false;  // whether they have a tile of their own
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }
 };
 
@@ -43,9 +44,9 @@ struct Values : InRows {  // the same rows: k runs over keys, columns are the el
 // C[c][0 .. kCount vectors) for a few columns. a [depth][R] words, b [depth][columns] words as `form` says, c
 // [columns][R] floats.
 template <class Numbers, bool kAdd, int kCount, class Form>
-__attribute__((always_inline)) inline void multiply_tile(int64_t depth, const float* __restrict rows,
-                                                         const float* __restrict columns, Form form,
-                                                         float* __restrict out) {
+__attribute__((always_inline)) inline void multiply_vectors(int64_t depth, const float* __restrict rows,
+                                                            const float* __restrict columns, Form form,
+                                                            float* __restrict out) {
     using S = Simd;
     constexpr int kColumns = S::kTileColumns;
     S::Vec sum[kColumns][kCount];
@@ -72,6 +73,16 @@ __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const fl
     for (int i = 0; i < kColumns; ++i) {
 #pragma GCC unroll 3
         for (int j = 0; j < kCount; ++j) S::store(out + i * kLanes + j * kWidth, sum[i][j]);
+    }
+}
+
+template <class Numbers, bool kAdd, int kCount, class Form>
+__attribute__((always_inline)) inline void multiply_tile(int64_t depth, const float* rows,
+                                                         const float* columns, Form form, float* out) {
+    if constexpr (Numbers::kMatrices) {
+        Numbers::template multiply<kAdd, kCount>(depth, rows, columns, out);
+    } else {
+        multiply_vectors<Numbers, kAdd, kCount>(depth, rows, columns, form, out);
     }
 }
 
