@@ -111,7 +111,8 @@ def main(
     pipeline   log-probabilities against transformers (policy full) and against an independent
                computation of the sparse policy
 
-    Where weights are integers, both have their errors told apart from what rounding costs (rounding, quantization).
+    Where weights are integers, or products bfloat16, both have their errors told apart from what rounding costs
+    (rounding, quantization).
 
     The prefill flags set the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
     of 1,100 tokens has several). Exit code 3: a tolerance was missed.
@@ -159,6 +160,7 @@ class CompareOptions:
     device: Any
     attention: Any
     attention_precision: Any
+    dense_precision: Any
     threads: int | None
     dense_form: Any
 
@@ -182,6 +184,7 @@ def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[lis
         options.threads,
         options.dense_form,
         options.attention_precision,
+        options.dense_precision,
     )
     comparison = library.GraphComparison(compared, options.save)
     try:

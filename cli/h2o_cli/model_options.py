@@ -13,7 +13,15 @@ from h2o_cli.prefill_options import click_option, given_settings
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
-from h2o_runtime.names import BACKENDS, DENSE_FORMS, DEVICES, PRECISIONS, PROVIDERS, SPECULATIONS
+from h2o_runtime.names import (
+    BACKENDS,
+    DENSE_FORMS,
+    DENSE_PRECISIONS,
+    DEVICES,
+    PRECISIONS,
+    PROVIDERS,
+    SPECULATIONS,
+)
 from h2o_runtime.policies.decode import DECODE, DecodePolicy
 
 _EXECUTION = (
@@ -44,6 +52,13 @@ _EXECUTION = (
         default="auto",
         show_default=True,
         help="Precision of attention in prefill: auto is bfloat16 for integer weights, if this CPU has it.",
+    ),
+    click.option(
+        "--dense-precision",
+        type=click.Choice(DENSE_PRECISIONS),
+        default=DENSE_PRECISIONS[0],
+        show_default=True,
+        help="Precision of products with float32 weights on a CPU: bfloat16 is faster, and rounds both factors.",
     ),
 )
 dense_form_option = click.option(
@@ -93,7 +108,7 @@ def _has_choice(registry: Registry[Any]) -> bool:
 
 
 def execution_options(command: Command) -> Command:
-    """`backend`, `device`, `attention` and `attention_precision`."""
+    """`backend`, `device`, `attention`, `attention_precision` and `dense_precision`."""
     return grouped(Group.MACHINE, *_EXECUTION)(command)
 
 
@@ -128,6 +143,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "device",
         "attention",
         "attention_precision",
+        "dense_precision",
         "context",
         "threads",
         "dense_form",

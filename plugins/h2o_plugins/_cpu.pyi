@@ -10,6 +10,11 @@ def product_instructions() -> str:
     What products with integer weights run on here: avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
     """
 
+def products_multiply_bfloat16() -> bool:
+    """
+    Whether these products also take weights and activations in bfloat16.
+    """
+
 class KV:
     """
     One layer's cache, as h2o_runtime's KV has it. ValueError: arrays that do not agree.

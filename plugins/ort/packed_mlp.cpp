@@ -194,7 +194,7 @@ h2o_block_matrix some_columns(const h2o_block_matrix& matrix, int64_t first, int
     h2o_block_matrix cut = matrix;
     cut.outputs = count;
     cut.weights = static_cast<const uint8_t*>(matrix.weights) + first * matrix.inputs * matrix.bits / 8;
-    if (matrix.bits == 32) return cut;
+    if (!has_blocks(matrix)) return cut;
     const int64_t blocks = matrix.inputs / matrix.block;
     cut.scales = matrix.scales + first * blocks;
     if (matrix.offsets != nullptr) cut.offsets = matrix.offsets + first * blocks;

@@ -28,7 +28,7 @@ Status* Matrices::find(const Interface& ort, KernelContext* context, size_t firs
         const int64_t elements = panels_of(matrix) * kPanel * matrix.inputs;
         matrix.weights = static_cast<const uint8_t*>(weights.data) + bytes;
         bytes += static_cast<size_t>(elements * matrix.bits / 8);
-        if (matrix.bits == 32) continue;  // floats have no scales
+        if (!has_blocks(matrix)) continue;
         matrix.scales = static_cast<const float*>(scales.data) + blocks;
         if (offsets.data != nullptr) matrix.offsets = static_cast<const float*>(offsets.data) + blocks;
         blocks += static_cast<size_t>(elements / matrix.block);

@@ -33,6 +33,11 @@ constexpr h2o_gate gate_of(int64_t number) {
     return number == H2O_GELU ? H2O_GELU : H2O_SILU;
 }
 
+// Whether weights are integers with scales; floats have neither blocks nor scales.
+constexpr bool has_blocks(const h2o_block_matrix& matrix) {
+    return matrix.bits < 16;
+}
+
 // Matrices with the same inputs and format.
 struct Matrices {
     const h2o_products* products = nullptr;
@@ -41,8 +46,9 @@ struct Matrices {
 
     int64_t tile_rows() const { return h2o_products_tile_rows(products, all); }
     bool good() const {
-        return count > 0 && std::all_of(all, all + count, [](const h2o_block_matrix& one) {
-                   return h2o_products_check(&one) == H2O_OK;
+        return count > 0 && std::all_of(all, all + count, [this](const h2o_block_matrix& one) {
+                   return h2o_products_check(&one) == H2O_OK &&
+                          (one.bits != 16 || h2o_products_multiply_bfloat16(products) != 0);
                });
     }
     // The best kernels of this machine.

@@ -64,7 +64,14 @@ class LoadedModel:
         place = options.packed_weights
         packed = None if place is None else PackedFolder.open(Path(place), options.verify)
         backend = make_backend(
-            options.backend, bundle, device, options.threads, context, options.dense_form, packed
+            options.backend,
+            bundle,
+            device,
+            options.threads,
+            context,
+            options.dense_form,
+            packed,
+            options.dense_precision,
         )
         make = provider_factory(
             options.attention, bundle, device, options.threads, options.attention_precision

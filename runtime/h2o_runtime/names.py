@@ -25,6 +25,9 @@ DenseChoice: TypeAlias = Literal["auto", DenseForm]
 AttentionPrecision: TypeAlias = Literal["float32", "bfloat16"]
 PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 
+# Precision of the factors of products with float weights on a CPU.
+DensePrecision: TypeAlias = Literal["float32", "bfloat16"]
+
 Quality: TypeAlias = Literal["fast", "balanced", "guarded", "exact"]  # of a prefill
 
 # Whether tokens are drafted from the conversation's own text and verified several at once.
@@ -37,6 +40,7 @@ PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
 DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
 PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
+DENSE_PRECISIONS: tuple[DensePrecision, ...] = get_args(DensePrecision)
 SPECULATIONS: tuple[Speculation, ...] = get_args(Speculation)
 METRICS_NAMES: tuple[MetricsNames, ...] = get_args(MetricsNames)
 QUALITIES: tuple[Quality, ...] = get_args(Quality)

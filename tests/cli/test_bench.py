@@ -243,7 +243,7 @@ def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, 
 
 def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
     choices = dict.fromkeys(("attention", "attention_precision", "dense_form"), "auto")
-    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", **choices}
+    settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "dense_precision": "float32", **choices}
     broken = Contestant("h2o", "h2o", "", settings | {"backend": "onnxruntime", "device": "cpu"})
     measurement = Measurement([broken], Rounds((64,), 1, 1, 0, 60.0), lambda text: None)
     measurement.run()

@@ -39,6 +39,7 @@ def settings(shared_folder: Path) -> dict[str, Any]:
         "attention": "auto",
         "dense_form": "auto",
         "attention_precision": "auto",
+        "dense_precision": "float32",
         "kind": "h2o",
     }
 

@@ -30,7 +30,7 @@ from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import decode_options, decode_policy, dense_form_option
 from h2o_cli.prefill_options import GivenPrefill
-from h2o_runtime.backends.select import check_dense_form
+from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.files.inputs import read_input
@@ -120,9 +120,12 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         decoding=decode_policy(flags),
         dense_form=flags.get("dense_form", "auto"),
         attention_precision=flags["attention_precision"],
+        dense_precision=flags["dense_precision"],
         openvino_model=_openvino_model(flags["openvino_model"]),
     )
-    check_dense_form(entry.dense_form, backend, device == "cpu", model.manifest.model.quantized)
+    spec, on_cpu = model.manifest.model, device == "cpu"
+    check_dense_form(entry.dense_form, backend, on_cpu, spec.quantized)
+    check_dense_precision(entry.dense_precision, entry.dense_form, backend, on_cpu, spec)
     given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
     lengths = flags["shard"].of(flags["lengths"])
     if not lengths:

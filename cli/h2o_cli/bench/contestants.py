@@ -12,7 +12,14 @@ from h2o_cli.bench.model import BenchmarkModel, is_gguf
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import H2OError
-from h2o_runtime.names import BackendName, DenseChoice, DeviceName, PrecisionChoice, ProviderChoice
+from h2o_runtime.names import (
+    BackendName,
+    DenseChoice,
+    DensePrecision,
+    DeviceName,
+    PrecisionChoice,
+    ProviderChoice,
+)
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -59,7 +66,7 @@ class Entry:
     decoding    a decode policy beside the exact one
     prompt      what is read, as far as a length goes; random tokens where there is nothing
     dense_form  of our integer weights, of peers' never
-    attention_precision  of ours
+    attention_precision  of ours; dense_precision likewise
     openvino_model  converted before, in whatever precision; else it is made of the checkpoint
     """
 
@@ -74,6 +81,7 @@ class Entry:
     prompt: tuple[int, ...] = ()
     dense_form: DenseChoice = "auto"
     attention_precision: PrecisionChoice = "auto"
+    dense_precision: DensePrecision = "float32"
     openvino_model: Path | None = None
 
     @property
@@ -110,6 +118,8 @@ class Entry:
         suffix = "" if self.dense_form == "auto" else f" form={self.dense_form}"
         if self.attention_precision != "auto":
             suffix += f" attention={self.attention_precision}"
+        if self.dense_precision != "float32":
+            suffix += f" dense={self.dense_precision}"
         return self.prefill.altered(policy=policy).algorithm.in_short() + suffix
 
     def on_cpu_only(self) -> None:
@@ -169,6 +179,7 @@ def _ours(
             "attention": entry.attention,
             "dense_form": entry.dense_form,
             "attention_precision": entry.attention_precision,
+            "dense_precision": entry.dense_precision,
             "kind": OWN_SYSTEM,
         }
         name, label = policy, entry.settings_of(policy)

@@ -16,6 +16,7 @@ from h2o_runtime.layers.model import LayerSettings, equivalent_settings
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,
+    DensePrecision,
     DeviceChoice,
     PrecisionChoice,
     ProviderChoice,
@@ -33,6 +34,7 @@ class ComparedBundle:
     threads: int | None = None
     dense_form: DenseChoice = "auto"
     attention_precision: PrecisionChoice = "auto"
+    dense_precision: DensePrecision = "float32"
     device: Device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +43,15 @@ class ComparedBundle:
 
     def open_backend(self, context: int) -> Backend:
         """Not activated yet."""
-        return make_backend(self.backend, self.bundle, self.device, self.threads, context, self.dense_form)
+        return make_backend(
+            self.backend,
+            self.bundle,
+            self.device,
+            self.threads,
+            context,
+            self.dense_form,
+            dense_precision=self.dense_precision,
+        )
 
     def load(
         self, context: int, attention: ProviderChoice | None = None, layers: LayerSettings | None = None
@@ -56,6 +66,7 @@ class ComparedBundle:
             threads=self.threads,
             device=self.on,
             dense_form=self.dense_form,
+            dense_precision=self.dense_precision,
             layers=layers or {},
         )
 
@@ -76,10 +87,10 @@ class ComparedBundle:
         if self.device.name != "cpu":
             return self  # including its device, which a copy would not share
         dense_form: DenseChoice = "exact" if self.rounds_activations else self.dense_form
-        return replace(self, attention_precision="float32", dense_form=dense_form)
+        return replace(self, attention_precision="float32", dense_form=dense_form, dense_precision="float32")
 
     @property
     def rounds_activations(self) -> bool:
-        """Whether another dense form can be chosen."""
+        """Whether dense graphs round activations here, and another dense form does not."""
         on_cpu = self.backend == "onnxruntime" and self.device.memory == "cpu"
-        return self.bundle.manifest.model.quantized and on_cpu
+        return on_cpu and (self.bundle.manifest.model.quantized or self.dense_precision == "bfloat16")

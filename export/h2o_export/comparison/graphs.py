@@ -77,7 +77,8 @@ class GraphComparison:
             yield from compare_runs("dense", graph.name, results, {}, self.share)
             if rounding is not None:
                 rounded = self._dense_graph(graph, feed, rounding)
-                yield from compare_runs("rounding", graph.name, rounded, {}, ROUNDING_TOLERANCE)
+                share = ROUNDING_TOLERANCE if self.model.quantized else BFLOAT16_TOLERANCE
+                yield from compare_runs("rounding", graph.name, rounded, {}, share)
             known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
 
     def _small_graphs(

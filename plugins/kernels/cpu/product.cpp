@@ -32,6 +32,21 @@ bool runs_here(const h2o_products* kernels) {
     return kernels != nullptr;
 }
 
+// Their products with bfloat16, or null if this machine cannot run them.
+const FloatProducts* bfloat16_of(const h2o_products* kernels) {
+#if defined(__x86_64__)
+    if (kernels == avx512vnni_products() && __builtin_cpu_supports("avx512bf16")) {
+        return avx512_bfloat16_products();
+    }
+#elif defined(__aarch64__) && defined(__linux__)
+    constexpr unsigned long kHwcap2Bf16 = 1UL << 14;  // HWCAP2_BF16, which older headers lack
+    if (kernels == dotprod_products() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) {
+        return neon_bfloat16_products();
+    }
+#endif
+    return kernels == scalar_products() ? scalar_bfloat16_products() : nullptr;
+}
+
 int64_t panels_of(const h2o_block_matrix& matrix) {
     return (matrix.outputs + kPanel - 1) / kPanel;
 }
@@ -64,14 +79,24 @@ int64_t even_rows(int64_t left, int64_t most) {
 }
 
 bool is_float(const h2o_block_matrix& matrix) {
-    return matrix.bits == 32;
+    return matrix.bits == 32 || matrix.bits == 16;
 }
 
-// Floats from one prepared row to the next. Rows a whole number of pages apart would share a few L1 lines,
+// Numbers of a float row's word.
+int64_t pair_of(const h2o_block_matrix& matrix) {
+    return 32 / matrix.bits;
+}
+
+const FloatProducts& floats_of(const h2o_products* kernels, const h2o_block_matrix& matrix) {
+    return matrix.bits == 32 ? kernels->floats : *bfloat16_of(kernels);
+}
+
+// Words from one prepared row to the next. Rows a whole number of pages apart would share a few L1 lines,
 // and a tile reads all rows at once.
 int64_t prepared_stride(const h2o_block_matrix& matrix) {
     constexpr int64_t kPage = 1024, kLine = 16;
-    return matrix.inputs % kPage == 0 ? matrix.inputs + kLine : matrix.inputs;
+    const int64_t words = matrix.inputs / pair_of(matrix);
+    return words % kPage == 0 ? words + kLine : words;
 }
 
 // A range of rows and panels of y.
@@ -123,15 +148,15 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
               });
 }
 
-void multiply_floats(const h2o_products& kernels, const h2o_block_matrix& matrix, const float* x,
+void multiply_floats(const FloatProducts& products, const h2o_block_matrix& matrix, const float* x,
                      const Part& part, const TileOfY& out) {
-    const int64_t inputs = matrix.inputs, stride = prepared_stride(matrix);
+    const int64_t words = matrix.inputs / pair_of(matrix), stride = prepared_stride(matrix);
     const float* const weights = static_cast<const float*>(matrix.weights);
-    each_tile(part, part.rows == 1 ? kRowPanels : kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
+    each_tile(part, part.rows == 1 ? kRowPanels : products.panels, products.rows,
               [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
-                  kernels.multiply_floats({inputs, x + row * stride, stride,
-                                           weights + panel * inputs * kPanel, from(out, row, panel, width)},
-                                          rows, width);
+                  products.multiply({words, x + row * stride, stride, weights + panel * words * kPanel,
+                                     from(out, row, panel, width)},
+                                    rows, width);
               });
 }
 
@@ -161,6 +186,10 @@ const char* h2o_products_isa(const h2o_products* kernels) {
     return kernels->isa;
 }
 
+int h2o_products_multiply_bfloat16(const h2o_products* kernels) {
+    return h2o::bfloat16_of(kernels) != nullptr;
+}
+
 h2o_status h2o_products_check(const h2o_block_matrix* matrix) {
     if (matrix == nullptr || matrix->inputs <= 0 || matrix->outputs <= 0) return H2O_BAD_ARGUMENT;
     if (h2o::is_float(*matrix)) {
@@ -173,7 +202,7 @@ h2o_status h2o_products_check(const h2o_block_matrix* matrix) {
 }
 
 int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matrix* matrix) {
-    return h2o::is_float(*matrix) ? kernels->float_rows : kernels->rows / matrix->parts;
+    return h2o::is_float(*matrix) ? h2o::floats_of(kernels, *matrix).rows : kernels->rows / matrix->parts;
 }
 
 size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n) {
@@ -184,7 +213,7 @@ size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n) {
 
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x) {
     const bool plain = x->up == nullptr && x->norm == nullptr;
-    return h2o::is_float(*matrix) && plain && h2o::prepared_stride(*matrix) == matrix->inputs;
+    return matrix->bits == 32 && plain && h2o::prepared_stride(*matrix) == matrix->inputs;
 }
 
 void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
@@ -195,9 +224,10 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
         return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, x->gate, inputs};
     };
     if (h2o::is_float(*matrix)) {
-        float* const out = static_cast<float*>(scratch);
+        const h2o::FloatProducts& products = h2o::floats_of(kernels, *matrix);
+        float* const words = static_cast<float*>(scratch);
         for (int64_t row = first; row < first + count; ++row) {
-            kernels->prepare_floats(row_of_x(row), out + row * h2o::prepared_stride(*matrix));
+            products.prepare(row_of_x(row), words + row * h2o::prepared_stride(*matrix));
         }
         return;
     }
@@ -217,9 +247,10 @@ void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_m
         return {x->x + at, x->up == nullptr ? nullptr : x->up + at, nullptr, 0.0f, x->gate, columns};
     };
     if (h2o::is_float(*matrix)) {
-        float* const out = static_cast<float*>(scratch) + first_column;
+        const h2o::FloatProducts& products = h2o::floats_of(kernels, *matrix);
+        float* const words = static_cast<float*>(scratch) + first_column / h2o::pair_of(*matrix);
         for (int64_t row = 0; row < n; ++row) {
-            kernels->prepare_floats(row_of_x(row), out + row * h2o::prepared_stride(*matrix));
+            products.prepare(row_of_x(row), words + row * h2o::prepared_stride(*matrix));
         }
         return;
     }
@@ -240,7 +271,8 @@ void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* 
     const h2o::Part part{first, count, first_panel, std::min(first_panel + panels, h2o::panels_of(*matrix))};
     const h2o::TileOfY out{addend, y, matrix->outputs, 0};
     if (h2o::is_float(*matrix)) {
-        h2o::multiply_floats(*kernels, *matrix, static_cast<const float*>(prepared), part, out);
+        h2o::multiply_floats(h2o::floats_of(kernels, *matrix), *matrix, static_cast<const float*>(prepared),
+                             part, out);
     } else {
         const h2o::Rounded x = h2o::rounded(*matrix, n, const_cast<void*>(prepared));
         h2o::multiply_integers(*kernels, *matrix, x, part, out);

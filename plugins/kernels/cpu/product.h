@@ -54,13 +54,21 @@ struct ProductTile {
     TileOfY out;
 };
 
-// The same with float weights and rows.
+// The same with float weights and rows. A word is a float, or two bfloat16 that are neighbours in K.
 struct FloatTile {
-    int64_t inputs;
-    const float* x;  // [rows][K], one `stride` behind the other
+    int64_t words;   // of a row
+    const float* x;  // [rows][words], one `stride` behind the other
     int64_t stride;
-    const float* weights;  // [panels][K][16]
+    const float* weights;  // [panels][words][16]
     TileOfY out;
+};
+
+// Products of one kind of words.
+struct FloatProducts {
+    int64_t rows;    // the most of a tile
+    int64_t panels;  // likewise
+    void (*prepare)(const RowOfX& row, float* words);
+    void (*multiply)(const FloatTile& tile, int64_t rows, int64_t panels);
 };
 
 }  // namespace h2o
@@ -72,9 +80,7 @@ struct h2o_products {
     int32_t surplus;  // the bias of a stored 8-bit weight
     void (*round)(const h2o::RowOfX& row, const h2o::Rounding& how, const h2o::Rounded& out);
     void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
-    int64_t float_rows;  // the most of a float tile
-    void (*prepare_floats)(const h2o::RowOfX& row, float* out);
-    void (*multiply_floats)(const h2o::FloatTile& tile, int64_t rows, int64_t panels);
+    h2o::FloatProducts floats;
     void (*rotate)(int64_t heads, int64_t half, const float* cos, const float* sin, float* row);
 };
 
@@ -85,5 +91,10 @@ const h2o_products* avxvnni_products();
 const h2o_products* avx512vnni_products();
 const h2o_products* dotprod_products();
 const h2o_products* i8mm_products();
+
+// Of bfloat16, for processors that have further instructions for it.
+const FloatProducts* scalar_bfloat16_products();
+const FloatProducts* avx512_bfloat16_products();
+const FloatProducts* neon_bfloat16_products();
 
 }  // namespace h2o

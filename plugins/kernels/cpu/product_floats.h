@@ -1,55 +1,73 @@
-// Products with weights that are floats. A tile keeps sums of some rows and panels in registers over the
-// whole of K. In each step, the panels' vectors are loaded once for all rows, and each row's element once for
-// all columns. A single row is bound by reading weights. It uses more panels at once, because additions to
-// one sum wait for each other. Sums are added in the order of K in every tile, so a row's result does not
-// depend on the others.
+// Products with weights that are floats, in words of one float or of two bfloat16. A tile keeps sums of some
+// rows and panels in registers over the whole of K. In each step, the panels' vectors are loaded once for all
+// rows, and each row's word once for all columns. A single row is bound by reading weights. It uses more
+// panels at once, because additions to one sum wait for each other. Sums are added in the order of K in every
+// tile, so a row's result does not depend on the others.
 #pragma once
 
 namespace {
 
 using h2o::FloatTile;
 
-template <int kRows, int kPanels>
+// Words of one float, which need no rounding.
+struct Float32 {
+    static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }
+    static void prepare(const RowOfX& row, float* words) {
+        const float* const made = multiplied(row, norm_factor(row), 0, row.inputs, words);
+        if (made != words) __builtin_memcpy(words, made, static_cast<size_t>(row.inputs) * sizeof(float));
+    }
+};
+
+template <class Words, int kRows, int kPanels>
 void multiply_float_tile(const FloatTile& tile) {
     constexpr int kColumns = kPanels * kVectors;
     Simd::Vec total[kRows][kColumns];
     clear_sums(total);
-    for (int64_t k = 0; k < tile.inputs; ++k) {
+    for (int64_t k = 0; k < tile.words; ++k) {
         Simd::Vec weights[kColumns];
 #pragma GCC unroll 8
         for (int c = 0; c < kColumns; ++c) {
-            const int64_t at = (c / kVectors * tile.inputs + k) * kPanel + c % kVectors * Simd::kWidth;
+            const int64_t at = (c / kVectors * tile.words + k) * kPanel + c % kVectors * Simd::kWidth;
             weights[c] = Simd::load(tile.weights + at);
         }
 #pragma GCC unroll 16
         for (int row = 0; row < kRows; ++row) {
             const Simd::Vec x = Simd::set(tile.x[row * tile.stride + k]);
 #pragma GCC unroll 8
-            for (int c = 0; c < kColumns; ++c) total[row][c] = Simd::fma(weights[c], x, total[row][c]);
+            for (int c = 0; c < kColumns; ++c) total[row][c] = Words::dot(weights[c], x, total[row][c]);
         }
     }
     store_sums<1>(tile.out, total);
 }
 
-template <int kPanels, int kRows = Products::kFloatRows>
+template <class Words, int kPanels, int kRows = Products::kFloatRows>
 void multiply_float_rows(const FloatTile& tile, int64_t rows) {
     if constexpr (kRows > 0) {
         if (rows == kRows) {
-            multiply_float_tile<kRows, kPanels>(tile);
+            multiply_float_tile<Words, kRows, kPanels>(tile);
         } else {
-            multiply_float_rows<kPanels, kRows - 1>(tile, rows);
+            multiply_float_rows<Words, kPanels, kRows - 1>(tile, rows);
         }
     }
 }
 
+template <class Words>
 void multiply_floats(const FloatTile& tile, int64_t rows, int64_t panels) {
     if (panels == h2o::kRowPanels) {
-        multiply_float_tile<1, h2o::kRowPanels>(tile);
+        multiply_float_tile<Words, 1, h2o::kRowPanels>(tile);
     } else if (panels == 1) {
-        multiply_float_rows<1>(tile, rows);
+        multiply_float_rows<Words, 1>(tile, rows);
     } else {
-        multiply_float_rows<Products::kPanels>(tile, rows);
+        multiply_float_rows<Words, Products::kPanels>(tile, rows);
     }
 }
+
+template <class Words>
+constexpr h2o::FloatProducts kFloatProducts = {
+    Products::kFloatRows,
+    Products::kPanels,
+    Words::prepare,
+    multiply_floats<Words>,
+};
 
 }  // namespace

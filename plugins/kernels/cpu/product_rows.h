@@ -60,12 +60,7 @@ inline const float* multiplied(const RowOfX& row, float factor, int64_t at, int6
     return values;
 }
 
-void prepare_floats(const RowOfX& row, float* out) {
-    const float* const made = multiplied(row, norm_factor(row), 0, row.inputs, out);
-    if (made != out) __builtin_memcpy(out, made, static_cast<size_t>(row.inputs) * sizeof(float));
-}
-
-void rotate(int64_t heads, int64_t half, const float* cos, const float* sin, float* row) {
+inline void rotate(int64_t heads, int64_t half, const float* cos, const float* sin, float* row) {
     using S = Simd;
     for (int64_t head = 0; head < heads; ++head) {
         float* const a = row + 2 * head * half;

@@ -17,5 +17,13 @@ NB_MODULE(_cpu, module) {
         "What products with integer weights run on here: avx512vnni, avxvnni, i8mm, dotprod, or scalar, "
         "which is "
         "slow.");
+    module.def(
+        "products_multiply_bfloat16",
+        [] {
+            const h2o_products* kernels = nullptr;
+            check(h2o_products_find(nullptr, &kernels), "products_multiply_bfloat16");
+            return h2o_products_multiply_bfloat16(kernels) != 0;
+        },
+        "Whether these products also take weights and activations in bfloat16.");
     bind_kernels(module);
 }

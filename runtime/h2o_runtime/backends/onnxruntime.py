@@ -17,7 +17,7 @@ from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import DenseChoice, DenseForm
+from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision
 from h2o_runtime.ort.choice import chosen_dense_form
 from h2o_runtime.ort.fusion import fuse, names_functions
 from h2o_runtime.ort.integer_products import multiply_integers
@@ -60,6 +60,7 @@ class OnnxRuntimeBackend:
         device: Device | None = None,
         dense_form: DenseChoice = "auto",
         packed: PackedFolder | None = None,
+        dense_precision: DensePrecision = "float32",
     ) -> None:
         """Raises ConfigError for a folder of packed weights where none are packed."""
         self.bundle = bundle
@@ -75,6 +76,7 @@ class OnnxRuntimeBackend:
                 field="packed_weights",
             )
         self._packed = packed
+        self.dense_precision = dense_precision
         self._sessions: dict[str, BoundSession] = {}
         self._native_graphs: dict[str, RewrittenGraph] = {}  # sessions with native products
 
@@ -182,9 +184,11 @@ class OnnxRuntimeBackend:
         native = self.dense_form == "native" and takes(model.graph)
         if native and self._packed is not None:
             manifest = self.bundle.manifest
-            model, weights = self._packed.multiply_natively(model, path, self.threads, graph, manifest)
+            model, weights = self._packed.multiply_natively(
+                model, path, self.threads, graph, manifest, self.dense_precision
+            )
         elif native:
-            model, weights = multiply_natively(model, path, self.threads)
+            model, weights = multiply_natively(model, path, self.threads, precision=self.dense_precision)
         model = fuse(model)
         if not native and self.dense_form != "exact":
             model = multiply_integers(model, path.parent)

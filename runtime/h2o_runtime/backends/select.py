@@ -7,7 +7,9 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import BACKENDS, DenseChoice
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import BACKENDS, DENSE_PRECISIONS, DenseChoice, DensePrecision
+from h2o_runtime.ort.native import multiplies_bfloat16
 from h2o_runtime.ort.packed_files import PackedFolder
 
 
@@ -19,18 +21,22 @@ def make_backend(
     context: int,
     dense_form: DenseChoice = "auto",
     packed: PackedFolder | None = None,
+    dense_precision: DensePrecision = "float32",
 ) -> Backend:
     """For at most `context` tokens; `dense_form` is how ONNX Runtime multiplies on a CPU.
 
-    packed  where packed weights are kept, or None
+    packed           where packed weights are kept, or None
+    dense_precision  of the factors of products with float weights
 
-    Raises ConfigError for an unknown name, and for a form or folder that would do nothing.
+    Raises ConfigError for an unknown name, for a form or folder that would do nothing, and for a precision
+    that this machine or the bundle lacks.
     """
     check_dense_form(dense_form, name, device.memory == "cpu", bundle.manifest.model.quantized)
+    check_dense_precision(dense_precision, dense_form, name, device.memory == "cpu", bundle.manifest.model)
     if name == "onnxruntime":
         from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(bundle, threads, device, dense_form, packed)
+        return OnnxRuntimeBackend(bundle, threads, device, dense_form, packed, dense_precision)
     if packed is not None:
         raise ConfigError(
             "`packed_weights` does nothing here: engines hold their own", field="packed_weights"
@@ -60,3 +66,30 @@ def check_dense_form(dense_form: DenseChoice, backend: str, on_cpu: bool, quanti
             "int8 or int4",
             field="dense_form",
         )
+
+
+def check_dense_precision(
+    precision: DensePrecision, dense_form: DenseChoice, backend: str, on_cpu: bool, model: ModelSpec
+) -> None:
+    """Raises ConfigError for a precision that is unknown, does nothing, or cannot be had there."""
+    if precision not in DENSE_PRECISIONS:
+        raise ConfigError(
+            f"dense_precision must be one of {', '.join(DENSE_PRECISIONS)}, but is {precision!r}",
+            field="dense_precision",
+        )
+    if precision == "float32":
+        return
+    if backend != "onnxruntime" or not on_cpu:
+        missing = "ONNX Runtime on a CPU"
+    elif model.quantized or model.dtype != "float32":
+        missing = "float32 weights, of h2o-export --weights float --dtype float32"
+    elif dense_form not in ("auto", "native"):
+        missing = "`dense_form=native`"
+    elif not multiplies_bfloat16():
+        missing = "a processor that multiplies such numbers (AVX-512 or AArch64 with BF16)"
+    else:
+        return
+    raise ConfigError(
+        f"dense products in bfloat16 need {missing}: leave out `dense_precision`, or use `dense_precision=float32`",
+        field="dense_precision",
+    )

@@ -13,6 +13,7 @@ from h2o_runtime.layers.model import LayerSettings
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,
+    DensePrecision,
     DeviceChoice,
     PrecisionChoice,
     ProviderChoice,
@@ -38,6 +39,7 @@ class LoadOptions:
     device        "auto" takes a GPU where the backend can use it
     cache         owns keys and values
     decoding      what a generated token sees
+    dense_precision  of the factors of products with float weights on a CPU
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
     speculate     "lookup" drafts tokens from the conversation's own text, which changes no answer; "off" does not
     layers        settings of the model's layer kinds, by the names of their options
@@ -62,6 +64,7 @@ class LoadOptions:
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     dense_form: DenseChoice = "auto"
+    dense_precision: DensePrecision = "float32"
     speculate: Speculation = "lookup"
     layers: LayerSettings = field(default_factory=dict)
     slots: int | None = 1

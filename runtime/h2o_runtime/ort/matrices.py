@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.names import DensePrecision
+
 
 @dataclass(frozen=True)
 class QuantizedProduct:
@@ -66,17 +68,22 @@ def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
         )
 
 
+ROUTER = ".mlp.gate.weight"  # the end of a name: rounding would choose other experts
+
+
 @dataclass(frozen=True)
 class FloatProduct:
     """A Gemm of activations [n, K] with a matrix of float32.
 
     weight  an initializer [N, K]
     bias    an initializer [N] that it adds, or ""
+    bits    of the factors in a native product: 16 is bfloat16
     """
 
     product: Any
     weight: str
     bias: str
+    bits: Literal[16, 32]
 
     @property
     def output(self) -> str:
@@ -84,8 +91,8 @@ class FloatProduct:
         return made
 
 
-def float_products(graph: Any) -> Iterator[FloatProduct]:
-    """All such products of a GraphProto, in the exporter's form."""
+def float_products(graph: Any, precision: DensePrecision = "float32") -> Iterator[FloatProduct]:
+    """All such products of a GraphProto, in the exporter's form. Routers stay float32."""
     from onnx import TensorProto, helper
 
     matrices = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
@@ -95,7 +102,8 @@ def float_products(graph: Any) -> Iterator[FloatProduct]:
             settings = {one.name: helper.get_attribute_value(one) for one in node.attribute}
             bias = node.input[2] if len(node.input) > 2 else ""
             if defaults | settings == defaults | {"transB": 1} and (not bias or bias in matrices):
-                yield FloatProduct(node, node.input[1], bias)
+                rounded = precision == "bfloat16" and not node.input[1].endswith(ROUTER)
+                yield FloatProduct(node, node.input[1], bias, 16 if rounded else 32)
 
 
 def _offset(product: Any, readers: Mapping[str, Sequence[Any]], constants: Collection[str]) -> Any | None:

@@ -2,11 +2,11 @@
 
 With integer weights, activations become integers in blocks of the same size. Those of a head are rounded
 twice, first themselves and then the rounding error, 15 bits together, because errors go directly into the
-logits. With float32 weights nothing is rounded. Products that read the same activations are one node, which
-prepares them once. For one token of a small model each node costs as much as a matrix. So a product's node
-also includes its neighbours: the norm or the gate of an MLP before it, block offsets, the residual added to
-its result, the rotation of queries and keys. A gated MLP is one node: in a long prompt, the activations
-between its products never leave the caches.
+logits. With float32 weights nothing is rounded, unless both factors become bfloat16. Products that read the
+same activations are one node, which prepares them once. For one token of a small model each node costs as
+much as a matrix. So a product's node also includes its neighbours: the norm or the gate of an MLP before it,
+block offsets, the residual added to its result, the rotation of queries and keys. A gated MLP is one node:
+in a long prompt, the activations between its products never leave the caches.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
 from h2o_runtime.errors import BackendError
+from h2o_runtime.names import DensePrecision
 from h2o_runtime.ort.graph_view import GraphView, Rotation, keep_needed
 from h2o_runtime.ort.matrices import FloatProduct
 from h2o_runtime.ort.packed import Kind, Pack, Product, pack_matrices, products
@@ -40,6 +41,12 @@ def is_fast() -> bool:
     return True
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16 too."""
+    kernels = cpu_kernels()
+    return is_fast() and kernels is not None and kernels.products_multiply_bfloat16()
+
+
 def operators() -> Path:
     """The library that ONNX Runtime loads. Raises BackendError if it is missing."""
     try:
@@ -48,8 +55,16 @@ def operators() -> Path:
         raise BackendError(f"{error}, or choose another `dense_form`") from None
 
 
-def multiply_natively(model: Any, path: Path, threads: int, pack: Pack = pack_matrices) -> tuple[Any, Arrays]:
+def multiply_natively(
+    model: Any,
+    path: Path,
+    threads: int,
+    pack: Pack = pack_matrices,
+    precision: DensePrecision = "float32",
+) -> tuple[Any, Arrays]:
     """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
+
+    `precision` is that of the products with float weights.
 
     The model only names these weights: inside the model they would be in memory three times while a session
     is created, and limited to two gigabytes. ONNX Runtime needs a file name for each; that is `path`, from
@@ -62,7 +77,7 @@ def multiply_natively(model: Any, path: Path, threads: int, pack: Pack = pack_ma
     nodes: list[Any] = list(graph.node)
     arrays: dict[str, NDArray[Any]] = {}
     view = GraphView(graph)
-    for node in _with_mlps(list(_nodes(view)), view, threads):
+    for node in _with_mlps(list(_nodes(view, precision)), view, threads):
         made, weights = node.build(pack, tensors, path.parent)
         fresh = {name for one in made for name in one.output}
         nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
@@ -86,12 +101,12 @@ def _named(name: str, array: NDArray[Any], path: Path) -> Any:
     return tensor
 
 
-def _nodes(view: GraphView) -> Iterator[ProductNode]:
+def _nodes(view: GraphView, precision: DensePrecision) -> Iterator[ProductNode]:
     rotations = {rotation.x: rotation for rotation in view.rotations()}
     if len({(rotation.cos, rotation.sin) for rotation in rotations.values()}) > 1:
         rotations = {}  # a node has one pair of tables
     together: dict[tuple[str, Kind], list[Product]] = {}
-    for one in products(view.graph):
+    for one in products(view.graph, precision):
         together.setdefault((one.product.input[0], Kind.of(one)), []).append(one)
     for group in together.values():
         for start in range(0, len(group), MOST_MATRICES):

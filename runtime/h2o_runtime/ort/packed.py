@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.names import DensePrecision
 from h2o_runtime.ort.matrices import (
     FloatProduct,
     Matrix,
@@ -18,7 +19,7 @@ from h2o_runtime.ort.matrices import (
     floats,
     quantized_products,
 )
-from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
+from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
 
 BLOCKS = range(16, 257, 16)  # block sizes of integers
 STEP = 16  # K of float matrices is a multiple of this
@@ -29,7 +30,7 @@ Product: TypeAlias = QuantizedProduct | FloatProduct
 
 @dataclass(frozen=True)
 class Kind:
-    """The common properties of a node's matrices. 32 bits are floats, without blocks."""
+    """The common properties of a node's matrices. 32 and 16 bits are floats, without blocks."""
 
     bits: int
     block: int
@@ -38,7 +39,7 @@ class Kind:
     @classmethod
     def of(cls, product: Product) -> Kind:
         if isinstance(product, FloatProduct):
-            return cls(32, 0, False)
+            return cls(product.bits, 0, False)
         return cls(product.bits, product.block_size, product.offset is not None)
 
 
@@ -80,12 +81,12 @@ def takes(graph: Any) -> bool:
     )
 
 
-def products(graph: Any) -> list[Product]:
+def products(graph: Any, precision: DensePrecision = "float32") -> list[Product]:
     """The integer products of a GraphProto that can be native, if all can, and its float products that
     can.
     """
     inputs = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
-    of_floats = [one for one in float_products(graph) if inputs[one.weight] % STEP == 0]
+    of_floats = [one for one in float_products(graph, precision) if inputs[one.weight] % STEP == 0]
     return [*quantized_products(graph), *of_floats]
 
 
@@ -113,7 +114,8 @@ def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def _pack(product: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
     if isinstance(product, FloatProduct):
         matrix = floats(tensors[product.weight], folder)
-        weights = pack_floats(matrix.astype(np.float32, copy=False)).reshape(-1).view(np.uint8)
+        pack_some = pack_floats if product.bits == 32 else pack_bfloat16
+        weights = pack_some(matrix.astype(np.float32, copy=False)).reshape(-1).view(np.uint8)
         return Packed(matrix.shape[1], (matrix.shape[0],), weights, None, None)
     read = Matrix.read(product, tensors, folder)
     offsets = None if product.offset is None else floats(tensors[product.offset.input[1]], folder).T

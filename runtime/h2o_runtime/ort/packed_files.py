@@ -27,6 +27,7 @@ from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.inputs import open_input
 from h2o_runtime.files.outputs import check_outside_bundles, replaced
+from h2o_runtime.names import DensePrecision
 from h2o_runtime.ort.native import multiply_natively
 from h2o_runtime.ort.packed import LINE, Kind, Packed, Product, name_of
 from h2o_runtime.ort.packed_nodes import Arrays
@@ -85,21 +86,28 @@ class PackedFolder:
         return cls(folder, verify)
 
     def multiply_natively(
-        self, model: Any, path: Path, threads: int, graph: GraphSpec, manifest: Manifest
+        self,
+        model: Any,
+        path: Path,
+        threads: int,
+        graph: GraphSpec,
+        manifest: Manifest,
+        precision: DensePrecision = "float32",
     ) -> tuple[Any, Arrays]:
         """As the function of this name, with arrays that are mapped from the graph's file.
 
         The file is written where there is none that fits. If it cannot be written, arrays are in this process's own
         memory, and a warning says so.
         """
-        key = self.key(graph, manifest)
+        key = self.key(graph, manifest, precision)
         file = self.folder / f"{path.stem}-{key[:16]}{SUFFIX}"
         if file.exists():
             try:
-                return multiply_natively(model, path, threads, PackedFile.read(file, key, self.verify).pack)
+                pack = PackedFile.read(file, key, self.verify).pack
+                return multiply_natively(model, path, threads, pack, precision)
             except (InputError, UnfitError) as error:
                 log.warning("%s: not used, and written anew: %s", file, error)
-        made, arrays = multiply_natively(model, path, threads)
+        made, arrays = multiply_natively(model, path, threads, precision=precision)
         try:
             write(file, key, arrays)
             log.info("%s: written", file)
@@ -109,10 +117,10 @@ class PackedFolder:
             return made, arrays
 
     @staticmethod
-    def key(graph: GraphSpec, manifest: Manifest) -> str:
+    def key(graph: GraphSpec, manifest: Manifest, precision: DensePrecision = "float32") -> str:
         """SHA-256 of what a graph's packed weights depend on: the graph, its weights and the packing."""
         files = [manifest.files[name].sha256 for name in (graph.file, *graph.weights)]
-        return hashlib.sha256(json.dumps([PACKING, *files]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([PACKING, precision, *files]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class ProductNode:
             heads=[after.heads for after in self.after],
             block=kind.block,
             bits=kind.bits,
-            parts=2 if self.head and kind.bits < 32 else 1,
+            parts=2 if self.head and kind.block else 1,
             rotated=len(turned),
             epsilon=before.epsilon,
             gate=GATES.index(before.gate),

@@ -36,5 +36,13 @@ def pack_floats(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(matrix.reshape(-1, PANEL, matrix.shape[1]).transpose(0, 2, 1))
 
 
+def pack_bfloat16(matrix: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """float32 [N, K] → bfloat16 [N / 16, rounded up, K / 2, 16, 2], to the nearest, ties to even."""
+    bits = _whole_panels(np.ascontiguousarray(matrix)).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    pairs = rounded.view(np.uint32).reshape(-1, PANEL, matrix.shape[1] // 2).transpose(0, 2, 1)
+    return np.ascontiguousarray(pairs).view(np.uint16).reshape(len(pairs), -1, PANEL, 2)
+
+
 def _whole_panels(array: NDArray[Any]) -> NDArray[Any]:
     return np.pad(array, ((0, -len(array) % PANEL), (0, 0))) if len(array) % PANEL else array

@@ -16,7 +16,7 @@ from h2o_runtime.policies.decode import DECODE
 
 class H2OSystem:
     """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention,
-    attention_precision, dense_form; and decoding (of a decode policy), where it is not exact.
+    attention_precision, dense_precision, dense_form; and decoding (of a decode policy), where it is not exact.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,6 +36,7 @@ class H2OSystem:
                     "device",
                     "attention",
                     "attention_precision",
+                    "dense_precision",
                     "threads",
                     "dense_form",
                 )

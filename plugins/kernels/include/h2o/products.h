@@ -9,7 +9,8 @@
 // column at a time. 8 bits: [panels][K / 4][16][4], each 128 more than it is. 4 bits: of a block of such
 // fours the first half in the low halves of bytes, the second half in the high ones, each 8 more than it is:
 // [panels][K / 8][16][4]. 32 bits are floats, and neither they nor activations are rounded: [panels][K][16].
-// Columns past N are there, and their results are not stored.
+// 16 bits are bfloat16 in pairs, [panels][K / 2][16][2]: activations are rounded to bfloat16 as well, and
+// their products are added in float32. Columns past N are there, and their results are not stored.
 #pragma once
 
 #include <stddef.h>
@@ -27,10 +28,10 @@ enum { H2O_PANEL = 16 };  // columns
 typedef struct h2o_products h2o_products;
 
 typedef struct h2o_block_matrix {
-    int64_t inputs;   // K, a multiple of block, or of 16 if weights are floats
+    int64_t inputs;   // K, a multiple of block, or of 16 if weights are floats or bfloat16
     int64_t outputs;  // N
     int64_t block;    // a multiple of 16, at most 256; floats have none
-    int bits;         // 4, 8 or 32
+    int bits;         // 4, 8, 16 or 32
     int parts;        // 1, or 2: the rounding error of an activation is rounded again, 15 bits together
     const void* weights;
     const float* scales;   // [panels][K / block][16]; floats have none
@@ -41,6 +42,9 @@ typedef struct h2o_block_matrix {
 // H2O_UNSUPPORTED if the build or the machine lacks it.
 h2o_status h2o_products_find(const char* isa, const h2o_products** kernels);
 const char* h2o_products_isa(const h2o_products* kernels);
+
+// Whether these kernels have products with bfloat16: all others need the matrix to have other bits than 16.
+int h2o_products_multiply_bfloat16(const h2o_products* kernels);
 
 // Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Does not look at pointers.
 h2o_status h2o_products_check(const h2o_block_matrix* matrix);
@@ -65,7 +69,7 @@ typedef struct h2o_activations {
     h2o_gate gate;
 } h2o_activations;
 
-// Whether rows need no preparation: floats with neither, but for some K.
+// Whether rows need no preparation: floats of 32 bits with neither, but for some K.
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x);
 
 // Prepares rows first ... first + count -> scratch, as integers if weights are integers. A row with NaN or

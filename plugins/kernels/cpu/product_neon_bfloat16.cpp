@@ -1,0 +1,19 @@
+#include "product.h"
+#include "simd_neon.h"
+// must come after the instruction set:
+#include "bfloat16_neon.h"
+
+namespace {
+
+struct Products {
+    static constexpr int kFloatRows = 6;  // 6 x 4 sums of 32 registers
+    static constexpr int kPanels = 1;
+};
+
+}  // namespace
+
+#include "product_bfloat16.h"
+
+const h2o::FloatProducts* h2o::neon_bfloat16_products() {
+    return &kFloatProducts<BFloat16Words>;
+}
