@@ -138,6 +138,8 @@ class Kernels:
         scale: float,
         half: bool,
         value_size: int = 0,
+        window: int = 0,
+        softcap: float = 0.0,
         counters: int,
         integers: int,
     ) -> None: ...

@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     load_row(q, static_cast<const T*>(rows.q) + index * d, d, args.scale);
 
     float top = -INFINITY, sum = 0;
+    const int key_begin = max(block.keys.begin, first_key_of(extent, rows, row));
     const int key_end = min(block.keys.end, last_key_of(extent, rows, row) + 1);
-    for (int key = block.keys.begin; key < key_end; ++key) {
+    for (int key = key_begin; key < key_end; ++key) {
         const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
         const float score = dot_row(q, k_rows.row(at), d) * k_rows.scale(at);
         if (score > top) {

@@ -47,7 +47,8 @@ struct KeySource {
     int keys = 0;
     const int64_t* length = nullptr;  // on the device; replaces `keys`, and the last token is at length - 1;
                                       // one for each row tile
-    bool causal = false;              // row of token t sees keys 0 .. first_position + t
+    bool causal = false;              // row of token t sees keys 0 .. first_position + t,
+    int window = 0;                   // of these the last `window`, unless it is 0; no chunks then, no list
     int first_position = 0;
 };
 

@@ -72,7 +72,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     const int key_begin = block.keys.begin, key_end = block.keys.end;
     if (first_row >= extent.rows) return;
 
-    const int unmasked = min(last_key_of(extent, rows, first_row) + 1, key_end);  // keys that all rows see
+    // Keys that all rows see.
+    const int all_from = LOOKUP == Lookup::kNone ? first_key_of(extent, rows, last_row) : 0;
+    const int all_until = min(last_key_of(extent, rows, first_row) + 1, key_end);
 
     unsigned char* shared = dynamic_shared();
     const shared_t q_shared = shared_address(shared);
@@ -229,18 +231,21 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         if constexpr (kListed) {
             const int warp_row = first_row + warp * MT * 16;
             mask_listed<MT, KEYS>(s, tile_rows, block.listed, rows, warp_row, last_row);
-        } else if (tile_key + KEYS > unmasked) {
+        } else if (tile_key < all_from || tile_key + KEYS > all_until) {
 #pragma unroll
             for (int i = 0; i < MT; ++i)
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const int row = min(first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4, last_row);
                     const int last = min(last_key_of(extent, rows, row), key_end - 1);
+                    const int first = LOOKUP == Lookup::kNone ? first_key_of(extent, rows, row) : 0;
 #pragma unroll
                     for (int nn = 0; nn < KEYS / 8; ++nn)
 #pragma unroll
-                        for (int e = 0; e < 2; ++e)
-                            if (tile_key + nn * 8 + lane % 4 * 2 + e > last) s[i][nn][h * 2 + e] = -INFINITY;
+                        for (int e = 0; e < 2; ++e) {
+                            const int key = tile_key + nn * 8 + lane % 4 * 2 + e;
+                            if (key < first || key > last) s[i][nn][h * 2 + e] = -INFINITY;
+                        }
                 }
         }
 

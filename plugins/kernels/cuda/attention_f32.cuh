@@ -130,11 +130,12 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 
     float o[4][D / 8] = {};  // columns lane8 * 2 + {0, 1} of every 16
     float row_max[4], row_sum[4] = {};
-    int last_key[4];  // keys that a row sees; with a list, the last row of the cache
+    int first_key[4], last_key[4];  // that a row sees; with a list, the last row of the cache
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         row_max[i] = -INFINITY;
         const int row = min(first_row + local_row + i, last_row);
+        first_key[i] = LISTED ? 0 : first_key_of(extent, rows, row);
         last_key[i] =
             LISTED ? block.listed.position(rows, row) : min(last_key_of(extent, rows, row), key_end - 1);
     }
@@ -171,7 +172,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
             float top = row_max[i];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                s[i][j] = hidden(tile_rows[j], last_key[i]) ? -INFINITY : s[i][j] * args.scale;
+                const bool seen = tile_rows[j] >= first_key[i] && tile_rows[j] <= last_key[i];
+                s[i][j] = seen ? s[i][j] * args.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
             top = lanes_max<8>(top);

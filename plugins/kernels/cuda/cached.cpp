@@ -1,7 +1,8 @@
 // CachedAttention: every new token attends to the whole cache; the keys are split over the device.
 //
-// Floor for one token: the bytes of the cache up to its length. The capacity fixes the grid. The length,
-// which only the device knows, gives the number of keys of each part; unused parts end at once.
+// Floor for one token: the bytes of the cache up to its length, or of the window. The capacity or the window
+// fixes the grid. The length, which only the device knows, gives the number of keys of each part; unused
+// parts end at once.
 
 #include "attention.h"
 #include "checks.h"
@@ -20,9 +21,11 @@ constexpr int64_t kBytesAddedInside = 96 * 1024;
 // it was built on.
 constexpr int64_t kMostPartBytes = 32 << 20;
 
-// The smallest part.
-int64_t key_tiles(int capacity) {
-    return (capacity + kKeyTile - 1) / kKeyTile;
+// The most keys that any of n rows sees, in tiles: the smallest parts.
+int64_t key_tiles(const h2o_shape& shape, int n, int capacity) {
+    const int64_t spanned = int64_t{shape.window} + n - 1;
+    const int64_t keys = shape.window > 0 && spanned < capacity ? spanned : capacity;
+    return (keys + kKeyTile - 1) / kKeyTile;
 }
 
 // Only the cache knows whether values are stored in keys; the workspace has room for both cases.
@@ -41,7 +44,7 @@ int parts_of(const h2o_shape& shape, int n, int capacity, int processors, bool l
     const BlockForm form = blocks_of(shape, packed, latent);
     const int64_t blocks = (packed + form.rows - 1) / form.rows * shape.kv_heads;
     const int64_t wanted = static_cast<int64_t>(form.at_once) * processors / blocks;
-    const int64_t most = key_tiles(capacity);
+    const int64_t most = key_tiles(shape, n, capacity);
     int64_t parts = wanted < most ? wanted : most;
     const int64_t room = states_with_room(shape) / (static_cast<int64_t>(n) * shape.query_heads);
     if (parts > kMostParts) parts = kMostParts;
@@ -72,13 +75,13 @@ Cut cut_of_one(const h2o_shape& shape, int capacity, int processors, bool latent
 
 // The largest number of partial states (parts x rows) of any call with up to n tokens, on any device.
 int64_t most_states(const h2o_shape& shape, int n, int capacity) {
-    const int64_t tiles = key_tiles(capacity);
+    const int64_t tiles = key_tiles(shape, n, capacity);
     const int64_t states = (tiles < kMostParts ? tiles : kMostParts) * n * shape.query_heads;
     const int64_t room = states_with_room(shape);
     return states < room ? states : room;
 }
 
-// The last n rows of a cache, which attend to all of it up to themselves.
+// The last n rows of a cache, which attend to all of it up to themselves, or to a window of it.
 AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
                         const int64_t* length) {
     const int capacity = static_cast<int>(kv.rows);
@@ -86,6 +89,7 @@ AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_
                                            cache_keys(shape, kv, true, capacity, shape.kv_heads));
     attention.keys.length = length;
     attention.keys.causal = true;
+    attention.keys.window = shape.window;
     const int processors = multiprocessors();
     const bool latent = h2o_kv_latent(&kv);
     attention.splits = n == 1 ? cut_of_one(shape, capacity, processors, latent).parts
@@ -159,7 +163,6 @@ h2o_status run(const calls::CachedAttention& call) {
     const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (call.n <= 0 || !call.q || !call.length || !call.o) return H2O_BAD_ARGUMENT;
-    if (call.shape.window > 0) return H2O_UNSUPPORTED;
     if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
     Workspace pieces(call.workspace, call.workspace_bytes);
@@ -171,7 +174,6 @@ h2o_status run(const calls::StepAttention& call) {
     const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (!call.q || !call.k || !call.length || !call.o || !call.counters) return H2O_BAD_ARGUMENT;
-    if (call.shape.window > 0) return H2O_UNSUPPORTED;
     if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
     const bool latent = h2o_kv_latent(call.kv);
     if (!call.v && !latent) return H2O_BAD_ARGUMENT;

@@ -29,6 +29,7 @@ inline h2o_status check_shape(const h2o_shape* shape) {
     if (!shape || shape->query_heads <= 0 || shape->kv_heads <= 0 || shape->head_size <= 0)
         return H2O_BAD_ARGUMENT;
     if (shape->query_heads % shape->kv_heads != 0 || shape->value_size < 0) return H2O_BAD_ARGUMENT;
+    if (shape->window < 0) return H2O_BAD_ARGUMENT;
     const int sets = shape->score_heads;
     if (sets <= 0 || (sets != shape->query_heads && shape->kv_heads % sets != 0)) return H2O_BAD_ARGUMENT;
     if (!(shape->scale > 0)) return H2O_BAD_ARGUMENT;

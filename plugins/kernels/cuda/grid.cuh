@@ -74,10 +74,12 @@ __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& a
     // Late rows see the most keys. They start first, so that short blocks fill the gaps at the end.
     block.first_row = (gridDim.x - 1 - blockIdx.x) * ROWS;
     block.last_row = min(block.first_row + ROWS, block.extent.rows) - 1;
-    block.keys = {0, last_key_of(block.extent, args.rows, block.last_row) + 1};
+    block.keys = {first_key_of(block.extent, args.rows, block.first_row),
+                  last_key_of(block.extent, args.rows, block.last_row) + 1};
     if (block.parted) {
-        const Range part = part_of<KEYS>(block.extent.keys, args.splits, part_index(args));
-        block.keys = {part.begin, min(block.keys.end, part.end)};
+        const int begin = block.keys.begin, count = block.keys.end - begin;
+        const Range part = part_of<KEYS>(count, args.splits, part_index(args));
+        block.keys = {begin + part.begin, begin + min(count, part.end)};
     }
     return block;
 }

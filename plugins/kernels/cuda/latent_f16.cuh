@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     // The row whose softmax this thread computes, with its neighbours.
     const int own_row = threadIdx.x / Tile::kThreadsARow, own_keys = threadIdx.x % Tile::kThreadsARow * kOwn;
     const int packed = first_row + own_row;
+    const int first_key = first_key_of(extent, rows, min(packed, last_row));
     const int last_key = min(last_key_of(extent, rows, min(packed, last_row)), key_end - 1);
     const float scale = args.scale * kLog2E;
     float row_max = -INFINITY, row_sum = 0;
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                     *reinterpret_cast<const float4*>(scores + own_row * Tile::kStride + own_keys + e);
 #pragma unroll
             for (int e = 0; e < kOwn; ++e) {
-                if (first + e > last_key) x[e] = -INFINITY;
+                if (first + e < first_key || first + e > last_key) x[e] = -INFINITY;
                 top = fmaxf(top, x[e]);
             }
             top = lanes_max<Tile::kThreadsARow>(top);

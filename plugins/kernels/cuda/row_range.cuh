@@ -12,6 +12,7 @@ struct Extent {
     int first_key;       // of the chunk
     int keys;            // of the chunk
     int first_position;  // token t of the chunk sees keys 0 .. first_position + t; all keys if not causal
+    int window;          // of these the last ones
     int first_list;      // of the tile's memory set
     bool causal;
 };
@@ -30,6 +31,7 @@ __device__ __forceinline__ int row_within(int row,
 __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySource& keys, int piece) {
     Extent e;
     e.causal = keys.causal;
+    e.window = keys.window > 0 ? keys.window : INT32_MAX;
     const int cut = rows.chunk + rows.tile;  // one of them is 0
     e.first_token = piece * cut;
     e.first_key = rows.chunk > 0 ? e.first_token : 0;
@@ -58,6 +60,11 @@ __device__ __forceinline__ int token_of(const RowSource& rows, int row) {
 // The last key that packed row `row` sees.
 __device__ __forceinline__ int last_key_of(const Extent& e, const RowSource& rows, int row) {
     return min(e.first_position + token_of(rows, row), e.keys - 1);
+}
+
+// The first key that packed row `row` sees.
+__device__ __forceinline__ int first_key_of(const Extent& e, const RowSource& rows, int row) {
+    return max(e.first_position + token_of(rows, row) + 1 - e.window, 0);
 }
 
 // Index of packed row `row` of set `set` in [tokens, heads]. The host checks that it fits an int.

@@ -170,15 +170,16 @@ void bind_kernels(nb::module_& module) {
         .def(
             "__init__",
             [](Kernels* self, int32_t query_heads, int32_t kv_heads, int32_t head_size, float scale,
-               bool half, int32_t value_size, Address counters, Address integers) {
+               bool half, int32_t value_size, int32_t window, float softcap, Address counters,
+               Address integers) {
                 const int32_t values = value_size > 0 ? value_size : head_size;
                 const h2o_dtype dtype = half ? H2O_F16 : H2O_F32;
-                new (self)
-                    Kernels(h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values, 0, 0},
-                            counters, integers);
+                new (self) Kernels(
+                    {query_heads, kv_heads, kv_heads, head_size, scale, dtype, values, window, softcap},
+                    counters, integers);
             },
             nb::kw_only(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a,
-            "value_size"_a = 0, "counters"_a, "integers"_a)
+            "value_size"_a = 0, "window"_a = 0, "softcap"_a = 0.f, "counters"_a, "integers"_a)
         .def("run", &Kernels::run, "stream"_a, "operator"_a, "kv"_a.none(), "arguments"_a, "reserve"_a,
              "Enqueues an operator of the table by its name. The arguments are its tensors, without those of "
              "kv, "

@@ -51,6 +51,8 @@ class NativeCudaProvider:
             scale=shape.scale,
             half=shape.half,
             value_size=shape.value_size,
+            window=shape.window,
+            softcap=shape.softcap,
             counters=self._counters.address,
             integers=self._integers.address,
         )

@@ -181,11 +181,14 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
     fill_normal(q, s.dtype, c.spread, random);
     Rows rows(c, capacity, random);
     Numbers &k = rows.k, &v = rows.values();
-    // Rows past the length hold NaN, as fresh memory may: they must not count.
+    // Rows past the length hold NaN, as fresh memory may, and so do rows before the first window: they must
+    // not count.
+    const int seen = s.window > 0 ? s.window : capacity, first = std::max(0, length - n + 1 - seen);
     for (Numbers* numbers : {&k, &v}) {
         std::vector<unsigned char>& host = numbers->buffer.host();
-        const size_t used = host.size() / size_t(capacity) * size_t(length);
+        const size_t row = host.size() / size_t(capacity), used = row * size_t(length);
         std::memset(host.data() + used, 0xff, host.size() - used);
+        std::memset(host.data(), 0xff, row * size_t(first));
         numbers->buffer.reset();
     }
     Buffer length_buffer(8, false), o(size_t(n) * s.query_heads * dv * size_of(s.dtype), true);
@@ -204,7 +207,7 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
         return attend(
             s, q.exact, n, length, [&](int set, int j) { return rows.key(j, set / per_head); },
             [&](int set, int j) { return rows.value(j, set / per_head); },
-            [&](int row, int j) { return j <= length - n + row; }, precision);
+            [&](int row, int j) { return j <= length - n + row && j > length - n + row - seen; }, precision);
     };
     const Reference exact = reference(Precision::kExact);
     const Reference low = reference(yardstick(c));
@@ -264,13 +267,41 @@ void test_step(const Case& c, int length, int capacity, Buffer& arrivals, std::m
     const auto reference = [&](Precision precision) {
         return attend(
             s, q.exact, 1, length, [&](int set, int j) { return rows.key(j, set / per_head); },
-            [&](int set, int j) { return rows.value(j, set / per_head); }, [](int, int) { return true; },
-            precision);
+            [&](int set, int j) { return rows.value(j, set / per_head); },
+            [&](int, int j) { return s.window == 0 || j >= length - s.window; }, precision);
     };
     compare_to(c, "o", got, reference(Precision::kExact).o, reference(yardstick(c)).o);
 }
 
+// Windows of one row, within a tile, over several tiles, and longer than the cache.
+void test_windows(const Case& full, int first, int count, Buffer& arrivals, std::mt19937& random) {
+    const int windows[] = {1, 20, 130, 1000};
+    Case c = full;
+    for (int i = first; i < first + count; ++i) {
+        c.shape.window = windows[i % 4];
+        test_cached(c, 1, 300, 310, random);
+        test_cached(c, 1, 9, 310, random);
+        test_step(c, 299, 310, arrivals, random);
+        test_cached(c, 70, 75, 90, random);
+        test_cached(c, 41, 300, 300, random);
+    }
+}
+
 }  // namespace
+
+void test_windows(const Options& options) {
+    std::mt19937 random(options.seed + 20);
+    Buffer arrivals(256 * 4, false);
+    arrivals.reset();
+    const int count = options.small ? 1 : 4;  // of the windows
+    int first = 0;
+    for (const Case& c : cases(options)) test_windows(c, first++, count, arrivals, random);
+    if (options.head_size != 0) return;
+    for (const Case& c : value_cases()) test_windows(c, first++, count, arrivals, random);
+    Case c{{16, 1, 1, 128, 0.1f, H2O_F16, 0, 0, 0}, 1};  // a window of many parts
+    c.shape.window = 900;
+    test_step(c, 950, 1000, arrivals, random);
+}
 
 void test_attention(const Options& options) {
     std::mt19937 random(options.seed + 1);

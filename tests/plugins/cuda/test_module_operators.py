@@ -38,6 +38,8 @@ class Model:
     d: int
     dtype: Any
     by_query: bool = False
+    window: int = 0
+    softcap: float = 0.0
     memories: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -53,6 +55,8 @@ class Model:
             head_size=self.d,
             scale=self.scale,
             half=self.half,
+            window=self.window,
+            softcap=self.softcap,
             counters=counters.address,
             integers=integers.address,
         )
