@@ -24,7 +24,8 @@ struct ListedKeys {
         const int place =
             reciprocal ? static_cast<int>(__umulhi(static_cast<uint32_t>(key), reciprocal)) : key;
         const int entry = entries[place];
-        return entry < 0 ? -1 : min(entry, last_entry) * unit + key - place * segment;
+        const bool exists = static_cast<unsigned>(entry) <= static_cast<unsigned>(last_entry);
+        return exists ? entry * unit + key - place * segment : -1;
     }
     // The last cache row that packed row `row` sees.
     __device__ __forceinline__ int position(const RowSource& rows, int packed) const {

@@ -93,3 +93,16 @@ def test_lines_and_attention_to_them(model: Model) -> None:
     model.run(VERTICAL_SLASH_ATTENTION, kv, **one, columns=columns, distances=model.put(few), o=o)
     exact = lines.attention(q, k[:LENGTH], v[:LENGTH], (found[0], few), scale=model.scale)
     assert_close(model.get(o), exact, half=model.half)
+
+
+def test_lines_of_a_cache_that_is_full(model: Model) -> None:
+    """The last tile is partial, and a diagonal's block begins past the cache."""
+    n, length = 26, 150
+    q, k, v = model.rows(n, model.Hq), model.rows(length, model.Hkv), model.rows(length, model.Hkv)
+    columns = np.full((model.Hq, 1), -1, np.int32)
+    distances = np.tile(np.array([3, 40, 70], np.int32), (model.Hq, 1))
+    o = model.put_empty(n, model.Hq, model.d, dtype=model.dtype)
+    kv, chosen = model.cache(model.put(k), model.put(v), length), (columns, distances)
+    given = {"q": model.put(q), "columns": model.put(columns), "distances": model.put(distances)}
+    model.run(VERTICAL_SLASH_ATTENTION, kv, **given, o=o)
+    assert_close(model.get(o), lines.attention(q, k, v, chosen, scale=model.scale), half=model.half)
