@@ -8,6 +8,7 @@
 #include "launch.h"
 #include "numbers.cuh"
 #include "row_range.cuh"
+#include "scores.cuh"
 #include "tiles.h"
 
 namespace h2o::cuda {
@@ -86,14 +87,15 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     const SetRows<S> v_rows = set_values<S>(keys, set, extent.first_key);
     const int64_t index = row_index(rows, extent, set, row);
     float q[kKeyNumbers], o[kValueNumbers] = {};
-    load_row(q, static_cast<const T*>(rows.q) + index * d, d, args.scale);
+    load_row(q, static_cast<const T*>(rows.q) + index * d, d, 1.f);
 
     float top = -INFINITY, sum = 0;
     const int key_begin = max(block.keys.begin, first_key_of(extent, rows, row));
     const int key_end = min(block.keys.end, last_key_of(extent, rows, row) + 1);
     for (int key = key_begin; key < key_end; ++key) {
         const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
-        const float score = dot_row(q, k_rows.row(at), d) * k_rows.scale(at);
+        const float product = dot_row(q, k_rows.row(at), d) * k_rows.scale(at);
+        const float score = capped(args.scores, product) * args.scores.scale;
         if (score > top) {
             const float rescale = expf(top - score);
             sum *= rescale;
@@ -148,12 +150,13 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
         const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key);
         const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
         float k[kKeyNumbers];
-        load_row(k, k_rows.row(at), d, k_rows.scale(at) * args.scale);
+        load_row(k, k_rows.row(at), d, k_rows.scale(at));
         for (int row = block.rows.begin; row < min(block.rows.end, extent.rows); ++row) {
             if (last_key_of(extent, rows, row) < key) continue;
             const int64_t index = row_index(rows, extent, set, row);
             const float l = args.l[index];
-            if (l > 0) sum += expf(dot_row(k, q + index * d, d) - args.m[index]) / l;
+            const float score = capped(args.scores, dot_row(k, q + index * d, d)) * args.scores.scale;
+            if (l > 0) sum += expf(score - args.m[index]) / l;
         }
     }
     if (threadIdx.x % 32 != 0) return;

@@ -72,10 +72,16 @@ inline uint32_t reciprocal_of(int group) {
                                               static_cast<uint64_t>(group));
 }
 
+// A score is scale * (q k), or with `squeeze` scale * tanh(squeeze * (q k)): scale is its cap then.
+struct Scores {
+    float scale = 0;
+    float squeeze = 0;
+};
+
 struct AttentionArgs {
     RowSource rows;
     KeySource keys;
-    float scale = 0;
+    Scores scores;
     int head_size = 0;          // d
     int value_size = 0;         // dv
     h2o_dtype dtype = H2O_F32;  // of q and o
@@ -114,7 +120,7 @@ struct AttentionArgs {
 struct ColumnSumArgs {
     RowSource rows;
     KeySource keys;
-    float scale = 0;
+    Scores scores;
     int head_size = 0;
     h2o_dtype dtype = H2O_F32;
     int spanned = 1;           // sets s * spanned ... whose sums are added for s

@@ -26,6 +26,7 @@
 #include "new_row.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "scores.cuh"
 #include "tile_copy.cuh"
 #include "tiles.h"
 
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
     }
 
     uint32_t q_registers[Tile::kQInRegisters ? MT : 1][Tile::kQInRegisters ? D / 16 : 1][4];
-    const float scale = args.scale * kLog2E;
+    const float scale = args.scores.scale * kLog2E;
 
     int slot = 0;  // where the entries of this tile are
     for (int tile_key = key_begin; tile_key < key_end; tile_key += KEYS) {
@@ -228,6 +229,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
         copy_commit();
 
+        cap_tile(args.scores, s);
         if constexpr (kListed) {
             const int warp_row = first_row + warp * MT * 16;
             mask_listed<MT, KEYS>(s, tile_rows, block.listed, rows, warp_row, last_row);
@@ -318,7 +320,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             const int row = first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4;
             const bool valid = row <= last_row;
             const float sum = lanes_sum<4>(row_sum[i][h]);
-            const float maximum = row_max[i][h] * args.scale;
+            const float maximum = row_max[i][h] * args.scores.scale;
             float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0;
             float m = maximum, l = sum;
             const int64_t index = valid ? row_index(rows, extent, set, row) : 0;

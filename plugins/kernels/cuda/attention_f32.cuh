@@ -16,6 +16,7 @@
 #include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "scores.cuh"
 #include "tiles.h"
 
 namespace h2o::cuda {
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const bool seen = tile_rows[j] >= first_key[i] && tile_rows[j] <= last_key[i];
-                s[i][j] = seen ? s[i][j] * args.scale : -INFINITY;
+                s[i][j] = seen ? capped(args.scores, s[i][j]) * args.scores.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
             top = lanes_max<8>(top);

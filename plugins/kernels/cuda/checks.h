@@ -32,9 +32,8 @@ inline h2o_status check_shape(const h2o_shape* shape) {
     if (shape->window < 0) return H2O_BAD_ARGUMENT;
     const int sets = shape->score_heads;
     if (sets <= 0 || (sets != shape->query_heads && shape->kv_heads % sets != 0)) return H2O_BAD_ARGUMENT;
-    if (!(shape->scale > 0)) return H2O_BAD_ARGUMENT;
+    if (!(shape->scale > 0) || !(shape->softcap >= 0)) return H2O_BAD_ARGUMENT;
     if (shape->dtype != H2O_F16 && shape->dtype != H2O_F32) return H2O_UNSUPPORTED;
-    if (shape->softcap != 0) return H2O_UNSUPPORTED;
     const int dv = value_size(*shape), whole = shape->dtype == H2O_F16 ? 8 : 4;  // numbers in 16 bytes
     const bool fits =
         shape->head_size <= kMostHeadSize && dv <= kMostValueSize && shape->kv_heads <= kMostHeads;
@@ -157,12 +156,17 @@ inline RowSource rows_of(const h2o_shape& shape, const void* q, int tokens, int 
     return rows;
 }
 
+inline Scores scores_of(const h2o_shape& shape) {
+    if (shape.softcap > 0) return {shape.softcap, shape.scale / shape.softcap};
+    return {shape.scale, 0};
+}
+
 // The arguments of an attention launch that follow from the model.
 inline AttentionArgs attention_of(const h2o_shape& shape, const RowSource& rows, const KeySource& keys) {
     AttentionArgs args;
     args.rows = rows;
     args.keys = keys;
-    args.scale = shape.scale;
+    args.scores = scores_of(shape);
     args.head_size = shape.head_size;
     args.value_size = value_size(shape);
     args.dtype = shape.dtype;
@@ -175,7 +179,7 @@ inline ColumnSumArgs column_sums_of(const h2o_shape& shape, const RowSource& row
     args.rows = rows;
     args.keys = keys;
     args.keys.v = nullptr;
-    args.scale = shape.scale;
+    args.scores = scores_of(shape);
     args.head_size = shape.head_size;
     args.dtype = shape.dtype;
     args.spanned = keys.sets_per_list;

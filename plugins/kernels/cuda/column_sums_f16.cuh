@@ -14,6 +14,7 @@
 #include "grid.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "scores.cuh"
 #include "tile_copy.cuh"
 #include "tiles.h"
 
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                 next_l > 0 ? fmaf(next_m, kLog2E, log2f(next_l)) : INFINITY;
         };
 
-        const float scale = args.scale * kLog2E;
+        const float scale = args.scores.scale * kLog2E;
         const LanePieces<D> row_lane(rows_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
         if (row_begin < row_end) {
             fetch_rows(0, row_begin);
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                     }
                 }
 
+            cap_tile(args.scores, s);
             const int column = lane % 4 * 2;
 #pragma unroll
             for (int nn = 0; nn < kRows / 8; ++nn) {

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
                     if (first_key + local_key + i <= last)
-                        sums[i] += expf(s[i][j] * args.scale - m) * inverse;
+                        sums[i] += expf(capped(args.scores, s[i][j]) * args.scores.scale - m) * inverse;
             }
         }
         copy_wait<0>();

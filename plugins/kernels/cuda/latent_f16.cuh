@@ -18,6 +18,7 @@
 #include "new_row.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "scores.cuh"
 #include "tile_copy.cuh"
 #include "tiles.h"
 
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     const int packed = first_row + own_row;
     const int first_key = first_key_of(extent, rows, min(packed, last_row));
     const int last_key = min(last_key_of(extent, rows, min(packed, last_row)), key_end - 1);
-    const float scale = args.scale * kLog2E;
+    const float scale = args.scores.scale * kLog2E;
     float row_max = -INFINITY, row_sum = 0;
     float o[MT][Tile::kColumns / 8][4] = {};
 
@@ -150,6 +151,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                     *reinterpret_cast<const float4*>(scores + own_row * Tile::kStride + own_keys + e);
 #pragma unroll
             for (int e = 0; e < kOwn; ++e) {
+                x[e] = capped(args.scores, x[e]);
                 if (first + e < first_key || first + e > last_key) x[e] = -INFINITY;
                 top = fmaxf(top, x[e]);
             }
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     {
         const bool valid = packed <= last_row;
         const int64_t index = valid ? row_index(rows, extent, set, packed) : 0;
-        const float sum = lanes_sum<Tile::kThreadsARow>(row_sum), maximum = row_max * args.scale;
+        const float sum = lanes_sum<Tile::kThreadsARow>(row_sum), maximum = row_max * args.scores.scale;
         float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0, m = maximum, l = sum;
         if (valid && args.with_o) {
             const float wm = args.with_m[index], wl = args.with_l[index];

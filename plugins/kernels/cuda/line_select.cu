@@ -9,6 +9,7 @@
 #include "numbers.cuh"
 #include "parts.h"
 #include "row_range.cuh"
+#include "scores.cuh"
 #include "select.cuh"
 
 namespace h2o::cuda {
@@ -22,7 +23,7 @@ constexpr int kStaged = 32;  // queries in shared memory at a time
 struct LineArgs {
     const int64_t* length;
     int n, rows, heads, kv_heads;  // rows: of the cache
-    float scale;
+    Scores scores;
     const float *m, *l;  // [n, Hq]
 
     __device__ __forceinline__ int keys() const { return bounded(*length, n, rows); }
@@ -41,14 +42,15 @@ __global__ void __launch_bounds__(kThreads)
         __syncthreads();  // the previous queries have been read
         for (int i = threadIdx.x; i < count * D; i += kThreads) {
             const int64_t row = static_cast<int64_t>(from + i / D) * args.heads + head;
-            staged[i] = to_float(q[row * D + i % D]) * args.scale;
+            staged[i] = to_float(q[row * D + i % D]);
         }
         __syncthreads();
         for (int r = 0; r < count; ++r) {
             const int key = first + from + r - distance;
             if (key < 0 || key >= length) continue;
             const int64_t state = static_cast<int64_t>(from + r) * args.heads + head;
-            const float score = k.times(staged + r * D, key, kv_head);
+            const float score =
+                capped(args.scores, k.times(staged + r * D, key, kv_head)) * args.scores.scale;
             sum += expf(score - args.m[state]) / args.l[state];
         }
     }
@@ -157,8 +159,8 @@ struct Select {
     h2o_status run(Workspace pieces) const {
         const Scratch scratch(shape, n, rows(), pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-        const LineArgs args{length,         n,           rows(),    shape.query_heads,
-                            shape.kv_heads, shape.scale, scratch.m, scratch.l};
+        const LineArgs args{length,           n,         rows(),   shape.query_heads, shape.kv_heads,
+                            scores_of(shape), scratch.m, scratch.l};
         h2o_status status = states(scratch);
         if (status == H2O_OK) status = column_sums(scratch);
         if (status == H2O_OK)

@@ -117,6 +117,13 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
+// 1 / x, with a relative error near 2^-23; 0 at infinity.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Two floats rounded to half, `low` in the low half of the word.
 __device__ __forceinline__ uint32_t pack_half2(float low, float high) {
     uint32_t packed;

@@ -11,6 +11,7 @@
 #include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "scores.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -22,7 +23,7 @@ constexpr int kMarks = kPowers + 2;  // distances 0, 1, 2, 4, …, and one spare
 
 struct PatternArgs {
     h2o_subquadratic pattern;
-    float scale;
+    Scores scores;
     int tokens, heads, kv_heads, slots, rows;
     const int64_t* length;
     const float *k_mean, *v_mean;
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
     const Sight sight(args, bounded(*args.length, args.tokens, args.rows) - args.tokens + token);
 
-    for (int c = lane; c < D; c += 32) own.q[c] = to_float(q[query * D + c]) * args.scale;
+    for (int c = lane; c < D; c += 32) own.q[c] = to_float(q[query * D + c]);
     __syncwarp();
     float m = -INFINITY, l = 0, sum[kColumns] = {};
     const int count = sight.count();
@@ -105,9 +106,10 @@ __global__ void __launch_bounds__(kThreads)
         const Place place = sight.place(first + lane);
         float score = -INFINITY;
         if (place.row >= 0) {
-            score = place.landmark
-                        ? dot<D>(own.q, args.k_mean + place.row * stride + skip) + args.pattern.landmark_bias
-                        : k.times(own.q, place.row, kv_head);
+            const float product = place.landmark ? dot<D>(own.q, args.k_mean + place.row * stride + skip)
+                                                 : k.times(own.q, place.row, kv_head);
+            score = capped(args.scores, product) * args.scores.scale;
+            if (place.landmark) score += args.pattern.landmark_bias;
         }
         const float top = fmaxf(m, lanes_max<32>(score));
         const float p = place.row >= 0 ? expf(score - top) : 0.f;
@@ -171,7 +173,7 @@ h2o_status run(const calls::SubquadraticAttention& call) {
     if (pattern.block_size > 0 && any_null(call.k_mean, call.v_mean)) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
     const PatternArgs args = {pattern,
-                              call.shape.scale,
+                              scores_of(call.shape),
                               call.n,
                               call.shape.query_heads,
                               call.shape.kv_heads,

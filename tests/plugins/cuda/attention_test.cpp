@@ -287,7 +287,28 @@ void test_windows(const Case& full, int first, int count, Buffer& arrivals, std:
     }
 }
 
+// Caps far below the largest scores, and far above.
+void test_caps(const Case& full, float cap, Buffer& arrivals, std::mt19937& random) {
+    Case c = full;
+    c.shape.softcap = cap;
+    test_intra(c, 37, 20, random);
+    test_memory(c, 21, 39, 100, true, random);
+    test_cached(c, 1, 100, 120, random);
+    test_step(c, 100, 120, arrivals, random);
+    test_cached(c, 40, 75, 90, random);
+}
+
 }  // namespace
+
+void test_caps(const Options& options) {
+    std::mt19937 random(options.seed + 30);
+    Buffer arrivals(256 * 4, false);
+    arrivals.reset();
+    int which = 0;
+    for (const Case& c : cases(options)) test_caps(c, which++ % 3 ? 2.f : 30.f, arrivals, random);
+    if (options.head_size != 0) return;
+    for (const Case& c : value_cases()) test_caps(c, which++ % 3 ? 2.f : 30.f, arrivals, random);
+}
 
 void test_windows(const Options& options) {
     std::mt19937 random(options.seed + 20);

@@ -1,8 +1,8 @@
 // Tests of the CUDA kernels. h2o_cuda_test [--small] [--seed N] [--head-size D] [group ...]
 //
-// Groups: attention windows candidate rows select subquadratic pages lines products arguments graph bounds
-// far; all of them when none is named. Exit code 0 when every check held. The same program runs on a GPU, and
-// on a CPU through the emulation beside it.
+// Groups: attention windows caps candidate rows select subquadratic pages lines products arguments graph
+// bounds far; all of them when none is named. Exit code 0 when every check held. The same program runs on a
+// GPU, and on a CPU through the emulation beside it.
 
 #include "support.h"
 
@@ -17,19 +17,13 @@ int main(int argc, char** argv) {
         const char* name;
         void (*run)(const test::Options&);
     };
-    const Group groups[] = {{"attention", test::test_attention},
-                            {"candidate", test::test_candidates},
-                            {"windows", test::test_windows},
-                            {"rows", test::test_rows},
-                            {"select", test::test_select},
-                            {"arguments", test::test_arguments},
-                            {"graph", test::test_graph},
-                            {"bounds", test::test_bounds},
-                            {"subquadratic", test::test_subquadratic},
-                            {"pages", test::test_page_lists},
-                            {"lines", test::test_line_lists},
-                            {"products", test::test_products},
-                            {"far", test::test_far}};
+    const Group groups[] = {{"attention", test::test_attention}, {"candidate", test::test_candidates},
+                            {"windows", test::test_windows},     {"caps", test::test_caps},
+                            {"rows", test::test_rows},           {"select", test::test_select},
+                            {"arguments", test::test_arguments}, {"graph", test::test_graph},
+                            {"bounds", test::test_bounds},       {"subquadratic", test::test_subquadratic},
+                            {"pages", test::test_page_lists},    {"lines", test::test_line_lists},
+                            {"products", test::test_products},   {"far", test::test_far}};
     test::Options options;
     std::vector<std::string> wanted;
     for (int i = 1; i < argc; ++i) {

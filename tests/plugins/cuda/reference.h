@@ -83,6 +83,7 @@ Reference attend(const h2o_shape& shape, const std::vector<double>& q, int n, in
                     magnitudes += std::fabs(x[c] * y[c]);
                 }
                 s[j] = round(round(dot) * shape.scale);
+                if (shape.softcap > 0) s[j] = round(shape.softcap * std::tanh(s[j] / shape.softcap));
                 off[j] = rounding(d, 3) * magnitudes * shape.scale;
                 m = std::fmax(m, s[j]);
             }

@@ -217,6 +217,7 @@ struct Options {
 
 void test_attention(const Options& options);
 void test_windows(const Options& options);
+void test_caps(const Options& options);
 void test_candidates(const Options& options);
 void test_rows(const Options& options);
 void test_select(const Options& options);

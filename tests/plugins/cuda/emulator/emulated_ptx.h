@@ -108,6 +108,10 @@ inline float exp2_fast(float x) {
     return std::exp2(x);
 }
 
+inline float reciprocal_fast(float x) {
+    return 1 / x;
+}
+
 inline uint32_t pack_half2(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
     uint32_t packed;

@@ -210,6 +210,12 @@ void add_floats(Table& table) {
     };
     table["fma.rm.f32"] = [](Thread& t, I i) { ternary<F>(t, i, fma_rounded_down); };
     table["rcp.rn.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return 1 / x; }); };
+    table["rcp.approx.ftz.f32"] = [](Thread& t, I i) {
+        unary<F>(t, i, [](F x) { return flushed(1 / flushed(x)); });
+    };
+    table["copysign.f32"] = [](Thread& t, I i) {
+        binary<F>(t, i, [](F sign, F x) { return std::copysign(x, sign); });
+    };
     table["neg.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return -x; }); };
     table["abs.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return std::fabs(x); }); };
     table["ex2.approx.ftz.f32"] = [](Thread& t, I i) {

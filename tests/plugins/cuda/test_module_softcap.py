@@ -1,0 +1,103 @@
+"""Scores that a tanh caps, by h2o_plugins._cuda under the emulation: against the CPU's kernels, which
+tests/plugins/test_native_softcap.py compares with float64."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.plugins.cuda.test_module_operators import Array, Model, assert_close
+
+import h2o_plugins
+from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import (
+    CACHED_ATTENTION,
+    CACHED_CANDIDATE_SCORE,
+    PAGE_ATTENTION,
+    QUERY_SELECT,
+    SUBQUADRATIC_ATTENTION,
+    VERTICAL_SLASH_ATTENTION,
+    VERTICAL_SLASH_SELECT,
+    Operator,
+)
+
+if h2o_plugins.cpu_kernels() is None:
+    pytest.skip("the native kernels are not built", allow_module_level=True)
+
+from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+
+HQ, HKV, D, CAP, ROWS = 6, 2, 32, 1.5, 150
+
+
+@pytest.fixture
+def model(emulated_cuda: ModuleType) -> Model:
+    return Model(emulated_cuda, HQ, HKV, D, np.float32, softcap=CAP)
+
+
+def both(model: Model, operator: Operator, outputs: dict[str, Array], **given: Any) -> list[dict[str, Array]]:
+    """What the CPU's kernel and CUDA's give for the same inputs, of queries well beyond the cap."""
+    cpu = NativeCpuProvider(2)
+    cpu.activate(AttentionShape(HQ, HKV, D, model.scale, np.dtype(np.float32), softcap=CAP))
+    random = np.random.default_rng(3)
+    k, v = (random.standard_normal((ROWS, HKV, D)).astype(np.float32) for _ in range(2))
+    expected = {name: array.copy() for name, array in outputs.items()}
+    cpu.run(operator, KV(k, v, ROWS), **given, **expected)
+    placed = {name: model.put(x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    results = {name: model.put(array) for name, array in outputs.items()}
+    model.run(operator, model.cache(model.put(k), model.put(v), ROWS), **placed, **results)
+    return [expected, {name: model.get(array) for name, array in results.items()}]
+
+
+def agree(model: Model, operator: Operator, n: int, **given: Any) -> None:
+    q = 6 * model.rows(n, HQ)
+    expected, got = both(model, operator, {"o": np.full_like(q, np.nan)}, q=q, **given)
+    assert_close(got["o"], expected["o"].astype(np.float64))
+
+
+@pytest.mark.parametrize("n", [1, 60])
+def test_all_keys(model: Model, n: int) -> None:
+    agree(model, CACHED_ATTENTION, n)
+
+
+@pytest.mark.parametrize("count_bias", [0, 1])
+def test_landmarks_and_strides(model: Model, count_bias: int) -> None:
+    """What counts a landmark's tokens is added to its capped score."""
+    pattern = {"window": 9, "block_size": 8, "strides": 1, "count_bias": count_bias}
+    marks = {name: model.rows(20, HKV) for name in ("k_mean", "v_mean")}
+    agree(model, SUBQUADRATIC_ATTENTION, 20, **pattern, **marks, global_rows=np.arange(3, dtype=np.int32))
+
+
+def test_pages(model: Model) -> None:
+    pages = np.tile(np.array([0, 2, 7, 8, -1], np.int32), (HKV, 1))
+    agree(model, PAGE_ATTENTION, 1, page_list=pages, page_size=16)
+
+
+def test_lines(model: Model) -> None:
+    lines = {name: np.empty((HQ, size), np.int32) for name, size in (("columns", 12), ("distances", 9))}
+    q = 6 * model.rows(40, HQ)
+    expected, got = both(model, VERTICAL_SLASH_SELECT, lines, q=q, sink=2, near=2)
+    for name in lines:
+        np.testing.assert_array_equal(got[name], expected[name])
+    agree(model, VERTICAL_SLASH_ATTENTION, 90, **expected)
+
+
+def test_votes(model: Model) -> None:
+    q, k = 6 * model.rows(5, HQ), model.rows(20, HKV)
+    scores = {"score_mem": np.empty((HKV, 7), np.float32), "score_chunk": np.empty((20, HKV), np.float32)}
+    memory = np.sort(np.random.default_rng(1).permuted(np.tile(np.arange(ROWS), (HKV, 1)), axis=1)[:, :7])
+    given = {"q_window": q, "k": k, "memory": memory.astype(np.int32)}
+    expected, got = both(model, CACHED_CANDIDATE_SCORE, scores, **given)
+    for name in scores:
+        assert_close(got[name], expected[name].astype(np.float64))
+
+
+def test_memory_sets(model: Model) -> None:
+    sizes = {"tile": 12, "stride": 4, "share": 2, "reach": 2, "local": 5, "heavy": 20, "sink": 1}
+    past, none = np.array([60, 60, 84, 84], np.int64), np.empty((2, HKV, 0), np.int32)
+    sets = {"memory_next": np.empty((4, HKV, 25), np.int32)}
+    q = 6 * model.rows(42, HQ)
+    expected, got = both(model, QUERY_SELECT, sets, q=q, past=past, candidates=none, **sizes)
+    np.testing.assert_array_equal(got["memory_next"], expected["memory_next"])
