@@ -64,7 +64,7 @@ class Header:
 
     def _spec(self, operator: Any) -> Iterator[str]:
         names = [tensor.name for tensor in operator.tensors]
-        counts = f"{len(operator.inputs)}, {len(names)}, {len(operator.attributes)}"
+        counts = f"{len(operator.inputs)}, {len(names)}, {len(operator.attributes)}, {_bool(operator.sinks)}"
         yield f"    {{{_text(operator.name)}, {_text(operator.method)}, {counts}, {{"
         for tensor in operator.tensors:
             part = self._parts.get(tensor.name, "kNone")

@@ -71,6 +71,7 @@ class Operator:
     attributes: tuple[Attribute, ...] = ()
     kernels: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")  # what has one
     plugin: bool = True
+    sinks: bool = False  # whether a call on a GPU may bring `sinks` [Hq], float32: see attention/sinks.py
 
     @cached_property
     def method(self) -> str:
@@ -144,6 +145,7 @@ CHUNKED_INTRA_ATTENTION = Operator(
     inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv dv")),
     outputs=(_O, _M, _L, replace(_float("colsum", "n Hs"), optional=True)),
     attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs"), _SOFTCAP),
+    sinks=True,
 )
 MEMORY_GATHER = Operator("MemoryGather", inputs=(*_CACHES, _MEMORY), outputs=_GATHERED)
 MEMORY_ATTENTION = Operator(
@@ -190,7 +192,11 @@ QUERY_SELECT = Operator(
     ),
 )
 CACHED_ATTENTION = Operator(
-    "CachedAttention", inputs=(_Q, *_CACHES, _LENGTH), outputs=(_O,), attributes=(_SCALE, _WINDOW, _SOFTCAP)
+    "CachedAttention",
+    inputs=(_Q, *_CACHES, _LENGTH),
+    outputs=(_O,),
+    attributes=(_SCALE, _WINDOW, _SOFTCAP),
+    sinks=True,
 )
 LANDMARK_UPDATE = Operator(
     "LandmarkUpdate",
@@ -347,6 +353,7 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
     ),
     outputs=(_O1,),
     attributes=(_SCALE, _WINDOW, _SOFTCAP),
+    sinks=True,
 )
 PARTIAL_ATTENTION = Operator(  # CachedAttention that tells the state of its softmax
     "PartialAttention",

@@ -48,14 +48,14 @@ __device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool p
                                                int64_t part, float top, float sum) {
     float m = top, l = sum;
     Shares shares = {sum > 0 ? 1.f / sum : 0.f, 0.f};
-    if (args.with_o) {
-        const float wm = args.with_m[index], wl = args.with_l[index];
+    if (fused_with_other(args)) {
+        const auto [wm, wl] = other_state(args, index);
         m = fmaxf(top, wm);
         const float weight = sum > 0 ? sum * expf(top - m) : 0.f;
         const float with_weight = wl > 0 ? wl * expf(wm - m) : 0.f;
         l = weight + with_weight;
         shares.own = l > 0 ? shares.own * weight / l : 0.f;
-        shares.with = l > 0 ? with_weight / l : 0.f;
+        shares.with = args.with_o && l > 0 ? with_weight / l : 0.f;
     }
     __syncwarp();
     if (threadIdx.x % 32 != 0) return shares;

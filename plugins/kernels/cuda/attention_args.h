@@ -95,6 +95,10 @@ struct AttentionArgs {
     const float* with_m = nullptr;
     const float* with_l = nullptr;
 
+    // [heads]: scores that have no key, each of which joins the state of its head's rows. Null: none. With
+    // parts, they join the first. Not together with `with_o`.
+    const float* sinks = nullptr;
+
     // When fusing: where to write the state of this pass alone, for the column sums; may be null.
     float* own_m = nullptr;
     float* own_l = nullptr;

@@ -324,14 +324,14 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0;
             float m = maximum, l = sum;
             const int64_t index = valid ? row_index(rows, extent, set, row) : 0;
-            if (valid && args.with_o) {
-                const float wm = args.with_m[index], wl = args.with_l[index];
+            if (valid && fused_with_other(args)) {
+                const auto [wm, wl] = other_state(args, index);
                 m = fmaxf(maximum, wm);
                 const float weight = sum > 0 ? sum * exp2_fast((maximum - m) * kLog2E) : 0.f;
                 const float with_weight = wl > 0 ? wl * exp2_fast((wm - m) * kLog2E) : 0.f;
                 l = weight + with_weight;
                 factor = l > 0 ? factor * weight / l : 0.f;
-                with_factor = l > 0 ? with_weight / l : 0.f;
+                with_factor = args.with_o && l > 0 ? with_weight / l : 0.f;
             }
             const int64_t part =
                 parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;

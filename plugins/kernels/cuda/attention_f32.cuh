@@ -226,14 +226,14 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
         float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0;
         float m = row_max[i], l = sum;
         const int64_t index = valid ? row_index(rows, extent, set, row) : 0;
-        if (valid && args.with_o) {
-            const float wm = args.with_m[index], wl = args.with_l[index];
+        if (valid && fused_with_other(args)) {
+            const auto [wm, wl] = other_state(args, index);
             m = fmaxf(row_max[i], wm);
             const float weight = sum > 0 ? sum * expf(row_max[i] - m) : 0.f;
             const float with_weight = wl > 0 ? wl * expf(wm - m) : 0.f;
             l = weight + with_weight;
             factor = l > 0 ? factor * weight / l : 0.f;
-            with_factor = l > 0 ? with_weight / l : 0.f;
+            with_factor = args.with_o && l > 0 ? with_weight / l : 0.f;
         }
         const int64_t part =
             parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;

@@ -82,14 +82,15 @@ int64_t most_states(const h2o_shape& shape, int n, int capacity) {
 }
 
 // The last n rows of a cache, which attend to all of it up to themselves, or to a window of it.
-AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
-                        const int64_t* length) {
+AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_kv& kv, const int64_t* length,
+                        const float* sinks) {
     const int capacity = static_cast<int>(kv.rows);
     AttentionArgs attention = attention_of(shape, rows_of(shape, q, n, shape.kv_heads),
                                            cache_keys(shape, kv, true, capacity, shape.kv_heads));
     attention.keys.length = length;
     attention.keys.causal = true;
     attention.keys.window = shape.window;
+    attention.sinks = sinks;
     const int processors = multiprocessors();
     const bool latent = h2o_kv_latent(&kv);
     attention.splits = n == 1 ? cut_of_one(shape, capacity, processors, latent).parts
@@ -113,8 +114,8 @@ h2o_status combine(const AttentionArgs& args, const h2o_shape& shape, void* o, c
 
 // m and l [n, Hq] are the rows' final states, or null if nobody asks for them.
 h2o_status attend(cudaStream_t stream, const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
-                  const int64_t* length, void* o, float* m, float* l, Workspace& pieces) {
-    AttentionArgs attention = last_rows(shape, n, q, kv, length);
+                  const int64_t* length, const float* sinks, void* o, float* m, float* l, Workspace& pieces) {
+    AttentionArgs attention = last_rows(shape, n, q, kv, length, sinks);
     if (attention.splits == 1) {
         attention.o = o;
         attention.m = m;
@@ -166,8 +167,8 @@ h2o_status run(const calls::CachedAttention& call) {
     if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
     Workspace pieces(call.workspace, call.workspace_bytes);
-    return attend(stream, call.shape, call.n, call.q, *call.kv, call.length, call.o, nullptr, nullptr,
-                  pieces);
+    return attend(stream, call.shape, call.n, call.q, *call.kv, call.length, call.sinks, call.o, nullptr,
+                  nullptr, pieces);
 }
 
 h2o_status run(const calls::StepAttention& call) {
@@ -179,13 +180,14 @@ h2o_status run(const calls::StepAttention& call) {
     if (!call.v && !latent) return H2O_BAD_ARGUMENT;
 
     Workspace pieces(call.workspace, call.workspace_bytes);
-    AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.length);
+    AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.length, call.sinks);
     step.new_k = call.k;
     step.new_v = call.v;
     if (!step_in_one(step.rows.group, call.shape.head_size, value_size(call.shape), call.shape.dtype,
                      latent)) {
         if (const h2o_status status = launch_append_last_row(step, stream); status != H2O_OK) return status;
-        return attend(stream, call.shape, 1, call.q, *call.kv, call.length, call.o, nullptr, nullptr, pieces);
+        return attend(stream, call.shape, 1, call.q, *call.kv, call.length, call.sinks, call.o, nullptr,
+                      nullptr, pieces);
     }
     step.o = call.o;
     if (step.splits == 1) return launch_attention(step, stream);
@@ -224,7 +226,7 @@ h2o_status run(const calls::ScoredAttention& call) {
     float* const l = pieces.take<float>(call.shape.query_heads);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
     const h2o_status status =
-        attend(stream, call.shape, 1, call.q, *call.kv, call.length, call.o, m, l, pieces);
+        attend(stream, call.shape, 1, call.q, *call.kv, call.length, nullptr, call.o, m, l, pieces);
     if (status != H2O_OK) return status;
 
     const int capacity = static_cast<int>(call.kv->rows);

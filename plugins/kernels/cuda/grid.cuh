@@ -52,6 +52,19 @@ __device__ __forceinline__ int part_index(const AttentionArgs& args) {
     return static_cast<int>(blockIdx.z & ((1u << args.part_bits) - 1));
 }
 
+// What a row's state is fused with, if anything: another pass, or the sink of its head, which has no value.
+struct OtherState {
+    float m, l;
+};
+__device__ __forceinline__ bool fused_with_other(const AttentionArgs& args) {
+    return args.with_o || (args.sinks && part_index(args) == 0);
+}
+__device__ __forceinline__ OtherState other_state(const AttentionArgs& args, int64_t index) {
+    if (args.with_o) return {args.with_m[index], args.with_l[index]};
+    const unsigned head = static_cast<unsigned>(index) % static_cast<unsigned>(args.rows.heads);
+    return {args.sinks[head], 1.f};
+}
+
 struct AttentionBlock {
     Extent extent;
     int set;

@@ -4,6 +4,22 @@
 #include "checks.h"
 
 namespace h2o::cuda {
+namespace {
+
+// Column sums are of probabilities without sinks: they need the state that no sink has joined.
+struct Scratch {
+    float* m;
+    float* l;
+
+    Scratch(const calls::ChunkedIntraAttention& call, Workspace& workspace) {
+        const int64_t states =
+            call.sinks && call.colsum ? static_cast<int64_t>(call.n) * call.shape.query_heads : 0;
+        m = workspace.take<float>(states);
+        l = workspace.take<float>(states);
+    }
+};
+
+}  // namespace
 
 h2o_status run(const calls::ChunkedIntraAttention& call) {
     const cudaStream_t stream = stream_of(call);
@@ -14,6 +30,10 @@ h2o_status run(const calls::ChunkedIntraAttention& call) {
 
     if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
 
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    const Scratch scratch(call, pieces);
+    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
+
     const KeySource keys = token_major_keys(call.shape, call.k, call.v, call.n, call.shape.kv_heads);
     AttentionArgs attention =
         attention_of(call.shape, rows_of(call.shape, call.q, call.n, call.shape.kv_heads), keys);
@@ -22,6 +42,10 @@ h2o_status run(const calls::ChunkedIntraAttention& call) {
     attention.o = state.o;
     attention.m = state.m;
     attention.l = state.l;
+    attention.sinks = call.sinks;
+    const bool joined = call.sinks && call.colsum;
+    attention.own_m = joined ? scratch.m : nullptr;
+    attention.own_l = joined ? scratch.l : nullptr;
     const h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK || !call.colsum) return status;
 
@@ -30,16 +54,18 @@ h2o_status run(const calls::ChunkedIntraAttention& call) {
                                         token_major_keys(call.shape, call.k, nullptr, call.n, sets));
     sums.rows.chunk = call.chunk_size;
     sums.keys.causal = true;
-    sums.m = state.m;
-    sums.l = state.l;
+    sums.m = joined ? scratch.m : state.m;
+    sums.l = joined ? scratch.l : state.l;
     sums.out = call.colsum;
     sums.key_stride = call.shape.score_heads;
     sums.set_stride = 1;
     return launch_column_sums(sums, stream);
 }
 
-size_t workspace(const calls::ChunkedIntraAttention&) {
-    return 0;
+size_t workspace(const calls::ChunkedIntraAttention& call) {
+    Workspace pieces;
+    Scratch(call, pieces);
+    return pieces.used();
 }
 
 }  // namespace h2o::cuda

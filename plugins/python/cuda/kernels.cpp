@@ -142,12 +142,18 @@ void Kernels::run(const Stream& stream, nb::str name, const KV* kv, nb::dict giv
         if (spec.type == Type::kInt64 && integers.take(value, tensor)) continue;
         tensor = tensor_of(value, spec.name);
     }
+    const float* sinks = nullptr;
+    if (op.spec->sinks) {
+        const nb::handle value = argument(given, nb::str("sinks"), used);
+        if (value.is_valid()) sinks = at<float>(value);
+    }
     place_outputs(op, arguments);
     read_attributes(op, given, arguments, used);
     expect_all_used(op, given, used);
     h2o_call call = resolved(op, arguments, kv == nullptr ? nullptr : kv->get());
     call.context = stream.get();
     call.counters = counters_;
+    call.sinks = sinks;
     if (const size_t bytes = op.kernel->workspace(&call); bytes > 0) {
         const auto [address, size] = nb::cast<std::pair<Address, size_t>>(reserve(bytes));
         call.workspace = reinterpret_cast<void*>(address);

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHE_APPEND, Operator
 
@@ -60,6 +62,11 @@ class NativeCudaProvider:
     def deactivate(self) -> None:
         self._kernels = None
 
+    def with_sinks(self, sinks: Sequence[float]) -> CudaProviderWithSinks:
+        placed = self._device.empty((len(sinks),), np.float32)
+        self._device.upload(np.array(sinks, np.float32), placed)
+        return CudaProviderWithSinks(self, placed)
+
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         if self._kernels is None:
             raise RuntimeError("activate() the attention provider before its operators")
@@ -84,3 +91,27 @@ class NativeCudaProvider:
         if self._step_workspace.nbytes < nbytes:
             self._step_workspace = self._device.empty((nbytes,), np.uint8)
         return self._step_workspace.address, self._step_workspace.nbytes
+
+
+class CudaProviderWithSinks:
+    """A provider for one layer: `sinks` [Hq], on the device, join the softmax of its rows."""
+
+    in_graphs = False
+
+    def __init__(self, provider: NativeCudaProvider, sinks: CudaArray) -> None:
+        self.name = provider.name
+        self._provider, self._sinks = provider, sinks
+
+    def takes(self, shape: AttentionShape) -> bool:
+        return self._provider.takes(shape)
+
+    def activate(self, shape: AttentionShape) -> None:
+        self._provider.activate(shape)
+
+    def deactivate(self) -> None:
+        self._provider.deactivate()
+
+    def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
+        if operator.sinks:
+            arguments["sinks"] = self._sinks
+        self._provider.run(operator, kv, **arguments)

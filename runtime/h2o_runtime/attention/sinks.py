@@ -7,7 +7,7 @@ joins its state, and what other phases add to that state is fused as ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,21 @@ from h2o_runtime.operators import (
     STEP_ATTENTION,
     Operator,
 )
+
+
+@runtime_checkable
+class TakesSinks(Protocol):
+    """A provider whose kernels join sinks to the states that they compute."""
+
+    def with_sinks(self, sinks: Sequence[float]) -> AttentionProvider:
+        """The provider of one layer; this one is active already."""
+
+
+def provider_with_sinks(provider: AttentionProvider, sinks: Sequence[float]) -> AttentionProvider:
+    """A provider of one layer, whose operators have the layer's sinks in them."""
+    if isinstance(provider, TakesSinks):
+        return provider.with_sinks(sinks)
+    return ProviderWithSinks(provider, sinks)
 
 
 class ProviderWithSinks:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.attention.sinks import ProviderWithSinks
+from h2o_runtime.attention.sinks import provider_with_sinks
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Cache
 from h2o_runtime.components.options import Option, options_of
@@ -90,7 +90,7 @@ class Layers:
 
     def _of_layer(self, spec: LayerSpec) -> AttentionProvider:
         provider = self.provide(spec.attention(self.model.dtype))
-        return ProviderWithSinks(provider, spec.sinks) if spec.sinks else provider
+        return provider_with_sinks(provider, spec.sinks) if spec.sinks else provider
 
     def load(
         self, backend: Backend, buffers: Activations, capacity: int, device: Device, cache: Cache

@@ -48,6 +48,9 @@ typedef struct h2o_call {
     void* workspace;       // for CUDA's kernels only, like `counters`
     size_t workspace_bytes;
     uint32_t* counters;  // [Hq] zeros, which every call leaves as zeros; concurrent calls need separate ones
+    // [Hq] scores without keys, which join the softmax of each row, or null. CUDA's kernels only, and of
+    // operators that show a row its own key.
+    const float* sinks;
 } h2o_call;
 
 typedef struct h2o_kernel {

@@ -42,6 +42,7 @@ struct OperatorSpec {
     const char* name;    // such as PageSelect
     const char* method;  // such as page_select
     int inputs, tensors, attributes;
+    bool sinks;  // whether a call for a GPU may have some
     TensorSpec tensor[kMostTensors];
     AttributeSpec attribute[kMostAttributes];
 };
@@ -55,7 +56,8 @@ struct Call {
           context(call.context),
           workspace(call.workspace),
           workspace_bytes(call.workspace_bytes),
-          counters(call.counters) {}
+          counters(call.counters),
+          sinks(call.sinks) {}
 
     h2o_shape shape{};
     const h2o_kv* kv = nullptr;
@@ -63,6 +65,7 @@ struct Call {
     void* workspace = nullptr;
     size_t workspace_bytes = 0;
     uint32_t* counters = nullptr;
+    const float* sinks = nullptr;
 };
 
 }  // namespace h2o
