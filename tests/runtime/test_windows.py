@@ -13,12 +13,9 @@ from tests.family_models import VOCAB, WINDOWS, save
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.answers.events import PromptPieceRead
-from h2o_runtime.attention.select import make_provider
-from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.caches.contiguous import ContiguousStore
 from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, spare_rows
-from h2o_runtime.devices import HostDevice
 from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.execution.forward import Watch
@@ -268,11 +265,3 @@ def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
 def test_a_cache_that_forgets_is_refused(bundle: Path) -> None:
     with pytest.raises(ConfigError, match="a sliding window counts them: leave out --cache-tokens"):
         load(bundle, Evicting(cache_tokens=128))
-
-
-def test_a_gpu_is_refused(bundle: Path) -> None:
-    class Gpu(HostDevice):
-        name = "cuda"
-
-    with pytest.raises(ConfigError, match="no kernels for a GPU yet: use `device=cpu`"):
-        make_provider("auto", Bundle.open(bundle), Gpu(), None)

@@ -36,18 +36,6 @@ def make_provider(
     model = bundle.manifest.model
     shape = model.attention
     if device.name == "cuda":
-        if model.windows:
-            raise ConfigError(
-                "sliding-window attention has no kernels for a GPU yet: use `device=cpu`", field="device"
-            )
-        if model.has_sinks:
-            raise ConfigError(
-                "attention sinks have no kernels for a GPU yet: use `device=cpu`", field="device"
-            )
-        if any(spec.softcap for spec in model.each_layer):
-            raise ConfigError(
-                "attention with capped scores has no kernels for a GPU: use `device=cpu`", field="device"
-            )
         if model.with_rows is not model:
             raise ConfigError("layers with a state do not run on a GPU yet: use `device=cpu`", field="device")
         choose_precision(precision, "native", device, model)

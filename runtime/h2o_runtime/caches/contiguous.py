@@ -49,7 +49,7 @@ class Contiguous(StoredCache):
 
 class ContiguousStore(KVStore):
     """`capacity` rows of each layer in the given formats, on the device; for a layer with a window, the last
-    rows only.
+    rows only, where the host's memory is the device's: a recorded step has fixed places.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ContiguousStore(KVStore):
             fresh = Fresh(model, capacity, device).layers
             self._other_bytes = Fresh.size(model, capacity)
         specs = model.each_layer
-        sliding = [i for i, spec in enumerate(specs) if slides(spec, capacity)]
+        sliding = [i for i, spec in enumerate(specs) if device.name == "cpu" and slides(spec, capacity)]
         rows = shared_rows([specs[i].window for i in sliding], capacity)
         shared = {format: format.new(rows, device) for format in dict.fromkeys(formats[i] for i in sliding)}
         self._other_bytes += sum(one.nbytes for one in shared.values())

@@ -2,7 +2,7 @@
 
 Row i is at place i - first; when the room is full, the last rows move to its front. Kernels do not need to
 know: a window counts back from the newest row. A prompt is read in parts, in a buffer that all such layers
-share. In host memory only.
+share. In host memory only: on a GPU such a layer has room for the whole context.
 """
 
 from __future__ import annotations

@@ -1,0 +1,35 @@
+"""Windows, capped scores and attention sinks on a GPU, whose place the emulation takes: equal to the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from tests.bundles import export, random_ids
+from tests.family_models import VOCAB, WINDOWS, save
+
+from h2o_runtime import Generator, PrefillConfig
+
+pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
+
+IDS = random_ids(190, 5, VOCAB)
+H2O = PrefillConfig(chunk_size=48, batch_size=100, local=12, heavy=20, score_tile=20, score_candidates=40)
+COLSUM = PrefillConfig(chunk_size=48, batch_size=100, local=12, heavy=20, score="colsum", dense_tail=20)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3", "gpt_oss"])
+def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cuda: ModuleType) -> None:
+    bundle = export(save(tmp_path / "checkpoint", family, WINDOWS), tmp_path / "bundle")
+    found = []
+    for device in ("cuda", "cpu"):
+        with Generator.load(bundle, context=400, device=device, threads=1) as generator:
+            logits = []
+            for config in (H2O, COLSUM, PrefillConfig(policy="full", batch_size=100)):
+                logits.append(generator.prefill(IDS[:150], config, reuse=False).copy())
+                logits += [generator.decode(token).copy() for token in IDS[150:154]]
+                logits.append(generator.prefill(IDS, config).copy())
+            found.append(logits)
+    for ours, theirs in zip(*found, strict=True):
+        assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
