@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parents[2]
 KERNELS = Path("plugins", "kernels", "cuda")
 TABLES = (
     *("ceilings", "flash", "phase1", "phase2", "decode", "query", "pages", "lines", "subquadratic"),
-    *("int4", "latent", "layer", "repeatable"),
+    *("layer kinds", "int4", "latent", "layer", "repeatable"),
 )
 SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck runs first, on its own
 BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")  # torch, which every machine for this has, comes first

@@ -1,4 +1,4 @@
-"""Sparse attention on the GPU: selection of keys, and attention to the selected keys.
+"""Sparse attention on the GPU: selection of keys, attention to the selected keys, and other kinds of layers.
 
 Each function returns the calls by name, and the FLOP of their products. All read the cache of a `Layer`.
 """
@@ -19,6 +19,7 @@ TILE, STRIDE, NARROWING, LISTED = 128, 4, 32, 2048
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
+SLIDING, SOFTCAP = 1024, 50.0  # of layers with a window, and of capped scores
 
 
 def _room(nbytes: int) -> Any:
@@ -142,9 +143,37 @@ def subquadratic(library: Library, layer: Layer) -> Calls:
     return {"attend": (attend, 4 * layer.d * QUERY_HEADS * BATCH * seen)}
 
 
+def layer_kinds(library: Library, layer: Layer) -> Calls:
+    """The last batch, and the last token, of layers with a window or with capped scores."""
+
+    def attention(rows: int, window: int, softcap: float) -> Callable[[], None]:
+        first, value_size = layer.n - rows, layer.d
+        shape = library.Shape(
+            QUERY_HEADS, KV_HEADS, KV_HEADS, layer.d, layer.d**-0.5, 1, value_size, window, softcap
+        )
+        room = _room(library.cached_attention_workspace(shape, rows, layer.n))
+
+        def run() -> None:
+            layer.run(
+                library.cached_attention, shape, rows, offset(layer.q, first), layer.kv, layer.length,
+                offset(layer.o, first), room, room.numel(),
+            )  # fmt: skip
+
+        return run
+
+    pair = 4 * layer.d * QUERY_HEADS
+    calls: Calls = {}
+    for rows in (BATCH, 1):
+        calls[f"window, {rows} rows"] = attention(rows, SLIDING, 0.0), pair * rows * SLIDING
+        past = layer.n - (rows - 1) / 2
+        calls[f"cap, {rows} rows"] = attention(rows, 0, SOFTCAP), pair * rows * past
+    return calls
+
+
 GROUPS: dict[str, Callable[[Library, Layer], Calls]] = {
     "query": query,
     "pages": pages,
     "lines": lines,
     "subquadratic": subquadratic,
+    "layer kinds": layer_kinds,
 }
