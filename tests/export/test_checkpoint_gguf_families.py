@@ -17,8 +17,8 @@ from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.validation.reference import StreamedModel
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-# A file cannot say these: mixtures are normalized, all layers have one, every fourth does not rotate, and scores of
-# a Gemma 3 are scaled by its head size.
+# A file cannot say these: mixtures are normalized, all layers have one, every fourth does not rotate, scores of
+# a Gemma 3 are scaled by its head size, and gates of gpt-oss are clamped at 7.
 IN_FILES = {
     "smollm3": "smollm3",
     "granite": "granite",
@@ -31,6 +31,7 @@ IN_FILES = {
     "glm4-plain": "glm4",
     "gemma2": "gemma2",
     "gemma3-scaled": "gemma3",
+    "gpt_oss": "gpt-oss",
     "qwen3_moe": "qwen3moe",
 }
 
@@ -80,12 +81,13 @@ def test_transformers_computes_the_same_model_of_it(tmp_path: Path, name: str) -
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["exaone4", "olmo3"])
+@pytest.mark.parametrize("name", ["exaone4", "olmo3", "gpt_oss"])
 def test_windows_are_those_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     folder = family_models.save(tmp_path / "checkpoint", name, family_models.WINDOWS)
     path = gguf_files.write(folder, tmp_path / "model.gguf")
     assert close(open_checkpoint(str(path)).config) == close(open_checkpoint(str(folder)).config)
-    pattern = {f"{name.replace('3', '2')}.attention.sliding_window_pattern": [True, False, False, True]}
+    architecture = {"olmo3": "olmo2", "gpt_oss": "gpt-oss"}.get(name, name)
+    pattern = {f"{architecture}.attention.sliding_window_pattern": [True, False, False, True]}
     path = gguf_files.write(folder, tmp_path / "other.gguf", metadata=pattern)
     assert [kind == "window" for kind in open_checkpoint(str(path)).config.kinds] == pattern.popitem()[1]
 

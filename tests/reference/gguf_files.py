@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "olmo3": "olmo2",
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
 }  # where llama.cpp has another name
 NEIGHBOURS = ("llama", "smollm3", "granite")  # whose rows of q and k its converter puts in another order
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
@@ -40,6 +42,12 @@ OWN = {
     "gemma3": {
         "attention.sliding_window": "sliding_window",
         "final_logit_softcapping": "final_logit_softcapping",
+    },
+    "gpt-oss": {
+        "attention.sliding_window": "sliding_window",
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "intermediate_size",
     },
     "qwen3moe": {
         "expert_count": "num_local_experts",
@@ -69,7 +77,8 @@ def write(
     architecture = ARCHITECTURES.get(family, family)
     names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
     stored: dict[str, NDArray[np.float32] | None] = {}
-    for name, array in _stacked({name: tensor.float().numpy() for name, tensor in weights.items()}).items():
+    arrays = _apart({name: tensor.float().numpy() for name, tensor in weights.items()})
+    for name, array in _stacked(arrays).items():
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
         if heads and architecture in NEIGHBOURS:
             array = _pairs_side_by_side(array, config[heads])
@@ -77,7 +86,7 @@ def write(
             array = array + 1
         own = names.get_name(name, (".weight", ".bias"))
         assert own is not None, name
-        stored[own] = array
+        stored[f"{own}.weight" if own.endswith("sinks") else own] = array
     stored |= _long_factors(config) | (tensors or {})
     kept = {name: array for name, array in stored.items() if array is not None}
     count = -(-len(kept) // parts) if parts > 1 else 0
@@ -87,7 +96,7 @@ def write(
         if value is not None:
             add(writer, key, value)
     for name, array in kept.items():
-        own = kind if array.ndim >= 2 else None
+        own = kind if array.ndim >= 2 and not name.endswith("bias") else None
         if own is not None and array.shape[-1] % gguf.GGML_QUANT_SIZES[own][0]:
             own = Kind.F16  # as llama.cpp does with rows that do not fit
         writer.add_tensor(name, array if own is None else quantized(array, own), raw_dtype=own)
@@ -127,17 +136,21 @@ def _long_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     original = config["rope_parameters"].get("original_max_position_embeddings")
     if original is None:
         return {}
+    said = {f"{name}.rope.scaling.original_context_length": original}
+    if config["rope_parameters"]["rope_type"] == "yarn":
+        return said
     scale = config["max_position_embeddings"] / original
-    return {
-        f"{name}.rope.scaling.original_context_length": original,
+    return said | {
         f"{name}.rope.scaling.attn_factor": math.sqrt(1 + math.log(scale) / math.log(original)),
     }
 
 
-def _linear_metadata(rope: dict[str, Any], name: str) -> dict[str, Any]:
-    if rope["rope_type"] != "linear":
+def _scaling_metadata(rope: dict[str, Any], name: str) -> dict[str, Any]:
+    if rope["rope_type"] not in ("linear", "yarn"):
         return {}
-    return {f"{name}.rope.scaling.type": "linear", f"{name}.rope.scaling.factor": rope["factor"]}
+    said = {f"{name}.rope.scaling.type": rope["rope_type"], f"{name}.rope.scaling.factor": rope["factor"]}
+    betas = {f"{name}.rope.scaling.yarn_{one}": rope.get(one) for one in ("beta_fast", "beta_slow")}
+    return said | betas
 
 
 def _window_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -162,7 +175,7 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         f"{name}.rope.freq_base": float(rope["rope_theta"]),
         f"{name}.rope.dimension_count": int(head_size * rope.get("partial_rotary_factor", 1)),
-        **_linear_metadata(rope, name),
+        **_scaling_metadata(rope, name),
         **_window_metadata(config, name),
         **_long_metadata(config, name),
         f"{name}.vocab_size": config["vocab_size"],
@@ -170,9 +183,24 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
+def _apart(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """gpt-oss' gates and ups, which take turns in its files, as matrices [E, out, in] and biases of their own."""
+    found: dict[str, NDArray[np.float32]] = {}
+    for name, array in weights.items():
+        place = re.fullmatch(r"(.+\.experts)\.(gate_up|down)_proj(_bias)?", name)
+        if place is None:
+            found[name] = array
+            continue
+        stem, kind = place[1], "bias" if place[3] else "weight"
+        rows = array if place[3] else array.swapaxes(1, 2)
+        each = {"gate": rows[:, ::2], "up": rows[:, 1::2]} if place[2] == "gate_up" else {"down": rows}
+        found |= {f"{stem}.{one}_proj.{kind}": np.ascontiguousarray(own) for one, own in each.items()}
+    return found
+
+
 def _stacked(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
     """The matrices of all experts of a layer as one tensor [E, out, in], under the name that gguf's map knows."""
-    found = {name: array for name, array in weights.items() if ".experts." not in name}
+    found = {name: array for name, array in weights.items() if not re.search(r"\.experts\.\d", name)}
     experts: dict[str, dict[int, NDArray[np.float32]]] = {}
     for name in weights.keys() - found.keys():
         layer, _, rest = name.partition(".experts.")

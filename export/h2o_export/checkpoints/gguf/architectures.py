@@ -29,6 +29,7 @@ class Architecture:
     required    (key after the architecture's name, word of config.json), besides those of all architectures
     own         further words of config.json
     allowed     keys after its name that change a layer's arithmetic, and are read
+    rope        further words of rope_parameters: a file does not have them
     window_base base of the rotation in layers with a window, where the file does not say; None: as in all others
     """
 
@@ -38,6 +39,7 @@ class Architecture:
     required: tuple[tuple[str, str], ...] = ()
     own: Callable[[Value], dict[str, Any]] = nothing
     allowed: tuple[str, ...] = ()
+    rope: tuple[tuple[str, Any], ...] = ()
     window_base: float | None = None
 
 
@@ -115,6 +117,12 @@ _QWEN3_MOE = (
 )
 
 
+_GPT_OSS = (
+    ("expert_count", "num_local_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "intermediate_size"),
+)
+
 # Mistral models are "llama" too, because they compute the same. `latent` reads DeepSeek's.
 ARCHITECTURES = {
     "llama": Architecture("llama", MODEL_ARCH.LLAMA, neighbours=True),
@@ -147,6 +155,14 @@ ARCHITECTURES = {
         own=_gemma3,
         allowed=(WINDOW, "final_logit_softcapping"),
         window_base=10_000.0,
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        MODEL_ARCH.GPT_OSS,
+        required=_GPT_OSS,
+        own=_windows,
+        allowed=("expert_count", WINDOW),
+        rope=(("truncate", False),),
     ),
     "deepseek2": Architecture("deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count",)),
 }

@@ -1,6 +1,7 @@
-"""GGUF types of small integers with a scale, and perhaps an offset, for each block: read without rounding.
+"""GGUF types of small numbers with a scale, and perhaps an offset, for each block: integers without rounding.
 
-The layouts are those of ggml's `block_q8_0`, `block_q5_0`, `block_q4_0`, `block_q4_1` and `block_q4_K`.
+The layouts are those of ggml's `block_q8_0`, `block_q5_0`, `block_q4_0`, `block_q4_1`, `block_q4_K` and
+`block_mxfp4`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from h2o_export.formats.quantized import QuantizedTensor
 
 BLOCK = 32
+# Twice the values of E2M1 (Open Compute Project, "Microscaling Formats Specification", 2023), by its four bits.
+_FOUR_BITS = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.int8)
+_BIAS = 127  # of a block's exponent
 
 
 def _q8_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
@@ -74,6 +78,17 @@ def _q4_k(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     )
 
 
+def _mxfp4(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
+    """An exponent, and four bits for each element in the order of Q4_0; stored here as 8-bit integers."""
+    from h2o_export.formats.quantized import QuantizedTensor
+
+    blocks = data.reshape(rows, columns // BLOCK, 1 + BLOCK // 2)
+    packed = blocks[..., 1:]
+    q = _FOUR_BITS[np.concatenate((packed & 0x0F, packed >> 4), axis=-1)]
+    halves = np.ldexp(np.float32(0.5), blocks[..., 0].astype(np.int32) - _BIAS)
+    return QuantizedTensor(8, BLOCK, q.reshape(rows, columns), halves)
+
+
 def _scales(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     scales: NDArray[np.float32] = (
         np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
@@ -89,5 +104,6 @@ BLOCKS: Mapping[GGMLQuantizationType, Unpack] = MappingProxyType(
         GGMLQuantizationType.Q4_0: _q4_0,
         GGMLQuantizationType.Q4_1: _q4_1,
         GGMLQuantizationType.Q4_K: _q4_k,
+        GGMLQuantizationType.MXFP4: _mxfp4,
     }
 )

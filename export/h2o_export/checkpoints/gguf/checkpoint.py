@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.checkpoints.base import CheckpointInFiles
-from h2o_export.checkpoints.gguf import latent
+from h2o_export.checkpoints.gguf import latent, names
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.blocks import BLOCKS
 from h2o_export.checkpoints.gguf.config import (
@@ -64,8 +64,8 @@ class GGUFCheckpoint(CheckpointInFiles):
         raw = huggingface_config(header)
         config = model_config(header, raw)
         _check_kinds(header)
-        names = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, config.layers)
-        return cls(path, source, config, header, names, shards, raw, tokenizer_files(header))
+        known = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, config.layers)
+        return cls(path, source, config, header, known, shards, raw, tokenizer_files(header))
 
     @property
     def config_file(self) -> Path:
@@ -137,12 +137,13 @@ class GGUFCheckpoint(CheckpointInFiles):
         if stored is None:
             raise CheckpointError(f"{self.source}: has no tensor '{own}'; download it again")
         experts = self.config.experts
-        return stored if experts is None else latent.one_expert(name, stored, experts.count)
+        return stored if experts is None else names.one_expert(name, stored, experts.count)
 
     def _own(self, name: str) -> tuple[str, ...]:
         """The tensors of the file that hold `name`: one, except for W_uk and W_uv."""
         several = latent.own_names(name, self.header.tensors)
-        return several or (self.own_names.get_name(latent.mapped(name), (".weight", ".bias")) or name,)
+        single = names.own_name(name) or self.own_names.get_name(names.mapped(name), (".weight", ".bias"))
+        return several or (single or name,)
 
     def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Rows of q and k in transformers' order. In some families llama.cpp rotates pairs of neighbours."""

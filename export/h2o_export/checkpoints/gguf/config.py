@@ -97,7 +97,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
     raw["sliding_window"] = value(WINDOW) or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
-    rope = _rope(header, value, name == latent.NAME) | rotated
+    rope = _rope(header, value, name == latent.NAME) | rotated | dict(known.rope)
     raw["rope_parameters"] = _by_layer(rope, value, known)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))

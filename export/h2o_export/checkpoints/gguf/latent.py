@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,7 @@ from h2o_export.checkpoints.gguf.header import Header, TensorEntry
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 NAME = "deepseek2"
-_EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 _BOTH = re.compile(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight")
-# A tensor of a router: its name in transformers, and in the map of the package gguf.
-_BIAS = ("e_score_correction_bias", "e_score_correction.bias")
 
 # (key after the architecture's name, key of config.json)
 _EXPERTS = (
@@ -82,36 +78,12 @@ def yarn_factors(value: Callable[[str], Any]) -> dict[str, Any]:
     return {"attention_factor": 1.0, "mscale_all_dim": 10 * multiplier}
 
 
-def mapped(name: str) -> str:
-    """gguf's name of a tensor that transformers names `name`."""
-    return name.replace(*_BIAS)
-
-
 def own_names(name: str, tensors: dict[str, TensorEntry]) -> tuple[str, ...] | None:
-    """The tensors of the file that hold a matrix of transformers which is not stored on its own; else
-    None.
-    """
-    if expert := _EXPERT.fullmatch(name):
-        return (f"blk.{expert[1]}.ffn_{expert[3]}_exps.weight",)
+    """The two tensors of the file that hold `kv_b_proj` where it is not stored on its own; else None."""
     both = _BOTH.fullmatch(name)
     if both and f"blk.{both[1]}.attn_kv_b.weight" not in tensors:
         return f"blk.{both[1]}.attn_k_b.weight", f"blk.{both[1]}.attn_v_b.weight"
     return None
-
-
-def one_expert(name: str, stored: TensorEntry, experts: int) -> TensorEntry:
-    """Where the expert's matrix `name` is inside the matrices of all experts [E, out, in]."""
-    expert = _EXPERT.fullmatch(name)
-    if expert is None or len(stored.shape) != 3:
-        return stored
-    if stored.shape[0] != experts:
-        raise CheckpointError(
-            f"{stored.path}: '{stored.name}' has {stored.shape[0]} experts, and its metadata say {experts}; "
-            "download it again"
-        )
-    length = stored.length // experts
-    offset = stored.offset + int(expert[2]) * length
-    return replace(stored, shape=stored.shape[1:], offset=offset, length=length)
 
 
 def joined(keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
