@@ -52,7 +52,8 @@ GPT_OSS = {
         "original_max_position_embeddings": 128,
     },
 }
-LESSENED = ("gemma", "qwen3_5")
+LESSENED = ("gemma", "qwen3_5", "qwen3_next")
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 64}
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -263,6 +264,42 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "linear_attention", "linear_attention"],
             "tie_word_embeddings": True,
             "attention_bias": True,
+        },
+    ),
+    "qwen3_5_moe": (
+        "qwen3_5_moe_text",
+        {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, **DELTA, **SHARED},
+    ),
+    "qwen3_5_moe-tied": (
+        "qwen3_5_moe_text",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            **DELTA,
+            **SHARED,
+            "linear_num_key_heads": 4,
+            "layer_types": ["linear_attention", "full_attention"],
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
+    "qwen3_next": (
+        "qwen3_next",
+        {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, **DELTA, **SHARED},
+    ),
+    "qwen3_next-partly-dense": (
+        "qwen3_next",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            **DELTA,
+            **SHARED,
+            "linear_num_value_heads": 6,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_only_layers": [1],
+            "norm_topk_prob": False,
         },
     ),
     "qwen3_moe-normalized": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,27 @@ def test_four_bits_are_what_transformers_makes_of_them(folder: Path, tmp_path: P
             ours = opened.tensor(EXPERTS.format(layer, f"{expert}.{name}_proj.weight"), tuple(matrix.shape))
             torch.testing.assert_close(ours, matrix, rtol=0, atol=0)
     assert not opened.unused(checkpoint_tensors(opened.config))
+
+
+def test_gates_above_ups_are_taken_apart(tmp_path: Path) -> None:
+    """Published files of Qwen3.5 stack what transformers saves matrix by matrix."""
+    apart = open_checkpoint(str(family_models.save(tmp_path / "apart", "qwen3_5_moe")))
+    shutil.copytree(tmp_path / "apart", tmp_path / "together")
+    tensors = load_file(tmp_path / "apart/model.safetensors")
+    for layer in range(4):
+        each = {
+            one: torch.stack(
+                [tensors.pop(f"{EXPERTS.format(layer, expert)}.{one}_proj.weight") for expert in range(8)]
+            )
+            for one in ("gate", "up", "down")
+        }
+        tensors[EXPERTS.format(layer, "gate_up_proj")] = torch.cat((each["gate"], each["up"]), dim=1)
+        tensors[EXPERTS.format(layer, "down_proj")] = each["down"]
+    save_file(tensors, tmp_path / "together/model.safetensors")
+    together = open_checkpoint(str(tmp_path / "together"))
+    for name, shape in checkpoint_tensors(apart.config).items():
+        assert torch.equal(together.tensor(name, shape), apart.tensor(name, shape)), name
+    assert not together.unused(checkpoint_tensors(apart.config))
 
 
 def test_floats_are_taken_apart(folder: Path) -> None:

@@ -111,7 +111,13 @@ def test_families_differ_in_biases_and_norms() -> None:
 
 
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [1]}
-OWN: dict[str, dict[str, Any]] = {"qwen3_moe": EXPERTS, "exaone4": {"layer_types": ["full_attention"] * 3}}
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 64, "mlp_only_layers": []}
+OWN: dict[str, dict[str, Any]] = {
+    "qwen3_moe": EXPERTS,
+    "qwen3_5_moe_text": SHARED,
+    "qwen3_next": SHARED,
+    "exaone4": {"layer_types": ["full_attention"] * 3},
+}
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].layers == ("grouped-query",)])

@@ -96,6 +96,8 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "gpt_oss-clamped",
                 "gemma3",
                 "qwen3_5",
+                "qwen3_5_moe",
+                "qwen3_next",
                 "ministral3",
             )
         ),

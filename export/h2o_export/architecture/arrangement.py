@@ -7,11 +7,14 @@ second, and a norm multiplies by its weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+DELTA_QKVZ = ("linear_attn.in_proj_qkvz", ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"))
+DELTA_BA = ("linear_attn.in_proj_ba", ("linear_attn.in_proj_b", "linear_attn.in_proj_a"))
 GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
 _ROTATED = ("self_attn.q_proj", "self_attn.k_proj")
 
@@ -23,14 +26,17 @@ class Arrangement:
     fused       a module of the files, and the ones here whose rows it has one below the other
     neighbours  whether RoPE turns neighbouring rows of q and k against each other
     less        by what the weights of norms are less than what a norm multiplies by
-    interleaved_experts  whether one tensor has the matrices of all experts, gate and up row by row in turn
+    stacked     how one tensor has the matrices of all experts: [E, in, out] with gate and up column by column in
+                turn, or [E, out, in] with gate above up, where the files do that; None: never
+    by_key_head whether `fused` modules of layers with a state have the rows of one head of keys after the other's
     whole       ends of the names of norms whose weights are not
     """
 
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
     neighbours: bool = False
     less: float = 0.0
-    interleaved_experts: bool = False
+    stacked: Literal["interleaved", "halves"] | None = None
+    by_key_head: bool = False
     whole: tuple[str, ...] = ()
 
     def split(self, module: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from torch import Tensor
+
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
@@ -149,11 +151,19 @@ class ModelConfig:
         return self.rotations.index(self.ropes[layer])
 
     def projection_rows(self, module: str) -> int:
-        """Output size of a projection of grouped queries or of a dense MLP, by its name in a layer."""
+        """Output size of a projection of grouped queries, a state or a dense MLP, by its name in a layer."""
+        if self.delta is not None and "linear_attn." in module:
+            return self.delta.rows(module)
         rows = {"q_proj": self.query_heads * self.head_size}
         rows |= dict.fromkeys(("k_proj", "v_proj"), self.kv_heads * self.head_size)
         rows |= dict.fromkeys(("gate_proj", "up_proj"), self.intermediate_size)
         return rows[module.rpartition(".")[2]]
+
+    def file_order(self, module: str) -> Tensor | None:
+        """Where a fused module of the files has each row, int64 [rows]; None: in the order of its modules here."""
+        if not self.arrangement.by_key_head or self.delta is None or "linear_attn." not in module:
+            return None
+        return self.delta.by_key_head(module)
 
     def routed(self, layer: int) -> bool:
         """Whether a layer's MLP is a mixture of experts."""

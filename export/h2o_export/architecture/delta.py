@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -54,6 +57,22 @@ class DeltaConfig:
     @property
     def values(self) -> int:
         return self.value_heads * self.value_size
+
+    def rows(self, module: str) -> int:
+        """Output size of a projection, by its name in a layer."""
+        sizes = {"in_proj_qkv": self.channels, "in_proj_z": self.values}
+        return sizes.get(module.rpartition(".")[2], self.value_heads)
+
+    def by_key_head(self, module: str) -> Tensor:
+        """Where a fused matrix with the rows of one head of keys after the other's has those that are here q, k, v
+        and z, or b and a, of all heads: int64 [rows].
+        """
+        group = self.value_heads // self.key_heads
+        of_values = group * self.value_size
+        gates = module.endswith("in_proj_ba")
+        sizes = [group, group] if gates else [self.key_size, self.key_size, of_values, of_values]
+        places = torch.arange(self.key_heads * sum(sizes)).view(self.key_heads, -1)
+        return torch.cat([each.flatten() for each in places.split(sizes, dim=1)])
 
     @property
     def channels(self) -> int:

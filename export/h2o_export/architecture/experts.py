@@ -32,6 +32,7 @@ class ExpertsConfig:
     normalized             weights of the chosen ones are divided by their sum
     factor                 and then multiplied by this
     biased                 whether the router and the projections of experts have biases
+    shared_gate            whether a sigmoid of the token weighs what shared ones say
     clamped                what an expert does in place of SwiGLU; None: nothing
     """
 
@@ -46,6 +47,7 @@ class ExpertsConfig:
     normalized: bool
     factor: float
     biased: bool = False
+    shared_gate: bool = False
     clamped: ClampedGate | None = None
 
     def __post_init__(self) -> None:

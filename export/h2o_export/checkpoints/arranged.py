@@ -63,6 +63,7 @@ class _Place:
 
     paired_heads  heads whose rows are in pairs of neighbours; 0: they are not
     rotated       rows of a head that are
+    order         where the files have each of the whole's rows; None: where it is here
     """
 
     whole: str
@@ -71,9 +72,11 @@ class _Place:
     size: int
     paired_heads: int
     rotated: int
+    order: Tensor | None
 
     def rows(self, whole: Tensor) -> Tensor:
-        rows = whole[self.start : self.start + self.size].contiguous()
+        own = slice(self.start, self.start + self.size)
+        rows = whole[own if self.order is None else self.order[own]].contiguous()
         return halves(rows, self.paired_heads, self.rotated) if self.paired_heads else rows
 
 
@@ -87,7 +90,8 @@ def _place(name: str, config: ModelConfig) -> _Place | None:
     at = modules.index(module)
     heads = sizes[at] // config.head_size if paired else 0
     whole = _stored_name(name, config)
-    return _Place(whole, sum(sizes), sum(sizes[:at]), sizes[at], heads, config.rotated_size)
+    order = config.file_order(arrangement.holder(module))
+    return _Place(whole, sum(sizes), sum(sizes[:at]), sizes[at], heads, config.rotated_size, order)
 
 
 def _stored_name(name: str, config: ModelConfig) -> str:

@@ -1,4 +1,4 @@
-"""Folders whose files stack the matrices of all experts, gate and up row by row in turn, in floats or in MXFP4."""
+"""Folders whose files stack the matrices of all experts, in floats or, with gate and up in turn, in MXFP4."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BIAS = 127  # of a block's scale, a power of two
 
 @dataclass(frozen=True)
 class StackedExperts(DerivedCheckpoint):
-    """Each expert's matrices as if they were by themselves; see `Arrangement.interleaved_experts`."""
+    """Each expert's matrices as if they were by themselves; see `Arrangement.stacked`."""
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
-        stored = {name.replace(ROUTER, ROUTER_THERE) for name in used}
+        stored = {self._stored(name) for name in used}
         for name in used:
             if place := EXPERT.fullmatch(name):
                 whole = self._whole(place)
@@ -36,16 +36,24 @@ class StackedExperts(DerivedCheckpoint):
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = EXPERT.fullmatch(name)
         if place is None:
-            return self.original.tensor(name.replace(ROUTER, ROUTER_THERE), shape)
+            return self.original.tensor(self._stored(name), shape)
         rows = self._expert(self._whole(place), int(place[2]), place[4] == "bias")
         if place[3] != "down":
-            rows = rows[("gate", "up").index(place[3]) :: 2]
+            at = ("gate", "up").index(place[3])
+            rows = rows[at::2] if self._in_turn else rows.chunk(2)[at]
         if tuple(rows.shape) != shape:
             raise CheckpointError(
                 f"{self.source}: expert {place[2]} has {place[3]}_proj.{place[4]} of shape {list(rows.shape)}, but "
                 f"config.json implies {list(shape)}"
             )
         return rows.contiguous()
+
+    @property
+    def _in_turn(self) -> bool:
+        return self.config.arrangement.stacked == "interleaved"
+
+    def _stored(self, name: str) -> str:
+        return name.replace(ROUTER, ROUTER_THERE) if self._in_turn else name
 
     @staticmethod
     def _whole(place: re.Match[str]) -> str:
@@ -59,7 +67,8 @@ class StackedExperts(DerivedCheckpoint):
         if bias:
             return files.single(whole, expert)
         if f"{whole}_blocks" not in files.files:
-            return files.single(whole, expert).T
+            matrix = files.single(whole, expert)
+            return matrix.T if self._in_turn else matrix
         return from_mxfp4(files.single(f"{whole}_blocks", expert), files.single(f"{whole}_scales", expert))
 
 
@@ -72,8 +81,9 @@ def from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 
 def with_single_experts(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint itself, where its files hold every expert by itself."""
-    if not checkpoint.config.arrangement.interleaved_experts or not isinstance(
-        checkpoint, SafetensorsCheckpoint
-    ):
+    if checkpoint.config.arrangement.stacked is None or not isinstance(checkpoint, SafetensorsCheckpoint):
+        return checkpoint
+    in_turn = checkpoint.config.arrangement.stacked == "interleaved"
+    if not in_turn and any(EXPERT.fullmatch(name) for name in checkpoint.names or checkpoint.files):
         return checkpoint
     return StackedExperts(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)

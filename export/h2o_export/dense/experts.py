@@ -33,7 +33,10 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(
             Expert(config.hidden_size, config.experts) for _ in range(config.experts.count)
         )
-        if config.experts.shared_size:
+        if config.experts.shared_gate:  # the names of Qwen, and of DeepSeek
+            self.shared_expert = MLP(config, config.experts.shared_size)
+            self.shared_expert_gate = nn.Linear(config.hidden_size, 1, bias=False)
+        elif config.experts.shared_size:
             self.shared_experts = MLP(config, config.experts.shared_size)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,8 +56,11 @@ class MixtureOfExperts(nn.Module):
             shape=shape,
             version=1,
         ).to(x.device)  # the tracer puts it elsewhere
-        mixed = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
-        out: Tensor = mixed + self.shared_experts(x) if self.config.shared_size else mixed
+        out: Tensor = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
+        if self.config.shared_gate:
+            out = out + self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
+        elif self.config.shared_size:
+            out = out + self.shared_experts(x)
         return out
 
 

@@ -39,7 +39,7 @@ FLOAT32 = (
     "linear_attn.A_log",
     "linear_attn.dt_bias",
 )  # whatever the model's dtype: float16 would decide otherwise
-ROUTER = ".mlp.gate.weight"
+ROUTERS = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight")
 FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
 
 
@@ -188,7 +188,7 @@ def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -
 
     A router's few weights decide, and some matrices of layer kinds stand in several graphs: they stay floats too.
     """
-    if len(shape) != 2 or source.endswith((ROUTER, *FLOAT_MATRICES)):
+    if len(shape) != 2 or source.endswith((*ROUTERS, *FLOAT_MATRICES)):
         return None
     return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
 

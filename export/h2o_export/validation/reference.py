@@ -147,7 +147,7 @@ class StreamedModel:
         if name.endswith(DECIDING):
             return self.checkpoint.tensor(name, shape).float()
         stem, _, last = name.rpartition(".")
-        if self.checkpoint.config.arrangement.interleaved_experts and ".mlp." in name:
+        if self.checkpoint.config.arrangement.stacked == "interleaved" and ".mlp." in name:
             return self._interleaved(stem, last, shape)
         if not stem.endswith(".experts"):
             return self._projection(stem, last, shape)
@@ -183,9 +183,11 @@ class StreamedModel:
         modules = config.arrangement.split(module)
         if len(modules) > 1:
             rows = [(config.projection_rows(one), *shape[1:]) for one in modules]
-            return torch.cat(
+            joined = torch.cat(
                 [self._projection(one, kind, row) for one, row in zip(modules, rows, strict=True)]
             )
+            order = config.file_order(module)
+            return joined if order is None else joined[order.argsort()]
         tensor = self._load(f"{module}.{kind}", shape)
         if not config.arrangement.paired(module):
             return tensor

@@ -17,7 +17,7 @@ from h2o_export.architecture.families.ministral import MINISTRAL, MINISTRAL3
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
 from h2o_export.architecture.families.phi import PHI3
 from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
-from h2o_export.architecture.families.qwen_delta import QWEN3_5
+from h2o_export.architecture.families.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from h2o_export.architecture.families.smollm import SMOLLM3
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -35,6 +35,8 @@ FAMILIES: dict[str, Family] = {
         QWEN3,
         QWEN3_MOE,
         QWEN3_5,
+        QWEN3_5_MOE,
+        QWEN3_NEXT,
         SMOLLM3,
         GRANITE,
         OLMO2,

@@ -67,7 +67,7 @@ class GptOssFamily(Family):
 GPT_OSS = GptOssFamily(
     "gpt_oss",
     "GptOssForCausalLM",
-    arrangement=Arrangement(interleaved_experts=True),
+    arrangement=Arrangement(stacked="interleaved"),
     sinks=True,
     default_head_size=64,
     default_window=128,

@@ -1,13 +1,18 @@
-"""Qwen3.5 (Alibaba, 2026): three layers with a state in place of keys to one of gated attention."""
+"""Qwen3-Next and Qwen3.5 (Alibaba, 2025 and 2026): three layers with a state to one of gated attention.
+
+Both may have mixtures of experts, with a shared expert behind a gate.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from h2o_export.architecture.arrangement import Arrangement
+from h2o_export.architecture.arrangement import DELTA_BA, DELTA_QKVZ, Arrangement
 from h2o_export.architecture.delta import DeltaConfig
+from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family
+from h2o_export.architecture.families.qwen import MixtureFamily
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
 
@@ -36,13 +41,53 @@ class DeltaFamily(Family):
         )
 
 
+@dataclass(frozen=True)
+class DeltaMixtureFamily(DeltaFamily, MixtureFamily):
+    """`chosen`: experts of a token, where config.json does not say."""
+
+    chosen: int = 8
+
+    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
+        given = {key: value for key, value in raw.items() if value is not None}
+        least = {"norm_topk_prob": True, "moe_intermediate_size": 512, "num_experts_per_tok": self.chosen}
+        without_dense = {"intermediate_size": given.get("moe_intermediate_size", 512)}  # files may omit it
+        return {**least, **without_dense, **given}
+
+    def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
+        routed = super().experts(raw, layers)
+        shared = integer(raw, "shared_expert_intermediate_size", 512)
+        return None if routed is None else replace(routed, shared_size=shared, shared_gate=True)
+
+
+_LESS = Arrangement(less=1.0, whole=("linear_attn.norm.weight",))
 QWEN3_5 = DeltaFamily(
     "qwen3_5_text",
     "Qwen3_5ForCausalLM",
     attention_bias_flag=True,
     qk_norm="head",
-    arrangement=Arrangement(less=1.0, whole=("linear_attn.norm.weight",)),
+    arrangement=_LESS,
     default_rotated=0.25,
     default_head_size=256,
     has_window=False,
+)
+QWEN3_5_MOE = DeltaMixtureFamily(
+    "qwen3_5_moe_text",
+    "Qwen3_5MoeForCausalLM",
+    attention_bias_flag=True,
+    qk_norm="head",
+    arrangement=replace(_LESS, stacked="halves"),
+    default_rotated=0.25,
+    default_head_size=256,
+    has_window=False,
+)
+QWEN3_NEXT = DeltaMixtureFamily(
+    "qwen3_next",
+    "Qwen3NextForCausalLM",
+    attention_bias_flag=True,
+    qk_norm="head",
+    arrangement=replace(_LESS, fused=(DELTA_QKVZ, DELTA_BA), by_key_head=True),
+    default_rotated=0.25,
+    default_head_size=256,
+    has_window=False,
+    chosen=10,
 )
