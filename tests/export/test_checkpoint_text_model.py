@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import open_checkpoint
+from h2o_export.checkpoints.text_model import text_config
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.soundness import check_checkpoint
@@ -106,9 +107,22 @@ def test_a_folder_of_a_vision_tower_alone_is_refused(whole: tuple[Path, Any], tm
 
 
 def test_models_that_only_see_are_refused() -> None:
-    for raw in ({"model_type": "siglip_vision_model"}, {"model_type": "other", "vision_config": {}}):
-        with pytest.raises(UnsupportedModelError, match="there is no text model in it"):
+    with pytest.raises(UnsupportedModelError, match="there is no text model in it"):
+        ModelConfig.from_huggingface({"model_type": "siglip_vision_model"})
+
+
+def test_a_model_that_sees_too_is_refused_for_its_text_model() -> None:
+    for raw in (
+        {"model_type": "qwen2_vl", "vision_config": {}},
+        text_config({"model_type": "qwen2_vl", "text_config": {"model_type": "other", "vision_config": {}}}),
+    ):
+        with pytest.raises(
+            UnsupportedModelError, match="reads more than text, and its text model is none of"
+        ):
             ModelConfig.from_huggingface(raw)
+    whole = AutoConfig.for_model("qwen2_vl").to_dict()
+    with pytest.raises(UnsupportedModelError, match="'qwen2_vl_text' is not supported: its decoder layer"):
+        ModelConfig.from_huggingface(text_config(whole))
 
 
 def test_what_config_json_leaves_out_is_what_transformers_takes_for_it() -> None:

@@ -23,6 +23,11 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 __all__ = ["FAMILIES", "Family", "find_family"]
 
+# What layers of these have that no layer kind here has.
+MISSING = {
+    "gemma4": "its layers have heads of two sizes, and may share keys and values or read an embedding of their own",
+    "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
+}
 OTHER_THAN_TEXT = re.compile("vision|audio|siglip|clip")
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -61,14 +66,20 @@ def find_family(raw: dict[str, Any]) -> Family:
     if not isinstance(model_type, str):
         raise CheckpointError("config.json has no model_type: this is not a Hugging Face model folder")
     family = FAMILIES.get(model_type)
-    if family is None and (OTHER_THAN_TEXT.search(model_type) or "vision_config" in raw):
-        raise UnsupportedModelError(
-            f"model type '{model_type}' is not supported: there is no text model in it"
-        )
     if family is None:
-        known = ", ".join(FAMILIES)
-        raise UnsupportedModelError(
-            f"model type '{model_type}' is not supported: its decoder layer is another; supported are {known}"
-        )
+        raise UnsupportedModelError(f"model type '{model_type}' is not supported: {_reason(model_type, raw)}")
     family.check(raw)
     return family
+
+
+def _reason(model_type: str, raw: dict[str, Any]) -> str:
+    """Why no family is of this type."""
+    known = ", ".join(FAMILIES)
+    missing = MISSING.get(model_type.removesuffix("_text"))
+    if missing is not None:
+        return missing
+    if OTHER_THAN_TEXT.search(model_type):
+        return "there is no text model in it"
+    if raw.keys() & {"vision_config", "audio_config"}:
+        return f"it reads more than text, and its text model is none of {known}"
+    return f"its decoder layer is another; supported are {known}"
