@@ -32,6 +32,7 @@ IN_FILES = {
     "gemma2": "gemma2",
     "gemma3-scaled": "gemma3",
     "gpt_oss": "gpt-oss",
+    "ministral3": "mistral3",
     "qwen3_moe": "qwen3moe",
 }
 

@@ -310,12 +310,10 @@ def test_windows_that_no_layer_serves_are_refused() -> None:
         of_family("smollm3", **windows)
 
 
-def test_texts_beyond_which_queries_are_scaled_are_refused() -> None:
+def test_queries_grow_in_texts_beyond_the_original_context() -> None:
     config = of_family("ministral3", max_position_embeddings=262_144, rope_parameters=None)
-    assert config.limited(16384).max_position_embeddings == 16384
-    for context in (None, 16385):
-        with pytest.raises(UnsupportedModelError, match=r"beyond 16,384 .* --ctx-size 16384$"):
-            config.limited(context)
+    for context, growth in ((None, 0.1), (16385, 0.1), (16384, 0.0)):
+        assert config.limited(context).rope.query_growth == growth
 
 
 def test_only_layers_of_olmo3_without_a_window_are_scaled() -> None:

@@ -98,7 +98,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "qwen3_5",
                 "qwen3_5_moe",
                 "qwen3_next",
-                "ministral3",
+                "ministral3-tied",
             )
         ),
         ("granite", "float16", "float"),

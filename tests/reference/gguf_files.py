@@ -20,8 +20,14 @@ ARCHITECTURES = {
     "olmo3": "olmo2",
     "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss",
+    "ministral3": "mistral3",
 }  # where llama.cpp has another name
-NEIGHBOURS = ("llama", "smollm3", "granite")  # whose rows of q and k its converter puts in another order
+NEIGHBOURS = (
+    "llama",
+    "mistral3",
+    "smollm3",
+    "granite",
+)  # whose rows of q and k its converter puts in another order
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
 
 # What a converter writes of an architecture besides: key after its name -> word of config.json.
@@ -150,7 +156,11 @@ def _scaling_metadata(rope: dict[str, Any], name: str) -> dict[str, Any]:
         return {}
     said = {f"{name}.rope.scaling.type": rope["rope_type"], f"{name}.rope.scaling.factor": rope["factor"]}
     betas = {f"{name}.rope.scaling.yarn_{one}": rope.get(one) for one in ("beta_fast", "beta_slow")}
-    return said | betas
+    grown = {
+        f"{name}.rope.scaling.yarn_log_multiplier": rope.get("mscale_all_dim"),
+        f"{name}.attention.temperature_scale": rope.get("llama_4_scaling_beta"),
+    }
+    return said | betas | grown
 
 
 def _window_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:

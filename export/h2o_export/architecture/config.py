@@ -62,7 +62,6 @@ class ModelConfig:
     logits_cap: float | None = None  # a tanh keeps logits below this
     scores_cap: float | None = None  # and scores of attention, before softmax
     sinks: bool = False  # whether softmaxes of attention have a learned score without a key
-    longest: int | None = None  # tokens of a text beyond which attention is another than is built here
     latent: LatentConfig | None = None  # of layers with latent caches; then head_size is q's
     delta: DeltaConfig | None = None  # of layers with a state
     experts: ExpertsConfig | None = None
@@ -108,7 +107,6 @@ class ModelConfig:
             logits_cap=family.logits_cap(raw),
             scores_cap=family.scores_cap(raw),
             sinks=family.sinks,
-            longest=family.longest(raw),
             latent=latent,
             delta=family.delta(raw),
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
@@ -118,13 +116,8 @@ class ModelConfig:
     def limited(self, context: int | None) -> ModelConfig:
         """The same model for texts of at most `context` tokens; None: the model's maximum.
 
-        Raises ConfigError for more than that, UnsupportedModelError where layers of such texts are not supported.
+        Raises ConfigError for more than that.
         """
-        if self.longest is not None and self.longest < (context or self.max_position_embeddings):
-            raise UnsupportedModelError(
-                f"queries of texts beyond {self.longest:,} tokens are scaled, which is not supported; export for "
-                f"shorter ones: --ctx-size {self.longest}"
-            )
         if context is None or context == self.max_position_embeddings:
             return self
         if context > self.max_position_embeddings:

@@ -26,6 +26,8 @@ class RopeConfig:
 
     attention_factor  cosines and sines are multiplied by it
     score_factor      the softmax scale of latent attention is multiplied by it
+    query_growth      by how much queries grow with the logarithm of the position in original contexts (Llama 4;
+                      Nakanishi, 2025); 0: they do not
     """
 
     theta: float
@@ -43,6 +45,7 @@ class RopeConfig:
     truncate: bool = True
     attention_factor: float = 1.0
     score_factor: float = 1.0
+    query_growth: float = 0.0
 
     def inverse_frequencies(self, head_size: int) -> NDArray[np.float32]:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
@@ -76,9 +79,9 @@ class RopeConfig:
 
     def limited(self, context: int) -> RopeConfig:
         """The same for texts of at most `context` tokens."""
-        if not self.short_factors or context > self.original_context:
+        if context > self.original_context:
             return self
-        return replace(self, factors=self.short_factors, short_factors=())
+        return replace(self, factors=self.short_factors or self.factors, short_factors=(), query_growth=0.0)
 
     def _llama3(self, frequencies: Tensor) -> Tensor:
         """Slow rotations are stretched by `factor`, fast ones unchanged, and those between blended."""

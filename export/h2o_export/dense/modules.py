@@ -54,16 +54,21 @@ def scaled(x: Tensor, by: float) -> Tensor:
 
 
 class Angles(nn.Module):
-    """A table of angles: positions int64 [n] → cos, sin float32 [n, d/2]."""
+    """A table of angles: positions int64 [n] → cos, sin float32 [n, d/2], which grow as queries do."""
 
     def __init__(self, config: ModelConfig, table: int) -> None:
         super().__init__()
         self.inv_freq = nn.Parameter(torch.empty(rotary_size(config, table) // 2), requires_grad=False)
-        self.magnitude = config.rotations[table].attention_factor
+        self.rope = config.rotations[table]
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
-        return scaled(angles.cos(), self.magnitude), scaled(angles.sin(), self.magnitude)
+        cos, sin = (scaled(one, self.rope.attention_factor) for one in (angles.cos(), angles.sin()))
+        if not self.rope.query_growth:
+            return cos, sin
+        times = torch.log(1 + torch.floor(positions.float() / self.rope.original_context)).unsqueeze(1)
+        growth = 1 + self.rope.query_growth * times  # [n, 1]
+        return cos * growth, sin * growth
 
 
 class DenseFirst(nn.Module):

@@ -38,6 +38,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return _node("Rotation", x, cos, sin)
 
 
+def of_length(cos: Tensor, sin: Tensor, length: float) -> tuple[Tensor, Tensor]:
+    """The same angles with cos² + sin² = length², float32 [n, d/2]; all pairs of a row are of one length before."""
+    by = length * torch.rsqrt(cos[:, :1] ** 2 + sin[:, :1] ** 2)
+    return cos * by, sin * by
+
+
 def rotate_first(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE on the first elements of a head, twice as many as there are angles; x [n, H, d]."""
     size = 2 * cos.shape[1]

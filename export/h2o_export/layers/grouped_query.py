@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.layers.base import LayerKind, causal_attention
-from h2o_export.layers.blocks import RMSNorm, rotate_first
+from h2o_export.layers.blocks import RMSNorm, of_length, rotate_first
 from h2o_runtime.model import LayerSpec
 
 
@@ -124,7 +124,10 @@ class QKV(nn.Module):
         if self.config.qk_norm == "head":
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rotated:
-            q, k = rotate_first(q, cos, sin), rotate_first(k, cos, sin)
+            q = rotate_first(q, cos, sin)
+            if self.config.rope.query_growth:  # of queries alone
+                cos, sin = of_length(cos, sin, self.config.rope.attention_factor)
+            k = rotate_first(k, cos, sin)
         return q, k, v
 
 

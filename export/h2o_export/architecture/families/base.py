@@ -167,10 +167,6 @@ class Family:
         """What a tanh keeps scores of attention below; None: nothing does."""
         return None
 
-    def longest(self, raw: dict[str, Any]) -> int | None:
-        """Tokens of a text up to which its layers are those built here; None: always."""
-        return None
-
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
         """Sizes of latent attention, for families with such layers."""
         return None

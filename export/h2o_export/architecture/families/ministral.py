@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from h2o_export.architecture.families.base import Family
-from h2o_export.architecture.rope import ORIGINAL
-from h2o_export.architecture.values import integer
+from h2o_export.architecture.rope import ORIGINAL, RopeConfig, read_rope
+from h2o_export.architecture.values import integer, number
 
 # transformers takes it where config.json says no rotation.
 _ROTATION = {
@@ -26,11 +26,16 @@ class Ministral3Family(Family):
     def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
         return raw if raw.get("rope_parameters") else {**raw, "rope_parameters": _ROTATION}
 
-    def longest(self, raw: dict[str, Any]) -> int | None:
-        """Up to the original context the factor of queries is 1 (that of Llama 4; Nakanishi, 2025)."""
+    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
         rotation = raw["rope_parameters"]
-        scaled = isinstance(rotation, dict) and rotation.get("llama_4_scaling_beta")
-        return integer(rotation, ORIGINAL) if scaled else None
+        growth = isinstance(rotation, dict) and rotation.get("llama_4_scaling_beta")
+        rope = read_rope(raw, rotated)
+        if growth:
+            original = integer(rotation, ORIGINAL)
+            rope = replace(
+                rope, original_context=original, query_growth=number(rotation, "llama_4_scaling_beta")
+            )
+        return (rope,) * layers
 
 
 MINISTRAL = Family("ministral", "MinistralForCausalLM", default_window=4096, named_windows=True)

@@ -12,6 +12,8 @@ from h2o_export.architecture.families.base import FULL, SLIDING
 from h2o_runtime.limits import MAX_LAYERS
 
 WINDOW = "attention.sliding_window"
+TEMPERATURE = "attention.temperature_scale"
+LOG_MULTIPLIER = "yarn_log_multiplier"
 Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata mean
 
 
@@ -29,7 +31,7 @@ class Architecture:
     required    (key after the architecture's name, word of config.json), besides those of all architectures
     own         further words of config.json
     allowed     keys after its name that change a layer's arithmetic, and are read
-    rope        further words of rope_parameters: a file does not have them
+    rope        further words of rope_parameters
     window_base base of the rotation in layers with a window, where the file does not say; None: as in all others
     """
 
@@ -39,7 +41,7 @@ class Architecture:
     required: tuple[tuple[str, str], ...] = ()
     own: Callable[[Value], dict[str, Any]] = nothing
     allowed: tuple[str, ...] = ()
-    rope: tuple[tuple[str, Any], ...] = ()
+    rope: Callable[[Value], dict[str, Any]] = nothing
     window_base: float | None = None
 
 
@@ -110,6 +112,17 @@ def _gemma3(value: Value) -> dict[str, Any]:
     return said | {"sliding_window_pattern": (pattern or 6) if window else 1}
 
 
+def _gpt_oss_rope(value: Value) -> dict[str, Any]:
+    return {"truncate": False}  # a file does not say it
+
+
+def _mistral3_rope(value: Value) -> dict[str, Any]:
+    """Queries grow only where cosines do not: of YaRN's two factors the file has the one of scores."""
+    growth = value(TEMPERATURE)
+    said = {"mscale": 1.0, "mscale_all_dim": value(f"rope.scaling.{LOG_MULTIPLIER}") or None}
+    return {**said, **({"llama_4_scaling_beta": growth} if growth else {})}
+
+
 _QWEN3_MOE = (
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
@@ -130,6 +143,13 @@ ARCHITECTURES = {
     "qwen3": Architecture("qwen3", MODEL_ARCH.QWEN3),
     "qwen3moe": Architecture(
         "qwen3_moe", MODEL_ARCH.QWEN3MOE, required=_QWEN3_MOE, own=_qwen3_moe, allowed=("expert_count",)
+    ),
+    "mistral3": Architecture(
+        "ministral3",
+        MODEL_ARCH.MISTRAL3,
+        neighbours=True,
+        allowed=(TEMPERATURE, f"rope.scaling.{LOG_MULTIPLIER}"),
+        rope=_mistral3_rope,
     ),
     "smollm3": Architecture("smollm3", MODEL_ARCH.SMOLLM3, neighbours=True),
     "granite": Architecture(
@@ -162,7 +182,9 @@ ARCHITECTURES = {
         required=_GPT_OSS,
         own=_windows,
         allowed=("expert_count", WINDOW),
-        rope=(("truncate", False),),
+        rope=_gpt_oss_rope,
     ),
-    "deepseek2": Architecture("deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count",)),
+    "deepseek2": Architecture(
+        "deepseek_v2", MODEL_ARCH.DEEPSEEK2, allowed=("expert_count", f"rope.scaling.{LOG_MULTIPLIER}")
+    ),
 }

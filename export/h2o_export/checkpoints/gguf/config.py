@@ -13,7 +13,13 @@ from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.architecture.families.base import FULL, SHARE, SLIDING
 from h2o_export.checkpoints.gguf import latent
-from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, WINDOW, Architecture
+from h2o_export.checkpoints.gguf.architectures import (
+    ARCHITECTURES,
+    LOG_MULTIPLIER,
+    TEMPERATURE,
+    WINDOW,
+    Architecture,
+)
 from h2o_export.checkpoints.gguf.header import Header
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -38,6 +44,7 @@ _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("attention.causal", (None, True), "attention that is not causal"),
     ("attention.scale", (None, 0.0), "a scale of attention of its own"),
     ("attention.clamp_kqv", (None, 0.0), "clamped queries, keys and values"),
+    (TEMPERATURE, (None, 0.0), "queries that grow with their position"),
     ("attn_logit_softcapping", (None, 0.0), "soft-capped attention"),
     ("final_logit_softcapping", (None, 0.0), "soft-capped logits"),
     ("logit_scale", (None, 0.0, 1.0), "scaled logits"),
@@ -97,7 +104,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
     raw["sliding_window"] = value(WINDOW) or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
-    rope = _rope(header, value, name == latent.NAME) | rotated | dict(known.rope)
+    rope = _rope(header, value, known, name == latent.NAME) | rotated | known.rope(value)
     raw["rope_parameters"] = _by_layer(rope, value, known)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))
@@ -190,7 +197,7 @@ def _rows(header: Header, name: str) -> int:
     return stored.shape[0]
 
 
-def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
+def _rope(header: Header, value: Any, known: Architecture, latents: bool) -> dict[str, Any]:
     base = value("rope.freq_base")
     theta = 10000.0 if base is None else base
     if LONG_FACTORS in header.tensors:
@@ -200,7 +207,7 @@ def _rope(header: Header, value: Any, latents: bool) -> dict[str, Any]:
     if kind == "none" or (kind == "linear" and factor == 1):
         return {"rope_type": "default", "rope_theta": theta}
     scaling = {"rope_type": kind, "rope_theta": theta, "factor": factor}
-    return scaling | _yarn(header, value, latents) if kind == "yarn" else scaling
+    return scaling | _yarn(header, value, known, latents) if kind == "yarn" else scaling
 
 
 def _longrope(header: Header, value: Any) -> dict[str, Any]:
@@ -214,7 +221,7 @@ def _longrope(header: Header, value: Any) -> dict[str, Any]:
     }
 
 
-def _yarn(header: Header, value: Any, latents: bool) -> dict[str, Any]:
+def _yarn(header: Header, value: Any, known: Architecture, latents: bool) -> dict[str, Any]:
     """YaRN's settings besides its factor. Raises if the file lacks one, or has a setting that is not
     supported.
     """
@@ -224,8 +231,8 @@ def _yarn(header: Header, value: Any, latents: bool) -> dict[str, Any]:
             f"{header.path}: RoPE is scaled by YaRN, and its metadata lack "
             "rope.scaling.original_context_length; download it again"
         )
-    for key in ("attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"):
-        if value(f"rope.scaling.{key}") is not None and not (latents and key == "yarn_log_multiplier"):
+    for key in ("attn_factor", LOG_MULTIPLIER, "yarn_ext_factor", "yarn_attn_factor"):
+        if value(f"rope.scaling.{key}") is not None and f"rope.scaling.{key}" not in known.allowed:
             raise UnsupportedModelError(f"{header.path}: YaRN with rope.scaling.{key} is not supported")
     betas = {name: value(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
     factors = latent.yarn_factors(value) if latents else {}
