@@ -93,6 +93,13 @@ def test_windows_are_those_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     assert [kind == "window" for kind in open_checkpoint(str(path)).config.kinds] == pattern.popitem()[1]
 
 
+def test_an_olmo_of_a_file_scales_layers_without_a_window(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "olmo3-scaled", family_models.WINDOWS)
+    pattern = {"olmo2.attention.sliding_window_pattern": [False, True, False]}
+    path = gguf_files.write(folder, tmp_path / "model.gguf", metadata=pattern)
+    assert close(open_checkpoint(str(path)).config) == close(open_checkpoint(str(folder)).config)
+
+
 def test_a_gemma_of_a_file_without_a_pattern_has_a_window_in_five_of_six_layers(tmp_path: Path) -> None:
     folder = family_models.save(tmp_path / "checkpoint", "gemma3", family_models.WINDOWS)
     pattern = {"gemma3.attention.sliding_window_pattern": None}

@@ -160,7 +160,8 @@ def _scaling_metadata(rope: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.rope.scaling.yarn_log_multiplier": rope.get("mscale_all_dim"),
         f"{name}.attention.temperature_scale": rope.get("llama_4_scaling_beta"),
     }
-    return said | betas | grown
+    factor = {f"{name}.rope.scaling.attn_factor": rope.get("attention_factor")}
+    return said | betas | grown | factor
 
 
 def _window_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from h2o_export.architecture.families.base import FULL, SLIDING
 from h2o_runtime.limits import MAX_LAYERS
 
 WINDOW = "attention.sliding_window"
+ATTENTION_FACTOR = "rope.scaling.attn_factor"
 TEMPERATURE = "attention.temperature_scale"
 LOG_MULTIPLIER = "yarn_log_multiplier"
 Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata mean
@@ -67,6 +68,12 @@ def _exaone4(value: Value) -> dict[str, Any]:
 def _olmo2(value: Value) -> dict[str, Any]:
     """With a window it is the third version, in llama.cpp too."""
     return {"model_type": "olmo3", **_windows(value)} if value(WINDOW) else {}
+
+
+def _olmo2_rope(value: Value) -> dict[str, Any]:
+    """The file has the attention_factor of config.json."""
+    factor = value(ATTENTION_FACTOR)
+    return {"attention_factor": factor} if factor else {}
 
 
 def _windows(value: Value) -> dict[str, Any]:
@@ -159,7 +166,9 @@ ARCHITECTURES = {
         own=_granite,
         allowed=("attention.scale", "embedding_scale", "residual_scale", "logit_scale"),
     ),
-    "olmo2": Architecture("olmo2", MODEL_ARCH.OLMO2, own=_olmo2, allowed=(WINDOW,)),
+    "olmo2": Architecture(
+        "olmo2", MODEL_ARCH.OLMO2, own=_olmo2, allowed=(WINDOW, ATTENTION_FACTOR), rope=_olmo2_rope
+    ),
     "phi3": Architecture("phi3", MODEL_ARCH.PHI3, allowed=(WINDOW,)),
     "glm4": Architecture("glm4", MODEL_ARCH.GLM4),
     "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4, allowed=(WINDOW,)),
