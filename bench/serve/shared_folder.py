@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import subprocess
@@ -22,10 +23,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 Messages = list[dict[str, str]]
 TALKS, TURNS = 5, 10
+TICKS = os.sysconf("SC_CLK_TCK")  # of /proc, a second
 
 
 class Server:
@@ -51,6 +54,11 @@ class Server:
         with urllib.request.urlopen(request, timeout=600) as response:
             answer: dict[str, Any] = json.load(response)
         return time.perf_counter() - began, answer
+
+    def processor(self) -> float:
+        """Seconds of processor time until now, which other programs on the machine change little."""
+        user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / TICKS
 
     def kill(self) -> None:
         self.process.kill()
@@ -93,7 +101,7 @@ def about(document: str, question: str) -> Messages:
 
 def first(bundle: Path, document: str, policy: str, rounds: int, flags: tuple[object, ...]) -> None:
     """The second server answers about what the first one has read."""
-    shares = []
+    shares, work = [], []
     for number in range(rounds):
         text = f"{number}. {document}"
         with (
@@ -102,17 +110,26 @@ def first(bundle: Path, document: str, policy: str, rounds: int, flags: tuple[ob
         ):
             for server in (one, other):  # what a server's very first request costs is not the document's
                 server.chat(about("Hello.", "Who?"), policy)
+            began = one.processor()
             read, answer = one.chat(about(text, "What is it about?"), policy)
+            used = one.processor() - began
             written(Path(name), 1)
             time.sleep(1)
+            began = other.processor()
             again, second = other.chat(about(text, "Who wrote it?"), policy)
+            used_again = other.processor() - began
         shares.append(again / read)
+        work.append(used_again / used)
         print(
             f"{policy or 'default':8} {answer['usage']['prompt_tokens']:,} tokens: read in {read:.2f} s; on the "
-            f"second server {again:.3f} s, {cached(second):,} cached: {again / read:.1%}",
+            f"second server {again:.3f} s, {cached(second):,} cached: {again / read:.1%}; of processor time "
+            f"{used:.2f} and {used_again:.2f} s: {used_again / used:.1%}",
             flush=True,
         )
-    print(f"{policy or 'default':8} median {sorted(shares)[len(shares) // 2]:.1%}", flush=True)
+    print(
+        f"{policy or 'default':8} median {median(shares):.1%}; of processor time {median(work):.1%}",
+        flush=True,
+    )
 
 
 def kills(bundle: Path, document: str, policy: str, count: int, flags: tuple[object, ...]) -> None:

@@ -78,8 +78,10 @@ class LoadedModel:
         )
         backend.activate()
         layers = Layers(model, make, options.layers)
+        # What another process has read should come as fast as it can be copied.
+        commit = options.folder_shared
         spec = SessionSpec(
-            bundle, context, device, layers, options.cache, options.decoding, options.speculate
+            bundle, context, device, layers, options.cache, options.decoding, options.speculate, commit
         )
         return cls.of(spec, backend)
 

@@ -31,6 +31,11 @@ class Device(Protocol):
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
         """As `empty`, with all elements 0."""
 
+    def committing(self) -> Device:
+        """The same device. Its arrays have their memory from the start, where it would otherwise come with the
+        first write.
+        """
+
     def upload(self, source: NDArray[Any], target: Tensor) -> None:
         """target = source, of the same shape and dtype. The caller may change the source at once."""
 

@@ -62,6 +62,9 @@ class CudaDevice:
         self.clear(array)
         return array
 
+    def committing(self) -> CudaDevice:
+        return self
+
     def upload(self, source: NDArray[Any], target: CudaArray) -> None:
         _check_alike(source, target)
         if not source.nbytes:

@@ -42,7 +42,8 @@ class Session(TokenRows):
         store = None if beside is None else beside.store.beside()
         if store is None:
             providers = spec.layers.providers
-            store = session_store(spec.cache, model, spec.context, spare_bytes, device, providers)
+            place = device.committing() if spec.commit else device
+            store = session_store(spec.cache, model, spec.context, spare_bytes, place, providers)
         self.store: KVStore = store
         own = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
         paged = (i for i, (layer, k) in own if layer.sees_all and spec.decoding.reads_in_pages(k))

@@ -24,6 +24,7 @@ class SessionSpec:
     layers    the kinds of its layers, and what executes attention on their rows
     cache     how its rows are kept
     decoding  what a generated token sees
+    commit    whether a session has all its memory from the start
     speculate whether answers are read ahead, and by what
     """
 
@@ -34,6 +35,7 @@ class SessionSpec:
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     speculate: Speculation = "lookup"
+    commit: bool = False
 
     @property
     def model(self) -> ModelSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.sessions.saved import SavedSession, save_session
+from h2o_runtime.sessions.session import Session
 
 CONTEXT = 300
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
@@ -83,3 +85,33 @@ def test_a_generator_that_does_not_own_the_weights_leaves_them(bundle: Path) -> 
         with Generator(first.loaded) as second:
             np.testing.assert_array_equal(second.prefill(PROMPTS[0], FULL), expected)
         assert np.isfinite(first.decode(7)).all()
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
+@pytest.mark.parametrize(
+    "cache",
+    [Contiguous(), Contiguous(cache_dtype="int8"), Paged(), Evicting(cache_tokens=32768)],
+    ids=["contiguous", "int8", "paged", "evicting"],
+)
+def test_only_a_shared_folder_takes_the_memory_of_a_cache_at_once(bundle: Path, cache: Cache) -> None:
+    with Generator.load(bundle, context=64, threads=1, device="cpu", cache=cache) as generator:
+        assert not generator.spec.commit
+        spec = replace(generator.spec, context=32768)
+        shares = []
+        for commit in (False, True):
+            before = resident()
+            session = Session(replace(spec, commit=commit))
+            shares.append((resident() - before) / session.store.nbytes)
+            del session
+    assert shares[0] < 0.2
+    assert shares[1] > 0.8
+
+
+def test_a_server_of_a_shared_folder_commits(bundle: Path, tmp_path: Path) -> None:
+    with Generator.load(bundle, context=64, threads=1, folder=tmp_path, folder_shared=True) as generator:
+        assert generator.spec.commit
