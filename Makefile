@@ -22,7 +22,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model test check ccache setup lint cpp-test sanitize py-test format stubs kernel-table wheels clean
+.PHONY: demo model test check ccache setup lint cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make stubs     type stubs of the native modules, after a change of their bindings"
 	@echo "make kernel-table  what nvcc makes of the CUDA kernels, for docs/kernel_table.md"
 	@echo "make wheels    wheels that install without a compiler, and the source distribution, in dist/ (docs/wheels.md)"
+	@echo "make wheel-smoke  run the wheels for Python 3.11 in dist/, the one for Arm under qemu"
 	@echo "make clean     remove what was built"
 
 demo: $(VENV)/installed
@@ -119,6 +120,11 @@ wheels: $(VENV)/installed
 	$(BIN)/python -m tools.wheels --out dist $(addprefix --arch ,$(sort $(WHEEL_ARCHS))) \
 		$(addprefix --python ,$(or $(WHEEL_PYTHONS),$(abspath $(BIN))/python))
 	$(BIN)/python -m build --sdist --outdir dist .
+
+# Minutes: the kernels' tests, h2o-run and the demo, also under qemu (version 10 or later; QEMU names its program).
+wheel-smoke: $(VENV)/installed
+	@test -f out/tiny-llama/manifest.json || $(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama
+	$(BIN)/python -m tools.wheel_smoke $(sort $(wildcard dist/*-cp311-*.whl)) out/tiny-llama
 
 clean:
 	rm -rf build dist out $(VENV)

@@ -81,9 +81,9 @@ def repair(wheel: Path, out: Path) -> Path:
         return Path(shutil.move(repaired, out / repaired.name))
 
 
-def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+def run(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
     """The command's output. Raises BuildError with its error message."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"{shlex.join(command)} failed:\n{done.stderr or done.stdout}")
     return done.stdout
