@@ -93,9 +93,32 @@ def tokens_of(completion: Completion | None) -> list[int]:
     return [sampled.token for sampled in completion.tokens]
 
 
-def finish(scheduler: Scheduler) -> None:
-    for _ in range(2000):
+def turn(scheduler: Scheduler) -> None:
+    """A turn. The rows of whoever came first stay in place, and each slot is free or runs one task."""
+    first = scheduler._running[0] if scheduler._running else None
+    scheduler.turn()
+    assert first is None or not first.generator.session.store.moved
+    slots = [*scheduler._free, *(one.slot for one in scheduler._running)]
+    assert sorted(slots) == list(range(len(scheduler._model.slots)))
+
+
+def finish(scheduler: Scheduler) -> int:
+    """Run to the end → most runs that were set aside at a time."""
+    most = 0
+    for _ in range(5000):
         if scheduler.idle:
-            return
-        scheduler.turn()
+            return most
+        turn(scheduler)
+        most = max(most, scheduler.set_aside)
     raise AssertionError("it does not come to an end")
+
+
+def pages_in_use(model: TextModel) -> int:
+    """Of a cache on pages, once its slots and its pool are emptied."""
+    pool = model.generator.pool
+    for generator in model.slots:
+        generator.reset()
+    while len(pool):
+        pool.give_up_session()
+    used: int = model.generator.session.store.report().get("pages_in_use", 0)
+    return used

@@ -5,7 +5,6 @@ The scheduler is driven by hand, without threads or sockets, so that a turn is a
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,44 +48,6 @@ def alone(bundle: Path) -> Iterator[TextModel]:
 def together(bundle: Path) -> Iterator[TextModel]:
     with load(bundle, SLOTS, Contiguous()) as model:
         yield model
-
-
-@pytest.mark.parametrize(
-    ("cache", "pool"),
-    [(Contiguous(), 0), (Contiguous(cache_dtype="int8"), 1 << 22), (Paged(), 0), (Paged(), 1 << 22)],
-    ids=["contiguous", "int8-pool", "paged", "paged-pool"],
-)
-def test_answers_are_those_of_isolated_runs(bundle: Path, cache: Cache, pool: int) -> None:
-    """Random mixes of arrivals, lengths, policies, shared beginnings and clients that leave."""
-    draw = random.Random(5)
-    with load(bundle, SLOTS, cache, pool) as model, load(bundle, 1, cache) as one:
-        scheduler = Scheduler(model, PIECE)
-        known: dict[Any, list[int]] = {}
-        tasks: list[Task] = []
-        for _ in range(30):
-            while sum(1 for _ in scheduler.tasks) < SLOTS and draw.random() < 0.7:
-                shape = (draw.randrange(3), draw.choice([1, 20, 60, 150, 260]), draw.randrange(1, 12))
-                policy = draw.randrange(len(CONFIGS))
-                tasks.append(Task(request(*shape, CONFIGS[policy], reuse=draw.random() < 0.5)))
-                scheduler.start(tasks[-1])
-            for _ in range(draw.randrange(1, 6)):
-                scheduler.turn()
-            for task in tasks:
-                task.left |= not task.over and draw.random() < 0.05
-        finish(scheduler)
-        assert len(tasks) > 25
-        assert any(task.completion and task.completion.finish_reason == "cancelled" for task in tasks)
-        for task in tasks:
-            assert task.error is None
-            wanted = task.request
-            key = (wanted.prompt, wanted.prefill)
-            if len(known.get(key, ())) < (wanted.max_tokens or 0):
-                known[key] = answer(one, wanted)
-            found = tokens_of(task.completion)
-            assert found == known[key][: len(found)]
-            assert task.completion is not None
-            if task.completion.finish_reason != "cancelled":
-                assert len(found) == wanted.max_tokens
 
 
 def test_sampled_answers_follow_their_seeds_in_any_company(alone: TextModel, together: TextModel) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from tests.runtime.server.scheduled import (
     CONFIGS,
-    CONTEXT,
     PIECE,
     SLOTS,
     Task,
@@ -49,19 +47,6 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         assert (stores[0].pool.counts[held] > 0).all()
 
 
-def watch_room(scheduler: Scheduler) -> int:
-    """Run to the end → most runs that were set aside at a time. Whoever came first is never among them."""
-    most = 0
-    for _ in range(5000):
-        if scheduler.idle:
-            return most
-        first = scheduler._running[0]
-        scheduler.turn()
-        most = max(most, scheduler.set_aside)
-        assert not first.generator.session.store.moved
-    raise AssertionError("it does not come to an end")
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
 @pytest.mark.parametrize("pool", [0, 1 << 15], ids=["alone", "pool"])
 def test_where_pages_run_short_runs_wait_and_lose_nothing(
@@ -76,33 +61,5 @@ def test_where_pages_run_short_runs_wait_and_lose_nothing(
             for task in tasks:
                 scheduler.start(task)
                 scheduler.turn()
-            assert watch_room(scheduler) > 0
+            assert finish(scheduler) > 0
             assert [tokens_of(task.completion) for task in tasks] == [answer(one, wanted) for wanted in asked]
-
-
-def test_who_leaves_or_shares_a_prompt_where_pages_run_short(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Random mixes; what is filed meanwhile goes on too."""
-    draw = random.Random(3)
-    model = load(tiny_bundle, SLOTS, Paged(cache_dtype="int8"), 1 << 16, slot_bytes=1, folder=tmp_path)
-    with model, load(tiny_bundle, 1, Paged(cache_dtype="int8")) as one:
-        scheduler = Scheduler(model, PIECE)
-        tasks: list[Task] = []
-        for _ in range(25):
-            while sum(1 for _ in scheduler.tasks) < SLOTS and draw.random() < 0.7:
-                shape = (draw.randrange(3), draw.choice([20, 150, 260, 390]), draw.randrange(1, 60))
-                config = CONFIGS[draw.randrange(len(CONFIGS))]
-                tasks.append(Task(request(*shape, config, reuse=draw.random() < 0.5)))
-                scheduler.start(tasks[-1])
-            for _ in range(draw.randrange(1, 12)):
-                scheduler.turn()
-            for task in tasks:
-                task.left |= not task.over and draw.random() < 0.05
-        watch_room(scheduler)
-        for task in tasks:
-            assert task.error is None
-            found, wanted = tokens_of(task.completion), task.request
-            assert found == answer(one, wanted)[: len(found)]
-            assert task.completion is not None
-            assert task.left or len(found) == min(
-                wanted.max_tokens or 0, CONTEXT + 1 - len(wanted.prompt.ids)
-            )
