@@ -183,8 +183,11 @@ class KVStore(Protocol):
         """
         return None
 
-    def missing_blocks(self, past: int, rows: int) -> int:
-        """Blocks of memory that it still needs to write rows past … past + rows - 1, moved rows among them."""
+    def missing_blocks(self, past: int, rows: int, waiting: bool = False) -> int:
+        """Blocks of memory that it still needs to write rows past … past + rows - 1, moved rows among them.
+
+        waiting: whether its present rows are retained before that, so that none of their blocks is written.
+        """
         return 0
 
     def free_blocks(self) -> int:

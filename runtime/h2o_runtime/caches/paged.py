@@ -137,9 +137,9 @@ class PagedStore(KVStore):
         self._moved = [array[: -(-rows // self.pool.page_rows)] for array in self._moved] if rows else []
         self.pages.truncate(rows)
 
-    def missing_blocks(self, past: int, rows: int) -> int:
+    def missing_blocks(self, past: int, rows: int, waiting: bool = False) -> int:
         moved = len(self._moved[0]) if self._moved else 0
-        return max(self.pages.missing(past, past + rows), moved)
+        return max(self.pages.missing(past, past + rows, waiting), moved)
 
     def free_blocks(self) -> int:
         return len(self.pool.free)

@@ -75,11 +75,12 @@ class PageTable:
             self.table[self.used] = pool.take()
             self.used += 1
 
-    def missing(self, start: int, stop: int) -> int:
-        """How many pages `reach` would take."""
+    def missing(self, start: int, stop: int, waiting: bool = False) -> int:
+        """How many pages `reach` would take. waiting: once `retain` was called for all rows."""
         size = self.pool.page_rows
         reached = self.table[start // size : min(self.used, -(-stop // size))]
-        return int((self.pool.counts[reached] > 1).sum()) + max(-(-stop // size) - self.used, 0)
+        shared = len(reached) if waiting else int((self.pool.counts[reached] > 1).sum())
+        return shared + max(-(-stop // size) - self.used, 0)
 
     def move_out(self) -> list[NDArray[Any]]:
         """Give all pages back → copies of them, one of every array of the pool."""

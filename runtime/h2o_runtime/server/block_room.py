@@ -49,6 +49,10 @@ class BlockRoom:
                 promised += holder.missing_blocks()
             yield holder
 
+    def fits(self, holder: Holder) -> bool:
+        """Whether the blocks that it needs are free."""
+        return not self._shared or holder.missing_blocks() <= self._store.free_blocks()
+
     def _make(self, blocks: int, holder: Holder, holders: Sequence[Holder]) -> bool:
         """See that so many blocks are free → whether they are."""
         ways = self._ways(holder, holders)

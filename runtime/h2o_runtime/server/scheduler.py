@@ -64,8 +64,9 @@ class _Running:
             return store.missing_blocks(length, prompt - length)
         if self.task.shared is not None and self.task.shared.session is not None:
             return 0
-        reused = self._reused()
-        return store.missing_blocks(reused, prompt - reused) + 1  # a page that is shared with what waits
+        reused, pool = self._reused(), self.generator.pool
+        # What the slot holds may wait in the pool from then on, and keeps its blocks.
+        return store.missing_blocks(reused, prompt - reused, waiting=pool.several) + 1
 
     def _reused(self) -> int:
         """Tokens of the prompt that the slot holds."""
@@ -116,7 +117,8 @@ class Scheduler:
         fitting = list(self._room.fitting(self._running))
         reading = next((one for one in self._reading if one in fitting), None)
         self._step([one for one in fitting if one.wanted])
-        if reading is not None:
+        # A shared prompt may have been given up for somebody who came later.
+        if reading is not None and self._room.fits(reading):
             self._reading.remove(reading)
             self._go_on(reading)
 

@@ -227,7 +227,7 @@ class SessionPool:
 
 
 def _has_room(session: Session, rows: int) -> bool:
-    return session.store.missing_blocks(0, rows) <= session.store.free_blocks()
+    return session.store.missing_blocks(0, rows, waiting=True) <= session.store.free_blocks()
 
 
 def _gains(one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, config: PrefillConfig) -> int:

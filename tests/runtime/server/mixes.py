@@ -51,6 +51,8 @@ def _arrival(draw: random.Random, lengths: Lengths, before: list[Task]) -> Task:
         return Task(replace(last.request, max_tokens=tokens, slot=slot), shared=last.shared)
     shape = (draw.randrange(3), draw.choice(lengths.prompts), tokens)
     wanted = request(*shape, draw.choice(CONFIGS), reuse=draw.random() < 0.5, slot=slot)
+    # None is the beginning of another: that would be a conversation's next turn, whose answer depends on the turn.
+    wanted = replace(wanted, prompt=Prompt((*wanted.prompt.ids[:-1], len(wanted.prompt.ids))))
     return Task(wanted, shared=SharedPrompt() if draw.random() < 0.3 else None)
 
 

@@ -15,6 +15,7 @@ from tests.runtime.server.scheduled import (
     answer,
     finish,
     load,
+    pages_in_use,
     request,
     tokens_of,
 )
@@ -63,3 +64,22 @@ def test_where_pages_run_short_runs_wait_and_lose_nothing(
                 scheduler.turn()
             assert finish(scheduler) > 0
             assert [tokens_of(task.completion) for task in tasks] == [answer(one, wanted) for wanted in asked]
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_what_a_slot_holds_may_wait_while_its_pages_are_counted(tiny_bundle: Path, reuse: bool) -> None:
+    """A conversation that waits in the pool keeps its pages: the prompt that takes its slot needs others."""
+    with load(tiny_bundle, 2, Paged(), pool=1 << 21, slot_bytes=1) as model:  # 47 pages of 16 rows
+        scheduler = Scheduler(model, PIECE)
+        scheduler.start(Task(request(1, 316, 5, CONFIGS[2], slot=0)))
+        finish(scheduler)  # 20 pages
+        longest = Task(request(2, 390, 11, CONFIGS[2], slot=1))
+        scheduler.start(longest)  # 25 pages
+        while not longest.read:
+            scheduler.turn()
+        another = Task(request(3, 330, 3, CONFIGS[2], slot=0, reuse=reuse))
+        scheduler.start(another)  # 21 pages, and the two that are free are not enough
+        finish(scheduler)
+        assert longest.completion
+        assert another.completion
+        assert pages_in_use(model) == 0
