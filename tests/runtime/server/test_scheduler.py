@@ -21,8 +21,10 @@ from tests.runtime.server.scheduled import (
     answer,
     finish,
     load,
+    pages_in_use,
     request,
     tokens_of,
+    turn,
 )
 
 from h2o_runtime import PrefillConfig, Sampling
@@ -260,7 +262,16 @@ class Clients(RuleBasedStateMachine):
     @rule(turns=st.integers(1, 8))
     def turn(self, turns: int) -> None:
         for _ in range(turns):
-            self.scheduler.turn()
+            turn(self.scheduler)
+
+    @precondition(lambda self: self.model.generator.session.store.in_blocks)
+    @rule(one=st.integers(1, SLOTS - 1))
+    def set_aside(self, one: int) -> None:
+        """As where memory is short: of those that have begun, one that did not come first."""
+        for running in self.scheduler._running[one : one + 1]:
+            store = running.generator.session.store
+            if running.begun and not store.moved:
+                store.move_out()
 
     @precondition(lambda self: self.tasks)
     @rule(one=st.integers(0, 1000))
@@ -268,7 +279,9 @@ class Clients(RuleBasedStateMachine):
         self.tasks[one % len(self.tasks)].left = True
 
     def teardown(self) -> None:
+        """The server stops: all that run are answered."""
         finish(self.scheduler)
+        assert self.scheduler.set_aside == 0
         for task in self.tasks:
             assert task.error is None
             assert task.completion is not None
@@ -280,10 +293,13 @@ class Clients(RuleBasedStateMachine):
             assert found == self.known[key][: len(found)]
             whole = task.completion.finish_reason == "length"
             assert whole == (len(found) == task.request.max_tokens and task.read) or task.left
+        assert pages_in_use(self.model) == 0
 
 
-def test_clients_come_and_leave(together: TextModel, alone: TextModel) -> None:
-    Clients.model, Clients.one, Clients.known = together, alone, {}
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Clients, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
-    )
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "few-pages"])
+def test_clients_come_and_leave(bundle: Path, alone: TextModel, cache: Cache) -> None:
+    with load(bundle, SLOTS, cache, slot_bytes=1 if isinstance(cache, Paged) else None) as model:
+        Clients.model, Clients.one, Clients.known = model, alone, {}
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Clients, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
+        )
