@@ -144,6 +144,9 @@ class TorchBackend:
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
         return partial(self._run, self._graphs[graph], self._views(inputs), self._views(outputs))
 
+    def load_hidden(self) -> None:
+        raise BackendError("this backend has logits only")
+
     def whole_step(self, tensors: StepTensors) -> None:
         """A step runs its graphs one by one."""
 

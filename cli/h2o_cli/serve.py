@@ -17,7 +17,7 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
-from h2o_runtime.names import METRICS_NAMES
+from h2o_runtime.names import METRICS_NAMES, Pooling
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 
@@ -104,6 +104,14 @@ _server_options = grouped(
         default=ServerSettings.prompt_piece,
         show_default=True,
         help="With several --slots: prompt tokens read while other answers wait, in whole chunks.",
+    ),
+    click.option(
+        "--pooling",
+        type=click.Choice([pooling.value for pooling in Pooling]),
+        callback=lambda context, parameter, value: Pooling(value),
+        default=ServerSettings.pooling.value,
+        show_default=True,
+        help="What an embedding is made of: the mean of all tokens' hidden states, or the last one's.",
     ),
     click.option(
         "--max-queue",
@@ -253,6 +261,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
         allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
         prompt_piece=flags.pop("piece"),
+        pooling=flags.pop("pooling"),
         metrics_names=flags.pop("metrics_names"),
         limits=RequestLimits(
             queue=flags.pop("max_queue"),

@@ -46,9 +46,10 @@ from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
+from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import Seen
 from h2o_runtime.sessions.pool import SharedPrompt
-from h2o_runtime.sessions.session import Session
+from h2o_runtime.sessions.session import Float32, Session
 from h2o_runtime.sessions.transcript import Transcripts
 from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
 
@@ -182,6 +183,9 @@ class TextModel:
         shared: of all answers to this prompt
         """
         generator = generator or self.generator
+        if request.pooling is not None:
+            yield from self._embed(request, request.pooling, watch, generator, prompt_piece)
+            return
         answer = _Answer(self, request, generator)
         tokens = self._generate(generator, request, answer.sampling, watch, prompt_piece, shared)
         logits = None
@@ -202,6 +206,34 @@ class TextModel:
         self._remember(request.prompt, completion, generator.session)
         yield completion
         generator.pool.share(generator.session)
+
+    def _embed(
+        self,
+        request: Request,
+        pooling: Pooling,
+        watch: Watch | None,
+        generator: Generator,
+        prompt_piece: int | None,
+    ) -> Run[TextEvent]:
+        """As `run`, for a prompt that is embedded; only a Completion comes."""
+        config, ids = request.prefill or generator.bundle.manifest.prefill, request.prompt.ids
+        seconds, since = 0.0, time.perf_counter()
+        embedding: Float32 | None = None
+        reason: FinishReason = "stop"
+        try:
+            for read in generator.embed(ids, pooling, config, watch, prompt_piece):
+                seconds += time.perf_counter() - since
+                if isinstance(read, PromptPieceRead):
+                    yield read
+                else:
+                    embedding = read
+                since = time.perf_counter()
+        except Cancelled:
+            reason = "cancelled"
+        timings = Timings.of(
+            cache_n=0, prompt_n=len(ids), prompt_ms=1e3 * seconds, predicted_n=0, predicted_ms=0.0
+        )
+        yield Completion("", reason, (), timings, config, request.sampling.seed or 0, embedding=embedding)
 
     def _generate(
         self,

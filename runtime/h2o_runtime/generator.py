@@ -30,13 +30,14 @@ from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
+from h2o_runtime.execution.embedding import read_embedding
 from h2o_runtime.execution.footprint import Slots, slots_of
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import Speculation
+from h2o_runtime.names import Pooling, Speculation
 from h2o_runtime.policies.prefill import PrefillReport, Seen
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
@@ -356,6 +357,29 @@ class Generator:
         steps, stops = self._steps(tokens, speculate), frozenset(stop_tokens)
         answer = (self.session, logits, sampler, steps, max_new_tokens, stops, constraint, watch)
         yield from sampled_answer(*answer)
+
+    def embed(
+        self,
+        ids: ArrayLike,
+        pooling: Pooling = Pooling.MEAN,
+        config: PrefillConfig | None = None,
+        watch: Watch | None = None,
+        prompt_piece: int | None = None,
+    ) -> Iterator[PromptPieceRead | Float32]:
+        """Read a prompt from its first token; yields its embedding last, float32 [D] of length 1.
+
+        The live session is empty afterwards; the pool keeps what it held. `prompt_piece` is `run`'s. Raises as
+        `prefill`, and ConfigError for a backend without hidden states.
+        """
+        config, watch = config or self.bundle.manifest.prefill, watch or Watch()
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
+        check_policy(self.spec.layers, config.algorithm, self.spec.device)
+        self.loaded.backend.load_hidden()
+        self.pool.set_aside(self.session)
+        self.session.reset()
+        self.reused = 0
+        forward = self.loaded.forward
+        yield from read_embedding(forward, self.session, tokens, config, pooling, watch, prompt_piece)
 
     def _steps(self, tokens: IntArray, speculate: Speculation | None) -> AnswerSteps:
         """Those of an answer to a prompt."""

@@ -4,6 +4,7 @@ open.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
 TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]  # those that need engines from h2o-build
@@ -34,6 +35,14 @@ Quality: TypeAlias = Literal["fast", "balanced", "guarded", "exact"]  # of a pre
 Speculation: TypeAlias = Literal["lookup", "off"]
 
 MetricsNames: TypeAlias = Literal["h2o", "vllm"]  # in h2o-serve's /metrics
+
+
+class Pooling(Enum):
+    """What an embedding is made of: the hidden states of all tokens, or that of the last one."""
+
+    MEAN = "mean"
+    LAST = "last"
+
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.sampling import SampledToken, Sampling
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import Speculation
+from h2o_runtime.names import Pooling, Speculation
 from h2o_runtime.policies.prefill import Seen
 from h2o_runtime.text import StopStrings
 
@@ -43,6 +46,7 @@ class Request:
     slot        of those of `TextModel.slots` that are free, the one to run in if it is among them
     speculate   whether the answer is read ahead, which does not change it; None: as the model was loaded
     constraint  which tokens may come; it follows one answer, so such a request can be run once
+    pooling     the prompt is embedded in place of an answer, by this pooling; the cache has no say in that
     """
 
     prompt: Prompt
@@ -55,6 +59,7 @@ class Request:
     slot: int | None = None
     speculate: Speculation | None = None
     constraint: Constraint | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         if self.ignore_eos and self.constraint is not None:
@@ -140,6 +145,7 @@ class Completion:
     forgotten      tokens of prompt and answer that the cache has forgotten on purpose
     prefill        the configuration that was used
     seen           what the prompt's new tokens saw of their attention, where that was compared
+    embedding      float32 [D] of length 1, where that was asked for; there is no text then
     """
 
     text: str
@@ -151,6 +157,7 @@ class Completion:
     stop: str | None = None
     forgotten: int = 0
     seen: Seen | None = None
+    embedding: NDArray[np.float32] | None = None
 
 
 TextEvent = Prefilled | TextDelta | Completion

@@ -11,6 +11,8 @@ from h2o_runtime.model import AttentionShape
 
 Tensors = Mapping[str, Tensor]
 
+HIDDEN = "hidden"  # the graph of `Backend.load_hidden`, and its output
+
 
 @dataclass(frozen=True)
 class StepTensors:
@@ -68,6 +70,13 @@ class Backend(Protocol):
         here.
 
         If the backend is `recordable`, the returned call can be recorded.
+        """
+
+    def load_hidden(self) -> None:
+        """Load the graph HIDDEN for `infer`: the last dense graph without the LM head, with the same inputs →
+        `hidden` [n, D] after the final norm, of the model's dtype.
+
+        May be called again, and in another thread than `infer`. Raises ConfigError where there is no such graph.
         """
 
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:

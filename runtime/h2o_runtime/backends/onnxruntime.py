@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.backends.base import StepTensors, Tensors
+from h2o_runtime.backends.base import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.devices import Device, HostDevice
@@ -20,6 +20,7 @@ from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision
 from h2o_runtime.ort.choice import chosen_dense_form
 from h2o_runtime.ort.fusion import fuse, names_functions
+from h2o_runtime.ort.hidden import without_head
 from h2o_runtime.ort.integer_products import multiply_integers
 from h2o_runtime.ort.native import is_fast, multiply_natively, operators
 from h2o_runtime.ort.packed import takes
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 # faster and take more memory, and their results leave every cache before they are read.
 BETWEEN_BYTES, FEW_ROWS = 32 << 20, 512
 STEP = "decode step"
+
+Multiply = Callable[[Any, Path, int], tuple[Any, Mapping[str, NDArray[Any]]]]  # as `multiply_natively`
 
 
 def rows_on_cpu(model: ModelSpec) -> int:
@@ -108,6 +111,21 @@ class OnnxRuntimeBackend:
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
         return self._told(graph, self._loaded(graph).bound(inputs, outputs))
 
+    def load_hidden(self) -> None:
+        if HIDDEN in self._sessions:
+            return
+        last = self.bundle.manifest.dense_graphs()[-1]
+        path = self.bundle.path(last)
+        model = without_head(_read(path), path)
+        if self.device.memory == "cpu":
+            multiply = functools.partial(multiply_natively, precision=self.dense_precision)
+            session = self._open(self._rewritten(model, path, multiply), path.parent)
+        else:
+            session = open_session(
+                model.SerializeToString(), threads=1, device=self.device, beside=path.parent
+            )
+        self._sessions[HIDDEN] = BoundSession(session, self.device.memory)
+
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]
         if not self._native_graphs.keys() >= set(names):
@@ -161,7 +179,7 @@ class OnnxRuntimeBackend:
             if self.device.memory == "cpu":
                 model = _read(path)
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
-                rewritten = self._rewritten(model, path, graph)
+                rewritten = self._rewritten(model, path, self._multiplying(graph))
                 session = self._open(rewritten, path.parent)
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
@@ -175,20 +193,27 @@ class OnnxRuntimeBackend:
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
 
-    def _rewritten(self, model: Any, path: Path, graph: GraphSpec) -> RewrittenGraph:
+    def _multiplying(self, graph: GraphSpec) -> Multiply:
+        """Gives a graph of the bundle native products, with weights from files of packed ones if there are such."""
+        precision = self.dense_precision
+        if self._packed is None:
+            return functools.partial(multiply_natively, precision=precision)
+        manifest = self.bundle.manifest
+        return functools.partial(
+            self._packed.multiply_natively, graph=graph, manifest=manifest, precision=precision
+        )
+
+    def _rewritten(self, model: Any, path: Path, multiply: Multiply) -> RewrittenGraph:
         """The graph from `path` as ONNX Runtime's CPU runs it fastest, and weights that it only names.
+
+        multiply: what gives it native products
 
         Those that stay as they are stay in their files.
         """
         weights: Mapping[str, NDArray[Any]] = {}
         native = self.dense_form == "native" and takes(model.graph)
-        if native and self._packed is not None:
-            manifest = self.bundle.manifest
-            model, weights = self._packed.multiply_natively(
-                model, path, self.threads, graph, manifest, self.dense_precision
-            )
-        elif native:
-            model, weights = multiply_natively(model, path, self.threads, precision=self.dense_precision)
+        if native:
+            model, weights = multiply(model, path, self.threads)
         model = fuse(model)
         if not native and self.dense_form != "exact":
             model = multiply_integers(model, path.parent)

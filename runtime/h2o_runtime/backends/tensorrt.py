@@ -16,7 +16,7 @@ from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
-from h2o_runtime.errors import BackendError
+from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.operators import BLOCK_PRODUCT, DOMAIN, VERSION
 
 
@@ -66,6 +66,12 @@ class TensorRTBackend:
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
         return partial(self._run, self._loaded(graph).contexts["decode"], inputs, outputs)
+
+    def load_hidden(self) -> None:
+        raise ConfigError(
+            "embeddings need hidden states, and engines have only logits: start with the backend onnxruntime",
+            field="backend",
+        )
 
     def _loaded(self, graph: str) -> _Engine:
         try:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backends.base import HIDDEN, Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
@@ -326,6 +326,20 @@ class Forward:
         """As `head`, on the host."""
         logits: Float32 = self.device.download(self.head(rows))
         return logits
+
+    def hidden(self, rows: Span) -> Float32:
+        """The last layer's output after the final norm, on rows of the call → float32 [len(rows), D] on the host.
+
+        The backend must have loaded its graph (`Backend.load_hidden`).
+        """
+        last, made = self.model.layers - 1, []
+        for tile in spans(len(rows), self.backend.most_rows):
+            cut = slice(rows.start + tile.start, rows.start + tile.stop)
+            self.layers[last].before(last, Span(cut.start, cut.stop))
+            out = self.buffers.residual(last + 1)[cut]
+            self.backend.infer(HIDDEN, self._after(last, cut), {HIDDEN: out})
+            made.append(np.array(self.device.download(out), np.float32))
+        return np.concatenate(made)
 
     @property
     def head_rows(self) -> int:

@@ -51,9 +51,11 @@ class Reading:
         session.logits = None
         session.truncate(reuse.length)
 
-    def run(self, needed: int) -> Iterator[PromptPieceRead]:
+    def run(self, needed: int, earlier: bool = False) -> Iterator[PromptPieceRead]:
         """Read the new tokens into the cache. After the last piece, its logits are available from row
         `needed` on; negative values count from its end. Raises Cancelled, BackendError.
+
+        earlier: whether the same holds for each piece before the last, until the run goes on
 
         If stopped, the cache keeps the rows from which a later prompt can continue.
         """
@@ -71,7 +73,7 @@ class Reading:
                         self._config.algorithm,
                         session,
                         lambda share, rows=rows: check((rows.start + share * len(rows)) / n),  # type: ignore[misc]
-                        len(rows) if more else needed % len(rows),
+                        len(rows) if more and not earlier else needed % len(rows),
                         PromptPiece(rows.start, more),
                     )
                 )

@@ -19,7 +19,8 @@ from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import BodyReader, JsonRoute
 from h2o_runtime.server.request_handler import LEFT_OUT
-from h2o_runtime.server.routes import completions, fleet, info, messages, text
+from h2o_runtime.server.room import LISTS
+from h2o_runtime.server.routes import completions, embeddings, fleet, info, messages, text
 from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import LOCAL_ORIGINS
@@ -40,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would follow the Host header
     )
-    app.state.bodies = BodyReader(service.handler, lambda: service.room)
+    app.state.bodies = BodyReader(service.handler, service.room_of)
     problems.install(app)
 
     @app.exception_handler(ClientGone)
@@ -49,7 +50,7 @@ def create_app(service: Service) -> FastAPI:
 
     failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
     router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
-    for routes in (completions, messages, text, fleet, info):
+    for routes in (completions, messages, embeddings, text, fleet, info):
         routes.add_routes(router, service)
     app.include_router(router)
     _add_page(app)
@@ -81,9 +82,10 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     settings, handler = service.settings, service.handler
     app.add_middleware(_HeadAsGet)
     app.add_middleware(
-        BodyLimits, limits=settings.limits, room=lambda: service.room, idle=handler.give_back_memory
+        BodyLimits, limits=settings.limits, room=service.room_of, idle=handler.give_back_memory
     )
-    app.add_middleware(Admission, handler=handler, paths=(*completions.PATHS, problems.MESSAGES))
+    answered = (*completions.PATHS, *LISTS, problems.MESSAGES)
+    app.add_middleware(Admission, handler=handler, paths=answered)
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
         _Cors,

@@ -85,9 +85,9 @@ class BodyLimits:
     """
 
     def __init__(
-        self, app: ASGIApp, limits: RequestLimits, room: Callable[[], Room], idle: Callable[[], object]
+        self, app: ASGIApp, limits: RequestLimits, room: Callable[[str], Room], idle: Callable[[], object]
     ) -> None:
-        """room: limits of one body. idle: called when the last large body has gone."""
+        """room: limits of one body for a path. idle: called when the last large body has gone."""
         self._app = app
         self._limits = limits
         self._room = room
@@ -100,7 +100,7 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "0")
-        room = self._room()
+        room = self._room(scope["path"])
         if length.isdecimal() and int(length) > room.body_bytes:
             problem = room.too_long(self._limits.body_bytes)
             await problem.response(scope["path"])(scope, receive, send)

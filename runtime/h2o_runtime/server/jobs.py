@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from h2o_runtime.answers.constraint import Constraint
@@ -49,7 +50,7 @@ class Jobs:
         self.compiling: list[asyncio.Task[None]] = []
         self.events: asyncio.Queue[tuple[Job, JobEvent]] = asyncio.Queue()
         asked = [request.prompt.ids for request in choices.requests]
-        self.prompts = {ids: SharedPrompt() for ids in asked if asked.count(ids) > 1}
+        self.prompts = {ids: SharedPrompt() for ids, count in Counter(asked).items() if count > 1}
         self._context, self._read, self._ended = context, read, ended
         self.all = [self._job(index, request, name) for index, request in enumerate(choices.requests)]
         self._tickets: list[Ticket] = []  # of those that have begun

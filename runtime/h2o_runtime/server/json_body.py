@@ -26,13 +26,14 @@ _TOO_DEEP = f"its objects and lists are nested deeper than {_MOST_LEVELS} levels
 class BodyReader:
     """Validates a request's body, outside the event loop if that may take a while."""
 
-    def __init__(self, handler: RequestHandler, room: Callable[[], Room]) -> None:
+    def __init__(self, handler: RequestHandler, room: Callable[[str], Room]) -> None:
+        """room: limits of a body for a path."""
         self._handler = handler
         self._room = room
 
-    async def read(self, body: bytes, model: type[BaseModel]) -> BaseModel:
+    async def read(self, path: str, body: bytes, model: type[BaseModel]) -> BaseModel:
         """Raises Problem."""
-        room = self._room()
+        room = self._room(path)
         if len(body) <= _SMALL:
             return _read(body, model, room)
         return await self._handler.in_body_thread(lambda: _read(body, model, room))
@@ -62,17 +63,12 @@ class _JsonRequest(Request):
         """FastAPI's input: the model itself, in which it finds nothing left to do."""
         assert self._model is not None, "a body is asked for where the route has one"
         reader: BodyReader = self.app.state.bodies
-        return await reader.read(await self.body(), self._model)
+        return await reader.read(self.url.path, await self.body(), self._model)
 
 
 def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
     if has_more_values(body, room.values):
-        raise Problem(
-            400,
-            f"the body cannot be read as JSON: it has more than {room.values} values, and no request that fits "
-            f"the context of {room.context} tokens has as many",
-            code="invalid_json",
-        )
+        raise room.too_many()
     try:
         value = parse(body.decode("utf-8"))
     except UnicodeDecodeError as error:

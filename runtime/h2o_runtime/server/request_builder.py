@@ -15,19 +15,21 @@ from h2o_runtime.config.compatibility import check_policy
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.config.quality import configured, stands_for
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
-from h2o_runtime.names import QUALITIES
+from h2o_runtime.names import QUALITIES, Pooling
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.server.answer_constraint import AnswerConstraint, chat_constraint, generation_constraint
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.json_body import parse
 from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Message
 from h2o_runtime.server.schemas.completion import CompletionRequest
+from h2o_runtime.server.schemas.embedding import EmbeddingRequest
 from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
 from h2o_runtime.server.schemas.prefill import Prefill
 
 log = logging.getLogger(__name__)
 
 _RESERVED = {"messages", "tools", "add_generation_prompt", "continue_final_message", "documents"}
+_MOST_INPUTS = 2048  # of a request for embeddings, as OpenAI has it
 _TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # message keys that templates see
 
 
@@ -96,17 +98,40 @@ class RequestBuilder:
             requests += self._requests(body, prompt, limit, body.logprobs)
         return Choices(requests, constraint)
 
-    def _text_prompt(self, given: str | list[int], echo: bool) -> Prompt:
-        """echo: whether the text of bare ids will be needed."""
+    def embedding(self, body: EmbeddingRequest, pooling: Pooling) -> Choices:
+        """A request for each input. Errors are those of `chat`."""
+        size = self.model.generator.model.hidden_size
+        if body.dimensions not in (None, size):
+            raise ConfigError(
+                f"dimensions must be {size}, the size of this model's embeddings, or be left out",
+                field="dimensions",
+            )
+        prefill, inputs = self.prefill_config(body.prefill), body.inputs()
+        if len(inputs) > _MOST_INPUTS:
+            raise ConfigError(
+                f"input may have at most {_MOST_INPUTS} inputs, but has {len(inputs):,}: send several requests",
+                field="input",
+            )
+        self.model.generator.loaded.backend.load_hidden()  # here: running answers do not wait for it
+        requests = []
+        for index, given in enumerate(inputs):
+            field = "input" if len(inputs) == 1 else f"input.{index}"
+            prompt = self._text_prompt(given, echo=False, field=field)
+            self._check_prompt(prompt, field)
+            requests.append(Request(prompt, max_tokens=0, prefill=prefill, reuse=False, pooling=pooling))
+        return Choices(requests, None)
+
+    def _text_prompt(self, given: str | list[int], echo: bool, field: str = "prompt") -> Prompt:
+        """echo: whether the text of bare ids will be needed. field: what it is in the request."""
         try:
             if isinstance(given, str):
                 return self.model.text_prompt(given)
             text = self.model.tokenizer.decode(given, skip_special_tokens=False) if echo else None
             return Prompt(tuple(given), text)
         except ContextOverflowError as error:
-            raise _named(error, "prompt") from error
+            raise _named(error, field) from error
         except InputError as error:
-            raise ConfigError(f"prompt: {error}", field="prompt") from error
+            raise ConfigError(f"{field}: {error}", field=field) from error
 
     def prefill_config(self, given: Prefill | None) -> PrefillConfig:
         """The server's configuration with the request's overrides, each of which the policy must have."""
@@ -182,8 +207,8 @@ class RequestBuilder:
         beyond = next((token for token in prompt.ids if token >= generator.model.vocab_size), None)
         if beyond is not None:
             raise ConfigError(
-                f"prompt has the token id {beyond}: ids run from 0 to {generator.model.vocab_size - 1}",
-                field="prompt",
+                f"{field} has the token id {beyond}: ids run from 0 to {generator.model.vocab_size - 1}",
+                field=field,
             )
 
     def _sampling(self, body: Generation, top_logprobs: int | None) -> Sampling:

@@ -106,11 +106,7 @@ class RequestHandler:
         make: tokenizes it, in the text thread. constrain: compiles the grammar of one choice, in another
         thread; its argument says whether the grammar is no longer wanted.
         """
-        try:
-            jobs = await self._admitted(http, make, constrain, shape.name)
-        except (Problem, ClientGone) as error:
-            self.count_refused(error)
-            raise
+        jobs = await self._begun(http, make, constrain, shape.name)
         response: Response
         if stream:
             response = EventStream(self._events(http.url.path, jobs, shape, progress), jobs.cancel)
@@ -119,6 +115,25 @@ class RequestHandler:
         if jobs.constraint is not None and jobs.constraint.left_out:
             response.headers[LEFT_OUT] = ", ".join(sorted(jobs.constraint.left_out))
         return response
+
+    async def complete(
+        self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
+    ) -> list[Completion]:
+        """The completions of a validated request, for a route that writes its answer by itself.
+
+        `make`, `constrain` and errors are those of `answer`. name: the answer's id.
+        """
+        return await self._completions(http, await self._begun(http, make, constrain, name))
+
+    async def _begun(
+        self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
+    ) -> Jobs:
+        """As `_admitted`, with refusals counted."""
+        try:
+            return await self._admitted(http, make, constrain, name)
+        except (Problem, ClientGone) as error:
+            self.count_refused(error)
+            raise
 
     @property
     def silence(self) -> float:
@@ -270,16 +285,20 @@ class RequestHandler:
             self.give_back_memory()
 
     async def _whole(self, http: HttpRequest, jobs: Jobs, shape: AnswerFormat) -> Response:
-        try:
-            await unless_gone(http, _all_ended(jobs))
-        finally:
-            jobs.cancel()
-        completions = [_completion(job.last) for job in jobs.all]
+        completions = await self._completions(http, jobs)
         choices = [
             shape.choice(job.index, job.request.prompt).whole(completion)
             for job, completion in zip(jobs.all, completions, strict=True)
         ]
         return JSONResponse(shape.whole(choices, completions))
+
+    async def _completions(self, http: HttpRequest, jobs: Jobs) -> list[Completion]:
+        """Of all jobs, once they have ended. Raises Problem, ClientGone."""
+        try:
+            await unless_gone(http, _all_ended(jobs))
+        finally:
+            jobs.cancel()
+        return [_completion(job.last) for job in jobs.all]
 
     async def _events(self, path: str, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
         try:

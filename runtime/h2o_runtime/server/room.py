@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from h2o_runtime.completion import TextModel
 from h2o_runtime.server.problems import Problem
+
+LISTS = ("/v1/embeddings", "/embeddings")  # paths whose bodies hold many inputs
 
 _REST = 256 << 10  # bytes for everything except the prompt: schemas, options, names
 _ESCAPED = 6  # the most bytes of JSON for one byte of text, as in \u0007
 _VALUES_A_TOKEN = 4  # the most JSON values for one token of the prompt: a message, its role and its content
 _MORE_VALUES = 10_000
+_LISTED_VALUES = 300_000  # in a list of inputs, each of which may fill the context: tokens that OpenAI allows
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,14 @@ class Room:
     values      JSON values in a body
     text_bytes  of a text that is only tokenized: it may be too long, and the client asks by how much
     context     tokens; None while the model is loading
+    listed      whether a body may hold many inputs, each of which may fill the context
     """
 
     body_bytes: int
     values: int = 100_000
     text_bytes: int = _REST
     context: int | None = None
+    listed: bool = False
 
     @property
     def tokens(self) -> int:
@@ -46,6 +51,21 @@ class Room:
         a_token = max(_ESCAPED * longest, len(f"{vocab}, "))  # as text or as a number
         text_bytes = max(_REST, context * longest)
         return cls(min(most_bytes, _REST + context * a_token), values, text_bytes, context)
+
+    def for_list(self, most_bytes: int) -> Room:
+        """For a list of inputs. most_bytes: of a body."""
+        values = max(self.values, _LISTED_VALUES)
+        return replace(self, body_bytes=most_bytes, values=values, listed=True)
+
+    def too_many(self) -> Problem:
+        """The error for more values."""
+        why = (
+            "send the inputs in several requests"
+            if self.listed
+            else f"no request that fits the context of {self.context} tokens has as many"
+        )
+        message = f"the body has more than {self.values} JSON values: {why}"
+        return Problem(400, message, code="invalid_json")
 
     def too_long(self, most_bytes: int) -> Problem:
         """The error for a longer body."""

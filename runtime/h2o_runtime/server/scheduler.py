@@ -169,9 +169,11 @@ class Scheduler:
 
     def _slot_for(self, request: Request) -> int:
         """The free slot that is asked for, else the one whose conversation goes on, else the one not used for
-        longest."""
+        longest; for an embedding the one with the least to lose."""
         if request.slot is not None and request.slot in self._free:
             return request.slot
+        if request.pooling is not None:  # the slot is empty afterwards
+            return min(self._free, key=lambda slot: self._model.slots[slot].length)
 
         def spared(slot: int) -> int:
             """Shared tokens, if they are most of what the slot holds."""

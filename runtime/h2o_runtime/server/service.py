@@ -16,7 +16,7 @@ from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import unavailable
 from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
-from h2o_runtime.server.room import Room
+from h2o_runtime.server.room import LISTS, Room
 from h2o_runtime.server.schemas.responses import Health
 from h2o_runtime.server.settings import ServerSettings
 from h2o_runtime.server.vllm_metrics import VllmNames
@@ -112,6 +112,10 @@ class Service:
     def room(self) -> Room:
         """For one request; unknown before the model is loaded."""
         return self._room if self.inference.ready else Room(self.settings.limits.body_bytes)
+
+    def room_of(self, path: str) -> Room:
+        """For one request to a path."""
+        return self.room.for_list(self.settings.limits.body_bytes) if path in LISTS else self.room
 
     @cached_property
     def _room(self) -> Room:

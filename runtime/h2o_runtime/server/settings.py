@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import MetricsNames
+from h2o_runtime.names import MetricsNames, Pooling
 
 HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
@@ -70,6 +70,7 @@ class ServerSettings:
     metrics_names whose names /metrics has: its own, or vLLM's beside them
     grace         seconds that running requests get to finish once the server is told to stop
     prompt_piece  approximate number of prompt tokens read while other answers wait
+    pooling       of embeddings
     """
 
     alias: str
@@ -81,6 +82,7 @@ class ServerSettings:
     metrics_names: MetricsNames = "h2o"
     grace: float = 30
     prompt_piece: int = 1024
+    pooling: Pooling = Pooling.MEAN
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:

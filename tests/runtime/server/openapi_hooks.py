@@ -26,6 +26,7 @@ _CONTRADICTIONS = (
     "is not a JSON schema",
     "half of a surrogate pair",
     "prompt is empty",
+    "dimensions must be",
     "are more than",  # prompts and answers to each of them
     "exclude each other",
     "cannot be honoured together with",

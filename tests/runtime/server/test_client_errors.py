@@ -28,7 +28,7 @@ def test_what_is_unknown_is_not_found(server: Any) -> None:
         client(server.url).models.retrieve("gpt-4")
     assert caught.value.code == "model_not_found"
     with pytest.raises(openai.NotFoundError):
-        client(server.url).embeddings.create(model="m", input="x")
+        client(server.url).moderations.create(model="m", input="x")
 
 
 def test_a_prompt_that_does_not_fit(server: Any) -> None:

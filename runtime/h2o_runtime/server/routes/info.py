@@ -127,6 +127,7 @@ def _props(service: Service) -> dict[str, Any]:
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
         "cache": {"name": model.generator.spec.cache.name, **asdict(model.generator.spec.cache)},
+        "pooling": service.settings.pooling.value,
         "speculate": speculate,
         "speculate_off_because": reason,
         "prefill": dict(service.prefill.settings),

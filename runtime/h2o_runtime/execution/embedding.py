@@ -1,0 +1,46 @@
+"""Embeddings: a prompt's hidden states after the final norm, pooled to one vector of length 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.caches.reuse import Prefix, Reuse
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.execution.forward import Forward, Watch
+from h2o_runtime.execution.reading import Reading
+from h2o_runtime.names import Pooling
+from h2o_runtime.schedule import Span
+from h2o_runtime.sessions.session import Float32, IntArray, Session
+
+
+def read_embedding(
+    forward: Forward,
+    session: Session,
+    tokens: IntArray,
+    config: PrefillConfig,
+    pooling: Pooling,
+    watch: Watch,
+    prompt_piece: int | None,
+) -> Iterator[PromptPieceRead | Float32]:
+    """Read a prompt into an empty session, in pieces; yields its embedding last, float32 [D].
+
+    The session is empty again afterwards: no prompt continues an embedded text, and others need the memory. Raises
+    Cancelled, ConfigError, BackendError.
+    """
+    every = pooling is Pooling.MEAN
+    reading = Reading(forward, session, tokens, config, Reuse(Prefix.NONE, 0), watch, prompt_piece)
+    total, read = np.zeros(forward.model.hidden_size, np.float64), 0
+    try:
+        for pause in reading.run(needed=0 if every else -1, earlier=every):
+            if every:
+                total += forward.hidden(Span(0, session.length - read)).sum(axis=0, dtype=np.float64)
+            read = session.length
+            yield pause
+        rows = Span(0 if every else reading.last - 1, reading.last)
+        total += forward.hidden(rows).sum(axis=0, dtype=np.float64)
+    finally:
+        session.reset()
+    yield (total / np.linalg.norm(total)).astype(np.float32)  # the mean has the direction of the sum
