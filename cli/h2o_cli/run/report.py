@@ -34,6 +34,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
             **model.generator.session.store.report(),
         },
         "cache_bytes": model.generator.session.store.nbytes,
+        "exact": completion.exact,
         "seen": None if completion.seen is None else asdict(completion.seen),
         "forgotten_tokens": completion.forgotten,
         "context": model.generator.context,

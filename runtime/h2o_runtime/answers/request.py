@@ -159,6 +159,19 @@ class Completion:
     seen: Seen | None = None
     embedding: NDArray[np.float32] | None = None
 
+    @property
+    def exact(self) -> bool:
+        """Whether every token of the prompt saw all before it: always in a prompt of one chunk."""
+        policy, n = self.prefill.algorithm, self.timings.cache_n + self.timings.prompt_n
+        return not self.forgotten and (policy.exact or policy.visible_pairs(n) == n * (n + 1) // 2)
+
+    @property
+    def summary(self) -> str:
+        """In a few words: how the prompt was read, what it saw of its attention, and what is forgotten."""
+        seen = () if self.seen is None else (self.seen.summary(),)
+        forgotten = (f"{self.forgotten:,} tokens forgotten",) if self.forgotten else ()
+        return ", ".join((self.prefill.algorithm.summary(), *seen, *forgotten))
+
 
 TextEvent = Prefilled | TextDelta | Completion
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from h2o_runtime.completion import Completion, Prompt, TextDelta, Timings
@@ -102,18 +102,17 @@ def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
 def extras(completions: Sequence[Completion]) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings of all work, and the report of sparse prefill."""
     first = completions[0]
-    policy, forgotten = first.prefill.algorithm, max(one.forgotten for one in completions)
-    read = first.timings.cache_n + first.timings.prompt_n
-    exact = policy.exact or policy.visible_pairs(read) == read * (read + 1) // 2  # as a prompt of one chunk
+    forgotten = max(one.forgotten for one in completions)
+    told = replace(first, forgotten=forgotten)
     return {
         "timings": asdict(_work(completions)),
         "h2o": {
-            **policy.counts(first.timings.prompt_n),
+            **first.prefill.algorithm.counts(first.timings.prompt_n),
             "prefill": dict(first.prefill.settings),
-            "exact": exact and not forgotten,
+            "exact": told.exact,
             "forgotten_tokens": forgotten,
             "seen": None if first.seen is None else asdict(first.seen),
-            "summary": policy.summary() + (f", {forgotten:,} tokens forgotten" if forgotten else ""),
+            "summary": told.summary,
         },
     }
 

@@ -44,6 +44,10 @@ def test_options_know_their_policies(server: Server) -> None:
     assert (form["chunk_size"]["least"], form["heavy"]["label"]) == (2, "Heavy hitters")
 
 
+def _seen(seen: dict[str, float]) -> str:
+    return f", {100 * seen['seen']:.1f} % of attention seen, {100 * seen['missed']:.1f} % missed"
+
+
 @pytest.mark.parametrize(
     ("given", "summary"),
     [
@@ -57,7 +61,8 @@ def test_a_configuration_in_a_few_words(server: Server, given: dict[str, Any], s
     told = server.post("/props/prefill", given).json()
     assert told == {"prefill": PrefillConfig(**given.get("prefill", {})).settings, "summary": summary}
     answered = server.complete([7] * 200, **given).json()["h2o"]
-    assert {name: answered[name] for name in told} == told
+    assert answered["prefill"] == told["prefill"]
+    assert answered["summary"] == summary + (_seen(answered["seen"]) if answered["seen"] else "")
     assert answered["exact"] is ("of 64" not in summary)  # in one chunk everything is seen
     if not given:
         props = server.get("/props").json()

@@ -138,6 +138,10 @@ class Seen:
     most_missed: float
     widened: float
 
+    def summary(self) -> str:
+        """The means, as a part of a sentence."""
+        return f"{100 * self.seen:.1f} % of attention seen, {100 * self.missed:.1f} % missed"
+
 
 def chunk_option() -> Any:
     """The chunk size, for policies with chunks: the same option for all."""

@@ -32,6 +32,7 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
   if (h2o?.seen) {
     const widened = h2o.seen.widened ? `${percent(h2o.seen.widened)} read in full` : "";
     add("Attention seen", percent(h2o.seen.seen), widened || `at worst ${percent(h2o.seen.least_seen)}`);
+    add("Attention missed", percent(h2o.seen.missed), `at most ${percent(h2o.seen.most_missed)}`);
   }
   return shown;
 }
