@@ -7,7 +7,6 @@ from typing import Any
 
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, Prompt, TextDelta
-from h2o_runtime.server.answer_constraint import chat_constraint
 from h2o_runtime.server.answer_format import (
     Chunk,
     Head,
@@ -18,10 +17,11 @@ from h2o_runtime.server.answer_format import (
     token_name,
     usage,
 )
+from h2o_runtime.server.answer_reader import AnswerReader
 from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, Delta
 from h2o_runtime.server.inference import Progress
-from h2o_runtime.server.reasoning_reader import ReasoningReader, Thought
-from h2o_runtime.server.schemas.chat import ChatRequest, ToolChoice
+from h2o_runtime.server.reasoning_reader import Thought
+from h2o_runtime.server.schemas.chat import ChatRequest
 
 
 class ChatFormat:
@@ -36,15 +36,15 @@ class ChatFormat:
         self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._body = body
         self._token_bytes = token_bytes
-        self._thinks = thinks and chat_constraint(body) is None
+        self._thinks = thinks
 
     @property
     def name(self) -> str:
         return self._head.id
 
     def choice(self, index: int, prompt: Prompt) -> ChatChoice:
-        reasoning = ReasoningReader(self._thinks, prompt.text or "")
-        return ChatChoice(self._head, index, self._body, self._token_bytes, reasoning)
+        reader = AnswerReader(self._body, prompt, self._thinks)
+        return ChatChoice(self._head, index, self._body, self._token_bytes, reader)
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
         # With an empty choice: many clients read choices[0] unchecked.
@@ -69,14 +69,13 @@ class ChatChoice:
         index: int,
         body: ChatRequest,
         token_bytes: TokenBytes,
-        reasoning: ReasoningReader,
+        reader: AnswerReader,
     ) -> None:
         self._head = head
         self._index = index
         self._logprobs = bool(body.logprobs)
         self._token_bytes = token_bytes
-        self._reader = call_reader(body)
-        self._reasoning = reasoning
+        self._reader = reader
         self._pending: tuple[SampledToken, ...] = ()  # tokens whose text was not told yet
         self._given = 0  # tokens told so far
 
@@ -85,39 +84,29 @@ class ChatChoice:
 
     def text_delta(self, delta: TextDelta) -> Iterable[Chunk]:
         self._pending += delta.tokens
-        yield from self._deltas(self._read(self._reasoning.push(delta.text)))
+        yield from self._deltas(self._reader.push(delta.text))
 
     def end(self, completion: Completion) -> Iterable[Chunk]:
-        yield from self._deltas(self._rest())
+        yield from self._deltas(self._reader.finish())
         left = completion.tokens[self._given :]  # those without a text of their own at the end
         if left and self._logprobs:
-            yield self._delta({} if self._reader.calls else {"content": ""}, self._told(left))
+            yield self._delta({} if self._reader.calls.calls else {"content": ""}, self._told(left))
         last = self._choice({"delta": {}}, None, self._reason(completion))
         yield self._head.chunk([last], **extras([completion]))
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        read = self._read(self._reasoning.push(completion.text)) + self._rest()
+        read = self._reader.push(completion.text) + self._reader.finish()
         deltas = [delta for delta in read if not isinstance(delta, Thought)]
         text = "".join(delta for delta in deltas if isinstance(delta, str))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if thoughts := "".join(delta.text for delta in read if isinstance(delta, Thought)):
             message["reasoning_content"] = thoughts
-        if self._reader.calls:
+        if self._reader.calls.calls:
             message |= {"content": text or None, "tool_calls": _calls(deltas)}
         return self._choice({"message": message}, self._told(completion.tokens), self._reason(completion))
 
     def _reason(self, completion: Completion) -> str:
-        return finish_reason(self._reader, completion)
-
-    def _read(self, texts: Iterable[Thought | str]) -> list[Delta | Thought]:
-        """With calls in the answer's own text."""
-        read: list[Delta | Thought] = []
-        for text in texts:
-            read += [text] if isinstance(text, Thought) else self._reader.push(text)
-        return read
-
-    def _rest(self) -> list[Delta | Thought]:
-        return [*self._read(self._reasoning.finish()), *self._reader.finish()]
+        return finish_reason(self._reader.calls, completion)
 
     def _deltas(self, deltas: Sequence[Delta | Thought]) -> Iterable[Chunk]:
         for delta in deltas:
@@ -145,18 +134,6 @@ class ChatChoice:
 
         top = [entry(token, logprob) for token, logprob in sampled.top]
         return {**entry(sampled.token, sampled.logprob), "top_logprobs": top}
-
-
-def call_reader(body: ChatRequest) -> CallReader:
-    """Reads the calls of functions that the answer may call."""
-    choice = body.tool_choice
-    names = {tool.function.name for tool in body.tools or ()}
-    if choice == "none":
-        names = set()
-    elif isinstance(choice, ToolChoice):
-        names = {choice.function.name}
-    forced = choice == "required" or isinstance(choice, ToolChoice)
-    return CallReader(names, forced=forced, only_one=body.parallel_tool_calls is False)
 
 
 def finish_reason(reader: CallReader, completion: Completion) -> str:

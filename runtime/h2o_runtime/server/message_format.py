@@ -1,4 +1,4 @@
-"""Answers to /v1/messages: blocks, which are texts and tool uses, and the events that build them."""
+"""Answers to /v1/messages: blocks, which are thoughts, texts and tool uses, and the events that build them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 from h2o_runtime.completion import Completion, Prompt, TextDelta
 from h2o_runtime.server.answer_format import Chunk, extras
-from h2o_runtime.server.call_reader import CallBegun, CallReader, Delta
-from h2o_runtime.server.chat_format import call_reader, finish_reason
+from h2o_runtime.server.answer_reader import AnswerReader
+from h2o_runtime.server.call_reader import CallBegun, Delta
+from h2o_runtime.server.chat_format import finish_reason
 from h2o_runtime.server.inference import Progress
+from h2o_runtime.server.reasoning_reader import Thought
 from h2o_runtime.server.schemas.chat import ChatRequest
 
 Block = dict[str, Any]
@@ -25,14 +27,15 @@ class MessageFormat:
 
     done = None
 
-    def __init__(self, chat: ChatRequest, model: str) -> None:
-        """chat: the translated request."""
+    def __init__(self, chat: ChatRequest, model: str, thinks: bool) -> None:
+        """chat: the translated request. thinks: whether the chat template knows of thoughts."""
         self.name = f"msg_{secrets.token_hex(12)}"
-        self._blocks = MessageBlocks(self, call_reader(chat))
+        self._chat, self._thinks = chat, thinks
         self._head = {"id": self.name, "type": "message", "role": "assistant", "model": model}
 
     def choice(self, index: int, prompt: Prompt) -> MessageBlocks:
-        self._blocks.prompt_tokens = len(prompt.ids)
+        reader = AnswerReader(self._chat, prompt, self._thinks)
+        self._blocks = MessageBlocks(self, reader, len(prompt.ids))
         return self._blocks
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
@@ -61,15 +64,15 @@ class MessageBlocks:
     blocks: so far; a tool use has its input as text until the message is complete
     """
 
-    def __init__(self, message: MessageFormat, reader: CallReader) -> None:
+    def __init__(self, message: MessageFormat, reader: AnswerReader, prompt_tokens: int) -> None:
         self.blocks: list[Block] = []
-        self.prompt_tokens = 0
+        self._prompt_tokens = prompt_tokens
         self._message = message
         self._reader = reader
         self._open = False  # whether the last block may still grow
 
     def begin(self) -> Iterable[Chunk]:
-        yield self._message.begun(self.prompt_tokens)
+        yield self._message.begun(self._prompt_tokens)
 
     def text_delta(self, delta: TextDelta) -> Iterable[Chunk]:
         yield from self._deltas(self._reader.push(delta.text))
@@ -88,16 +91,18 @@ class MessageBlocks:
 
     def ending(self, completion: Completion) -> dict[str, Any]:
         """Why the message ended, once it has."""
-        reason = _REASONS[finish_reason(self._reader, completion)]
+        reason = _REASONS[finish_reason(self._reader.calls, completion)]
         if reason == "end_turn" and completion.stop is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop}
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _deltas(self, deltas: Iterable[Delta]) -> Iterable[Chunk]:
+    def _deltas(self, deltas: Iterable[Delta | Thought]) -> Iterable[Chunk]:
         for delta in deltas:
             if isinstance(delta, str):
                 if delta:
                     yield from self._text(delta)
+            elif isinstance(delta, Thought):
+                yield from self._thought(delta.text)
             elif isinstance(delta, CallBegun):
                 use = {"type": "tool_use", "id": delta.id.replace("call", "toolu"), "name": delta.name}
                 yield from self._begin(use | {"input": ""}, use | {"input": {}})
@@ -111,6 +116,14 @@ class MessageBlocks:
             yield from self._begin(dict(empty), empty)
         self.blocks[-1]["text"] += text
         yield self._delta({"type": "text_delta", "text": text})
+
+    def _thought(self, text: str) -> Iterable[Chunk]:
+        """More of a block of thoughts. Nothing here checks its signature, which a client may send back."""
+        if not self._open or self.blocks[-1]["type"] != "thinking":
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+            yield from self._begin(dict(empty), empty)
+        self.blocks[-1]["thinking"] += text
+        yield self._delta({"type": "thinking_delta", "thinking": text})
 
     def _begin(self, block: Block, told: Block) -> Iterable[Chunk]:
         yield from self._close()

@@ -13,6 +13,7 @@ from h2o_runtime.server.schemas.message import (
     ClientTool,
     MessageRequest,
     OneTool,
+    Thinking,
     TokenCountRequest,
     ToolResult,
     ToolUse,
@@ -85,6 +86,8 @@ def _assistant(turn: AssistantTurn) -> dict[str, Any]:
     texts = [block for block in turn.content if isinstance(block, TextContentPart)]
     calls = [_call(block) for block in turn.content if isinstance(block, ToolUse)]
     message: dict[str, Any] = {"role": "assistant", "content": _text(texts) if texts or not calls else None}
+    if thoughts := "".join(block.thinking for block in turn.content if isinstance(block, Thinking)):
+        message["reasoning_content"] = thoughts
     return message | {"tool_calls": calls} if calls else message
 
 

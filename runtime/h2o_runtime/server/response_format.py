@@ -1,4 +1,4 @@
-"""Answers to /v1/responses: items, which are texts and calls, and the events that build them."""
+"""Answers to /v1/responses: items, which are thoughts, texts and calls, and the events that build them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 from h2o_runtime.completion import Completion, Prompt, TextDelta
 from h2o_runtime.server.answer_format import Chunk, extras, usage
-from h2o_runtime.server.call_reader import CallBegun, CallReader, Delta
-from h2o_runtime.server.chat_format import call_reader, finish_reason
+from h2o_runtime.server.answer_reader import AnswerReader
+from h2o_runtime.server.call_reader import CallBegun, Delta
+from h2o_runtime.server.chat_format import finish_reason
 from h2o_runtime.server.inference import Progress
+from h2o_runtime.server.reasoning_reader import Thought
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.response import ResponseRequest
 
@@ -24,15 +26,16 @@ class ResponseFormat:
 
     done = None
 
-    def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str) -> None:
-        """chat: the translation of `body`."""
+    def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str, thinks: bool) -> None:
+        """chat: the translation of `body`. thinks: whether the chat template knows of thoughts."""
         self.name = f"resp_{secrets.token_hex(24)}"
-        self._items = ResponseItems(self, call_reader(chat))
+        self._chat, self._thinks = chat, thinks
         self._count = itertools.count()
         self._head = {"id": self.name, "object": "response", "created_at": int(time.time()), "model": model}
         self._head |= {"error": None, "incomplete_details": None, **_asked(body)}
 
     def choice(self, index: int, prompt: Prompt) -> ResponseItems:
+        self._items = ResponseItems(self, AnswerReader(self._chat, prompt, self._thinks))
         return self._items
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
@@ -74,7 +77,7 @@ class ResponseItems:
     items: so far. cut: whether a limit ended the last one; final after `end` or `whole`.
     """
 
-    def __init__(self, response: ResponseFormat, reader: CallReader) -> None:
+    def __init__(self, response: ResponseFormat, reader: AnswerReader) -> None:
         self.items: list[Item] = []
         self.cut = False
         self._response = response
@@ -92,7 +95,7 @@ class ResponseItems:
         yield from self._deltas(self._reader.finish())
         if not self.items:
             yield from self._text("")
-        self.cut = finish_reason(self._reader, completion) == "length"
+        self.cut = finish_reason(self._reader.calls, completion) == "length"
         yield from self._close("incomplete" if self.cut else "completed")
 
     def whole(self, completion: Completion) -> list[Item]:
@@ -100,10 +103,12 @@ class ResponseItems:
             pass
         return self.items
 
-    def _deltas(self, deltas: Iterable[Delta]) -> Iterable[Chunk]:
+    def _deltas(self, deltas: Iterable[Delta | Thought]) -> Iterable[Chunk]:
         for delta in deltas:
             if isinstance(delta, str):
                 yield from self._text(delta)
+            elif isinstance(delta, Thought):
+                yield from self._thought(delta.text)
             elif isinstance(delta, CallBegun):
                 name = {"call_id": delta.id, "name": delta.name, "arguments": ""}
                 yield from self._begin({"type": "function_call", **name}, "fc")
@@ -120,6 +125,13 @@ class ResponseItems:
         if text:
             self.items[-1]["content"][0]["text"] += text
             yield self._event("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+
+    def _thought(self, text: str) -> Iterable[Chunk]:
+        if not self._open or self.items[-1]["type"] != "reasoning":
+            yield from self._begin({"type": "reasoning", "summary": [], "content": []}, "rs")
+            self.items[-1]["content"] = [{"type": "reasoning_text", "text": ""}]
+        self.items[-1]["content"][0]["text"] += text
+        yield self._event("response.reasoning_text.delta", content_index=0, delta=text)
 
     def _begin(self, item: Item, prefix: str) -> Iterable[Chunk]:
         yield from self._close("completed")
@@ -138,6 +150,9 @@ class ResponseItems:
             (content,) = item["content"]
             yield self._event("response.output_text.done", content_index=0, text=content["text"], logprobs=[])
             yield self._event("response.content_part.done", content_index=0, part=content)
+        elif item["type"] == "reasoning":
+            (content,) = item["content"]
+            yield self._event("response.reasoning_text.done", content_index=0, text=content["text"])
         else:
             told = {"name": item["name"], "arguments": item["arguments"]}
             yield self._event("response.function_call_arguments.done", **told)

@@ -9,6 +9,7 @@ from h2o_runtime.server.field_names import FieldNames
 from h2o_runtime.server.schemas.chat import ChatRequest
 from h2o_runtime.server.schemas.response import (
     InputCall,
+    InputReasoning,
     InputResult,
     InputText,
     JsonSchemaType,
@@ -52,10 +53,15 @@ def _messages(body: ResponseRequest) -> Iterable[dict[str, Any]]:
     if isinstance(body.input, str):
         yield {"role": "user", "content": body.input}
         return
-    turn: dict[str, Any] | None = None  # the assistant's, whose calls are separate items
+    turn: dict[str, Any] | None = None  # the assistant's, whose thoughts and calls are separate items
+    thoughts: dict[str, Any] = {}
     for item in body.input:
+        if isinstance(item, InputReasoning):
+            thoughts = {"reasoning_content": "".join(one.text for one in item.content or ())}
+            continue
         if isinstance(item, InputCall):
-            turn = turn or {"role": "assistant", "content": None}
+            turn = turn or {"role": "assistant", "content": None, **thoughts}
+            thoughts = {}
             turn.setdefault("tool_calls", []).append(_call(item))
             continue
         if turn is not None:
@@ -64,7 +70,8 @@ def _messages(body: ResponseRequest) -> Iterable[dict[str, Any]]:
         if isinstance(item, InputResult):
             yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
         elif item.role == "assistant":
-            turn = {"role": "assistant", "content": _text(item.content)}
+            turn = {"role": "assistant", "content": _text(item.content), **thoughts}
+            thoughts = {}
         else:
             yield {"role": item.role, "content": _text(item.content)}
     if turn is not None:

@@ -14,6 +14,7 @@ from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.inference import InferenceState, InferenceThread
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import unavailable
+from h2o_runtime.server.reasoning_reader import END
 from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.room import LISTS, Room
@@ -102,6 +103,11 @@ class Service:
         """The loaded model. Raises Problem while there is none."""
         self.handler.check_inference()
         return self.inference.model
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model's chat template knows of thoughts."""
+        return END in (self.model.chat_template or "")
 
     @cached_property
     def grammars(self) -> GrammarCompiler:

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.runtime.server.conftest import Serve, with_template
-from tests.runtime.server.running import error_of
+from tests.runtime.server.running import Server, error_of
 
+from h2o_runtime import PrefillConfig
+from h2o_runtime.completion import Completion, Prompt, TextDelta, Timings
+from h2o_runtime.server.message_format import MessageBlocks, MessageFormat
 from h2o_runtime.server.reasoning_reader import ReasoningReader, Thought
+from h2o_runtime.server.response_format import ResponseFormat
+from h2o_runtime.server.schemas.chat import ChatRequest
+from h2o_runtime.server.schemas.response import ResponseRequest
 
 CASES = [
     ("<think>\nTwo and two.\n</think>\n\nFour.", "", "Two and two.", "Four."),
@@ -71,3 +77,65 @@ def test_a_template_that_thinks(serve: Serve, tiny_bundle: Path, tmp_path: Path)
 def test_a_template_that_cannot_be_told_to_think(serve: Serve) -> None:
     error = error_of(serve("--ctx-size", 512).chat(reasoning_effort="low"), 400)
     assert error["param"] == "reasoning_effort"
+
+
+@pytest.fixture
+def thinking_server(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> Server:
+    template = tmp_path / "thinks.jinja"
+    template.write_text(TEMPLATE)
+    return serve("--ctx-size", 512, bundle=with_template(tiny_bundle, tmp_path / "bundle", template))
+
+
+def test_anthropics_client_finds_thinking_blocks(thinking_server: Server) -> None:
+    library = pytest.importorskip("anthropic")
+    client = library.Anthropic(base_url=thinking_server.url, api_key="none", max_retries=0)
+    asked = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello."}]}
+    whole = client.messages.create(**asked, extra_body={"temperature": 0.0})
+    (block,) = whole.content
+    assert block.type == "thinking"
+    assert (
+        block.thinking
+        == thinking_server.chat(max_tokens=8, temperature=0).json()["choices"][0]["message"][
+            "reasoning_content"
+        ]
+    )
+    with client.messages.stream(**asked, extra_body={"temperature": 0.0}) as stream:
+        deltas = [event.thinking for event in stream if event.type == "thinking"]
+    assert stream.get_final_message().content == whole.content
+    assert "".join(deltas) == block.thinking
+    talk = [*asked["messages"], {"role": "assistant", "content": whole.content}, asked["messages"][0]]
+    assert client.messages.create(**asked | {"messages": talk}).content
+
+
+def test_openais_client_finds_reasoning_items(thinking_server: Server) -> None:
+    library = pytest.importorskip("openai")
+    client = library.OpenAI(base_url=f"{thinking_server.url}/v1", api_key="none", max_retries=0)
+    asked: dict[str, Any] = {"model": "m", "input": "Hello.", "max_output_tokens": 8, "temperature": 0}
+    whole = client.responses.create(**asked)
+    (item,) = whole.output
+    assert (item.type, item.summary, item.status, whole.output_text) == ("reasoning", [], "incomplete", "")
+    with client.responses.stream(**asked) as stream:
+        told = list(stream)
+    deltas = [event.delta for event in told if event.type == "response.reasoning_text.delta"]
+    final = told[-1].response
+    assert "".join(deltas) == item.content[0].text == final.output[0].content[0].text
+    talk = [{"role": "user", "content": "Hello."}, item.model_dump(), {"role": "user", "content": "And?"}]
+    assert client.responses.create(**asked | {"input": talk}).output
+
+
+def test_thoughts_come_before_the_answer_in_both_forms() -> None:
+    """An answer whose thoughts end, in pieces."""
+    chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "?"}]})
+    body = ResponseRequest.model_validate({"input": "?"})
+    prompt = Prompt((1,), "? <think>")
+    for form in (MessageFormat(chat, "m", thinks=True), ResponseFormat(body, chat, "m", thinks=True)):
+        choice = form.choice(0, prompt)
+        texts = ["Two and", " two.</th", "ink>\n\nFo", "ur."]
+        told = [chunk for text in texts for chunk in choice.text_delta(TextDelta(text, ()))]
+        timings = Timings.of(cache_n=0, prompt_n=1, prompt_ms=1, predicted_n=9, predicted_ms=1)
+        told += choice.end(Completion("".join(texts), "stop", (), timings, PrefillConfig(), 0))
+        plain = str(told)
+        assert plain.index("Two and") < plain.index("Fo")
+        assert "think>" not in plain
+        made = choice.blocks if isinstance(choice, MessageBlocks) else choice.items
+        assert [one["type"] for one in made] in (["thinking", "text"], ["reasoning", "message"])

@@ -129,7 +129,8 @@ ITEM = {"role": "user", "content": "x"}
         ({"input": None}, "input"),
         ({"input": ""}, "input"),
         ({"input": []}, "input"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input.0.type"),
+        ({"input": [{"type": "web_search_call", "id": "1"}]}, "input.0.type"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
         ({"input": [{"content": "x"}]}, "input.0.type"),
         ({"input": [ITEM | {"role": "tool"}]}, "input.0.role"),
         (

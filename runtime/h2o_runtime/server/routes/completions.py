@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 
 from h2o_runtime.server.chat_format import ChatFormat
 from h2o_runtime.server.completion_format import CompletionFormat
-from h2o_runtime.server.reasoning_reader import END
 from h2o_runtime.server.response_format import ResponseFormat
 from h2o_runtime.server.response_input import NAMES, chat_of
 from h2o_runtime.server.schemas.chat import ChatRequest
@@ -35,7 +34,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await service.handler.answer(
             http,
             lambda: builder.chat(body),
-            ChatFormat(body, alias, service.grammars.token_bytes, END in (service.model.chat_template or "")),
+            ChatFormat(body, alias, service.grammars.token_bytes, service.thinks),
             constrain=builder.constraint,
             stream=bool(body.stream),
             progress=bool(body.return_progress),
@@ -63,7 +62,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await service.handler.answer(
             http,
             lambda: NAMES.choices(lambda: builder.chat(chat)),
-            ResponseFormat(body, chat, alias),
+            ResponseFormat(body, chat, alias, service.thinks),
             constrain=builder.constraint,
             stream=bool(body.stream),
             progress=False,

@@ -26,6 +26,14 @@ class ToolResult(Cacheable):
     is_error: bool | None = None
 
 
+class Thinking(Strict):
+    """Of an earlier answer; its signature means nothing here."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
 class UserTurn(Strict):
     role: Literal["user"]
     content: str | list[Annotated[TextContentPart | ToolResult, Field(discriminator="type")]]
@@ -33,7 +41,7 @@ class UserTurn(Strict):
 
 class AssistantTurn(Strict):
     role: Literal["assistant"]
-    content: str | list[Annotated[TextContentPart | ToolUse, Field(discriminator="type")]]
+    content: str | list[Annotated[TextContentPart | ToolUse | Thinking, Field(discriminator="type")]]
 
 
 Turn = Annotated[UserTurn | AssistantTurn, Field(discriminator="role")]

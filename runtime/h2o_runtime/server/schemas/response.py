@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from h2o_runtime.server.schemas.base import Count, No, Real, Share, Strict
 from h2o_runtime.server.schemas.chat import FunctionCall, FunctionName
@@ -42,6 +42,22 @@ class InputCall(FunctionCall):
     status: Status = None
 
 
+class ReasoningText(Strict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class InputReasoning(Strict):
+    """Thoughts of an earlier answer."""
+
+    type: Literal["reasoning"]
+    summary: list[Any] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: None = None
+    id: str | None = None
+    status: Status = None
+
+
 class InputResult(Strict):
     type: Literal["function_call_output"]
     call_id: str
@@ -56,7 +72,8 @@ def _named(item: Any) -> Any:
 
 
 Item = Annotated[
-    Annotated[InputMessage | InputCall | InputResult, Field(discriminator="type")], BeforeValidator(_named)
+    Annotated[InputMessage | InputReasoning | InputCall | InputResult, Field(discriminator="type")],
+    BeforeValidator(_named),
 ]
 
 
@@ -97,9 +114,18 @@ class ObfuscationOptions(Strict):
     include_obfuscation: No | None = None
 
 
+def _with_words(items: list[Any]) -> list[Any]:
+    if all(isinstance(item, InputReasoning) for item in items):
+        raise ValueError("Input should have a message beside the thoughts")
+    return items
+
+
 class ResponseRequest(RouterKeys):
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
-    input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
+    input: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[list[Item], Field(min_length=1), AfterValidator(_with_words)]
+    )
     instructions: str | None = None
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
