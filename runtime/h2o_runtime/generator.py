@@ -83,7 +83,7 @@ class Generator:
                 "beyond %d tokens the cache forgets what attention saw least: answers are not exact then",
                 cache.most_rows,
             )
-        slots = slots or Slots(1, 0)
+        self.slots = slots = slots or Slots(1, 0)  # this one, and `others`
         spare = self.pool.most_bytes + slots.spare_bytes
         self.session: Session = Session(self.spec, spare, beside.session if beside else None)
         self.pool.join(self.session)

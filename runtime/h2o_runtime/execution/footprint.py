@@ -46,34 +46,6 @@ class Footprint:
         return self.weights + self.cache + self.activations + self.memory + self.scratch
 
 
-def footprint(
-    model: ModelSpec,
-    context: int,
-    prefill: PrefillConfig,
-    cache: Cache | None = None,
-    decode: DecodePolicy[Any] | None = None,
-    layers: LayerSettings | None = None,
-    most_rows: int | None = None,
-) -> Footprint:
-    """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once.
-
-    Python and the native libraries add about 65 MB before a model is loaded.
-    """
-    item = np.dtype(model.dtype).itemsize
-    rows = min(prefill.algorithm.batch_size, context, most_rows or context)
-    policies = (prefill.algorithm, decode or FullDecode())
-    cache = cache or Contiguous()
-    kinds = kinds_of(model, layers).values()
-    return Footprint(
-        weights=weight_bytes(model),
-        cache=session_bytes(cache, model, context),
-        activations=activation_bytes(model, context)
-        + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
-        memory=sum(policy.state_bytes(model.under_policies, context) for policy in policies),
-        scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
-    )
-
-
 @dataclass(frozen=True)
 class Slots:
     """Sessions that are live at once.
@@ -83,6 +55,43 @@ class Slots:
 
     count: int
     spare_bytes: int
+
+    def cache_bytes(self, cache: Cache, model: ModelSpec, context: int) -> int:
+        """Keys and values of all of them."""
+        rows = session_bytes(cache, model, context)
+        return rows + self.spare_bytes if cache.shares_memory else self.count * rows
+
+
+def footprint(
+    model: ModelSpec,
+    context: int,
+    prefill: PrefillConfig,
+    cache: Cache | None = None,
+    decode: DecodePolicy[Any] | None = None,
+    layers: LayerSettings | None = None,
+    most_rows: int | None = None,
+    slots: Slots | None = None,
+) -> Footprint:
+    """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once; for one
+    session, or those of `slots`.
+
+    Python and the native libraries add about 65 MB before a model is loaded.
+    """
+    item = np.dtype(model.dtype).itemsize
+    rows = min(prefill.algorithm.batch_size, context, most_rows or context)
+    policies = (prefill.algorithm, decode or FullDecode())
+    cache = cache or Contiguous()
+    kinds = kinds_of(model, layers).values()
+    slots = slots or Slots(1, 0)
+    states = sum(policy.state_bytes(model.under_policies, context) for policy in policies)
+    return Footprint(
+        weights=weight_bytes(model),
+        cache=slots.cache_bytes(cache, model, context),
+        activations=activation_bytes(model, context)
+        + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
+        memory=slots.count * states,
+        scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
+    )
 
 
 def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> Slots:

@@ -166,4 +166,5 @@ class Service:
             generator.spec.decoding,
             generator.spec.layers.settings,
             generator.loaded.backend.most_rows,
+            generator.slots,
         ).total
