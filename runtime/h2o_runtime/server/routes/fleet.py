@@ -70,10 +70,11 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
 
 def _work(job: Job) -> dict[str, Any]:
-    """What a slot is doing, with llama.cpp's names."""
+    """What a slot is doing, with llama.cpp's names, and how many of its prompt's tokens are to be read in all."""
     return {
         "id_task": job.name,
         "n_prompt_tokens": len(job.request.prompt.ids),
+        "n_prompt_tokens_new": job.work.prompt_done + job.work.prompt_left,
         "n_prompt_tokens_processed": job.work.prompt_done,
         "n_decoded": job.work.answered,
     }

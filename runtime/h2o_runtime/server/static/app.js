@@ -7,6 +7,7 @@ import { byId } from "./dom.js";
 import { counted } from "./format.js";
 import { MemoryPanel } from "./memory.js";
 import { Settings } from "./settings.js";
+import { SlotList } from "./slots.js";
 import { Summary } from "./summary.js";
 
 const LOADING_POLL = 500; // milliseconds
@@ -16,6 +17,7 @@ const memory = new MemoryPanel();
 const summary = new Summary(byId("summary"));
 const settings = new Settings(() => summary.show(settings.summary()));
 const conversation = new Conversation(settings, memory, { onBusy: showBusy, onChange: writeAgain });
+new SlotList();
 const attachments = new Attachments(complain);
 
 function showBusy(busy) {
