@@ -49,7 +49,7 @@ OTHERS: dict[str, set[str]] = {
     "jetson_clocks": set(),
     "nvcc": {"--version"},
     "nvpmodel": {"-m", "-q"},
-    "pytest": set(),
+    "pytest": {"--mixes"},
     "rsync": {"-a"},
     "systemctl": {"--now"},
     "tegrastats": {"--interval"},
