@@ -35,6 +35,7 @@ _CONTRADICTIONS = (
     "is not a GBNF grammar",
     "can be continued",
     "add_generation_prompt",
+    "a message beside the thoughts",
 )
 
 
