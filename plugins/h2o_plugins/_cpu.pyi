@@ -11,9 +11,7 @@ def product_instructions() -> str:
     """
 
 def products_multiply_bfloat16() -> bool:
-    """
-    Whether these products also take weights and activations in bfloat16.
-    """
+    """Whether these products also take weights and activations in bfloat16."""
 
 class KV:
     """

@@ -60,7 +60,7 @@ def test_head_is_get_without_a_body(server: Server, path: str) -> None:
         "/nothing",
         "/v1",
         "/v1/",
-        "/v1/embeddings",
+        "/v1/images/generations",
         "/health/",
         "//health",
         "/docs",
