@@ -101,7 +101,6 @@ _FLAGS = (
     ),
     click.option(
         "--suite-texts",
-        "suite_texts",
         type=click.IntRange(min=1),
         help="Read so many texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
     ),
