@@ -1,4 +1,5 @@
 // The entry point that ONNX Runtime looks for in a library of operators.
+#include "packed_experts.h"
 #include "packed_mlp.h"
 #include "packed_product.h"
 #include "step_attention.h"
@@ -17,6 +18,7 @@ Status* make_domain(const Interface& ort, Domain** domain) {
     Status* status = ort.create_domain("h2o.cpu", domain);
     if (status == nullptr) status = ort.add_operator(*domain, h2o::ort::packed_product());
     if (status == nullptr) status = ort.add_operator(*domain, h2o::ort::packed_mlp());
+    if (status == nullptr) status = ort.add_operator(*domain, h2o::ort::packed_experts());
     return status == nullptr ? ort.add_operator(*domain, h2o::ort::step_attention()) : status;
 }
 

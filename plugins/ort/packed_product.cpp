@@ -42,7 +42,8 @@ class Run {
         : kernel_(kernel),
           given_(given),
           context_(context),
-          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon, kernel.gate} {}
+          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon, kernel.gate, nullptr} {
+    }
 
     Status* outputs();
     Status* work();

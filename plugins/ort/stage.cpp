@@ -1,9 +1,6 @@
 #include "stage.h"
 
 namespace h2o::ort {
-namespace {
-
-// Units have about the same number of rows, in whole tiles: a small remainder would read all weights again.
 int64_t rows_of_a_piece(int64_t n, int64_t tile) {
     const int64_t most = kMostRows / tile * tile, pieces = std::max<int64_t>(1, pieces_of(n, most));
     return std::max<int64_t>(1, pieces_of(pieces_of(n, pieces), tile)) * tile;
@@ -13,11 +10,10 @@ int64_t panels_of_a_piece(const h2o_block_matrix& matrix) {
     return std::max<int64_t>(4, pieces_of(kPieceBytes, matrix.inputs * kPanel * matrix.bits / 8));
 }
 
-}  // namespace
-
-Status* Matrices::find(const Interface& ort, KernelContext* context, size_t first) {
+Status* Matrices::find(const Interface& ort, KernelContext* context, size_t first, size_t given) {
     size_t inputs = 0;
     H2O_RETURN_IF(ort.input_count(context, &inputs));
+    inputs = std::min(inputs, first + given);
     Tensor weights, scales, offsets;
     H2O_RETURN_IF(weights.read(ort, context, inputs, first));
     H2O_RETURN_IF(scales.read(ort, context, inputs, first + 1));

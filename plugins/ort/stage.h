@@ -11,6 +11,7 @@
 namespace h2o::ort {
 
 constexpr size_t kMostMatrices = 8;
+constexpr size_t kMostArrays = 3;
 constexpr int64_t kPanel = H2O_PANEL;
 // A unit of work: at most this many rows, and panels with at least this many bytes of weights. Smaller units
 // cost more in scheduling than threads gain.
@@ -23,6 +24,11 @@ constexpr int64_t pieces_of(int64_t all, int64_t one) {
 inline int64_t panels_of(const h2o_block_matrix& matrix) {
     return pieces_of(matrix.outputs, kPanel);
 }
+
+// Units have about the same number of rows, in whole tiles: a small remainder would read all weights again.
+int64_t rows_of_a_piece(int64_t n, int64_t tile);
+
+int64_t panels_of_a_piece(const h2o_block_matrix& matrix);
 
 // Of an attribute.
 constexpr bool is_gate(int64_t number) {
@@ -55,8 +61,9 @@ struct Matrices {
     Status* find_kernels(const Interface& ort) {
         return h2o_products_find(nullptr, &products) == H2O_OK ? nullptr : ort.error("no kernel");
     }
-    // From the node's inputs `first`, `first` + 1 and `first` + 2: weights, scales and offsets.
-    Status* find(const Interface& ort, KernelContext* context, size_t first);
+    // From the node's inputs `first`, `first` + 1 and `first` + 2: weights, scales and offsets, of which only
+    // so many are given.
+    Status* find(const Interface& ort, KernelContext* context, size_t first, size_t given = kMostArrays);
 };
 
 // Calls work(piece, worker) for all units; a free worker takes the next one. A worker stays on one thread.

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from tests.packed_matrices import BLOCK, RandomMatrix, packed, rows, session
 
-from h2o_runtime.ort.native import operators
-from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
-
-K, BLOCK = 64, 32
-
-
-def session(model: ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    options.register_custom_ops_library(str(operators()))
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
-def rows(*shape: int, seed: int = 1) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+K = 64
 
 
 def mlp_model(
@@ -35,18 +19,8 @@ def mlp_model(
     """One PackedMlp of the matrices that `mlp_matrices` gives."""
     constants: dict[str, NDArray[Any]] = {}
     for prefix, matrices in zip(("", "down_"), mlp_matrices(inner, bits, offsets), strict=True):
-        if bits == 32:
-            packed = np.concatenate([pack_floats(one.values).reshape(-1) for one in matrices])
-            constants[f"{prefix}weights"] = packed.view(np.uint8)
-            continue
-        packed_integers = [pack(one.q, bits, BLOCK).reshape(-1) for one in matrices]  # type: ignore[arg-type]
-        constants[f"{prefix}weights"] = np.concatenate(packed_integers)
-        constants[f"{prefix}scales"] = np.concatenate(
-            [pack_scales(one.scales).reshape(-1) for one in matrices]
-        )
-        if offsets:
-            all_offsets = [pack_scales(one.offsets).reshape(-1) for one in matrices]
-            constants[f"{prefix}offsets"] = np.concatenate(all_offsets)
+        made = packed(matrices, bits, offsets)
+        constants |= {f"{prefix}{name}": array for name, array in made.items()}
     order = [f"{prefix}{name}" for prefix in ("", "down_") for name in ("weights", "scales", "offsets")]
     settings: dict[str, Any] = {"K": K, "inner": inner, "N": K, "block": BLOCK, "bits": bits}
     settings |= {"epsilon": 0.5, "threads": threads, "gate": 0} | (changed or {})
@@ -72,31 +46,12 @@ def mlp_model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-@dataclass(frozen=True)
-class RandomMatrix:
-    """[N, K]: `values` are what q, scales and offsets stand for."""
-
-    q: NDArray[np.int8]
-    scales: NDArray[np.float32]
-    offsets: NDArray[np.float32]
-    values: NDArray[np.float32]
-
-
 def mlp_matrices(inner: int, bits: int, offsets: bool) -> tuple[list[RandomMatrix], list[RandomMatrix]]:
     """Gate and up, and down."""
     draw = np.random.default_rng(3)
-
-    def matrix(n: int, k: int) -> RandomMatrix:
-        limit = 127 if bits == 8 else 7
-        q = draw.integers(-limit, limit + 1, (n, k)).astype(np.int8)
-        scales = (draw.random((n, k // BLOCK), np.float32) + 0.5) / (limit * k**0.5)
-        shift = (
-            draw.standard_normal((n, k // BLOCK)).astype(np.float32) / k if offsets else np.zeros_like(scales)
-        )
-        values = q * np.repeat(scales, BLOCK, 1) + np.repeat(shift, BLOCK, 1)
-        return RandomMatrix(q, scales, shift.astype(np.float32), values.astype(np.float32))
-
-    return [matrix(inner, K), matrix(inner, K)], [matrix(K, inner)]
+    sizes = ((inner, K), (inner, K), (K, inner))
+    gate, up, down = (RandomMatrix.draw(draw, n, k, bits, offsets) for n, k in sizes)
+    return [gate, up], [down]
 
 
 @pytest.mark.parametrize("gelu", [False, True])
@@ -147,5 +102,5 @@ def test_an_mlp_refuses_sizes_that_disagree(given: str, arrays: dict[str, Any], 
 
 @pytest.mark.parametrize("changed", [{"bits": 3}, {"block": 24}, {"inner": 48}, {"threads": 0}, {"gate": 2}])
 def test_an_mlp_refuses_settings_that_no_kernel_takes(changed: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="sizes that no kernel takes"):
+    with pytest.raises(Exception, match="threads must be one" if "threads" in changed else "no kernel takes"):
         session(mlp_model(64, 8, 1, False, "x", changed))

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests import bundles
+from tests.packed_matrices import BLOCK, rows, session
 from tests.reference import checkpoints
 
 import h2o_plugins
@@ -26,15 +27,7 @@ from h2o_runtime.ort.packed import aligned, takes
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 from h2o_runtime.ort.session import open_session
 
-K, BLOCK = 64, 32
-
-
-def session(model: ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    options.register_custom_ops_library(str(operators()))
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+K = 64
 
 
 def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **changed: Any) -> ModelProto:
@@ -79,10 +72,6 @@ def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **chang
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("h2o.cpu", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
-def rows(*shape: int, seed: int = 1) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -212,7 +212,7 @@ size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n) {
 }
 
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x) {
-    const bool plain = x->up == nullptr && x->norm == nullptr;
+    const bool plain = x->up == nullptr && x->norm == nullptr && x->order == nullptr;
     return matrix->bits == 32 && plain && h2o::prepared_stride(*matrix) == matrix->inputs;
 }
 
@@ -220,7 +220,7 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
                           const h2o_activations* x, int64_t first, int64_t count, void* scratch) {
     const int64_t inputs = matrix->inputs;
     const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
-        const int64_t at = row * inputs;
+        const int64_t at = (x->order == nullptr ? row : x->order[row]) * inputs;
         return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, x->gate, inputs};
     };
     if (h2o::is_float(*matrix)) {

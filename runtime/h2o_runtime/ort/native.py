@@ -1,4 +1,4 @@
-"""Dense graphs with native products: PackedProduct and PackedMlp of plugins/ort.
+"""Dense graphs with native products: PackedProduct, PackedMlp and PackedExperts of plugins/ort.
 
 With integer weights, activations become integers in blocks of the same size. Those of a head are rounded
 twice, first themselves and then the rounding error, 15 bits together, because errors go directly into the
@@ -22,8 +22,9 @@ from h2o_runtime.errors import BackendError
 from h2o_runtime.names import DensePrecision
 from h2o_runtime.ort.graph_view import GraphView, Rotation, keep_needed
 from h2o_runtime.ort.matrices import FloatProduct
+from h2o_runtime.ort.mixtures import mixtures
 from h2o_runtime.ort.packed import Kind, Pack, Product, pack_matrices, products
-from h2o_runtime.ort.packed_nodes import DOMAIN, After, Arrays, Before, MlpNode, ProductNode
+from h2o_runtime.ort.packed_nodes import DOMAIN, After, Arrays, Before, ExpertsNode, MlpNode, ProductNode
 
 MOST_MATRICES = 8  # of one node
 ROTATED_STEP = 32  # head sizes that it can rotate
@@ -77,7 +78,7 @@ def multiply_natively(
     nodes: list[Any] = list(graph.node)
     arrays: dict[str, NDArray[Any]] = {}
     view = GraphView(graph)
-    for node in _with_mlps(list(_nodes(view, precision)), view, threads):
+    for node in _with_experts(list(_with_mlps(list(_nodes(view, precision)), view, threads)), view):
         made, weights = node.build(pack, tensors, path.parent)
         fresh = {name for one in made for name in one.output}
         nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
@@ -142,6 +143,22 @@ def _with_mlps(
             yield mlps.get(node.after[0].out, node)
 
 
+def _with_experts(
+    nodes: Sequence[ProductNode | MlpNode], view: GraphView
+) -> Iterator[ProductNode | MlpNode | ExpertsNode]:
+    """Combine the MLPs of a mixture, and what brings rows to them and back, into one node."""
+    mlps = {node.after.out: node for node in nodes if isinstance(node, MlpNode)}
+    makers = {out for node in nodes for out in node.outputs}  # a shared expert's product adds the mixture's sum
+    for mixture in mixtures(view, {name: mlp.before.x for name, mlp in mlps.items()}):
+        experts = tuple(mlps[name] for name in mixture.said)
+        if len({(Kind.of(one.gate), one.function) for one in experts}) == 1:
+            added = _added(mixture.out, view)
+            after = added if added and added.out not in makers else After(mixture.out)
+            yield ExpertsNode(mixture, experts, after)
+            mlps = {name: mlp for name, mlp in mlps.items() if name not in mixture.said}
+    yield from (node for node in nodes if not isinstance(node, MlpNode) or node.after.out in mlps)
+
+
 def _is_mlp(between: ProductNode, down: ProductNode, view: GraphView) -> bool:
     """Whether `between` produces gate and up of `down` and nothing else, and no other node reads them."""
     gated = (down.before.x, down.before.up)
@@ -181,10 +198,8 @@ def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation],
     if len(readers) != 1 or out in view.results:
         return After(out)
     (reader,) = readers
-    if reader.op_type == "Add" and alone:
-        (other,) = (name for name in reader.input if name != out)
-        if other not in view.constants:  # a bias is smaller
-            return After(reader.output[0], addend=other)
+    if alone and (added := _added(out, view)) is not None:
+        return added
     if reader.op_type == "Reshape":
         rotation = rotations.get(out)
         # Only the rotation may read the unrotated result.
@@ -194,3 +209,13 @@ def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation],
         if len(shape) == 3 and reader.output[0] in view.results:
             return After(reader.output[0], heads=shape[1])
     return After(out)
+
+
+def _added(out: str, view: GraphView) -> After | None:
+    """The sum of `out` and another tensor of its size, if nothing else reads `out`."""
+    readers = view.readers(out)
+    if len(readers) != 1 or out in view.results or readers[0].op_type != "Add":
+        return None
+    (other,) = (name for name in readers[0].input if name != out)
+    # A constant is a bias, which is smaller.
+    return None if other in view.constants else After(readers[0].output[0], addend=other)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from h2o_runtime.ort.graph_view import GATES, Rotation
 from h2o_runtime.ort.matrices import FloatProduct
+from h2o_runtime.ort.mixtures import Mixture
 from h2o_runtime.ort.packed import Kind, Pack, Packed, Product, name_of
 
 DOMAIN = "h2o.cpu"
-PRODUCT, MLP = "PackedProduct", "PackedMlp"
+PRODUCT, MLP, EXPERTS = "PackedProduct", "PackedMlp", "PackedExperts"
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -53,6 +54,10 @@ class ProductNode:
     before: Before
     after: tuple[After, ...]
     head: bool
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(after.out for after in self.after)
 
     def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
         """The node, with what adds biases behind it, and its weights."""
@@ -113,32 +118,84 @@ class MlpNode:
     function: str
     threads: int
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.after.out,)
+
     def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
         """The node and its weights."""
         from onnx import helper
 
-        kind = Kind.of(self.gate)
         name = self.after.out
+        packed = self.pack(pack, tensors, folder)
+        node = helper.make_node(
+            MLP,
+            [self.before.x, *packed.names, self.before.norm, self.after.addend],
+            [f"{name}/scratch", name],
+            name=name,
+            domain=DOMAIN,
+            epsilon=self.before.epsilon,
+            threads=self.threads,
+            **packed.sizes,
+        )
+        return [node], packed.arrays
+
+    def pack(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> PackedMlp:
+        kind = Kind.of(self.gate)
         between = pack((self.gate, self.up), tensors, folder)
         down = pack((self.down,), tensors, folder)
         names, arrays = _weights((self.gate, self.up), between)
         down_names, down_arrays = _weights((self.down,), down)
+        sizes = {
+            "K": between.inputs,
+            "inner": down.inputs,
+            "N": down.outputs[0],
+            "block": kind.block,
+            "bits": kind.bits,
+            "gate": GATES.index(self.function),
+        }
+        return PackedMlp((*names, *down_names), sizes, {**arrays, **down_arrays})
+
+
+@dataclass(frozen=True)
+class PackedMlp:
+    """The matrices of an MLP: the six inputs of a node that has them, its attributes, and arrays by name."""
+
+    names: tuple[str, ...]
+    sizes: Mapping[str, Any]
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class ExpertsNode:
+    """One PackedExperts: all of a mixture.
+
+    experts  MLPs of one kind and size
+    after    of the sum
+    """
+
+    mixture: Mixture
+    experts: tuple[MlpNode, ...]
+    after: After
+
+    def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
+        """The node and its weights."""
+        from onnx import helper
+
+        name, mixture = self.after.out, self.mixture
+        packed = [expert.pack(pack, tensors, folder) for expert in self.experts]
+        matrices = [name for one in packed for name in one.names if name]
         node = helper.make_node(
-            MLP,
-            [self.before.x, *names, *down_names, self.before.norm, self.after.addend],
-            [f"{name}/scratch", name],
+            EXPERTS,
+            [mixture.x, mixture.chosen, mixture.shares, self.after.addend, *matrices],
+            [f"{name}/order", f"{name}/scratch", name],
             name=name,
             domain=DOMAIN,
-            K=between.inputs,
-            inner=down.inputs,
-            N=down.outputs[0],
-            block=kind.block,
-            bits=kind.bits,
-            epsilon=self.before.epsilon,
-            gate=GATES.index(self.function),
-            threads=self.threads,
+            experts=len(packed),
+            threads=self.experts[0].threads,
+            **packed[0].sizes,
         )
-        return [node], {**arrays, **down_arrays}
+        return [node], {key: array for one in packed for key, array in one.arrays.items()}
 
 
 def _weights(matrices: Sequence[Product], packed: Packed) -> tuple[list[str], Arrays]:

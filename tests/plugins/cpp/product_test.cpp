@@ -93,7 +93,7 @@ class Products : public testing::TestWithParam<std::string> {
     // y [n, N], made in pieces of `rows` and `panels`.
     Floats multiply(const h2o_block_matrix& matrix, const Floats& x, int64_t rows = 1000,
                     int64_t panels = 1000, const float* up = nullptr, const Floats& addend = {}) const {
-        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f, H2O_SILU},
+        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f, H2O_SILU, nullptr},
                         static_cast<int64_t>(x.size()) / matrix.inputs, rows, panels, addend);
     }
 
@@ -225,7 +225,7 @@ TEST_P(Products, OfAGate) {
             const double x = gate_of(function, static_cast<double>(gate[i]));
             gated.push_back(static_cast<float>(x * static_cast<double>(up[i])));
         }
-        const h2o_activations x{gate.data(), up.data(), nullptr, 0.0f, function};
+        const h2o_activations x{gate.data(), up.data(), nullptr, 0.0f, function, nullptr};
         const Floats found = multiply(matrix.c(), x, 3, 2, 1), expected = multiply(matrix.c(), gated);
         for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-4f);
     }
@@ -252,10 +252,26 @@ TEST_P(Products, OfANorm) {
     for (const Case& c : {Case{64, 16, 32, 8, 2, false}, Case{96, 40, 32, 4, 1, true}}) {
         const Matrix matrix(c, 15);
         const Floats x = numbers(3 * c.inputs, 16), norm = numbers(c.inputs, 17);
-        const Floats found = multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f, H2O_SILU}, 3, 2, 1);
+        const Floats found =
+            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f, H2O_SILU, nullptr}, 3, 2, 1);
         const Floats expected = multiply(matrix.c(), normed(x, norm, 0.3f));
         for (size_t i = 0; i < found.size(); ++i)
             EXPECT_NEAR(found[i], expected[i], c.parts == 2 ? 1e-4f : 0.02f);
+    }
+}
+
+TEST_P(Products, OfRowsInAnotherOrder) {
+    const std::vector<int64_t> order = {3, 0, 3, 1};
+    for (const int bits : {8, 4}) {
+        const Case c{64, 40, 32, bits, 1, false};
+        const Matrix matrix(c, 18);
+        const Floats x = numbers(4 * c.inputs, 19), in_order = multiply(matrix.c(), x);
+        const h2o_activations given{x.data(), nullptr, nullptr, 0.0f, H2O_SILU, order.data()};
+        const Floats found = multiply(matrix.c(), given, 4, 3, 1);
+        for (size_t i = 0; i < found.size(); ++i) {
+            const size_t row = i / 40;
+            EXPECT_EQ(found[i], in_order[static_cast<size_t>(order[row]) * 40 + i % 40]);
+        }
     }
 }
 
@@ -307,7 +323,7 @@ TEST_P(Products, OfFloats) {
                          both = multiply(matrix.c(), x, 5, 3, nullptr, there);
             for (size_t i = 0; i < both.size(); ++i) ASSERT_NEAR(both[i], expected[i] + there[i], 3e-5f);
             const Floats of_norm =
-                multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU}, n, 4, 2);
+                multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU, nullptr}, n, 4, 2);
             const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
             for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 1e-4f);
             const Floats of_gate = multiply(matrix.c(), x, 4, 2, up.data());
@@ -328,7 +344,7 @@ TEST_P(Products, OfRowsThatAreWholePages) {
         const Floats plain = multiply(matrix.c(), x, 4, 2), expected = matrix.multiply(x);
         for (size_t i = 0; i < plain.size(); ++i) ASSERT_NEAR(plain[i], expected[i], 3e-4f);
         const Floats of_norm =
-            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU}, n, 4, 2);
+            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU, nullptr}, n, 4, 2);
         const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
         for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 3e-4f);
     }

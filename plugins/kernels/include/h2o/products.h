@@ -60,16 +60,18 @@ size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n);
 typedef enum h2o_gate { H2O_SILU = 0, H2O_GELU = 1 } h2o_gate;
 
 // x [n, K] and its preparation: with up [n, K], gate(x) * up, the gate of an MLP; with norm [K], RMSNorm, x /
-// sqrt(mean of a row's x^2 + epsilon) * norm; with neither, x itself. Not both.
+// sqrt(mean of a row's x^2 + epsilon) * norm; with neither, x itself. Not both. With `order` row i is row
+// order[i] of x and up.
 typedef struct h2o_activations {
     const float* x;
     const float* up;
     const float* norm;
     float epsilon;
     h2o_gate gate;
+    const int64_t* order;  // or null
 } h2o_activations;
 
-// Whether rows need no preparation: floats of 32 bits with neither, but for some K.
+// Whether rows need no preparation: floats of 32 bits in their order with neither, but for some K.
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x);
 
 // Prepares rows first ... first + count -> scratch, as integers if weights are integers. A row with NaN or
@@ -79,7 +81,7 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
 
 // Some columns of all n rows, of a matrix of one part: x and up are [n, columns] and become columns
 // first_column ... first_column + columns of what is prepared, both multiples of block, or of 16 where
-// weights are floats. Without norm.
+// weights are floats. Without norm and order.
 void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                                   const h2o_activations* x, int64_t first_column, int64_t columns,
                                   void* scratch);

@@ -1,0 +1,35 @@
+// Scratch memory of a run: ONNX Runtime allocates it as an output that nobody reads, so its arena has it.
+#pragma once
+
+#include "stage.h"
+
+namespace h2o::ort {
+
+// Memory that grows with each request, in whole cache lines; with `base` null it only measures.
+class Memory {
+  public:
+    explicit Memory(void* base) : base_(static_cast<char*>(base)) {}
+    void* take(size_t bytes) {
+        char* const at = base_ == nullptr ? nullptr : base_ + used_;
+        used_ += pieces_of(static_cast<int64_t>(bytes), 64) * 64;
+        return at;
+    }
+    template <class T>
+    T* take(int64_t count) {
+        return static_cast<T*>(take(static_cast<size_t>(count) * sizeof(T)));
+    }
+    int64_t used() const { return used_; }
+
+  private:
+    char* base_;
+    int64_t used_ = 0;
+};
+
+// Output `index` of a node, which is for nobody.
+inline Status* scratch(const Interface& ort, KernelContext* context, size_t index, int64_t bytes, void** at) {
+    Value* out = nullptr;
+    H2O_RETURN_IF(ort.output(context, index, &bytes, 1, &out));
+    return ort.data(out, at);
+}
+
+}  // namespace h2o::ort

@@ -1,0 +1,66 @@
+"""Random matrices of native products, as their nodes are given them and as float64 reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from h2o_runtime.ort.native import operators
+from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
+
+BLOCK = 32
+
+
+@dataclass(frozen=True)
+class RandomMatrix:
+    """[N, K]: `values` are what q, scales and offsets stand for."""
+
+    q: NDArray[np.int8]
+    scales: NDArray[np.float32]
+    offsets: NDArray[np.float32]
+    values: NDArray[np.float32]
+
+    @classmethod
+    def draw(cls, draw: np.random.Generator, n: int, k: int, bits: int, offsets: bool) -> RandomMatrix:
+        limit = 127 if bits == 8 else 7
+        q = draw.integers(-limit, limit + 1, (n, k)).astype(np.int8)
+        scales = (draw.random((n, k // BLOCK), np.float32) + 0.5) / (limit * k**0.5)
+        shift = np.zeros_like(scales)
+        if offsets:
+            shift = draw.standard_normal((n, k // BLOCK)).astype(np.float32) / k
+        values = q * np.repeat(scales, BLOCK, 1) + np.repeat(shift, BLOCK, 1)
+        return cls(q, scales, shift, values.astype(np.float32))
+
+
+def packed(matrices: Sequence[RandomMatrix], bits: int, offsets: bool) -> dict[str, NDArray[Any]]:
+    """Weights, scales and offsets of matrices together, those that there are."""
+    if bits in (16, 32):
+        pack_some = pack_floats if bits == 32 else pack_bfloat16
+        return {
+            "weights": np.concatenate([pack_some(one.values).reshape(-1).view(np.uint8) for one in matrices])
+        }
+    made: dict[str, NDArray[Any]] = {
+        "weights": np.concatenate([pack(one.q, bits, BLOCK).reshape(-1) for one in matrices]),  # type: ignore[arg-type]
+        "scales": np.concatenate([pack_scales(one.scales).reshape(-1) for one in matrices]),
+    }
+    if offsets:
+        made["offsets"] = np.concatenate([pack_scales(one.offsets).reshape(-1) for one in matrices])
+    return made
+
+
+def session(model: ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(operators()))
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def rows(*shape: int, seed: int = 1) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -1,0 +1,160 @@
+"""PackedExperts, a mixture of experts of products of our own, in ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from tests.packed_matrices import BLOCK, RandomMatrix, packed, rows, session
+
+from h2o_plugins import load_cpu_kernels
+
+K, INNER, N, EXPERTS = 64, 160, 40, 7  # inner columns are more than one step, and no multiple of it
+INPUTS = ("x", "chosen", "shares", "addend")
+
+Expert = tuple[RandomMatrix, RandomMatrix, RandomMatrix]  # gate, up, down
+
+
+@cache
+def experts_of(bits: int, offsets: bool) -> list[Expert]:
+    draw = np.random.default_rng(3)
+    sizes = ((INNER, K), (INNER, K), (N, INNER))
+    made = [[RandomMatrix.draw(draw, n, k, bits, offsets) for n, k in sizes] for _ in range(EXPERTS)]
+    return [(gate, up, down) for gate, up, down in made]
+
+
+@cache
+def mixture(
+    bits: int = 8, offsets: bool = False, threads: int = 1, addend: bool = False, **changed: int
+) -> onnxruntime.InferenceSession:
+    """One PackedExperts."""
+    constants: dict[str, NDArray[Any]] = {}
+    for expert, (gate, up, down) in enumerate(experts_of(bits, offsets)):
+        for part, matrices in (("gate_up", [gate, up]), ("down", [down])):
+            made = packed(matrices, bits, offsets)
+            constants |= {f"{expert}/{part}/{name}": array for name, array in made.items()}
+    sizes = {"K": K, "inner": INNER, "N": N, "bits": bits, "block": BLOCK if bits < 16 else 0, "gate": 0}
+    node = helper.make_node(
+        "PackedExperts",
+        [*INPUTS[:3], "addend" if addend else "", *constants],
+        ["order", "scratch", "y"],
+        domain="h2o.cpu",
+        **{**sizes, "experts": EXPERTS, "threads": threads, **changed},
+    )
+    types = {name: TensorProto.INT64 if name == "chosen" else TensorProto.FLOAT for name in INPUTS}
+    inputs = [helper.make_tensor_value_info(name, types[name], None) for name in INPUTS[: 3 + addend]]
+    graph = helper.make_graph(
+        [node],
+        "node",
+        inputs,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("h2o.cpu", 1)]
+    return session(helper.make_model(graph, opset_imports=opsets, ir_version=10), threads)
+
+
+def routed(n: int, slots: int, seed: int = 1) -> dict[str, NDArray[Any]]:
+    """Rows, with different experts each."""
+    draw = np.random.default_rng(seed)
+    chosen = np.array([draw.permutation(EXPERTS)[:slots] for _ in range(n)], np.int64).reshape(n, slots)
+    return {"x": rows(n, K, seed=seed), "chosen": chosen, "shares": draw.random((n, slots), np.float32)}
+
+
+def run(of: onnxruntime.InferenceSession, inputs: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    y: NDArray[np.float32] = of.run(["y"], inputs)[0]
+    return y
+
+
+def expected(inputs: dict[str, NDArray[Any]], experts: Sequence[Expert]) -> NDArray[np.float64]:
+    """One row and slot after the other."""
+    y = np.zeros((len(inputs["x"]), N))
+    for row, (x, chosen, shares) in enumerate(
+        zip(inputs["x"].astype(np.float64), inputs["chosen"], inputs["shares"], strict=True)
+    ):
+        for expert, share in zip(chosen, shares, strict=True):
+            gate, up, down = (one.values.astype(np.float64) for one in experts[expert])
+            opened = gate @ x
+            y[row] += share * (down @ (opened / (1 + np.exp(-opened)) * (up @ x)))
+    return y
+
+
+@pytest.mark.parametrize("n", [1, 6, 400])
+@pytest.mark.parametrize(("bits", "offsets"), [(8, False), (4, True), (16, False), (32, False)])
+def test_a_mixture_is_that_of_float64(bits: int, offsets: bool, n: int) -> None:
+    """Few rows, whose columns threads share, and many, of which each thread takes some."""
+    if bits == 16 and not load_cpu_kernels().products_multiply_bfloat16():
+        pytest.skip("this CPU has no bfloat16")
+    inputs = routed(n, 3) | {"addend": rows(n, N, seed=6)}
+    found = run(mixture(bits, offsets, threads=2, addend=True), inputs)
+    wanted = expected(inputs, experts_of(bits, offsets))
+    error = np.sqrt(np.mean((found - inputs["addend"] - wanted) ** 2) / np.mean(wanted**2))
+    # As in test_ort_mlp.py. Two factors of bfloat16 are each rounded by 2⁻⁹ / √3 in the mean, in two products.
+    assert error < {32: 1e-6, 16: 0.01}.get(bits, 0.03)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_routing(data: st.DataObject) -> None:
+    """Experts that no row chose, one that all chose, a row that chose one twice: each row as it is alone."""
+    n, slots = data.draw(st.integers(0, 12)), data.draw(st.integers(1, 4))
+    lists = st.lists(st.integers(0, EXPERTS - 1), min_size=n * slots, max_size=n * slots)
+    chosen = np.array(data.draw(lists), np.int64).reshape(n, slots)
+    repeats = data.draw(st.sampled_from([1, 60]))
+    inputs = {"x": rows(n, K), "chosen": chosen, "shares": rows(n, slots, seed=2)}
+    many = {name: np.tile(array, (repeats, 1)) for name, array in inputs.items()}
+    found = run(mixture(32, threads=data.draw(st.sampled_from([1, 3]))), many)
+    wanted = np.tile(expected(inputs, experts_of(32, False)), (repeats, 1))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_a_row_is_the_same_among_any_others(bits: int) -> None:
+    inputs = routed(500, 3)
+    inputs["chosen"][100:400] = 5  # which cuts this expert's rows into units
+    for threads in (1, 3, 64):
+        together = run(mixture(bits, threads=threads), inputs)
+        for row in (0, 7, 250, 499):
+            alone = run(mixture(bits), {name: array[row : row + 1] for name, array in inputs.items()})
+            np.testing.assert_array_equal(together[row], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"x": rows(2, K + 1)}, "x must have two dimensions"),
+        ({"x": rows(2, 1, K)}, "x must have two dimensions"),
+        ({"chosen": np.zeros((3, 2), np.int64)}, "each row of x must have a row of chosen experts"),
+        ({"chosen": np.full((2, 2), EXPERTS, np.int64)}, "an expert that is not there"),
+        ({"chosen": np.full((2, 2), -1, np.int64)}, "an expert that is not there"),
+        ({"shares": rows(2, 3)}, "each chosen expert must have one share"),
+        ({"addend": rows(1, N)}, "addend must be as large"),
+    ],
+)
+def test_inputs_that_disagree_are_refused(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        run(mixture(addend=True), routed(2, 2) | {"addend": rows(2, N)} | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"bits": 3}, "no kernel takes"),
+        ({"gate": 2}, "no kernel takes"),
+        ({"threads": 0}, "experts and threads must be one at least"),
+        ({"experts": 0}, "experts and threads must be one at least"),
+        ({"experts": EXPERTS - 1}, "every expert must have the same arrays"),
+        ({"N": N + 16}, "weights are not as long"),
+    ],
+)
+def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, int], words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        run(mixture(**changed), routed(2, 2))

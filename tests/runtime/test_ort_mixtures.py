@@ -1,0 +1,72 @@
+"""Mixtures of experts in dense graphs become one node each, which computes the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from tests import latent_models
+
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.ort.fusion import fuse
+from h2o_runtime.ort.native import multiply_natively, operators
+from h2o_runtime.ort.session import open_session
+
+
+@pytest.fixture
+def path(shared_folder: Path) -> Path:
+    """The dense graph of a layer with 8 experts, of which a row chooses 2, and a shared one."""
+    return latent_models.golden_bundle(shared_folder, "v3_yarn_moe") / "onnx" / "dense_02.onnx"
+
+
+def rewritten(model: Any, path: Path) -> tuple[Counter[str], Any]:
+    """The operators of a graph with native products, and its session."""
+    made, arrays = multiply_natively(model, path, threads=2)
+    counted = Counter(node.op_type for node in made.graph.node)
+    ours = fuse(made).SerializeToString()
+    return counted, open_session(ours, 2, beside=path.parent, operators=operators(), weights=arrays)
+
+
+def given(path: Path, n: int) -> dict[str, NDArray[Any]]:
+    manifest = Bundle.open(path.parents[1]).manifest
+    (graph,) = [one for one in manifest.dense_graphs() if one.file.endswith(path.name)]
+    draw = np.random.default_rng(n)
+    sizes = {
+        spec.name: [n if isinstance(size, str) else size for size in spec.shape] for spec in graph.inputs
+    }
+    return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+
+
+def test_a_mixture_becomes_one_node(path: Path) -> None:
+    """With what is added to it; the rows' order, their ways to the experts and back are gone."""
+    model = onnx.load(path, load_external_data=False)
+    before = Counter(node.op_type for node in model.graph.node)
+    counted, session = rewritten(model, path)
+    assert counted["PackedExperts"] == 1
+    for op_type in ("TopK", "Split", "Concat", "Add"):
+        gone = 2 if op_type == "TopK" else 1
+        assert counted[op_type] <= before[op_type] - gone
+    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for n in (1, 17, 300):
+        inputs = given(path, n)
+        for found, expected in zip(session.run(None, inputs), theirs.run(None, inputs), strict=True):
+            np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_an_expert_that_another_node_reads_stays(path: Path) -> None:
+    model = onnx.load(path, load_external_data=False)
+    made = [name for node in model.graph.node for name in node.output]
+    (said,) = [name for name in made if name.endswith("experts/3/down_proj/Gemm")]
+    model.graph.node.append(helper.make_node("Neg", [said], ["negative"]))
+    model.graph.output.append(helper.make_tensor_value_info("negative", TensorProto.FLOAT, None))
+    counted, session = rewritten(model, path)
+    assert counted["PackedExperts"] == 0
+    assert counted["PackedMlp"] == 8
+    assert session.run(["negative"], given(path, 20))[0].shape[1] == 64
