@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kBetweenBytes = 256 << 10;  // bytes of gate and up at a time: a quarter of an L2 cache
 constexpr int64_t kStepPanels = 4;            // as many as a float tile of one row has
+constexpr int64_t kPreparedUnits = 8;         // that a thread prepares at a time
 
 // Panels that begin at a column.
 h2o_block_matrix some_columns(const h2o_block_matrix& matrix, int64_t first, int64_t count) {
@@ -20,20 +21,86 @@ h2o_block_matrix some_columns(const h2o_block_matrix& matrix, int64_t first, int
     return cut;
 }
 
+// Columns that gate and up can be cut into.
+int64_t column_step(const GatedMlp& mlp) {
+    return std::lcm(kStepPanels * kPanel, std::max<int64_t>(1, mlp.down.all[0].block));
+}
+
+// Columns of gate and up in a unit of work for all threads.
+int64_t columns_of_a_piece(const GatedMlp& mlp) {
+    const h2o_block_matrix& matrix = mlp.gate_up.all[0];
+    const int64_t step = column_step(mlp), step_bytes = 2 * step * matrix.inputs * matrix.bits / 8;
+    return std::min(mlp.inner(), pieces_of(kPieceBytes, step_bytes) * step);
+}
+
+// Some columns of y [rows, stride] become the bias, and `addend` if there is one. Returns what a product then
+// adds: y, or without a bias the addend.
+const float* with_bias(const float* bias, const float* addend, int64_t rows, int64_t columns, int64_t stride,
+                       float* y) {
+    if (bias == nullptr) return addend;
+    for (int64_t at = 0; at < rows * stride; at += stride) {
+        for (int64_t column = 0; column < columns; ++column) {
+            y[at + column] = bias[column] + (addend == nullptr ? 0.0f : addend[at + column]);
+        }
+    }
+    return y;
+}
+
+bool is_prepared(const MlpUnit& unit) {
+    return h2o_products_as_it_is(unit.mlp->gate_up.all, &unit.x) != 0;
+}
+
+void prepare(const MlpUnit& unit) {
+    const Matrices& gate_up = unit.mlp->gate_up;
+    if (is_prepared(unit)) return;
+    h2o_products_prepare(gate_up.products, gate_up.all, unit.rows, &unit.x, 0, unit.rows, unit.at.x);
+}
+
+// `count` columns from `column` on of gate and up, which become those columns of down's prepared input.
+void gate_columns(const MlpUnit& unit, int64_t column, int64_t count, float* gate, float* up) {
+    const GatedMlp& mlp = *unit.mlp;
+    const void* const x = is_prepared(unit) ? static_cast<const void*>(unit.x.x) : unit.at.x;
+    const auto multiply = [&](const h2o_block_matrix& matrix, const float* bias, float* y) {
+        const h2o_block_matrix cut = some_columns(matrix, column, count);
+        const float* const there = bias == nullptr ? nullptr : bias + column;
+        h2o_products_multiply(mlp.gate_up.products, &cut, unit.rows, x, 0, unit.rows, 0, panels_of(cut),
+                              with_bias(there, nullptr, unit.rows, count, count, y), y);
+    };
+    multiply(mlp.gate_up.all[0], mlp.gate_bias, gate);
+    multiply(mlp.gate_up.all[1], mlp.up_bias, up);
+    const h2o_activations gated{gate, up, nullptr, 0.0f, mlp.function, nullptr};
+    h2o_products_prepare_columns(mlp.down.products, mlp.down.all, unit.rows, &gated, column, count,
+                                 unit.at.inner);
+}
+
+// Some panels of the result.
+void down_columns(const MlpUnit& unit, int64_t panel, int64_t panels) {
+    const GatedMlp& mlp = *unit.mlp;
+    const float* addend = unit.addend;
+    if (mlp.down_bias != nullptr) {
+        const int64_t stride = mlp.outputs(), first = panel * kPanel;
+        const int64_t columns = std::min(stride, first + panels * kPanel) - first;
+        with_bias(mlp.down_bias + first, addend == nullptr ? nullptr : addend + first, unit.rows, columns,
+                  stride, unit.y + first);
+        addend = unit.y;
+    }
+    h2o_products_multiply(mlp.down.products, mlp.down.all, unit.rows, unit.at.inner, 0, unit.rows, panel,
+                          panels, addend, unit.y);
+}
+
 }  // namespace
 
 Status* GatedMlp::read(const Interface& ort, const KernelInfo* info) {
     H2O_RETURN_IF(gate_up.find_kernels(ort));
     down.products = gate_up.products;
-    int64_t bits = 0, inside = 0, columns = 0, gate = 0;
+    int64_t bits = 0, inside = 0, columns = 0;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
     H2O_RETURN_IF(ort.attribute(info, "inner", &inside));
     H2O_RETURN_IF(ort.attribute(info, "N", &columns));
     H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
     H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
-    H2O_RETURN_IF(ort.attribute(info, "gate", &gate));
-    function = gate_of(gate);
+    H2O_RETURN_IF(read_gate(ort, info, &function));
     matrix.bits = static_cast<int>(bits);
     matrix.parts = 1;
     matrix.outputs = inside;
@@ -43,7 +110,7 @@ Status* GatedMlp::read(const Interface& ort, const KernelInfo* info) {
     matrix.outputs = columns;
     down.count = 1;
     down.all[0] = matrix;
-    const bool good = gate_up.good() && down.good() && is_gate(gate);
+    const bool good = gate_up.good() && down.good();
     return good ? nullptr : ort.error("a gated MLP has sizes that no kernel takes");
 }
 
@@ -52,12 +119,26 @@ Status* GatedMlp::find(const Interface& ort, KernelContext* context, size_t firs
     return down.find(ort, context, first + given, given);
 }
 
-int64_t GatedMlp::column_step() const {
-    return std::lcm(kStepPanels * kPanel, std::max<int64_t>(1, down.all[0].block));
+Status* GatedMlp::find_biases(const Interface& ort, KernelContext* context, size_t first) {
+    size_t inputs = 0;
+    Tensor gate, up, last;
+    H2O_RETURN_IF(ort.input_count(context, &inputs));
+    H2O_RETURN_IF(gate.read(ort, context, inputs, first));
+    H2O_RETURN_IF(up.read(ort, context, inputs, first + 1));
+    H2O_RETURN_IF(last.read(ort, context, inputs, first + 2));
+    const bool together =
+        (gate.data == nullptr) == (up.data == nullptr) && (gate.data == nullptr) == (last.data == nullptr);
+    if (!together || !gate.is_of(inner()) || !up.is_of(inner()) || !last.is_of(outputs())) {
+        return ort.error("biases must have one number for each column, of gate, up and down or of none");
+    }
+    gate_bias = gate.floats();
+    up_bias = up.floats();
+    down_bias = last.floats();
+    return nullptr;
 }
 
 int64_t GatedMlp::columns_of(int64_t rows) const {
-    const int64_t step = column_step(), row_bytes = 2 * static_cast<int64_t>(sizeof(float)) * rows;
+    const int64_t step = column_step(*this), row_bytes = 2 * static_cast<int64_t>(sizeof(float)) * rows;
     return std::min(inner(), std::max<int64_t>(1, kBetweenBytes / row_bytes / step) * step);
 }
 
@@ -70,28 +151,35 @@ MlpRows GatedMlp::buffers(int64_t rows, int64_t columns, Memory* memory) const {
     return made;
 }
 
-void GatedMlp::gate_columns(int64_t rows, const void* prepared, int64_t column, int64_t count,
-                            const MlpRows& at) const {
-    const auto multiply = [&](const h2o_block_matrix& matrix, float* y) {
-        const h2o_block_matrix cut = some_columns(matrix, column, count);
-        h2o_products_multiply(gate_up.products, &cut, rows, prepared, 0, rows, 0, panels_of(cut), nullptr, y);
-    };
-    multiply(gate_up.all[0], at.gate);
-    multiply(gate_up.all[1], at.up);
-    const h2o_activations gated{at.gate, at.up, nullptr, 0.0f, function, nullptr};
-    h2o_products_prepare_columns(down.products, down.all, rows, &gated, column, count, at.inner);
+void MlpUnit::pass(int64_t columns) const {
+    const int64_t inner = mlp->inner();
+    prepare(*this);
+    for (int64_t column = 0; column < inner; column += columns) {
+        gate_columns(*this, column, std::min(columns, inner - column), at.gate, at.up);
+    }
+    down_columns(*this, 0, panels_of(mlp->down.all[0]));
 }
 
-void GatedMlp::pass(const h2o_activations& x, int64_t rows, int64_t columns, const MlpRows& at,
-                    const float* addend, float* y) const {
-    const bool as_it_is = h2o_products_as_it_is(gate_up.all, &x) != 0;
-    if (!as_it_is) h2o_products_prepare(gate_up.products, gate_up.all, rows, &x, 0, rows, at.x);
-    const void* const prepared = as_it_is ? static_cast<const void*>(x.x) : at.x;
-    for (int64_t column = 0; column < inner(); column += columns) {
-        gate_columns(rows, prepared, column, std::min(columns, inner() - column), at);
-    }
-    h2o_products_multiply(down.products, down.all, rows, at.inner, 0, rows, 0, panels_of(down.all[0]), addend,
-                          y);
+Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count) {
+    if (count == 0) return nullptr;
+    const GatedMlp& any = *units[0].mlp;  // all have the same sizes
+    H2O_RETURN_IF(share(ort, context, pieces_of(count, kPreparedUnits), [&](int64_t piece) {
+        const int64_t first = piece * kPreparedUnits;
+        std::for_each(units + first, units + std::min(count, first + kPreparedUnits), prepare);
+    }));
+    const int64_t columns = columns_of_a_piece(any), cuts = pieces_of(any.inner(), columns);
+    H2O_RETURN_IF(share(ort, context, count * cuts, [&](int64_t piece) {
+        const MlpUnit& unit = units[piece / cuts];
+        const int64_t column = piece % cuts * columns, at = unit.rows * column;
+        gate_columns(unit, column, std::min(columns, any.inner() - column), unit.at.gate + at,
+                     unit.at.up + at);
+    }));
+    const int64_t panels = panels_of(any.down.all[0]), wide = panels_of_a_piece(any.down.all[0]);
+    const int64_t across = pieces_of(panels, wide);
+    return share(ort, context, count * across, [&](int64_t piece) {
+        const int64_t panel = piece % across * wide;
+        down_columns(units[piece / across], panel, std::min(wide, panels - panel));
+    });
 }
 
 }  // namespace h2o::ort

@@ -1,5 +1,6 @@
-// A gated MLP, down(f(gate(x)) * up(x)), where f is an h2o_gate. Some rows go through it on one thread, some
-// columns of gate and up at a time, so the values between its products stay in the second-level cache.
+// A gated MLP, down(f(gate(x), up(x))), where f is an h2o_gate, of some rows. One thread takes them through
+// it, some columns of gate and up at a time, so the values between its products stay in the second-level
+// cache. Or all threads share the columns, where rows are few.
 #pragma once
 
 #include "memory.h"
@@ -16,30 +17,40 @@ struct MlpRows {
 
 struct GatedMlp {
     Matrices gate_up, down;
-    h2o_gate function = H2O_SILU;
+    h2o_gate function{};
+    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;  // all, or none
 
     int64_t inputs() const { return gate_up.all[0].inputs; }
     int64_t inner() const { return down.all[0].inputs; }
     int64_t outputs() const { return down.all[0].outputs; }
 
-    // The attributes K, inner, N, block, bits and gate.
+    // The attributes K, inner, N, block, bits, gate, limit and gain.
     Status* read(const Interface& ort, const KernelInfo* info);
-    // Inputs from `first` on: weights, scales and offsets of gate and up together, and those of down. Of each
-    // only so many are given.
+    // Inputs from `first` on: weights, scales and offsets of gate and up together, then of down. Of each only
+    // so many are given.
     Status* find(const Interface& ort, KernelContext* context, size_t first, size_t given = kMostArrays);
+    // Three inputs from `first` on, or none: the biases of gate, up and down.
+    Status* find_biases(const Interface& ort, KernelContext* context, size_t first);
 
-    // Columns that gate and up can be cut into.
-    int64_t column_step() const;
     // Columns of gate and up at a time for this many rows, which fill a quarter of a second-level cache.
     int64_t columns_of(int64_t rows) const;
     MlpRows buffers(int64_t rows, int64_t columns, Memory* memory) const;
-
-    // `count` columns from `column` on of gate and up, which become those columns of down's prepared input.
-    void gate_columns(int64_t rows, const void* prepared, int64_t column, int64_t count,
-                      const MlpRows& at) const;
-    // Rows 0 ... rows of x through the whole MLP, `columns` of gate and up at a time.
-    void pass(const h2o_activations& x, int64_t rows, int64_t columns, const MlpRows& at, const float* addend,
-              float* y) const;
 };
+
+// Some rows of one MLP: y [rows, N] = addend, if it is not null, + what the MLP makes of x.
+struct MlpUnit {
+    const GatedMlp* mlp;
+    h2o_activations x;
+    int64_t rows;
+    const float* addend;
+    float* y;
+    MlpRows at;
+
+    // The whole MLP, `columns` of gate and up at a time.
+    void pass(int64_t columns) const;
+};
+
+// Units with buffers for all columns, divided among the session's threads.
+Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count);
 
 }  // namespace h2o::ort

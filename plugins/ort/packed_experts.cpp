@@ -12,14 +12,15 @@ namespace {
 enum Input : size_t { kX, kChosen, kShares, kAddend, kMatrices };
 enum Output : size_t { kOrder, kScratch, kY, kOutputs };
 
-constexpr int64_t kFewestUnits = 4;                   // for each thread: fewer are divided by columns
-constexpr int64_t kPreparedUnits = 8, kSumRows = 16;  // that a thread prepares, or sums, at a time
+constexpr int64_t kFewestUnits = 4;  // for each thread: fewer are divided by columns
+constexpr int64_t kSumRows = 16;     // that a thread sums at a time
+constexpr size_t kBiases = 3;        // of an expert that has any
 
 // One node: what does not change between runs.
 struct Kernel {
     Interface ort;
     std::vector<GatedMlp> experts;
-    int64_t threads = 1;
+    int64_t threads = 1, biased = 0;
     std::atomic<bool> ready{
         false};  // whether the matrices have the addresses of their weights, set in the first run
 
@@ -99,27 +100,21 @@ void Order::sort(const Given& given, int64_t experts) const {
     first[0] = 0;
 }
 
-// Pairs of one expert, from `first` in the order on.
-struct Unit {
-    int64_t expert, first, rows;
-    MlpRows at;  // where threads share it
-};
-
 class Run {
   public:
     Run(const Kernel& kernel, const Given& given, const Order& order, KernelContext* context)
         : kernel_(kernel), any_(kernel.experts[0]), given_(given), order_(order), context_(context) {
-        each_unit([this](const Unit& unit) {
+        each_unit([this](const MlpUnit& unit, int64_t) {
             ++count_;
             most_rows_ = std::max(most_rows_, unit.rows);
         });
         whole_ = count_ >= kFewestUnits * kernel.threads;
-        columns_ = whole_ ? any_.columns_of(most_rows_) : std::min(any_.column_step(), any_.inner());
+        columns_ = whole_ ? any_.columns_of(most_rows_) : any_.inner();
     }
 
     Status* outputs();
     Status* work() const {
-        H2O_RETURN_IF(whole_ ? by_units() : by_columns());
+        H2O_RETURN_IF(whole_ ? by_units() : by_columns(kernel_.ort, context_, units_, count_));
         return sum();
     }
 
@@ -128,17 +123,8 @@ class Run {
     void each_unit(const Visit& visit) const;
     void lay_out(Memory* memory);
     Status* by_units() const;
-    Status* by_columns() const;
     Status* sum() const;
     void sum_row(int64_t row) const;
-
-    const GatedMlp& expert_of(const Unit& unit) const {
-        return kernel_.experts[static_cast<size_t>(unit.expert)];
-    }
-    h2o_activations x_of(const Unit& unit) const {
-        return {given_.x.floats(), nullptr, nullptr, 0.0f, any_.function, order_.rows + unit.first};
-    }
-    float* said_of(const Unit& unit) const { return said_ + unit.first * any_.outputs(); }
 
     const Kernel& kernel_;
     const GatedMlp& any_;  // all have the same sizes
@@ -149,13 +135,14 @@ class Run {
     int64_t most_rows_ = 0;
     int64_t columns_ = 0;  // of gate and up at a time
     bool whole_ = false;   // whether one thread takes a unit through the whole MLP
-    Unit* units_ = nullptr;
+    MlpUnit* units_ = nullptr;
     float* said_ = nullptr;    // [pairs, N], in order
     char* buffers_ = nullptr;  // of threads, where each takes whole units
     int64_t buffer_bytes_ = 0;
     float* y_ = nullptr;
 };
 
+// Rows of one expert are a unit, or several about equal ones.
 template <class Visit>
 void Run::each_unit(const Visit& visit) const {
     const int64_t tile = any_.gate_up.tile_rows();
@@ -163,13 +150,19 @@ void Run::each_unit(const Visit& visit) const {
         const int64_t end = order_.first[expert + 1];
         const int64_t rows = rows_of_a_piece(end - order_.first[expert], tile);
         for (int64_t first = order_.first[expert]; first < end; first += rows) {
-            visit(Unit{expert, first, std::min(rows, end - first), {}});
+            visit(MlpUnit{&kernel_.experts[static_cast<size_t>(expert)],
+                          {given_.x.floats(), nullptr, nullptr, 0.0f, {}, order_.rows + first},
+                          std::min(rows, end - first),
+                          nullptr,
+                          nullptr,
+                          {}},
+                  first);
         }
     }
 }
 
 void Run::lay_out(Memory* memory) {
-    units_ = memory->take<Unit>(count_);
+    units_ = memory->take<MlpUnit>(count_);
     said_ = memory->take<float>(given_.pairs() * any_.outputs());
     if (whole_) {
         Memory one(nullptr);
@@ -177,10 +170,12 @@ void Run::lay_out(Memory* memory) {
         buffer_bytes_ = one.used();
         buffers_ = memory->take<char>(kernel_.threads * buffer_bytes_);
     }
-    Unit* next = units_;
-    each_unit([&](Unit unit) {
-        if (!whole_) unit.at = any_.buffers(unit.rows, any_.inner(), memory);
-        if (next != nullptr) *next++ = unit;
+    MlpUnit* next = units_;
+    each_unit([&](MlpUnit unit, int64_t first) {
+        if (!whole_) unit.at = any_.buffers(unit.rows, columns_, memory);
+        if (next == nullptr) return;
+        unit.y = said_ + first * any_.outputs();
+        *next++ = unit;
     });
 }
 
@@ -203,41 +198,10 @@ Status* Run::outputs() {
 // Each thread takes units through the whole MLP.
 Status* Run::by_units() const {
     return share(kernel_.ort, context_, count_, kernel_.threads, [this](int64_t piece, int64_t worker) {
-        const Unit& unit = units_[piece];
         Memory memory(buffers_ + worker * buffer_bytes_);
-        const MlpRows at = any_.buffers(most_rows_, columns_, &memory);
-        expert_of(unit).pass(x_of(unit), unit.rows, columns_, at, nullptr, said_of(unit));
-    });
-}
-
-// Few units: threads share the columns of each.
-Status* Run::by_columns() const {
-    const Interface& ort = kernel_.ort;
-    const h2o_products* const products = any_.gate_up.products;
-    H2O_RETURN_IF(share(ort, context_, pieces_of(count_, kPreparedUnits), [&](int64_t piece) {
-        const int64_t first = piece * kPreparedUnits;
-        std::for_each(
-            units_ + first, units_ + std::min(count_, first + kPreparedUnits), [&](const Unit& unit) {
-                const h2o_activations x = x_of(unit);
-                h2o_products_prepare(products, any_.gate_up.all, unit.rows, &x, 0, unit.rows, unit.at.x);
-            });
-    }));
-    const int64_t cuts = pieces_of(any_.inner(), columns_);
-    H2O_RETURN_IF(share(ort, context_, count_ * cuts, [&](int64_t piece) {
-        const Unit& unit = units_[piece / cuts];
-        const int64_t column = piece % cuts * columns_, count = std::min(columns_, any_.inner() - column);
-        MlpRows at = unit.at;
-        at.gate += unit.rows * column;
-        at.up += unit.rows * column;
-        expert_of(unit).gate_columns(unit.rows, at.x, column, count, at);
-    }));
-    const int64_t panels = panels_of(any_.down.all[0]), wide = panels_of_a_piece(any_.down.all[0]);
-    const int64_t across = pieces_of(panels, wide);
-    return share(ort, context_, count_ * across, [&](int64_t piece) {
-        const Unit& unit = units_[piece / across];
-        const int64_t panel = piece % across * wide;
-        h2o_products_multiply(products, expert_of(unit).down.all, unit.rows, unit.at.inner, 0, unit.rows,
-                              panel, std::min(wide, panels - panel), nullptr, said_of(unit));
+        MlpUnit unit = units_[piece];
+        unit.at = any_.buffers(most_rows_, columns_, &memory);
+        unit.pass(columns_);
     });
 }
 
@@ -269,13 +233,15 @@ void Run::sum_row(int64_t row) const {
 Status* Kernel::find(KernelContext* context) {
     size_t inputs = 0;
     H2O_RETURN_IF(ort.input_count(context, &inputs));
-    const size_t arrays = inputs - kMatrices, of_one = arrays / experts.size();
-    if (arrays % experts.size() != 0 || of_one % 2 != 0 || of_one > 2 * kMostArrays) {
+    const size_t arrays = inputs - kMatrices, of_one = arrays / experts.size(), biases = biased ? kBiases : 0;
+    if (arrays % experts.size() != 0 || of_one < biases || (of_one - biases) % 2 != 0 ||
+        of_one - biases > 2 * kMostArrays) {
         return ort.error("PackedExperts: every expert must have the same arrays");
     }
     size_t first = kMatrices;
     for (GatedMlp& expert : experts) {
-        H2O_RETURN_IF(expert.find(ort, context, first, of_one / 2));
+        H2O_RETURN_IF(expert.find(ort, context, first, (of_one - biases) / 2));
+        if (biased) H2O_RETURN_IF(expert.find_biases(ort, context, first + of_one - biases));
         first += of_one;
     }
     return nullptr;
@@ -305,6 +271,7 @@ Status* Kernel::read(const KernelInfo* info) {
     int64_t count = 0;
     H2O_RETURN_IF(any.read(ort, info));
     H2O_RETURN_IF(ort.attribute(info, "experts", &count));
+    H2O_RETURN_IF(ort.attribute(info, "biased", &biased));
     H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
     if (count < 1 || threads < 1) return ort.error("PackedExperts: experts and threads must be one at least");
     experts.assign(static_cast<size_t>(count), any);

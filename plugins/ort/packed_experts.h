@@ -4,9 +4,11 @@
 //
 // inputs      x float32 [n, K]; chosen int64 [n, slots]; shares float32, one for each of chosen
 //             addend float32 [n, N], or none
-//             of each expert those that GatedMlp::find names, without scales and offsets if there are none
+//             of each expert those that GatedMlp::find names, without scales and offsets if there are none,
+//             and those of find_biases
 // outputs     order and scratch, uint8, for nobody; y float32 [n, N]
-// attributes  K, inner, N, block, bits and gate, of every expert; experts, how many; threads, of the session
+// attributes  those that GatedMlp::read names, of every expert; experts, how many; biased, whether they have
+//             biases; threads, of the session
 #pragma once
 
 #include "interface.h"

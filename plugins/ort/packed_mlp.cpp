@@ -18,7 +18,8 @@ enum Input : size_t {
     kDownOffsets,
     kNorm,
     kAddend,
-    kInputs
+    kBiases,  // of gate, up and down
+    kInputs = kBiases + 3
 };
 
 constexpr int64_t kFewestRows = 48;  // rows of a unit of work that goes through the whole MLP
@@ -64,45 +65,73 @@ struct Given {
 class Run {
   public:
     Run(const Kernel& kernel, const Given& given, KernelContext* context)
-        : kernel_(kernel),
-          mlp_(kernel.mlp),
-          given_(given),
-          context_(context),
-          x_{given.x.floats(), nullptr, given.norm.floats(), kernel.epsilon, mlp_.function, nullptr} {
+        : kernel_(kernel), mlp_(kernel.mlp), given_(given), context_(context) {
         cut();
     }
 
     Status* outputs();
-    Status* work() { return pieces_ > 0 ? by_rows() : by_products(); }
+    Status* work() const { return whole_ ? by_rows() : by_columns(kernel_.ort, context_, units_, count_); }
 
   private:
     void cut();
-    Status* by_products() const;
+    void lay_out(Memory* memory);
+    MlpUnit unit(int64_t piece) const;
     Status* by_rows() const;
-    void pass(int64_t first, int64_t rows, const MlpRows& at) const;
-    int64_t most_rows() const { return pieces_ > 0 ? rows_ : given_.n; }
 
     const Kernel& kernel_;
     const GatedMlp& mlp_;
     const Given& given_;
     KernelContext* context_;
-    h2o_activations x_;
-    int64_t pieces_ = 0;   // rows of each unit that goes through the whole MLP; 0: too few for all threads
-    int64_t rows_ = 0;     // of a piece
-    int64_t columns_ = 0;  // columns of gate and up at a time
+    bool whole_ = false;   // whether one thread takes a unit through the whole MLP
+    int64_t count_ = 0;    // of units
+    int64_t rows_ = 0;     // of a unit
+    int64_t columns_ = 0;  // of gate and up at a time
     float* y_ = nullptr;
-    void* scratch_ = nullptr;
+    MlpUnit* units_ = nullptr;  // that all threads share
+    char* buffers_ = nullptr;   // of threads, where each takes whole units
+    int64_t buffer_bytes_ = 0;
 };
 
-// The same number of units for each thread.
+// The same number of units for each thread; where rows are too few for that, threads share the columns.
 void Run::cut() {
     const int64_t n = given_.n, tile = mlp_.gate_up.tile_rows(), threads = kernel_.threads;
     const int64_t pieces = pieces_of(pieces_of(n, kMostRows / tile * tile), threads) * threads;
-    columns_ = mlp_.inner();
-    if (n / std::max<int64_t>(1, pieces) < kFewestRows) return;
-    rows_ = pieces_of(pieces_of(n, pieces), tile) * tile;
-    pieces_ = pieces_of(n, rows_);
-    columns_ = mlp_.columns_of(rows_);
+    whole_ = n / std::max<int64_t>(1, pieces) >= kFewestRows;
+    rows_ = whole_ ? pieces_of(pieces_of(n, pieces), tile) * tile : rows_of_a_piece(n, tile);
+    count_ = pieces_of(n, rows_);
+    columns_ = whole_ ? mlp_.columns_of(rows_) : mlp_.inner();
+}
+
+MlpUnit Run::unit(int64_t piece) const {
+    const int64_t first = piece * rows_, to = first * mlp_.outputs();
+    const float* const addend = given_.addend.floats();
+    return {&mlp_,
+            {given_.x.floats() + first * mlp_.inputs(),
+             nullptr,
+             given_.norm.floats(),
+             kernel_.epsilon,
+             {},
+             nullptr},
+            std::min(rows_, given_.n - first),
+            addend == nullptr ? nullptr : addend + to,
+            y_ + to,
+            {}};
+}
+
+void Run::lay_out(Memory* memory) {
+    if (whole_) {
+        Memory one(nullptr);
+        mlp_.buffers(rows_, columns_, &one);
+        buffer_bytes_ = one.used();
+        buffers_ = memory->take<char>(std::min(count_, kernel_.threads) * buffer_bytes_);
+        return;
+    }
+    units_ = memory->take<MlpUnit>(count_);
+    for (int64_t piece = 0; piece < count_; ++piece) {
+        MlpUnit made = unit(piece);
+        made.at = mlp_.buffers(made.rows, columns_, memory);
+        if (units_ != nullptr) units_[piece] = made;
+    }
 }
 
 Status* Run::outputs() {
@@ -117,44 +146,27 @@ Status* Run::outputs() {
     H2O_RETURN_IF(ort.data(out, &at));
     y_ = static_cast<float*>(at);
     Memory measured(nullptr);
-    mlp_.buffers(most_rows(), columns_, &measured);
-    const int64_t workers = pieces_ > 0 ? std::min(pieces_, kernel_.threads) : 1;
-    return scratch(ort, context_, 0, workers * measured.used(), &scratch_);
-}
-
-// Few rows: all threads share each product's columns.
-Status* Run::by_products() const {
-    Memory memory(scratch_);
-    const MlpRows at = mlp_.buffers(given_.n, columns_, &memory);
-    float* const between[] = {at.gate, at.up};
-    H2O_RETURN_IF(Stage(mlp_.gate_up, given_.n, x_, at.x, between, nullptr).run(kernel_.ort, context_));
-    const h2o_activations gated{at.gate, at.up, nullptr, 0.0f, mlp_.function, nullptr};
-    return Stage(mlp_.down, given_.n, gated, at.inner, &y_, given_.addend.floats())
-        .run(kernel_.ort, context_);
+    lay_out(&measured);
+    H2O_RETURN_IF(scratch(ort, context_, 0, measured.used(), &at));
+    Memory memory(at);
+    lay_out(&memory);
+    return nullptr;
 }
 
 // Many rows: a thread takes some through the whole MLP, and intermediate results stay in its cache.
 Status* Run::by_rows() const {
-    Memory measured(nullptr);
-    mlp_.buffers(rows_, columns_, &measured);
-    return share(kernel_.ort, context_, pieces_, kernel_.threads, [&](int64_t piece, int64_t worker) {
-        Memory memory(static_cast<char*>(scratch_) + worker * measured.used());
-        const int64_t first = piece * rows_, rows = std::min(rows_, given_.n - first);
-        pass(first, rows, mlp_.buffers(rows_, columns_, &memory));
+    return share(kernel_.ort, context_, count_, kernel_.threads, [this](int64_t piece, int64_t worker) {
+        Memory memory(buffers_ + worker * buffer_bytes_);
+        MlpUnit made = unit(piece);
+        made.at = mlp_.buffers(rows_, columns_, &memory);
+        made.pass(columns_);
     });
-}
-
-void Run::pass(int64_t first, int64_t rows, const MlpRows& at) const {
-    h2o_activations x = x_;
-    x.x += first * mlp_.inputs();
-    const int64_t y = first * mlp_.outputs();
-    const float* const addend = given_.addend.floats();
-    mlp_.pass(x, rows, columns_, at, addend == nullptr ? nullptr : addend + y, y_ + y);
 }
 
 Status* Kernel::compute(KernelContext* context) {
     if (!ready) {
         H2O_RETURN_IF(mlp.find(ort, context, kWeights));
+        H2O_RETURN_IF(mlp.find_biases(ort, context, kBiases));
         ready = true;
     }
     Given given;

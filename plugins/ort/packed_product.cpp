@@ -17,7 +17,7 @@ struct Kernel {
     Matrices matrices;
     int64_t rotated = 0;  // matrices whose y is rotated
     float epsilon = 0.0f;
-    h2o_gate gate = H2O_SILU;
+    h2o_gate gate{};
     int64_t heads[kMostMatrices] = {};
     std::atomic<bool> ready{
         false};  // whether the matrices have the addresses of their weights, set in the first run
@@ -156,7 +156,7 @@ bool good_heads(const Kernel& kernel) {
 
 Status* Kernel::read(const KernelInfo* info) {
     H2O_RETURN_IF(matrices.find_kernels(ort));
-    int64_t bits = 0, parts = 0, function = 0, outputs[kMostMatrices];
+    int64_t bits = 0, parts = 0, outputs[kMostMatrices];
     size_t count = kMostMatrices, headed = kMostMatrices;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
@@ -165,18 +165,17 @@ Status* Kernel::read(const KernelInfo* info) {
     H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
     H2O_RETURN_IF(ort.attribute(info, "rotated", &rotated));
     H2O_RETURN_IF(ort.attribute(info, "epsilon", &epsilon));
-    H2O_RETURN_IF(ort.attribute(info, "gate", &function));
+    H2O_RETURN_IF(read_gate(ort, info, &gate));
     H2O_RETURN_IF(ort.attribute(info, "N", outputs, &count));
     H2O_RETURN_IF(ort.attribute(info, "heads", heads, &headed));
     matrix.bits = static_cast<int>(bits);
     matrix.parts = static_cast<int>(parts);
-    gate = gate_of(function);
     matrices.count = count;
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
         matrices.all[i] = matrix;
     }
-    const bool good = headed == count && matrices.good() && good_heads(*this) && is_gate(function);
+    const bool good = headed == count && matrices.good() && good_heads(*this);
     return good ? nullptr : ort.error("PackedProduct: sizes that no kernel takes");
 }
 

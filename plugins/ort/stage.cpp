@@ -10,6 +10,16 @@ int64_t panels_of_a_piece(const h2o_block_matrix& matrix) {
     return std::max<int64_t>(4, pieces_of(kPieceBytes, matrix.inputs * kPanel * matrix.bits / 8));
 }
 
+Status* read_gate(const Interface& ort, const KernelInfo* info, h2o_gate* gate) {
+    int64_t function = 0;
+    H2O_RETURN_IF(ort.attribute(info, "gate", &function));
+    if (function < H2O_SILU || function > H2O_CLAMPED) return ort.error("a gate that no kernel has");
+    gate->function = static_cast<h2o_gate_function>(function);
+    if (gate->function != H2O_CLAMPED) return nullptr;
+    H2O_RETURN_IF(ort.attribute(info, "limit", &gate->limit));
+    return ort.attribute(info, "gain", &gate->gain);
+}
+
 Status* Matrices::find(const Interface& ort, KernelContext* context, size_t first, size_t given) {
     size_t inputs = 0;
     H2O_RETURN_IF(ort.input_count(context, &inputs));

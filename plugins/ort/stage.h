@@ -30,14 +30,8 @@ int64_t rows_of_a_piece(int64_t n, int64_t tile);
 
 int64_t panels_of_a_piece(const h2o_block_matrix& matrix);
 
-// Of an attribute.
-constexpr bool is_gate(int64_t number) {
-    return number == H2O_SILU || number == H2O_GELU;
-}
-
-constexpr h2o_gate gate_of(int64_t number) {
-    return number == H2O_GELU ? H2O_GELU : H2O_SILU;
-}
+// From the attributes gate, an h2o_gate_function, and limit and gain, which are there for H2O_CLAMPED.
+Status* read_gate(const Interface& ort, const KernelInfo* info, h2o_gate* gate);
 
 // Whether weights are integers with scales; floats have neither blocks nor scales.
 constexpr bool has_blocks(const h2o_block_matrix& matrix) {

@@ -20,6 +20,9 @@ from h2o_plugins import load_cpu_kernels
 K, INNER, N, EXPERTS = 64, 160, 40, 7  # inner columns are more than one step, and no multiple of it
 INPUTS = ("x", "chosen", "shares", "addend")
 
+CLAMPED = {"gate": 2, "limit": 0.75, "gain": 1.7}
+BIASES = {"gate_bias": INNER, "up_bias": INNER, "down_bias": N}
+
 Expert = tuple[RandomMatrix, RandomMatrix, RandomMatrix]  # gate, up, down
 
 
@@ -31,9 +34,18 @@ def experts_of(bits: int, offsets: bool) -> list[Expert]:
     return [(gate, up, down) for gate, up, down in made]
 
 
+def biases_of(expert: int) -> list[NDArray[np.float32]]:
+    return [rows(n, seed=10 * expert + i) for i, n in enumerate(BIASES.values())]
+
+
 @cache
 def mixture(
-    bits: int = 8, offsets: bool = False, threads: int = 1, addend: bool = False, **changed: int
+    bits: int = 8,
+    offsets: bool = False,
+    threads: int = 1,
+    addend: bool = False,
+    biased: bool = False,
+    **changed: float,
 ) -> onnxruntime.InferenceSession:
     """One PackedExperts."""
     constants: dict[str, NDArray[Any]] = {}
@@ -41,13 +53,16 @@ def mixture(
         for part, matrices in (("gate_up", [gate, up]), ("down", [down])):
             made = packed(matrices, bits, offsets)
             constants |= {f"{expert}/{part}/{name}": array for name, array in made.items()}
+        if biased:
+            named = zip(BIASES, biases_of(expert), strict=True)
+            constants |= {f"{expert}/{name}": array for name, array in named}
     sizes = {"K": K, "inner": INNER, "N": N, "bits": bits, "block": BLOCK if bits < 16 else 0, "gate": 0}
     node = helper.make_node(
         "PackedExperts",
         [*INPUTS[:3], "addend" if addend else "", *constants],
         ["order", "scratch", "y"],
         domain="h2o.cpu",
-        **{**sizes, "experts": EXPERTS, "threads": threads, **changed},
+        **{**sizes, "experts": EXPERTS, "threads": threads, "biased": int(biased), **changed},
     )
     types = {name: TensorProto.INT64 if name == "chosen" else TensorProto.FLOAT for name in INPUTS}
     inputs = [helper.make_tensor_value_info(name, types[name], None) for name in INPUTS[: 3 + addend]]
@@ -101,6 +116,23 @@ def test_a_mixture_is_that_of_float64(bits: int, offsets: bool, n: int) -> None:
     assert error < {32: 1e-6, 16: 0.01}.get(bits, 0.03)
 
 
+@pytest.mark.parametrize("n", [1, 400])
+def test_a_clamped_gate_and_biases(n: int) -> None:
+    """As gpt-oss has them."""
+    inputs = routed(n, 2) | {"addend": rows(n, N, seed=6)}
+    found = run(mixture(32, threads=2, addend=True, biased=True, **CLAMPED), inputs)
+    wanted = inputs["addend"].astype(np.float64)
+    for row, chosen in enumerate(inputs["chosen"]):
+        for expert, share in zip(chosen, inputs["shares"][row], strict=True):
+            x, biases = inputs["x"][row].astype(np.float64), biases_of(expert)
+            gate, up, down = (one.values.astype(np.float64) for one in experts_of(32, False)[expert])
+            g = np.minimum(gate @ x + biases[0], CLAMPED["limit"])
+            u = np.clip(up @ x + biases[1], -CLAMPED["limit"], CLAMPED["limit"])
+            inner = g / (1 + np.exp(-CLAMPED["gain"] * g)) * (u + 1)
+            wanted[row] += share * (down @ inner + biases[2])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_routing(data: st.DataObject) -> None:
@@ -148,13 +180,14 @@ def test_inputs_that_disagree_are_refused(changed: dict[str, Any], words: str) -
     ("changed", "words"),
     [
         ({"bits": 3}, "no kernel takes"),
-        ({"gate": 2}, "no kernel takes"),
+        ({"gate": 3}, "a gate that no kernel has"),
+        ({"gate": 2, "gain": 1.0}, "limit"),
         ({"threads": 0}, "experts and threads must be one at least"),
         ({"experts": 0}, "experts and threads must be one at least"),
         ({"experts": EXPERTS - 1}, "every expert must have the same arrays"),
         ({"N": N + 16}, "weights are not as long"),
     ],
 )
-def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, int], words: str) -> None:
+def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
         run(mixture(**changed), routed(2, 2))

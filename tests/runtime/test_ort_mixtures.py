@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from tests import latent_models
+from tests import bundles, family_models, latent_models
 
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.ort.fusion import fuse
@@ -58,6 +58,21 @@ def test_a_mixture_becomes_one_node(path: Path) -> None:
         inputs = given(path, n)
         for found, expected in zip(session.run(None, inputs), theirs.run(None, inputs), strict=True):
             np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("weights", ["float", "int8"])
+def test_experts_with_biases(tmp_path: Path, weights: str) -> None:
+    """gpt-oss's, with its clamped gate: nothing of them is left."""
+    checkpoint = family_models.save(tmp_path / "checkpoint", "gpt_oss-clamped")
+    bundle = bundles.export(checkpoint, tmp_path / "bundle", weights=weights)
+    path = bundle / "onnx" / "dense_01.onnx"
+    counted, session = rewritten(onnx.load(path, load_external_data=False), path)
+    assert [counted[name] for name in ("PackedExperts", "PackedMlp", "Split", "Concat")] == [1, 0, 0, 0]
+    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for n in (1, 40):
+        inputs = given(path, n)
+        for found, expected in zip(session.run(None, inputs), theirs.run(None, inputs), strict=True):
+            assert bundles.relative_error(found, expected) < (1e-6 if weights == "float" else 0.03)
 
 
 def test_an_expert_that_another_node_reads_stays(path: Path) -> None:

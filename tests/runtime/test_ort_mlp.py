@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.packed_matrices import BLOCK, RandomMatrix, packed, rows, session
 
 K = 64
+BIASES = ("gate_bias", "up_bias", "down_bias")
 
 
 def mlp_model(
@@ -29,7 +30,7 @@ def mlp_model(
         [
             "x",
             *(name if name in constants else "" for name in order),
-            *(name if name in given.split() else "" for name in ("norm", "addend")),
+            *(name if name in given.split() else "" for name in ("norm", "addend", *BIASES)),
         ],
         ["scratch", "y"],
         domain="h2o.cpu",
@@ -76,6 +77,24 @@ def test_an_mlp_is_that_of_float64(bits: int, offsets: bool, rows_of_x: int, gel
     assert error < (1e-6 if bits == 32 else 0.03)
 
 
+@pytest.mark.parametrize("rows_of_x", [1, 5, 200])
+def test_an_mlp_with_biases(rows_of_x: int) -> None:
+    inner = 608
+    biases = [rows(n, seed=7 + n) for n in (inner, inner, K)]
+    x, addend = rows(rows_of_x, K), rows(rows_of_x, K, seed=6)
+    model = mlp_model(inner, 32, 2, False, " ".join(("x", "addend", *BIASES)))
+    inputs = {"x": x, "addend": addend, **dict(zip(BIASES, biases, strict=True))}
+    found = session(model, threads=2).run(["y"], inputs)[0]
+    (gate, up), (down,) = mlp_matrices(inner, 32, False)
+    g, u = x @ gate.values.T.astype(np.float64) + biases[0], x @ up.values.T.astype(np.float64) + biases[1]
+    expected = addend + (g / (1 + np.exp(-g)) * u) @ down.values.T.astype(np.float64) + biases[2]
+    np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
+    for missing in BIASES:
+        some = {name: array for name, array in inputs.items() if name != missing}
+        with pytest.raises(Exception, match="of gate, up and down or of none"):
+            session(mlp_model(inner, 32, 2, False, " ".join(some))).run(["y"], some)
+
+
 def test_a_row_of_an_mlp_is_the_same_among_any_others() -> None:
     x = rows(300, K)
     alone = session(mlp_model(608, 8, 1, False, "x"))
@@ -100,7 +119,7 @@ def test_an_mlp_refuses_sizes_that_disagree(given: str, arrays: dict[str, Any], 
         session(mlp_model(64, 8, 1, False, given)).run(["y"], arrays)
 
 
-@pytest.mark.parametrize("changed", [{"bits": 3}, {"block": 24}, {"inner": 48}, {"threads": 0}, {"gate": 2}])
+@pytest.mark.parametrize("changed", [{"bits": 3}, {"block": 24}, {"inner": 48}, {"threads": 0}, {"gate": 3}])
 def test_an_mlp_refuses_settings_that_no_kernel_takes(changed: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="threads must be one" if "threads" in changed else "no kernel takes"):
+    with pytest.raises(Exception, match=r"threads must be one|no kernel (takes|has)"):
         session(mlp_model(64, 8, 1, False, "x", changed))

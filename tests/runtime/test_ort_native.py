@@ -120,7 +120,7 @@ def test_sizes_that_disagree_are_refused(given: str, arrays: dict[str, Any], wor
         ({"heads": [3]}, "sizes that no kernel takes"),
         ({"heads": [1], "rotated": 1}, "sizes that no kernel takes"),  # halves of 8
         ({"rotated": 2}, "sizes that no kernel takes"),
-        ({"gate": 2}, "sizes that no kernel takes"),
+        ({"gate": 3}, "a gate that no kernel has"),
     ],
 )
 def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, Any], words: str) -> None:

@@ -5,25 +5,40 @@ namespace {
 
 using h2o::RowOfX;
 
+// Not a number stays one: an instruction for the maximum returns its second operand then.
+inline Simd::Vec at_least(Simd::Vec x, float limit) {
+    return Simd::max(Simd::set(limit), x);
+}
+
+inline Simd::Vec at_most(Simd::Vec x, float limit) {
+    using S = Simd;
+    return S::sub(S::zero(), at_least(S::sub(S::zero(), x), -limit));
+}
+
 // For the gate x / (1 + exp(-z)): z is x for SiLU; for GELU, (1 + tanh(z / 2)) / 2 is 1 / (1 + exp(-z)).
-template <h2o_gate kGate>
-inline Simd::Vec steepness(Simd::Vec x) {
+template <h2o_gate_function kGate>
+inline Simd::Vec steepness(Simd::Vec x, float gain) {
     using S = Simd;
     if constexpr (kGate == H2O_SILU) return x;
+    if constexpr (kGate == H2O_CLAMPED) return S::mul(x, S::set(gain));
     constexpr float kTwice = 1.5957691216057308f;  // 2 sqrt(2 / pi)
     return S::mul(x, S::fma(S::mul(x, x), S::set(kTwice * 0.044715f), S::set(kTwice)));
 }
 
-// gate(x) * up.
-template <h2o_gate kGate>
-inline void gate_block(const float* gate, const float* up, int64_t count, float* out) {
+template <h2o_gate_function kGate>
+inline void gate_block(const float* gate, const float* up, const h2o_gate& how, int64_t count, float* out) {
     using S = Simd;
     for (int64_t i = 0; i < count; i += S::kWidth) {
-        const S::Vec x = S::load(gate + i), z = steepness<kGate>(x), negative = S::sub(S::zero(), z);
+        S::Vec x = S::load(gate + i), factor = S::load(up + i);
+        if constexpr (kGate == H2O_CLAMPED) {
+            x = at_most(x, how.limit);
+            factor = S::add(at_least(at_most(factor, how.limit), -how.limit), S::set(1.0f));
+        }
+        const S::Vec z = steepness<kGate>(x, how.gain), negative = S::sub(S::zero(), z);
         const S::Vec e = exp_nonpositive(S::sub(S::zero(), S::max(z, negative)));
         const S::Vec numerator = S::select_le(x, S::zero(), S::mul(x, e), x);
         const S::Vec made = S::div(numerator, S::add(S::set(1.0f), e));
-        S::store(out + i, S::mul(made, S::load(up + i)));
+        S::store(out + i, S::mul(made, factor));
     }
 }
 
@@ -48,10 +63,11 @@ inline void norm_block(const float* x, const float* norm, float factor, int64_t 
 
 // The prepared elements at ... at + count of a row: in place, or in `values`.
 inline const float* multiplied(const RowOfX& row, float factor, int64_t at, int64_t count, float* values) {
-    if (row.up != nullptr && row.gate == H2O_GELU) {
-        gate_block<H2O_GELU>(row.x + at, row.up + at, count, values);
-    } else if (row.up != nullptr) {
-        gate_block<H2O_SILU>(row.x + at, row.up + at, count, values);
+    if (row.up != nullptr) {
+        const auto gate_some = row.gate.function == H2O_GELU      ? gate_block<H2O_GELU>
+                               : row.gate.function == H2O_CLAMPED ? gate_block<H2O_CLAMPED>
+                                                                  : gate_block<H2O_SILU>;
+        gate_some(row.x + at, row.up + at, row.gate, count, values);
     } else if (row.norm != nullptr) {
         norm_block(row.x + at, row.norm + at, factor, count, values);
     } else {

@@ -11,7 +11,7 @@ from h2o_runtime.operators import DOMAIN
 
 # Functions that the exporter names in dense graphs; the file also has their bodies of standard operators.
 RMS_NORM, ROTATION = "RMSNorm", "Rotation"
-GATES = ("SwiGLU", "GeGLU")  # in the numbering of h2o_gate in h2o/products.h
+GATES = ("SwiGLU", "GeGLU", "ClampedSwiGLU")  # in the numbering of h2o_gate_function in h2o/products.h
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,26 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Gate:
-    """`function`, one of GATES, of x, times `up`."""
+class GateFunction:
+    """One of GATES, with those attributes that it has."""
 
-    function: str
+    name: str
+    attributes: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Attributes of a node with it."""
+        return {"gate": GATES.index(self.name), **dict(self.attributes)}
+
+
+SWIGLU = GateFunction(GATES[0])
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A function of x and `up`."""
+
+    function: GateFunction
     x: str
     up: str
 
@@ -90,7 +106,8 @@ class GraphView:
         node = self.makers.get(tensor)
         if node is None or node.domain != DOMAIN or node.op_type not in GATES:
             return None
-        return Gate(node.op_type, node.input[0], node.input[1])
+        attributes = tuple((one.name, one.f) for one in node.attribute)
+        return Gate(GateFunction(node.op_type, attributes), node.input[0], node.input[1])
 
     def rotations(self) -> Iterator[Rotation]:
         """Float32 products whose result is an output of the graph, which gives its shape."""

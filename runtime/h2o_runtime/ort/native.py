@@ -133,10 +133,14 @@ def _with_mlps(
     for node in nodes:
         between = makers.get(node.before.x) if node.before.up else None
         if between is not None and _is_mlp(between, node, view):
-            made = {product.output: product for product in between.products}
+            made = {after.out: one for one, after in zip(between.products, between.after, strict=True)}
             gate, up = made[node.before.x], made[node.before.up]
             (down,), (after,) = node.products, node.after
-            mlps[after.out] = MlpNode(gate, up, down, between.before, after, node.before.gate, threads)
+            bias = {one.out: one.bias for one in (*between.after, after) if one.bias}
+            biases = tuple(bias[name] for name in (node.before.x, node.before.up, after.out) if bias)
+            mlps[after.out] = MlpNode(
+                gate, up, down, between.before, after, node.before.gate, threads, biases
+            )
             taken.append(between)
     for node in nodes:
         if not any(node is one for one in taken):
@@ -148,10 +152,12 @@ def _with_experts(
 ) -> Iterator[ProductNode | MlpNode | ExpertsNode]:
     """Combine the MLPs of a mixture, and what brings rows to them and back, into one node."""
     mlps = {node.after.out: node for node in nodes if isinstance(node, MlpNode)}
-    makers = {out for node in nodes for out in node.outputs}  # a shared expert's product adds the mixture's sum
+    makers = {
+        out for node in nodes for out in node.outputs
+    }  # a shared expert's product adds the mixture's sum
     for mixture in mixtures(view, {name: mlp.before.x for name, mlp in mlps.items()}):
         experts = tuple(mlps[name] for name in mixture.said)
-        if len({(Kind.of(one.gate), one.function) for one in experts}) == 1:
+        if len({(Kind.of(one.gate), one.function, bool(one.biases)) for one in experts}) == 1:
             added = _added(mixture.out, view)
             after = added if added and added.out not in makers else After(mixture.out)
             yield ExpertsNode(mixture, experts, after)
@@ -169,10 +175,10 @@ def _is_mlp(between: ProductNode, down: ProductNode, view: GraphView) -> bool:
         and not down.after[0].heads
         and not between.before.up
         and sorted(after.out for after in between.after) == sorted(gated)
-        and all(after == After(after.out) for after in between.after)
+        and all(after == After(after.out, after.bias) for after in between.after)
         and all(len(view.readers(name)) == 1 and name not in view.results for name in gated)
         and len({Kind.of(one) for one in products}) == 1
-        and not any(isinstance(one, FloatProduct) and one.bias for one in products)
+        and len({bool(after.bias) for after in (*between.after, *down.after)}) == 1
     )
 
 
@@ -191,9 +197,9 @@ def _before(x: str, view: GraphView) -> Before:
 
 
 def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation], alone: bool) -> After:
-    out = product.output
-    if isinstance(product, FloatProduct) and product.bias:
-        return After(out)
+    out, bias = _biased(product, view)
+    if bias:
+        return After(out, bias)
     readers = view.readers(out)
     if len(readers) != 1 or out in view.results:
         return After(out)
@@ -209,6 +215,19 @@ def _after(product: Product, view: GraphView, rotations: Mapping[str, Rotation],
         if len(shape) == 3 and reader.output[0] in view.results:
             return After(reader.output[0], heads=shape[1])
     return After(out)
+
+
+def _biased(product: Product, view: GraphView) -> tuple[str, str]:
+    """What a product's result is with its bias, and this constant, or ""."""
+    out = product.output
+    if isinstance(product, FloatProduct) and product.bias:
+        return out, product.bias
+    readers = view.readers(out)
+    if len(readers) == 1 and out not in view.results and readers[0].op_type == "Add":
+        (other,) = (name for name in readers[0].input if name != out)
+        if other in view.constants and len(view.constants[other].dims) == 1:
+            return readers[0].output[0], other
+    return out, ""
 
 
 def _added(out: str, view: GraphView) -> After | None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.ort.graph_view import GATES, Rotation
-from h2o_runtime.ort.matrices import FloatProduct
+from h2o_runtime.ort.graph_view import SWIGLU, GateFunction, Rotation
 from h2o_runtime.ort.mixtures import Mixture
 from h2o_runtime.ort.packed import Kind, Pack, Packed, Product, name_of
 
@@ -26,7 +25,7 @@ class Before:
 
     x: str
     up: str = ""
-    gate: str = GATES[0]
+    gate: GateFunction = SWIGLU
     norm: str = ""
     epsilon: float = 0.0
 
@@ -35,12 +34,14 @@ class Before:
 class After:
     """Where a product's result goes.
 
+    bias      a constant [N] that is added to it, or ""; the other fields are then empty
     addend    what is added to it, or ""
     heads     how many heads it is cut into, or 0
     rotation  what turns them, or None
     """
 
     out: str
+    bias: str = ""
     addend: str = ""
     heads: int = 0
     rotation: Rotation | None = None
@@ -67,11 +68,7 @@ class ProductNode:
         packed = pack(self.products, tensors, folder)
         name = self.after[0].out
         names, arrays = _weights(self.products, packed)
-        biases = {
-            after.out: one.bias
-            for after, one in zip(self.after, self.products, strict=True)
-            if isinstance(one, FloatProduct) and one.bias
-        }
+        biases = {after.out: after.bias for after in self.after if after.bias}
         outs = [f"{after.out}/product" if after.out in biases else after.out for after in self.after]
         turned = [after.rotation for after in self.after if after.rotation is not None]
         tables = [turned[0].cos, turned[0].sin] if turned else ["", ""]
@@ -90,7 +87,7 @@ class ProductNode:
             parts=2 if self.head and kind.block else 1,
             rotated=len(turned),
             epsilon=before.epsilon,
-            gate=GATES.index(before.gate),
+            **before.gate.settings,
         )
         sums = [
             helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
@@ -106,8 +103,9 @@ class MlpNode:
     gate, up, down  matrices of one kind
     before          of gate and up
     after           of down
-    function        of the gate, one of GATES
+    function        of the gate
     threads         that share its rows
+    biases          of gate, up and down, or none
     """
 
     gate: Product
@@ -115,8 +113,9 @@ class MlpNode:
     down: Product
     before: Before
     after: After
-    function: str
+    function: GateFunction
     threads: int
+    biases: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -130,7 +129,7 @@ class MlpNode:
         packed = self.pack(pack, tensors, folder)
         node = helper.make_node(
             MLP,
-            [self.before.x, *packed.names, self.before.norm, self.after.addend],
+            [self.before.x, *packed.names, self.before.norm, self.after.addend, *self.biases],
             [f"{name}/scratch", name],
             name=name,
             domain=DOMAIN,
@@ -152,7 +151,7 @@ class MlpNode:
             "N": down.outputs[0],
             "block": kind.block,
             "bits": kind.bits,
-            "gate": GATES.index(self.function),
+            **self.function.settings,
         }
         return PackedMlp((*names, *down_names), sizes, {**arrays, **down_arrays})
 
@@ -184,14 +183,20 @@ class ExpertsNode:
 
         name, mixture = self.after.out, self.mixture
         packed = [expert.pack(pack, tensors, folder) for expert in self.experts]
-        matrices = [name for one in packed for name in one.names if name]
+        given = [
+            name
+            for one, expert in zip(packed, self.experts, strict=True)
+            for name in (*one.names, *expert.biases)
+            if name
+        ]
         node = helper.make_node(
             EXPERTS,
-            [mixture.x, mixture.chosen, mixture.shares, self.after.addend, *matrices],
+            [mixture.x, mixture.chosen, mixture.shares, self.after.addend, *given],
             [f"{name}/order", f"{name}/scratch", name],
             name=name,
             domain=DOMAIN,
             experts=len(packed),
+            biased=int(bool(self.experts[0].biases)),
             threads=self.experts[0].threads,
             **packed[0].sizes,
         )

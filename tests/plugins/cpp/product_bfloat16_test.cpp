@@ -52,7 +52,7 @@ std::vector<uint16_t> packed(const Floats& w, int64_t inputs, int64_t outputs) {
 
 Floats multiply(const h2o_products* kernels, const h2o_block_matrix& matrix, const Floats& x, int64_t rows) {
     const int64_t n = static_cast<int64_t>(x.size()) / matrix.inputs;
-    const h2o_activations given{x.data(), nullptr, nullptr, 0.0f, H2O_SILU, nullptr};
+    const h2o_activations given{x.data(), nullptr, nullptr, 0.0f, {}, nullptr};
     EXPECT_EQ(h2o_products_check(&matrix), H2O_OK);
     EXPECT_EQ(h2o_products_as_it_is(&matrix, &given), 0);
     std::vector<float> memory(h2o_products_scratch_bytes(&matrix, n) / sizeof(float) + 16);

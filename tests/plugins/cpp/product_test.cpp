@@ -93,7 +93,7 @@ class Products : public testing::TestWithParam<std::string> {
     // y [n, N], made in pieces of `rows` and `panels`.
     Floats multiply(const h2o_block_matrix& matrix, const Floats& x, int64_t rows = 1000,
                     int64_t panels = 1000, const float* up = nullptr, const Floats& addend = {}) const {
-        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f, H2O_SILU, nullptr},
+        return multiply(matrix, h2o_activations{x.data(), up, nullptr, 0.0f, {}, nullptr},
                         static_cast<int64_t>(x.size()) / matrix.inputs, rows, panels, addend);
     }
 
@@ -208,9 +208,14 @@ TEST_P(Products, AddWhatIsThere) {
     for (size_t i = 0; i < both.size(); ++i) EXPECT_FLOAT_EQ(both[i], alone[i] + there[i]);
 }
 
-double gate_of(h2o_gate gate, double x) {
-    if (gate == H2O_SILU) return x / (1.0 + std::exp(-x));
-    return x * (1.0 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))) / 2.0;
+double gated(const h2o_gate& gate, double x, double up) {
+    if (gate.function == H2O_SILU) return x / (1.0 + std::exp(-x)) * up;
+    if (gate.function == H2O_GELU) {
+        return x * (1.0 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))) / 2.0 * up;
+    }
+    const double limit = static_cast<double>(gate.limit), most = std::min(x, limit);
+    const double opened = most / (1.0 + std::exp(-static_cast<double>(gate.gain) * most));
+    return opened * (std::clamp(up, -limit, limit) + 1.0);
 }
 
 TEST_P(Products, OfAGate) {
@@ -219,14 +224,15 @@ TEST_P(Products, OfAGate) {
     Floats gate = numbers(3 * c.inputs, 11), up = numbers(3 * c.inputs, 12);
     for (float& x : gate) x *= 6.0f;
     gate[0] = 0.0f, gate[1] = 90.0f, gate[2] = -90.0f;
-    for (const h2o_gate function : {H2O_SILU, H2O_GELU}) {
-        Floats gated;
+    for (const h2o_gate& function : {h2o_gate{H2O_SILU, 0.0f, 0.0f}, h2o_gate{H2O_GELU, 0.0f, 0.0f},
+                                     h2o_gate{H2O_CLAMPED, 1.5f, 1.7f}}) {
+        Floats made;
         for (size_t i = 0; i < gate.size(); ++i) {
-            const double x = gate_of(function, static_cast<double>(gate[i]));
-            gated.push_back(static_cast<float>(x * static_cast<double>(up[i])));
+            made.push_back(static_cast<float>(
+                gated(function, static_cast<double>(gate[i]), static_cast<double>(up[i]))));
         }
         const h2o_activations x{gate.data(), up.data(), nullptr, 0.0f, function, nullptr};
-        const Floats found = multiply(matrix.c(), x, 3, 2, 1), expected = multiply(matrix.c(), gated);
+        const Floats found = multiply(matrix.c(), x, 3, 2, 1), expected = multiply(matrix.c(), made);
         for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-4f);
     }
 }
@@ -253,7 +259,7 @@ TEST_P(Products, OfANorm) {
         const Matrix matrix(c, 15);
         const Floats x = numbers(3 * c.inputs, 16), norm = numbers(c.inputs, 17);
         const Floats found =
-            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f, H2O_SILU, nullptr}, 3, 2, 1);
+            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.3f, {}, nullptr}, 3, 2, 1);
         const Floats expected = multiply(matrix.c(), normed(x, norm, 0.3f));
         for (size_t i = 0; i < found.size(); ++i)
             EXPECT_NEAR(found[i], expected[i], c.parts == 2 ? 1e-4f : 0.02f);
@@ -266,7 +272,7 @@ TEST_P(Products, OfRowsInAnotherOrder) {
         const Case c{64, 40, 32, bits, 1, false};
         const Matrix matrix(c, 18);
         const Floats x = numbers(4 * c.inputs, 19), in_order = multiply(matrix.c(), x);
-        const h2o_activations given{x.data(), nullptr, nullptr, 0.0f, H2O_SILU, order.data()};
+        const h2o_activations given{x.data(), nullptr, nullptr, 0.0f, {}, order.data()};
         const Floats found = multiply(matrix.c(), given, 4, 3, 1);
         for (size_t i = 0; i < found.size(); ++i) {
             const size_t row = i / 40;
@@ -323,7 +329,7 @@ TEST_P(Products, OfFloats) {
                          both = multiply(matrix.c(), x, 5, 3, nullptr, there);
             for (size_t i = 0; i < both.size(); ++i) ASSERT_NEAR(both[i], expected[i] + there[i], 3e-5f);
             const Floats of_norm =
-                multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU, nullptr}, n, 4, 2);
+                multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, {}, nullptr}, n, 4, 2);
             const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
             for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 1e-4f);
             const Floats of_gate = multiply(matrix.c(), x, 4, 2, up.data());
@@ -344,7 +350,7 @@ TEST_P(Products, OfRowsThatAreWholePages) {
         const Floats plain = multiply(matrix.c(), x, 4, 2), expected = matrix.multiply(x);
         for (size_t i = 0; i < plain.size(); ++i) ASSERT_NEAR(plain[i], expected[i], 3e-4f);
         const Floats of_norm =
-            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, H2O_SILU, nullptr}, n, 4, 2);
+            multiply(matrix.c(), {x.data(), nullptr, norm.data(), 0.1f, {}, nullptr}, n, 4, 2);
         const Floats by_hand = matrix.multiply(normed(x, norm, 0.1f));
         for (size_t i = 0; i < of_norm.size(); ++i) ASSERT_NEAR(of_norm[i], by_hand[i], 3e-4f);
     }

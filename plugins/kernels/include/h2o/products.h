@@ -55,11 +55,17 @@ int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matr
 // Bytes of scratch for n rows of x, aligned to 64.
 size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n);
 
-// The function of an MLP's gate: x / (1 + exp(-x)), or x times the normal distribution at x, by a tanh:
-// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
-typedef enum h2o_gate { H2O_SILU = 0, H2O_GELU = 1 } h2o_gate;
+// The function of an MLP's gate, f(x, up). SILU: x / (1 + exp(-x)) up. GELU: up times x times the normal
+// distribution at x, by a tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. CLAMPED: x / (1 +
+// exp(-gain x)) (up + 1), where x is `limit` at most and up is between -limit and limit.
+typedef enum h2o_gate_function { H2O_SILU = 0, H2O_GELU = 1, H2O_CLAMPED = 2 } h2o_gate_function;
 
-// x [n, K] and its preparation: with up [n, K], gate(x) * up, the gate of an MLP; with norm [K], RMSNorm, x /
+typedef struct h2o_gate {
+    h2o_gate_function function;
+    float limit, gain;  // of CLAMPED
+} h2o_gate;
+
+// x [n, K] and its preparation: with up [n, K], f(x, up), the gate of an MLP; with norm [K], RMSNorm, x /
 // sqrt(mean of a row's x^2 + epsilon) * norm; with neither, x itself. Not both. With `order` row i is row
 // order[i] of x and up.
 typedef struct h2o_activations {
