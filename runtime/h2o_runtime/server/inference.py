@@ -62,6 +62,7 @@ class Job:
     slot    where it runs, once it does
     shared  its prompt, where several jobs have it
     read    whether its prompt is in the cache
+    last    how it ended, once that is known; the inference thread may still keep what it read
     over    whether the inference thread is done with it
     done    called when it is, in the event loop
     """
@@ -88,7 +89,9 @@ class Job:
         self._cancelled = cancelled
 
     def put(self, event: JobEvent) -> None:
-        """Report an event; in the event loop."""
+        """Report an event; in the event loop. Nothing follows the last one."""
+        if self.last is not None:
+            return
         if isinstance(event, (Completion, Failure)):
             self.last = event
         self.read |= isinstance(event, Prefilled)

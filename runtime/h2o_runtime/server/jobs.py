@@ -30,6 +30,7 @@ class Jobs:
     constrain   compiles it
     compiling   the work on grammars
     events      of all jobs, as they happen
+    counted     whether /metrics has the request
     left        set once nobody waits for the answer
     prompts     those that several choices answer
     """
@@ -42,16 +43,19 @@ class Jobs:
         context: int,
         left: threading.Event,
         read: Callable[[Jobs], None],
+        answered: Callable[[Jobs, Job], None],
         ended: Callable[[Jobs, Job], None],
     ) -> None:
         """name: the answer's id. context: the model's. read: called when a job's prompt is in the cache.
-        ended: called when the inference thread is done with a job. Both in the event loop."""
+        answered: called at a job's last event, before any client learns of it. ended: called when the inference
+        thread is done with a job. All in the event loop."""
         self.constraint, self.constrain, self.left = choices.constraint, constrain, left
         self.compiling: list[asyncio.Task[None]] = []
         self.events: asyncio.Queue[tuple[Job, JobEvent]] = asyncio.Queue()
         asked = [request.prompt.ids for request in choices.requests]
         self.prompts = {ids: SharedPrompt() for ids, count in Counter(asked).items() if count > 1}
-        self._context, self._read, self._ended = context, read, ended
+        self.counted = False
+        self._context, self._read, self._answered, self._ended = context, read, answered, ended
         self.all = [self._job(index, request, name) for index, request in enumerate(choices.requests)]
         self._tickets: list[Ticket] = []  # of those that have begun
 
@@ -66,6 +70,8 @@ class Jobs:
 
     def _happened(self, job: Job, event: JobEvent) -> None:
         self.events.put_nowait((job, event))
+        if job.last is not None:
+            self._answered(self, job)
         if job.read:
             self._read(self)
 
@@ -96,15 +102,23 @@ class Jobs:
         return not self.running and (self._stopped or len(self._begun) == len(self.all))
 
     @property
+    def decided(self) -> bool:
+        """Whether it is known how the request ended: one answer failed, or all have come."""
+        ends = [job.last for job in self._begun]
+        whole = None not in ends and (self._stopped or len(ends) == len(self.all))
+        return whole or any(isinstance(end, Failure) for end in ends)
+
+    @property
     def outcome(self) -> str | None:
         """How the request ended, for /metrics; None where its refusal is counted elsewhere."""
         ends = [job.last for job in self._begun]
         failures = [end.error for end in ends if isinstance(end, Failure)]
-        if failures:
-            refused = all(isinstance(error, ConfigError | Problem | ClientGone) for error in failures)
-            return None if refused else "failed"
+        if any(not isinstance(error, ConfigError | Problem | ClientGone) for error in failures):
+            return "failed"
+        if any(isinstance(error, ConfigError | Problem) for error in failures):
+            return None
         reasons = [end.finish_reason for end in ends if isinstance(end, Completion)]
-        return "cancelled" if "cancelled" in reasons else reasons[-1]
+        return "cancelled" if failures or "cancelled" in reasons else reasons[-1]
 
     def cancel(self) -> None:
         self.left.set()

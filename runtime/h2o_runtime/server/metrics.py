@@ -17,7 +17,7 @@ _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics:
-    """One server's metrics. Counters are final only once a request is done."""
+    """One server's metrics. An answer is counted before its last byte is sent."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

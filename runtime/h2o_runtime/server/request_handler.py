@@ -227,7 +227,7 @@ class RequestHandler:
     ) -> Jobs:
         """Jobs, of which the first one runs. The slots get free at their ends, whoever listens."""
         context = self.inference.model.generator.context
-        jobs = Jobs(choices, constrain, name, context, left, self._spread, self._done)
+        jobs = Jobs(choices, constrain, name, context, left, self._spread, self._answered, self._done)
         if len(jobs.all) > 1:
             self._answers.append(jobs)
         self._submit(jobs.begin(ticket))
@@ -263,20 +263,31 @@ class RequestHandler:
         else:
             self._submit(job)
 
+    def _answered(self, jobs: Jobs, job: Job) -> None:
+        """A job's last event has come. It is counted before its client learns of it."""
+        self._account(job)
+        self._count(jobs)
+
+    def _count(self, jobs: Jobs) -> None:
+        """Count a request, once it is known how it ended."""
+        if not jobs.decided or jobs.counted:
+            return
+        jobs.counted = True
+        if (outcome := jobs.outcome) is not None:
+            self.metrics.finished(outcome)
+
     def _done(self, jobs: Jobs, job: Job) -> None:
         """The inference thread has ended a job: its slot is for the answer's next one, or for the next client."""
         if job in self.running:  # one whose grammar could not be compiled never ran
             self.running.remove(job)
         _close(job.request)
-        self._account(job)
         ticket, over = jobs.ticket(job), jobs.over
         if over:
             if jobs in self._answers:
                 self._answers.remove(jobs)
             for prompt in jobs.prompts.values():
                 self.inference.forget(prompt)
-            if (outcome := jobs.outcome) is not None:
-                self.metrics.finished(outcome)
+            self._count(jobs)
         if jobs.may_begin and (not jobs.running or not self.slots.wanted):
             self._begin(jobs, ticket)
         else:
@@ -314,7 +325,7 @@ class RequestHandler:
             yield event(problem.body(path))
 
     def _account(self, job: Job) -> None:
-        """Count a job that the inference thread is done with, whether or not anybody still listens."""
+        """Count a job's work, whether or not anybody still listens."""
         last = job.last
         if not isinstance(last, Completion):
             return
