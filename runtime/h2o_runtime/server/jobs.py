@@ -25,6 +25,7 @@ Constrain = Callable[[AnswerConstraint, Callable[[], bool]], Constraint]
 class Jobs:
     """They begin in order, each once the prompt of the one before is read: it goes on from that one's rows.
 
+    name        the answer's id
     all         of them
     constraint  that each choice follows by a grammar of its own, which is compiled when its turn comes
     constrain   compiles it
@@ -46,7 +47,7 @@ class Jobs:
         answered: Callable[[Jobs, Job], None],
         ended: Callable[[Jobs, Job], None],
     ) -> None:
-        """name: the answer's id. context: the model's. read: called when a job's prompt is in the cache.
+        """context: the model's. read: called when a job's prompt is in the cache.
         answered: called at a job's last event, before any client learns of it. ended: called when the inference
         thread is done with a job. All in the event loop."""
         self.constraint, self.constrain, self.left = choices.constraint, constrain, left
@@ -54,16 +55,16 @@ class Jobs:
         self.events: asyncio.Queue[tuple[Job, JobEvent]] = asyncio.Queue()
         asked = [request.prompt.ids for request in choices.requests]
         self.prompts = {ids: SharedPrompt() for ids, count in Counter(asked).items() if count > 1}
-        self.counted = False
+        self.name, self.counted = name, False
         self._context, self._read, self._answered, self._ended = context, read, answered, ended
-        self.all = [self._job(index, request, name) for index, request in enumerate(choices.requests)]
+        self.all = [self._job(index, request) for index, request in enumerate(choices.requests)]
         self._tickets: list[Ticket] = []  # of those that have begun
 
-    def _job(self, index: int, request: Request, name: str) -> Job:
+    def _job(self, index: int, request: Request) -> Job:
         ids = request.prompt.ids
         room = self._context - len(ids) + 1
         limit = room if request.max_tokens is None else min(request.max_tokens, room)
-        job = Job(name, index, request, RequestWork(len(ids), limit), self._happened, self.left)
+        job = Job(self.name, index, request, RequestWork(len(ids), limit), self._happened, self.left)
         job.shared = self.prompts.get(ids)
         job.done = lambda: self._ended(self, job)
         return job
@@ -118,10 +119,17 @@ class Jobs:
         if any(isinstance(error, ConfigError | Problem) for error in failures):
             return None
         reasons = [end.finish_reason for end in ends if isinstance(end, Completion)]
-        return "cancelled" if failures or "cancelled" in reasons else reasons[-1]
+        cut = failures or "cancelled" in reasons or len(ends) < len(self.all)
+        return "cancelled" if cut else reasons[-1]
 
     def cancel(self) -> None:
+        """Those that run are stopped, as well as the work on grammars, and no more begin."""
         self.left.set()
+
+    def give_up(self, error: Exception) -> None:
+        """No answer comes any more to those that have none."""
+        for job in self.all:
+            job.put(Failure(error))
 
     @property
     def _begun(self) -> list[Job]:

@@ -105,6 +105,11 @@ def unavailable(message: str, retry_after: int | None = None, code: str = "unava
     return Problem(503, message, code=code, headers=headers)
 
 
+def shutting_down() -> Problem:
+    """The error of every request that comes, waits or runs too long while the server stops."""
+    return unavailable("the server is shutting down", code="shutting_down")
+
+
 def install(app: FastAPI) -> None:
     """Convert every error of the application to the format that its client knows."""
 

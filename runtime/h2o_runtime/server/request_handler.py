@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from h2o_runtime.completion import Completion, Request, TextDelta
+from h2o_runtime.completion import Completion, Request
 from h2o_runtime.errors import Cancelled, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_runtime.server.answer_constraint import AnswerConstraint
-from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
+from h2o_runtime.server.answer_format import AnswerFormat
 from h2o_runtime.server.choices import Choices
-from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job, JobEvent, Progress
+from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job
+from h2o_runtime.server.job_events import all_ended, choice_events, completion_of
 from h2o_runtime.server.jobs import Constrain, Jobs
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem, unavailable
 from h2o_runtime.server.service_time import ServiceTime, whole_seconds
 from h2o_runtime.server.slots import Slots, Ticket
-from h2o_runtime.server.stream import KEEP_ALIVE, ClientGone, EventStream, event, unless_gone
+from h2o_runtime.server.stream import ClientGone, EventStream, event, unless_gone
 from h2o_runtime.server.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ Result = TypeVar("Result")
 LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
 
 _COMPILERS = 2  # threads that wait for grammars: a slow one does not block the next
-
-_QUIET = 10.0  # seconds without an event after which a comment keeps the connection alive
 
 
 class RequestHandler:
@@ -49,9 +47,9 @@ class RequestHandler:
         self.metrics = metrics
         self.service_time = ServiceTime()
         self.running: list[Job] = []  # those given to the inference thread
+        self.answers: list[Jobs] = []  # those that are not over
         self.slots = Slots(queue, self.retry_after)
         self.slots.freed = self._spread_all
-        self._answers: list[Jobs] = []  # those with more than one choice that are not over
         self._queue_timeout = queue_timeout
         # One thread for all prompts: its memory is bounded, and a long prompt does not delay the event loop.
         self._text = Workers(1, "text")
@@ -228,8 +226,7 @@ class RequestHandler:
         """Jobs, of which the first one runs. The slots get free at their ends, whoever listens."""
         context = self.inference.model.generator.context
         jobs = Jobs(choices, constrain, name, context, left, self._spread, self._answered, self._done)
-        if len(jobs.all) > 1:
-            self._answers.append(jobs)
+        self.answers.append(jobs)
         self._submit(jobs.begin(ticket))
         return jobs
 
@@ -238,7 +235,7 @@ class RequestHandler:
         self.inference.submit(job)
 
     def _spread_all(self) -> None:
-        for jobs in list(self._answers):
+        for jobs in list(self.answers):
             self._spread(jobs)
 
     def _spread(self, jobs: Jobs) -> None:
@@ -283,8 +280,8 @@ class RequestHandler:
         _close(job.request)
         ticket, over = jobs.ticket(job), jobs.over
         if over:
-            if jobs in self._answers:
-                self._answers.remove(jobs)
+            self.answers.remove(jobs)
+            jobs.give_up(ClientGone())  # those that never began
             for prompt in jobs.prompts.values():
                 self.inference.forget(prompt)
             self._count(jobs)
@@ -306,16 +303,16 @@ class RequestHandler:
     async def _completions(self, http: HttpRequest, jobs: Jobs) -> list[Completion]:
         """Of all jobs, once they have ended. Raises Problem, ClientGone."""
         try:
-            await unless_gone(http, _all_ended(jobs))
+            await unless_gone(http, all_ended(jobs))
         finally:
             jobs.cancel()
-        return [_completion(job.last) for job in jobs.all]
+        return [completion_of(job.last) for job in jobs.all]
 
     async def _events(self, path: str, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
         try:
-            async for text in _choice_events(jobs, shape, progress):
+            async for text in choice_events(jobs, shape, progress):
                 yield text
-            for chunk in shape.end([_completion(job.last) for job in jobs.all]):
+            for chunk in shape.end([completion_of(job.last) for job in jobs.all]):
                 yield event(chunk)
             if shape.done is not None:
                 yield f"data: {shape.done}\n\n"
@@ -344,65 +341,6 @@ class RequestHandler:
         )
 
 
-async def _all_ended(jobs: Jobs) -> None:
-    """Wait for all ends. Raises Problem as soon as a job has no answer."""
-    while any(job.last is None for job in jobs.all):
-        _, happened = await jobs.events.get()
-        if isinstance(happened, (Completion, Failure)):
-            _completion(happened)
-
-
-async def _choice_events(jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
-    """A stream's events of all choices, up to their ends, as they happen. Raises Problem."""
-    choices = [shape.choice(job.index, job.request.prompt) for job in jobs.all]
-    silent = set(range(1, len(choices)))  # those of which nothing was told
-    for chunk in choices[0].begin():
-        yield event(chunk)
-    told = time.monotonic()
-    while any(job.last is None for job in jobs.all) or not jobs.events.empty():
-        try:
-            job, happened = await asyncio.wait_for(jobs.events.get(), _QUIET)
-        except asyncio.TimeoutError:  # the built-in one only from Python 3.11 on
-            chunks: list[Chunk] = []
-        else:
-            chunks = list(choices[job.index].begin()) if job.index in silent else []
-            silent.discard(job.index)
-            chunks += _chunks(job, happened, shape, choices[job.index], progress)
-        for chunk in chunks:
-            yield event(chunk)
-            told = time.monotonic()
-        if time.monotonic() - told >= _QUIET:
-            yield KEEP_ALIVE
-            told = time.monotonic()
-
-
 def _close(request: Request) -> None:
     if request.constraint is not None:
         request.constraint.close()
-
-
-def _chunks(
-    job: Job, happened: JobEvent, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
-) -> Iterable[Chunk]:
-    """The client's view of an event, which may be empty. Raises Problem if the event ended the answer."""
-    if isinstance(happened, Progress):
-        return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
-    if isinstance(happened, TextDelta):
-        return choice.text_delta(happened)
-    if isinstance(happened, (Completion, Failure)):
-        return choice.end(_completion(happened))
-    return ()
-
-
-def _completion(last: Completion | Failure | None) -> Completion:
-    """The answer. Raises Problem if there is none."""
-    assert last is not None, "the job has ended"
-    if isinstance(last, Failure):
-        if isinstance(last.error, Problem):
-            raise last.error
-        if isinstance(last.error, H2OError):
-            raise Problem.of(last.error)
-        raise Problem(500, "inference has failed: the server's log says why", code="inference_failed")
-    if last.finish_reason == "cancelled":  # the client, if it still listens, did not cause that
-        raise unavailable("the server is shutting down", code="shutting_down")
-    return last

@@ -18,8 +18,8 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ServerError
 from h2o_runtime.server.app import create_app
-from h2o_runtime.server.inference import Failure, InferenceThread
-from h2o_runtime.server.problems import Problem, unavailable
+from h2o_runtime.server.drain import LAST_WORDS, drain, first_of
+from h2o_runtime.server.inference import InferenceThread
 from h2o_runtime.server.protocol import protocol_factory
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import ServerSettings
@@ -27,7 +27,6 @@ from h2o_runtime.server.settings import ServerSettings
 log = logging.getLogger(__name__)
 
 _SWITCH = 0.0005  # seconds after which a thread that parses a long request yields to the event loop
-_LAST_WORDS = 5.0  # seconds for a cancelled request to stop, and for its client to be told
 
 
 def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
@@ -96,20 +95,22 @@ class _Run:
             log.warning("anybody who reaches this address can use the server: --api-key-file changes that")
         try:
             await self._loading(inference, service)
-            await _first(self._stop.wait(), serving)
-            await self._drain(service)
+            await first_of(self._stop.wait(), serving)
+            log.info("stopping: running requests have %g s", self._settings.grace)
+            service.draining = True
+            await drain(service.handler, first_of(self._hurry.wait(), asyncio.sleep(self._settings.grace)))
         finally:
             server.should_exit = True
             await serving
             service.handler.close()
-        threads = asyncio.to_thread(service.handler.ended, _LAST_WORDS)
-        return all(await asyncio.gather(asyncio.to_thread(inference.stop, _LAST_WORDS), threads))
+        threads = asyncio.to_thread(service.handler.ended, LAST_WORDS)
+        return all(await asyncio.gather(asyncio.to_thread(inference.stop, LAST_WORDS), threads))
 
     async def _loading(self, inference: InferenceThread, service: Service) -> None:
         """Wait for the model, or for the request to stop. Raises what loading raised."""
         log.info("loading %s", self._settings.alias)
         inference.start()
-        await _first(inference.loaded, self._stop.wait())
+        await first_of(inference.loaded, self._stop.wait())
         if inference.loaded.done():
             model = inference.loaded.result()
             generator = model.generator
@@ -122,24 +123,6 @@ class _Run:
                 *(len(model.slots), self._settings.limits.queue),
             )
 
-    async def _drain(self, service: Service) -> None:
-        """Refuse new requests and finish running ones, within the grace time."""
-        log.info("stopping: running requests have %g s", self._settings.grace)
-        service.draining = True
-        handler = service.handler
-        handler.slots.close(_shutting_down)
-        empty = asyncio.create_task(handler.slots.empty())
-        await _first(empty, self._hurry.wait(), asyncio.sleep(self._settings.grace))
-        for job in handler.running:
-            log.warning("stopping %s before its end", job.name)
-            job.cancel()
-        if handler.running:
-            await _first(empty, asyncio.sleep(_LAST_WORDS))
-        if handler.running:
-            log.error("the inference thread does not come back: leaving it behind")
-        for job in handler.running:
-            job.put(Failure(ServerError("the server is shutting down")))
-
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(
             create_app(service),
@@ -151,25 +134,10 @@ class _Run:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(_LAST_WORDS),
+            timeout_graceful_shutdown=int(LAST_WORDS),
         )
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
-
-
-def _shutting_down() -> Problem:
-    return unavailable("the server is shutting down", code="shutting_down")
-
-
-async def _first(*works: object) -> None:
-    """Wait until one is done, and cancel those that were created for this wait only."""
-    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task, work in zip(tasks, works, strict=True):
-            if task is not work:
-                task.cancel()

@@ -13,7 +13,7 @@ from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.inference import InferenceState, InferenceThread
 from h2o_runtime.server.metrics import Metrics
-from h2o_runtime.server.problems import unavailable
+from h2o_runtime.server.problems import shutting_down, unavailable
 from h2o_runtime.server.reasoning_reader import END
 from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
@@ -75,7 +75,7 @@ class Service:
     def health(self) -> Health:
         """Raises Problem if a router should ask another server."""
         if self.draining and self.inference.state is not InferenceState.FAILED:
-            raise unavailable("the server is shutting down", code="shutting_down")
+            raise shutting_down()
         self.handler.check_inference()
         silence, most = self.handler.silence, self.settings.limits.stall_timeout
         if silence > most:

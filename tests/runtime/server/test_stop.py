@@ -1,0 +1,269 @@
+"""A server stops at any moment: what is served is finished or told that it is not, and nothing is lost.
+
+The request handler, the inference thread's turns and the scheduler run by hand, in one thread, without sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from tests.runtime.server.scheduled import (
+    CONFIGS,
+    PIECE,
+    SLOTS,
+    answer,
+    load,
+    pages_in_use,
+    request,
+    tokens_of,
+)
+
+from h2o_runtime.caches import Cache, Contiguous, Paged
+from h2o_runtime.completion import Completion, Request, TextModel
+from h2o_runtime.errors import Cancelled
+from h2o_runtime.server.answer_constraint import AnswerConstraint
+from h2o_runtime.server.choices import Choices
+from h2o_runtime.server.drain import drain
+from h2o_runtime.server.inference import InferenceThread
+from h2o_runtime.server.metrics import Metrics
+from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.request_handler import RequestHandler
+from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.server.stream import ClientGone
+
+Result = TypeVar("Result")
+
+MOST_TOKENS = 6
+ANYTHING = AnswerConstraint("anything", "grammar")
+
+
+class NotYet(Exception):  # noqa: N818 - a pause
+    """The grammar is still being compiled."""
+
+
+class Anything:
+    """A constraint that allows every token, but no end."""
+
+    def __init__(self, model: TextModel) -> None:
+        self._mask = np.ones(model.generator.model.vocab_size, np.bool_)
+        self._mask[list(model.end_ids)] = False
+
+    def allowed(self) -> Any:
+        return self._mask
+
+    def accept(self, token: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Now(queue.SimpleQueue):  # type: ignore[type-arg]
+    """Jobs for a thread that never waits."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return super().get(block=False)
+
+
+class Inline:
+    """Work in the event loop instead of a thread; work that is not done is asked for again."""
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        while True:
+            await asyncio.sleep(0)
+            try:
+                return work()
+            except NotYet:
+                continue
+
+
+@dataclass
+class Client:
+    """Waits for its answer until it leaves; also the connection that the handler listens to."""
+
+    choices: list[Request]
+    grammar: bool
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: asyncio.Task[list[Completion]] | None = None
+    late: bool = False  # came after the server began to stop
+    served: bool = False  # had its turn before that
+
+    async def receive(self) -> dict[str, str]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    @property
+    def outcome(self) -> list[Completion] | BaseException:
+        assert self.answer is not None
+        return self.answer.exception() or self.answer.result()
+
+
+class Stopping(RuleBasedStateMachine):
+    """Clients come and leave, and the server stops in the middle of it, with or without enough time."""
+
+    model: TextModel
+    one: TextModel
+    known: dict[Any, list[int]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.loop.run_until_complete(self.start())
+        self.clients: list[Client] = []
+        self.stopping: asyncio.Task[None] | None = None
+        self.compiling = False  # grammars take their time
+        for generator in self.model.slots:
+            generator.reset()
+
+    async def start(self) -> None:
+        self.inference = InferenceThread(lambda: self.model, PIECE)
+        self.inference._jobs = Now()
+        self.inference.cached_tokens = [0] * SLOTS
+        self.inference._ready(self.model)
+        self.scheduler = Scheduler(self.model, PIECE)
+        self.metrics = Metrics()
+        self.handler = RequestHandler(self.inference, self.metrics, queue=3, queue_timeout=None)
+        self.handler.slots.count = SLOTS
+        self.handler._text.run = self.handler._grammars.run = Inline().run  # type: ignore[method-assign]
+        self.time_up = asyncio.Event()
+
+    def settle(self, rounds: int = 20) -> None:
+        """The event loop does what can be done."""
+        for _ in range(rounds):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    def constrain(self, wanted: AnswerConstraint, cancelled: Callable[[], bool]) -> Any:
+        if cancelled():
+            raise Cancelled("nobody wants it")
+        if self.compiling:
+            raise NotYet
+        return Anything(self.model)
+
+    @rule(
+        seed=st.integers(0, 1),
+        length=st.sampled_from([1, 33, 90, 200]),
+        tokens=st.integers(1, MOST_TOKENS),
+        policy=st.integers(0, len(CONFIGS) - 1),
+        choices=st.sampled_from([1, 1, 3]),
+        grammar=st.booleans(),
+    )
+    def arrive(self, seed: int, length: int, tokens: int, policy: int, choices: int, grammar: bool) -> None:
+        wanted = request(seed, length, tokens, CONFIGS[policy], reuse=False)
+        client = Client([replace(wanted, ignore_eos=not grammar)] * choices, grammar)
+        client.late = self.stopping is not None
+        asked = Choices(client.choices, ANYTHING if grammar else None)
+        http: Any = client
+        answered = self.handler.complete(http, lambda: asked, self.constrain, f"client {len(self.clients)}")
+        client.answer = self.loop.create_task(answered)
+        self.clients.append(client)
+        self.settle(1)
+
+    @rule(turns=st.integers(1, 6))
+    def turn(self, turns: int) -> None:
+        for _ in range(turns):
+            self.settle()
+            self.inference._take(self.model, self.scheduler)
+            assert self.inference._turn(self.scheduler)
+        self.settle()
+
+    @rule(compiling=st.booleans())
+    def compile(self, compiling: bool) -> None:
+        self.compiling = compiling
+
+    @precondition(lambda self: self.clients)
+    @rule(one=st.integers(0, 1000))
+    def leave(self, one: int) -> None:
+        self.clients[one % len(self.clients)].gone.set()
+
+    @precondition(lambda self: self.stopping is None)
+    @rule()
+    def stop(self) -> None:
+        served = {jobs.name for jobs in self.handler.answers}
+        for number, client in enumerate(self.clients):
+            client.served = f"client {number}" in served
+        self.stopping = self.loop.create_task(drain(self.handler, self.time_up.wait()))
+        self.settle(1)
+
+    @precondition(lambda self: self.stopping is not None)
+    @rule()
+    def time_is_up(self) -> None:
+        self.time_up.set()
+
+    def teardown(self) -> None:
+        if self.stopping is None:
+            self.stop()
+        if not self.time_up.is_set():
+            self.compiling = False
+        assert self.stopping is not None
+        self.finish(self.stopping)
+        for client in self.clients:
+            self.check(client)
+        counted = sum(one.value for one in next(iter(self.metrics.requests.collect())).samples[::2])
+        assert counted == len(self.clients)
+        slots = self.handler.slots
+        assert (slots.busy, slots.waiting, self.handler.answers, self.handler.running) == (0, 0, [], [])
+        # Nothing is left that would keep the thread.
+        self.inference._jobs.put(None)
+        assert not self.inference._take(self.model, self.scheduler)
+        assert pages_in_use(self.model) == 0
+        self.handler.close()
+        self.loop.close()
+
+    def finish(self, stopping: asyncio.Task[None]) -> None:
+        """Turn until the server has stopped and everybody was told."""
+        end = time.monotonic() + 60
+        while not (
+            stopping.done() and all(client.answer and client.answer.done() for client in self.clients)
+        ):
+            assert time.monotonic() < end, "it does not stop"
+            self.turn(1)
+            self.loop.run_until_complete(asyncio.sleep(0.001))
+        stopping.result()
+
+    def check(self, client: Client) -> None:
+        outcome, gone = client.outcome, client.gone.is_set()
+        if isinstance(outcome, ClientGone):
+            assert gone
+        elif isinstance(outcome, Problem):
+            assert outcome.status_code == 503
+            assert outcome.code in ("shutting_down", "queue_full")
+            assert not client.served or self.time_up.is_set()
+        else:
+            assert not isinstance(outcome, BaseException), outcome
+            assert not client.late
+            assert [tokens_of(one) for one in outcome] == [self.expected(one) for one in client.choices]
+        if client.late:
+            assert isinstance(outcome, Problem)
+            assert outcome.code == "shutting_down"
+
+    def expected(self, wanted: Request) -> list[int]:
+        key = (wanted.prompt, wanted.prefill)
+        if key not in self.known:
+            longest = request(0, 1, MOST_TOKENS, CONFIGS[0])
+            longest = Request(*key[:1], MOST_TOKENS, key[1], longest.sampling, ignore_eos=True)
+            self.known[key] = answer(self.one, longest)
+        return self.known[key][: wanted.max_tokens]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_bundle: Path) -> Iterator[TextModel]:
+    with load(tiny_bundle, 1, Contiguous()) as model:
+        yield model
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "few-pages"])
+def test_a_server_stops_at_any_moment(tiny_bundle: Path, alone: TextModel, cache: Cache) -> None:
+    with load(tiny_bundle, SLOTS, cache, slot_bytes=1 if isinstance(cache, Paged) else None) as model:
+        Stopping.model, Stopping.one, Stopping.known = model, alone, {}
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Stopping, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
+        )
