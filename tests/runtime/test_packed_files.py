@@ -19,6 +19,7 @@ from tests import bundles
 
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError, OutputError
+from h2o_runtime.ort import packed_files
 
 PROMPT = bundles.random_ids(70, 3).tolist()
 GRAPH = "dense_01-*.safetensors"
@@ -157,6 +158,20 @@ def test_a_file_that_does_not_fit_is_not_used(
         assert "packed weights are not kept" in caplog.text
     else:
         assert file.read_bytes() == before
+
+
+def test_a_full_disk_costs_one_warning(
+    bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OutputError("no space left on device")
+
+    monkeypatch.setattr(packed_files, "write", full)
+    expected = answer(bundle, None)
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(answer(bundle, tmp_path), expected)
+    (told,) = [record for record in caplog.records if "packed weights" in record.message]
+    assert "no space left" in told.message
 
 
 def test_content_is_compared_with_its_hash_on_request(

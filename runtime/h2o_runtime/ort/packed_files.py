@@ -15,7 +15,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,13 @@ _ENTRIES = TypeAdapter(dict[str, _Entry])
 
 @dataclass(frozen=True)
 class PackedFolder:
-    """verify  whether the content of each file is compared with its hash before it is used"""
+    """verify  whether the content of each file is compared with its hash before it is used
+    unkept  graphs whose files could not be written
+    """
 
     folder: Path
     verify: bool = False
+    unkept: list[str] = field(default_factory=list, compare=False)
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> PackedFolder:
@@ -97,7 +100,7 @@ class PackedFolder:
         """As the function of this name, with arrays that are mapped from the graph's file.
 
         The file is written where there is none that fits. If it cannot be written, arrays are in this process's own
-        memory, and a warning says so.
+        memory; one warning says so for all graphs.
         """
         key = self.key(graph, manifest, precision)
         file = self.folder / f"{path.stem}-{key[:16]}{SUFFIX}"
@@ -113,7 +116,9 @@ class PackedFolder:
             log.info("%s: written", file)
             return made, PackedFile.read(file, key).arrays
         except (OutputError, InputError, UnfitError) as error:
-            log.warning("packed weights are not kept: %s", error)
+            level = logging.DEBUG if self.unkept else logging.WARNING
+            log.log(level, "packed weights are not kept where a file cannot be written: %s", error)
+            self.unkept.append(path.stem)
             return made, arrays
 
     @staticmethod
