@@ -2,8 +2,8 @@
 
 A session that a prompt is about to overwrite is set aside first. If the cache can retain its rows, they stay
 in place, and rows that sessions share are stored once. Otherwise they are copied to host memory, and back
-when the session continues: copying a token's rows takes a hundredth of the time of reading the token.
-Sessions without room in memory go to a folder, if there is one.
+when the session continues. The prompt that comes waits for the copy, so a session of which the prompt keeps
+nearly everything is not copied. Sessions without room in memory go to a folder, if there is one.
 
 If several sessions are live, a prompt can also continue from another live session: from a copy, or from the
 same pages.
@@ -26,6 +26,7 @@ from h2o_runtime.sessions.waiting import LiveSession, WaitingSession, bytes_of
 log = logging.getLogger(__name__)
 
 WORTH_KEEPING = 64  # tokens that would be lost
+COPIED = 32  # tokens whose rows are copied out and back in the time in which one token is read
 SHARED_STEPS = 8  # a shared session is written again once an eighth of it is new
 
 
@@ -150,12 +151,13 @@ class SessionPool:
             self._file(waiting, session, patient=False)
 
     def set_aside(self, session: Session, keeps: int = 0, patient: bool = False) -> None:
-        """Keep the live session, of which the prompt will leave only the first `keeps` rows, if that is
-        worthwhile.
+        """Keep the live session, of which the prompt will leave only the first `keeps` rows, if reading the
+        others again would take longer.
 
         The longest-waiting sessions make room. `patient` is the folder's.
         """
-        if not self.several or session.origin.config is None or session.length - keeps < WORTH_KEEPING:
+        lost = session.length - keeps
+        if not self.several or session.origin.config is None or lost < _price(session):
             return
         try:
             shape = SessionShape.of(session)
@@ -230,6 +232,11 @@ def _has_room(session: Session, rows: int) -> bool:
     return session.store.missing_blocks(0, rows, waiting=True) <= session.store.free_blocks()
 
 
+def _price(session: Session) -> int:
+    """The number of tokens that are read in the time that keeping the session takes, and at least a few."""
+    return WORTH_KEEPING if session.store.in_blocks else max(WORTH_KEEPING, session.length // COPIED)
+
+
 def _gains(one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, config: PrefillConfig) -> int:
     """Tokens that the prompt could keep of it. A session that stays in place must be worth a copy."""
-    return reusable(one, tokens, config) - (WORTH_KEEPING if isinstance(one, LiveSession) else 0)
+    return reusable(one, tokens, config) - (_price(one.session) if isinstance(one, LiveSession) else 0)

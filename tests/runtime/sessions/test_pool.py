@@ -11,6 +11,7 @@ from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import Cache, Contiguous, Paged
+from h2o_runtime.sessions import pool
 
 SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 FULL = SPARSE.altered(policy="full")
@@ -128,6 +129,24 @@ def test_a_fresh_start_keeps_the_conversation_too(bundle: Path) -> None:
         assert generator.reused == 150
         generator.prefill([*OPENINGS[1], 3], SPARSE)
         assert generator.reused == 150
+
+
+@pytest.mark.parametrize(
+    ("cache", "shared", "waiting"),
+    [(CONTIGUOUS, 160, 0), (CONTIGUOUS, 120, 1), (Paged(), 160, 1), (Paged(), 200, 0)],
+    ids=["contiguous little", "contiguous much", "pages little", "pages next to nothing"],
+)
+def test_a_session_is_copied_only_for_what_takes_longer_to_read(
+    bundle: Path, cache: Cache, shared: int, waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 240 tokens those before `shared` go on in the next prompt. Pages are not copied."""
+    monkeypatch.setattr(pool, "COPIED", 2)  # the copy takes as long as reading 120 tokens
+    first = bundles.random_ids(240, 7).tolist()
+    with roomy(bundle, cache=cache) as generator:
+        generator.prefill(first, FULL)
+        generator.prefill([*first[:shared], first[shared] ^ 1, 5], FULL)
+        assert generator.reused == shared
+        assert len(generator.pool) == waiting
 
 
 def test_without_room_nothing_is_kept(alone: Generator) -> None:
