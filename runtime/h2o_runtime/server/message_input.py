@@ -42,6 +42,7 @@ def chat_of(body: TokenCountRequest) -> ChatRequest:
             "tool_choice": _choice(body),
             "parallel_tool_calls": _parallel(body),
             "response_format": _format(body),
+            "chat_template_kwargs": None if body.thinking is None else {"enable_thinking": False},
             **(_generation(body) if isinstance(body, MessageRequest) else {}),
         }
     )

@@ -70,6 +70,12 @@ def test_a_template_that_thinks(serve: Serve, tiny_bundle: Path, tmp_path: Path)
     assert message["content"] == ""
     longer: Any = server.chat(temperature=0, reasoning_effort="none").json()["usage"]["prompt_tokens"]
     assert longer > server.chat(temperature=0, reasoning_effort="high").json()["usage"]["prompt_tokens"]
+    talk = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
+    counts = [
+        server.post("/v1/messages/count_tokens", talk | more).json()["input_tokens"]
+        for more in ({}, {"thinking": {"type": "disabled"}})
+    ]
+    assert longer == counts[1] > counts[0]
     schema = {"type": "integer", "minimum": 5, "maximum": 9}
     assert server.chat(json_schema=schema).json()["choices"][0]["message"]["content"] in "56789"
 
