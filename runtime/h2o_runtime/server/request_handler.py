@@ -270,6 +270,8 @@ class RequestHandler:
         if not jobs.decided or jobs.counted:
             return
         jobs.counted = True
+        if jobs.all[0].request.pooling is not None:
+            _log_embeddings(jobs)
         if (outcome := jobs.outcome) is not None:
             self.metrics.finished(outcome)
 
@@ -328,6 +330,8 @@ class RequestHandler:
             return
         self.metrics.worked(last)
         self.service_time.measured(last.timings)
+        if job.request.pooling is not None:  # a line for all of a request
+            return
         t = last.timings
         log.info(
             "%s: prompt %d (+%d cached) in %.0f ms, answer %d in %.0f ms, %s",
@@ -339,6 +343,14 @@ class RequestHandler:
             t.predicted_ms,
             last.finish_reason,
         )
+
+
+def _log_embeddings(jobs: Jobs) -> None:
+    done = [job.last.timings for job in jobs.all if isinstance(job.last, Completion)]
+    tokens, ms = sum(one.prompt_n for one in done), sum(one.prompt_ms for one in done)
+    log.info(
+        "%s: embedded %d of %d inputs, %d tokens in %.0f ms", jobs.name, len(done), len(jobs.all), tokens, ms
+    )
 
 
 def _close(request: Request) -> None:

@@ -113,6 +113,8 @@ def test_a_thousand_inputs_beside_a_conversation(serve: Serve) -> None:
     thread.join()
     assert [slot["n_past"] > 0 for slot in server.get("/slots").json()] == [True, False]
     assert len(answers[0].json()["data"]) == 1000
+    wait_for(lambda: "embedded 1000 of 1000 inputs" in server.log)
+    assert server.log.count("embd-") == 1
     assert "Traceback" not in server.log
 
 
