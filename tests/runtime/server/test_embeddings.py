@@ -95,6 +95,13 @@ def test_other_mistakes(server: Server) -> None:
     assert error_of(embed(server, "a", prefill={"chunk_size": 0}), 400)["param"] == "prefill.chunk_size"
 
 
+def test_a_request_is_one_line_of_the_log(server: Server) -> None:
+    before = server.log.count("embd-")
+    assert embed(server, ["a river", "a hill", "x"]).status_code == 200
+    wait_for(lambda: "embedded 3 of 3 inputs" in server.log)
+    assert server.log.count("embd-") == before + 1
+
+
 def test_a_thousand_inputs_beside_a_conversation(serve: Serve) -> None:
     """More text than a context holds; the conversation keeps its slot, and its answer comes in between."""
     server = serve("--ctx-size", 512, "--slots", 2)
@@ -113,8 +120,6 @@ def test_a_thousand_inputs_beside_a_conversation(serve: Serve) -> None:
     thread.join()
     assert [slot["n_past"] > 0 for slot in server.get("/slots").json()] == [True, False]
     assert len(answers[0].json()["data"]) == 1000
-    wait_for(lambda: "embedded 1000 of 1000 inputs" in server.log)
-    assert server.log.count("embd-") == 1
     assert "Traceback" not in server.log
 
 
