@@ -30,7 +30,7 @@ def logical_batches(n: int, batch_size: int, chunk_size: int, begun: int = 0) ->
 
     begun: rows of the first chunk that lie before row 0
     """
-    for batch in spans(n, batch_size // chunk_size * chunk_size, start=-begun):
+    for batch in spans(n, batch_size // chunk_size * chunk_size, start=-begun if n else 0):
         yield Span(max(batch.start, 0), batch.stop)
 
 

@@ -339,7 +339,7 @@ def test_a_conversation_goes_on_where_it_stopped(small: Generator) -> None:
 
 @pytest.mark.parametrize("policy", ["h2o", "full"])
 def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> None:
-    config = PrefillConfig(policy, chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4)
+    config = CONFIG.altered(policy=policy)
     seen: list[tuple[int, int]] = []
     small.prefill(random_ids(90), config, Watch(progress=lambda done, total: seen.append((done, total))))
     done = [step for step, _ in seen]
@@ -354,7 +354,7 @@ def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> No
 def test_cancellation_is_asked_for_at_every_step_and_leaves_the_generator_usable(
     small: Generator, policy: Any
 ) -> None:
-    config = PrefillConfig(policy, chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4)
+    config = CONFIG.altered(policy=policy)
     ids = random_ids(90)
     expected = small.prefill(ids, config).copy()
     asked = 0

@@ -28,6 +28,7 @@ from tests import bundles
 from tests.bundles import relative_error
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Contiguous
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.loaded_model import LoadedModel
@@ -108,6 +109,11 @@ class Conversations(RuleBasedStateMachine):
     def ask_about_a_document(self, document: int, shared: int, question: int, seed: int, batch: int) -> None:
         words = bundles.random_ids(question, 10 + seed).tolist()
         self.prefill([*DOCUMENTS[document][:shared], *words], batch)
+
+    @precondition(lambda self: len(self.cached) > 12)
+    @rule(less=st.integers(1, 12), new=st.integers(1, 12), seed=st.integers(0, 3))
+    def ask_another_question_of_about_the_same_length(self, less: int, new: int, seed: int) -> None:
+        self.prefill([*self.cached[:-less], *bundles.random_ids(new, 60 + seed).tolist()], 32)
 
     @precondition(lambda self: self.cached)
     @rule(new=st.integers(1, 45), seed=st.integers(0, 3), batch=st.sampled_from([16, 32, 100]))
@@ -261,6 +267,42 @@ def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(
         question = draw.integers(0, 250, draw.integers(1, 30)).tolist()
         small.prefill([*document, *question], config)
         assert len(document) - small.reused < 6 + 4
+
+
+def test_the_sets_of_a_chunk_that_two_prompts_have_read_lie_as_those_of_one(small: Generator) -> None:
+    """Also where a chunk remembers less than it has room for, which is what its last row could."""
+    config = SPARSE.altered(score="query", score_tile=4, dense_tail=6, score_grow=0)
+    assert config.algorithm.memory_at(48) < config.algorithm.memory_at(63)
+    ids = DOCUMENTS[0][:120]
+    generator = new_generator(small)
+    generator.prefill(ids[:61], config)
+    generator.prefill([*ids[:58], 7, *ids[:40]], config)
+    assert generator.reused == 52
+    sets = generator.boundary_memory()
+    assert sets.shape[1] == (92 - 16) // 4
+    generator.reset()
+    generator.prefill([*ids[:58], 7, *ids[:40]], config)
+    np.testing.assert_array_equal(generator.boundary_memory(), sets)
+
+
+@pytest.mark.parametrize("change", [{}, {"score_missed": 0.01}, {"heavy": "auto", "score_grow": 0}])
+@pytest.mark.parametrize("rows", ["model", "int8"])
+def test_a_question_of_about_the_same_length_reads_itself_alone(
+    small: Generator, change: dict[str, Any], rows: Any
+) -> None:
+    """The tails begin at the same row, so the document's rows in them are those of a new generator."""
+    config = SPARSE.altered(score="query", score_tile=4, dense_tail=6, **change)
+    document, first, second = DOCUMENTS[0][:150], [1, 2, 3], [7, 8]
+    bundle = small.bundle.folder
+    with Generator.load(bundle, context=CONTEXT, cache=Contiguous(cache_dtype=rows)) as generator:
+        expected = generator.prefill([*document, *second], config).copy()
+        sets = generator.memory_sets()
+        generator.reset()
+        generator.prefill([*document, *first], config)
+        assert relative_error(generator.prefill([*document, *second], config), expected) < 1e-4
+        assert generator.reused == len(document)
+        for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,10 @@ class Run:
         p = np.exp(logits - logits.max(axis=2, keepdims=True))
         p /= p.sum(axis=2, keepdims=True)
         visible = np.broadcast_to(causal, p.shape).copy()
-        tail = max(n - policy.dense_tail, 0) if n > policy.chunk_size or past else n
+        tail = n
+        if policy.dense_tail and (n > policy.chunk_size or past):  # from the tile of its first row on
+            first = max(n - policy.dense_tail, 0)
+            tail = max(tile.start for tile in policy.tiles(0, n) if tile.start <= first)
         saw, missed, widened = [], [], []
         for start in range(0, n, policy.chunk_size):
             chunk = Span(start, min(start + policy.chunk_size, n))
@@ -95,12 +98,13 @@ class Run:
             if before <= policy.memory_at(before):
                 continue
             visible[:, chunk.start : chunk.stop, :before] = False
-            tiles = list(policy.tiles(chunk.start, chunk.stop))
+            tiles = [tile for tile in policy.tiles(chunk.start, chunk.stop) if tile.start < tail]
+            if not tiles:
+                continue
             sets = self.state.sets(0, policy._sets(self.call, tiles, chunk))  # [t, Hs, M]
             for tile, own in zip(tiles, sets, strict=True):
                 for head in range(HEADS):
                     visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True
-            tiles = [tile for tile in tiles if tile.start < tail]
             of_chunk = []
             for tile in tiles:
                 rows = checked_rows(tile, policy.score_checks, policy.vote_stride)
@@ -108,11 +112,10 @@ class Run:
                 top = p[:, rows].argmax(axis=2)[..., None]
                 hidden = ~np.take_along_axis(visible[:, rows], top, axis=2)
                 of_chunk.append((np.take_along_axis(p[:, rows], top, axis=2) * hidden).mean())
-            if tiles:
-                missed += [np.mean(of_chunk)] * len(tiles)
-                widened += [np.mean(of_chunk) > policy.score_missed] * len(tiles)
-                if widened[-1]:
-                    visible[:, tiles[0].start : tiles[-1].stop] = causal[tiles[0].start : tiles[-1].stop]
+            missed += [np.mean(of_chunk)] * len(tiles)
+            widened += [np.mean(of_chunk) > policy.score_missed] * len(tiles)
+            if widened[-1]:
+                visible[:, tiles[0].start : tiles[-1].stop] = causal[tiles[0].start : tiles[-1].stop]
         visible[:, tail:] = causal[tail:]
         weights = np.where(visible, p, 0)
         o = np.einsum("hij,jhd->ihd", weights / weights.sum(axis=2, keepdims=True), v)

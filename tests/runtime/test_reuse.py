@@ -72,7 +72,34 @@ def test_a_prompt_that_continues_everything_keeps_everything() -> None:
 def test_a_shared_beginning_is_kept_up_to_a_chunk_boundary() -> None:
     assert plan(range(20), [*range(19), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 16)
     assert plan(range(20), [*range(15), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 8)
-    assert plan(range(20), [*range(7), 99], SPARSE) == NOTHING
+    assert plan(range(20), [*range(7), 99], SPARSE.altered(score="colsum")) == NOTHING
+
+
+def test_under_query_every_row_of_the_first_chunk_is_kept() -> None:
+    assert plan(range(20), [*range(7), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 7)
+    assert plan(range(7), [*range(5), 99], SPARSE.altered(score_missed=0.5)) == Reuse(Prefix.BOUNDARY, 5)
+    rounding = Provenance.fresh(SPARSE, 20).in_format(True)
+    assert plan_reuse(cache_of(range(20)).known, rounding, np.array([*range(7), 99]), SPARSE) == NOTHING
+
+
+def test_under_query_a_tail_from_the_same_row_on_is_kept() -> None:
+    config = SPARSE.altered(score_tile=3, dense_tail=5)  # chunks of 8 rows are cut into 3, 3 and 2
+    assert [config.algorithm.first_of_tail(n) for n in range(35, 41)] == [30, 30, 32, 32, 32, 35]
+    for others in (3, 4, 5):
+        assert plan(range(38), [*range(34), *[99] * others], config) == Reuse(Prefix.BOUNDARY, 34)
+    assert plan(range(38), [*range(34), *[99] * 6], config) == Reuse(Prefix.BOUNDARY, 32)
+    assert plan(range(38), [*range(34), *[99] * 2], config) == Reuse(Prefix.BOUNDARY, 30)
+    assert plan(range(38), [*range(37), 99], config.altered(score_missed=0.5)) == Reuse(Prefix.BOUNDARY, 37)
+    assert plan(range(39), range(39), config, prefilled=38) == Reuse(Prefix.BOUNDARY, 38)
+
+
+def test_an_interrupted_question_leaves_the_tail_that_it_found() -> None:
+    config = SPARSE.altered(score_tile=3, dense_tail=5)
+    before, found = Provenance.fresh(config, 38), Reuse(Prefix.BOUNDARY, 34)
+    left = config.algorithm.after_interruption(found, 3, before)
+    known = cache_of(range(34)).known
+    assert plan_reuse(known, left, np.arange(37), config) == found
+    assert plan_reuse(known, left, np.arange(60), config) == Reuse(Prefix.BOUNDARY, 32)
 
 
 def test_under_query_a_shared_beginning_is_kept_up_to_a_tile() -> None:
@@ -80,7 +107,6 @@ def test_under_query_a_shared_beginning_is_kept_up_to_a_tile() -> None:
     assert plan(range(40), [*range(31), 99], config) == Reuse(Prefix.BOUNDARY, 30)
     assert plan(range(40), [*range(29), 99], config) == Reuse(Prefix.BOUNDARY, 27)
     assert plan(range(40), [*range(26), 99], config) == Reuse(Prefix.BOUNDARY, 24)
-    assert plan(range(40), [*range(4), 99], config) == Reuse(Prefix.BOUNDARY, 3)
     assert plan(range(40), [*range(31), 99], config.altered(dense_tail=5)) == Reuse(Prefix.BOUNDARY, 27)
 
 
@@ -122,7 +148,7 @@ def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:
     config = SPARSE.altered(dense_tail=6)
     # Of 28 tokens the last 6 saw everything: rows 0 … 21 are sparse.
     assert plan(range(28), [*range(25), *[99] * 40], config) == Reuse(Prefix.BOUNDARY, 16)
-    config = SPARSE.altered(dense_tail=100)
+    config = SPARSE.altered(dense_tail=100, score="window", score_window=2)
     assert plan(range(28), [*range(25), *[99] * 40], config) == NOTHING
 
 
@@ -228,11 +254,14 @@ def test_what_is_kept_is_sound(
         assert full
         assert got.length == min(shared, len(tokens) - 1)
     if got.prefix is Prefix.BOUNDARY:
-        assert got.length % chunk % config.algorithm.tile == 0
-        most = min(
-            shared, prompt - 1, len(tokens) - 1, *(n - tail for n in (prompt, len(tokens)) if n > chunk)
-        )
-        assert most - got.length < config.algorithm.tile
-        assert got.length < prompt  # the fresh run went on past it, so it chose a memory there
-        for length in (prompt, len(tokens)):  # no kept row belongs to a dense tail, of then or of now
-            assert length <= chunk or got.length <= length - tail
+        starts = [config.algorithm.lasting_rows(n) for n in (prompt, len(tokens))]
+        if starts[0] == starts[1] < shared:  # one tail
+            assert got.length == min(shared, prompt, len(tokens) - 1)
+        else:  # no kept row belongs to a dense tail, of then or of now
+            most = min(shared, prompt - 1, len(tokens) - 1, *starts)
+            assert most - config.algorithm.tile < got.length <= most
+            assert got.length < chunk or got.length % chunk % config.algorithm.tile == 0
+        for n in (prompt, len(tokens)):
+            wanted, first = min(tail, n) if n > chunk else 0, config.algorithm.lasting_rows(n)
+            assert wanted <= n - first < wanted + config.algorithm.tile
+            assert not wanted or first % chunk % config.algorithm.tile == 0

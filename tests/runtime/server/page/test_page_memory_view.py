@@ -51,7 +51,7 @@ def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_t
 
 
 def test_tiles_of_a_chunk_have_memories_of_their_own(page: Page, server: Server, long_text: str) -> None:
-    choose(page, chunk_size=1000)  # eight tiles of 125
+    choose(page, chunk_size=1000, dense_tail=0)  # eight tiles of 125
     ask(page, "What is this?", long_text)
     memory = server.get(f"/memory/{open_memory(page)}").json()
     tokens, chunks = len(memory["tokens"]), sorted(set(memory["ends"]))

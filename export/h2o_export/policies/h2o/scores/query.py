@@ -142,7 +142,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         n, policy = q.shape[1], self.policy
-        tail = n - policy.dense_tail if n > policy.chunk_size else n
+        tail = policy.lasting_rows(n)
         out = q.new_empty((*q.shape[:2], v.shape[2]))
         for start in range(0, n, policy.chunk_size):
             end = min(start + policy.chunk_size, n)
@@ -150,16 +150,16 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             causal = (column <= row).expand(len(q), -1, -1)
             visible = causal & (column >= start)
             dots = self.scores(q[:, start:end], k[:, :end])
-            tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, end, policy.tile)]
-            if start:
+            sparse = min(tail, end)
+            tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, sparse, policy.tile)]
+            if start and tiles:
                 for tile in tiles:
                     candidates = self._candidates(q[:, tile], k, start)
                     memory = self._choose(layer, tile.start, q[:, tile], k, start, candidates)
                     seen = memory.repeat_interleave(len(q) // len(memory), dim=0)[:, None]
                     visible[:, tile.start - start : tile.stop - start, :start] |= seen
-                checked = [self._checked_rows(tile, start) for tile in tiles if tile.start < tail]
-                if self._misses(dots, causal, visible, checked):
-                    stop = max(tile.stop for tile in tiles if tile.start < tail) - start
+                if self._misses(dots, causal, visible, [self._checked_rows(tile, start) for tile in tiles]):
+                    stop = tiles[-1].stop - start
                     visible[:, :stop] = causal[:, :stop]
             visible = torch.where(row >= tail, causal, visible)
             out[:, start:end] = masked_softmax(dots, visible, self.sinks) @ v[:, :end]

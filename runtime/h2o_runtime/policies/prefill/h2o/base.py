@@ -51,6 +51,7 @@ class H2O(PrefillPolicy[Store]):
     score_title      what the rule is, as people read it
     grows            whether the rule takes `heavy="auto"`: a memory that grows with the past
     needs_every_row  whether the rule takes the attention of every query, also of those whose output nobody reads
+    scores_tail      whether rows of the dense tail pass through both phases too, for what the rule keeps of them
     """
 
     name: ClassVar[str] = "h2o"
@@ -66,6 +67,7 @@ class H2O(PrefillPolicy[Store]):
     score_title: ClassVar[str]
     grows: ClassVar[bool] = False
     needs_every_row: ClassVar[bool] = False
+    scores_tail: ClassVar[bool] = True
 
     chunk_size: int = chunk_option()
     local: int = option(
@@ -93,7 +95,10 @@ class H2O(PrefillPolicy[Store]):
         0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0
     )
     dense_tail: int = option(
-        128, "Last tokens of the prompt that attend to everything.", symbol="tail", least=0
+        128,
+        "Last tokens of the prompt that attend to everything; under --score query from the beginning of a tile on.",
+        symbol="tail",
+        least=0,
     )
 
     def __post_init__(self) -> None:
@@ -150,6 +155,10 @@ class H2O(PrefillPolicy[Store]):
         """
         return None
 
+    def first_of_tail(self, n: int) -> int:
+        """First row of the dense tail of n rows that begin with a chunk; n if there is none."""
+        return tail_start(n, self.dense_tail)
+
     def memory_at(self, past: int) -> int:
         """The memory set's size after `past` rows."""
         assert isinstance(self.heavy, int), "a rule whose memory grows has a memory_at of its own"
@@ -170,7 +179,8 @@ class H2O(PrefillPolicy[Store]):
         self.before_chunks(call, state)
         tail = self.tail_of(call)
         first = self._first_chunk(call.needed, tail, n, self.begun(call))
-        for batch in logical_batches(n, self.batch_size, self.chunk_size, self.begun(call)):
+        sparse = n if self.scores_tail else tail
+        for batch in logical_batches(sparse, self.batch_size, self.chunk_size, self.begun(call)):
             call.flow.needs(batch.stop)
             partial = state.partial(call.o[batch.start : batch.stop])
             with call.timer.measure("phase1"):
@@ -181,6 +191,7 @@ class H2O(PrefillPolicy[Store]):
             call.flow.finished(min(batch.stop, tail))
         self.after_chunks(call, state)
         if tail < n:
+            call.flow.needs(n)
             with call.timer.measure("tail"):
                 call.dense_rows(tail, n)
             call.checkpoint(n)
@@ -192,9 +203,9 @@ class H2O(PrefillPolicy[Store]):
 
     def tail_of(self, call: LayerCall) -> int:
         """First row of the dense tail; n if there is none."""
-        n = len(call.q)
+        n, begun = len(call.q), self.begun(call)
         has_tail = not call.prompt_piece.more and (n > self.chunk_size or call.past > 0)
-        return tail_start(n, self.dense_tail) if has_tail else n
+        return max(self.first_of_tail(begun + n) - begun, 0) if has_tail else n
 
     def _first_chunk(self, needed: int, tail: int, n: int, begun: int = 0) -> int:
         """Where the first chunk begins whose attention must be computed; n where none must.
@@ -242,7 +253,7 @@ class H2O(PrefillPolicy[Store]):
         """Between chunks: the last piece has all of the dense tail, whose rows need all layers of one call."""
         size = rows_of_chunks(rows, self.chunk_size)
         begun = reuse.length % self.chunk_size if reuse.prefix is Prefix.BOUNDARY else 0
-        return range(size - begun, min(tail_start(n, self.dense_tail) + 1, n), size)
+        return range(size - begun, min(self.first_of_tail(begun + n) - begun + 1, n), size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;
@@ -262,25 +273,22 @@ class H2O(PrefillPolicy[Store]):
         return limit // self.chunk_size * self.chunk_size
 
     def lasting_rows(self, n: int) -> int:
-        tail = self.dense_tail if n > self.chunk_size else 0
-        return max(n - tail, 0)
+        return self.first_of_tail(n) if n > self.chunk_size else n
 
     def visible_pairs(self, n: int) -> int:
-        """The dense tail is computed in addition to its chunk."""
-        if n <= self.chunk_size:
-            return n * (n + 1) // 2
-        tail = min(self.dense_tail, n)
-        return self._chunk_pairs(n, 0) + tail * n - tail * (tail - 1) // 2
+        first = self.lasting_rows(n)
+        tail = n - first
+        return self._chunk_pairs(n, 0) + tail * first + tail * (tail + 1) // 2
 
     def last_layer_pairs(self, n: int) -> int:
-        tail = tail_start(n, self.dense_tail) if n > self.chunk_size else n
+        tail = self.lasting_rows(n)
         first = self._first_chunk(n - 1, tail, n)
         return self._chunk_pairs(n, first) + (n if tail < n else 0)
 
     def _chunk_pairs(self, n: int, first: int) -> int:
-        """For the chunks from row `first` on, with themselves and their memory sets."""
+        """For the chunks of n rows from row `first` on, with themselves and their memory sets."""
         pairs = 0
-        for chunk in spans(n, self.chunk_size, start=first):
+        for chunk in spans(n if self.scores_tail else self.lasting_rows(n), self.chunk_size, start=first):
             rows = len(chunk)
             pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
         return pairs

@@ -42,14 +42,19 @@ class StoreSizes:
 
 @dataclass(frozen=True)
 class Sets:
-    """The place of some tiles' memory sets: `count` tiles from `first` on, `memory` keys per head.
+    """The place of some tiles' memory sets: `count` tiles, `memory` keys per head.
 
+    They lie behind those of `skipped` tiles, which are of the same chunk and begin with tile `first`.
     Tiles that take all of their room lie as one array; those of fewer keys do so chunk by chunk.
     """
 
     first: int
     count: int
     memory: int
+    skipped: int = 0
+
+    def with_skipped(self) -> Sets:
+        return Sets(self.first, self.skipped + self.count, self.memory)
 
 
 _NUMBERS = ("start", "stop", "first", "count", "memory")
@@ -151,7 +156,8 @@ class QueryStore(PartialScratch):
 
     def sets(self, layer: int, where: Sets) -> Tensor:
         """int32 [count, Hs, memory]."""
-        start, entries = int(self._places[where.first]), where.count * self._heads * where.memory
+        tile = self._heads * where.memory
+        start, entries = int(self._places[where.first]) + where.skipped * tile, where.count * tile
         flat: Tensor = self._sets[layer][start : start + entries]
         return flat.reshape(where.count, self._heads, where.memory)
 

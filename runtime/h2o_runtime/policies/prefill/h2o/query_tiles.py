@@ -10,8 +10,8 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O
-from h2o_runtime.policies.prefill.h2o.query_store import QueryStore, Sets, StoreSizes
-from h2o_runtime.schedule import Span, spans
+from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
+from h2o_runtime.schedule import Span, spans, tail_start
 
 NARROWING = 8  # every so many of the queries that choose a tile's memory find its candidates in all its past
 # A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
@@ -80,6 +80,12 @@ class QueryTiles(H2O[QueryStore]):
                 "none: raise score_checks, or leave out score_missed",
                 field="score_checks",
             )
+
+    def first_of_tail(self, n: int) -> int:
+        """The tail begins with a tile. So prompts of one document mostly have tails that begin at the same row,
+        and the second prompt keeps what the first one has of it."""
+        start = tail_start(n, self.dense_tail)
+        return start - start % self.chunk_size % self.tile if self.dense_tail else start
 
     @property
     def tile(self) -> int:
@@ -150,6 +156,13 @@ class QueryTiles(H2O[QueryStore]):
         """Where the sets of a fresh prompt's chunk lie."""
         first = self.tiles_before(chunk.start)
         return Sets(first, self.tiles_before(chunk.stop) - first, self.memory_at(chunk.start))
+
+    def last_tile(self, rows: int) -> LastTile | None:
+        """The last tile with a memory set among a fresh prompt's first `rows` rows."""
+        start = max(rows - 1, 0) // self.chunk_size * self.chunk_size
+        if self.memory_at(start) >= start:
+            return None
+        return LastTile(list(self.tiles(start, rows))[-1], self.sets_of(Span(start, rows)))
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return self.store_sizes(model, context).nbytes(model)

@@ -7,7 +7,7 @@ and few queries with a list of their own need fewer keys than many with one list
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -51,6 +51,7 @@ class OwnQueries(QueryTiles):
 
     score_title: ClassVar[str] = "the queries that will see them"
     grows: ClassVar[bool] = True
+    scores_tail: ClassVar[bool] = False
     small: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {**H2O.small, "score_tile": 64, "score_queries": 16, "score_grow": 512}
     )
@@ -77,8 +78,8 @@ class OwnQueries(QueryTiles):
         if prompt.prompt_piece.before:
             return  # the first piece has done the rest
         state.forget_checks()
-        if prompt.prefix is Prefix.NONE:
-            state.last = None
+        if prompt.prefix is not Prefix.HISTORY:
+            state.last = self.last_tile(min(prompt.past, self.lasting_rows(prompt.past + prompt.n)))
         state.begin_turn(prompt.past if prompt.prefix is Prefix.HISTORY else 0)
 
     def look_back(
@@ -120,8 +121,9 @@ class OwnQueries(QueryTiles):
     def _sets(self, call: LayerCall, tiles: Sequence[Span], chunks: Span) -> Sets:
         """Where the sets of some tiles lie, which are of these chunks and whose memory is of one size."""
         begun = self.begun(call)
-        first = self.tiles_before(call.past - begun) + self.tiles_before(begun + tiles[0].start)
-        return Sets(first, len(tiles), self.memory_at(call.past + chunks.start))
+        base = self.tiles_before(call.past - begun)
+        first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
+        return Sets(first, len(tiles), self.memory_at(call.past + chunks.start), own - first)
 
     def _select(self, call: LayerCall, state: QueryStore, chunks: Span) -> None:
         """The memory sets of all new tiles of some chunks at once."""
@@ -133,7 +135,8 @@ class OwnQueries(QueryTiles):
             self._vote(call, state, tiles, candidates, self.narrowing_stride, narrowed)
             candidates = narrowed
         self._vote(call, state, tiles, candidates, self.vote_stride, state.sets(call.layer, sets))
-        state.last = LastTile(Span(call.past + tiles[-1].start, call.past + tiles[-1].stop), sets)
+        rows = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
+        state.last = LastTile(rows, sets.with_skipped())
 
     def _vote(
         self,
@@ -205,18 +208,14 @@ class OwnQueries(QueryTiles):
     def _checks(
         self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], where: Sets, own: PartialSoftmax
     ) -> Checks | None:
-        """Of some tiles, but those that the dense tail replaces; `own` is the tiles' state."""
+        """Of some tiles; `own` is their state."""
         if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
             return None
-        tail, begun = self.tail_of(call), self.begun(call)
-        base, size = call.past - begun, self.chunk_size
+        begun, size, number = self.begun(call), self.chunk_size, where.first + where.skipped
+        base = call.past - begun
         compared = [
-            Tile(where.first + i, one, base + (begun + one.start) // size * size)
-            for i, one in enumerate(tiles)
-            if one.start < tail
+            Tile(number + i, one, base + (begun + one.start) // size * size) for i, one in enumerate(tiles)
         ]
-        if not compared:
-            return None
         return state.seen.checks(call, compared, self.score_checks, self.vote_stride, own)
 
     def _widen(
@@ -243,20 +242,29 @@ class OwnQueries(QueryTiles):
             "`device=cpu`, or leave it out"
         )
 
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
+        """Where both prompts have a tail from the same row on, also its shared rows: they see everything."""
+        found, tail = super().reuse(shared, cached, n, origin), self.lasting_rows(n)
+        if found.prefix is Prefix.HISTORY or not origin.sparse == tail < shared:
+            return found
+        return Reuse(Prefix.BOUNDARY, min(shared, origin.prompt, n - 1))
+
     def boundary_before(self, limit: int, origin: Provenance) -> int:
-        """Behind a whole tile, unless the guard asks all of its chunk, or the cache rounds what the chunk has seen
-        of itself."""
+        """Anywhere in the first chunk, which sees everything before it; then behind a whole tile, unless the guard
+        asks all of its chunk. A cache that rounds rows has not what a chunk has seen of itself."""
         chunk = super().boundary_before(limit, origin)
-        if self.score_missed < 1 or origin.rounded:
+        if origin.rounded:
             return chunk
-        return chunk + (limit - chunk) // self.tile * self.tile
+        if limit <= self.chunk_size:
+            return limit
+        return chunk if self.score_missed < 1 else chunk + (limit - chunk) // self.tile * self.tile
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """Nothing of what was there before is changed by a run."""
         if reuse.prefix is Prefix.HISTORY:
             return before.at_turn(reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
-            return Provenance.interrupted(before.config, reuse.length)
+            return replace(before, complete=False)
         return Provenance()
 
     def saved_state(self, state: QueryStore, length: int) -> SavedState:
@@ -265,8 +273,9 @@ class OwnQueries(QueryTiles):
 
     def report(self, state: QueryStore, origin: Provenance) -> PrefillReport:
         """The set of every tile that has a memory, in the order of the prompt; -1 where one has fewer keys."""
-        seen_by = tuple(self.tiles(self.chunk_size, origin.prompt))
-        chunks = spans(origin.prompt, self.chunk_size, start=self.chunk_size)
+        stop = self.lasting_rows(origin.prompt)
+        seen_by = tuple(self.tiles(self.chunk_size, stop))
+        chunks = spans(stop, self.chunk_size, start=self.chunk_size)
         if state.last is None:
             return PrefillReport.empty()
         last = state.host_sets(state.last.sets)[-1]
