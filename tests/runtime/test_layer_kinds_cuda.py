@@ -1,4 +1,4 @@
-"""Windows, capped scores and attention sinks on a GPU, whose place the emulation takes: equal to the CPU."""
+"""Windows, capped scores, attention sinks and layers with states on a GPU, whose place the emulation takes: equal to the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from tests.bundles import export, random_ids
-from tests.family_models import VOCAB, WINDOWS, save
+from tests.family_models import MODELS, VOCAB, WINDOWS, save
 
 from h2o_runtime import Generator, PrefillConfig
 
@@ -19,9 +19,9 @@ H2O = PrefillConfig(chunk_size=48, batch_size=100, local=12, heavy=20, score_til
 COLSUM = PrefillConfig(chunk_size=48, batch_size=100, local=12, heavy=20, score="colsum", dense_tail=20)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_5"])
 def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cuda: ModuleType) -> None:
-    bundle = export(save(tmp_path / "checkpoint", family, WINDOWS), tmp_path / "bundle")
+    bundle = export(save(tmp_path / "checkpoint", family, {**MODELS, **WINDOWS}), tmp_path / "bundle")
     found = []
     for device in ("cuda", "cpu"):
         with Generator.load(bundle, context=400, device=device, threads=1) as generator:

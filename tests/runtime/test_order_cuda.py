@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import latent_models
+from tests.bundles import export
+from tests.family_models import save
 from tests.order.clocks import Order, Use
 from tests.order.runtime import checked
 
@@ -75,6 +77,8 @@ def _scenarios() -> Iterator[Scenario]:
             yield Scenario("latent", policy, layers=layers)
             yield Scenario("latent", policy, layers=layers, recordable=False)
     yield Scenario("latent", "window", layers={"latent": "absorbed"})
+    for policy in ("full", "query"):
+        yield Scenario("states", policy)
 
 
 SCENARIOS = list(_scenarios())
@@ -83,7 +87,10 @@ SCENARIOS = list(_scenarios())
 @pytest.fixture(scope="session")
 def folders(tiny_bundle: Path, shared_folder: Path) -> dict[str, Path]:
     latent = latent_models.golden_bundle(shared_folder, "v3_yarn_moe")
-    return {"grouped": tiny_bundle, "latent": latent}
+    states = shared_folder / "order-states"
+    if not states.exists():
+        export(save(states / "checkpoint", "qwen3_5"), states / "bundle")
+    return {"grouped": tiny_bundle, "latent": latent, "states": states / "bundle"}
 
 
 def work(folders: dict[str, Path], scenario: Scenario, left_out: str | None = None) -> Order:

@@ -36,8 +36,6 @@ def make_provider(
     model = bundle.manifest.model
     shape = model.attention
     if device.name == "cuda":
-        if model.with_rows is not model:
-            raise ConfigError("layers with a state do not run on a GPU yet: use `device=cpu`", field="device")
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):

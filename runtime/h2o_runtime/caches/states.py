@@ -2,7 +2,10 @@
 
 A text can go on where its state is known: at its end, and at a few rows where a copy was kept. Those are where a
 prompt began, the row before its end, so that the same prompt can come again, and the last whole block of rows that
-another prompt would compute alike. Layers with rows lie in a cache of any kind, beside. The host's memory only.
+another prompt would compute alike. Layers with rows lie in a cache of any kind, beside.
+
+Attention reads and writes states; dense graphs read and write the inputs of their convolutions (`tail`, `mixed`).
+So each is copied in the order of its own kind of work, and neither waits for the other.
 """
 
 from __future__ import annotations
@@ -150,6 +153,7 @@ class LayerState(LayerStore):
         self.own = _made(kinds, device)
         self.copies = [_made(kinds, device) for _ in range(COPIES)]
         self._tail, self._states, self._fresh, self._last = spec.state.tail, states, fresh, last
+        self._device = device
         self._rows = Rows(0, 0)
         self._passed = False
 
@@ -167,6 +171,7 @@ class LayerState(LayerStore):
         return {"tail": self.own["tail"]}
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
+        self._rows = rows  # on a GPU they are attended to by calls that come before their dense graph's
         fresh, n = self._new(rows)
         return {
             name: tensor[self._tail : self._tail + n] if name == "mixed" else tensor[:n]
@@ -177,14 +182,15 @@ class LayerState(LayerStore):
         """The convolution goes on behind the rows; their keys and values wait for whoever attends."""
         fresh, n = self._new(rows)
         mixed, tail = fresh["mixed"], self.own["tail"]
-        mixed[: self._tail] = tail
+        copy = self._device.copy_beside_dense
+        copy(tail, mixed[: self._tail])
         for row, number in self._planned(rows).items():
-            self.copies[number]["tail"][:] = mixed[row : row + self._tail]
-        tail[:] = mixed[n : n + self._tail]
+            copy(mixed[row : row + self._tail], self.copies[number]["tail"])
+        copy(mixed[n : n + self._tail], tail)
         self._rows, self._passed = rows, True
 
     def view(self, length: int | Tensor) -> Recurrent:
-        """Of the rows that were committed last."""
+        """Of the rows that were given a target last, or in a step committed."""
         new = self.target(self._rows)
         saved = {row: self.copies[number]["state"] for row, number in self._planned(self._rows).items()}
         return Recurrent(
@@ -206,11 +212,28 @@ class LayerState(LayerStore):
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
         for name, tensor in self.own.items():
-            tensor[:] = arrays[name]
+            self._device.upload(arrays[name], tensor)
+
+    def keep(self, number: int) -> None:
+        """Copy `number` becomes the state as it is. Between passes, as the next two."""
+        self._copy(self.own, self.copies[number])
+
+    def return_to(self, number: int) -> None:
+        """The state becomes copy `number`."""
+        self._copy(self.copies[number], self.own)
+
+    def clear(self) -> None:
+        """The state becomes that of an empty text."""
+        for tensor in self.own.values():
+            self._device.clear(tensor)
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for made in (self.own, *self.copies) for tensor in made.values())
+
+    def _copy(self, source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
+        self._device.copy_beside_dense(source["tail"], target["tail"])
+        self._device.copy(source["state"], target["state"])
 
     def _new(self, rows: Rows) -> tuple[dict[str, Tensor], int]:
         """Where new rows lie, and how many they are."""
@@ -289,8 +312,10 @@ class StoreWithStates(KVStore):
         if states.row is None:
             return
         for layer in self._layers.values():
-            for name, tensor in layer.own.items():
-                tensor[:] = layer.copies[states.copied[rows]][name] if rows else 0
+            if rows:
+                layer.return_to(states.copied[rows])
+            else:
+                layer.clear()
 
     def restored(self, rows: int) -> None:
         """The states came from elsewhere, and are those behind `rows` rows."""
@@ -319,6 +344,5 @@ class StoreWithStates(KVStore):
         """A copy of the states as they are, at `row`."""
         number = self._states.number()
         for layer in self._layers.values():
-            for name, tensor in layer.own.items():
-                layer.copies[number][name][:] = tensor
+            layer.keep(number)
         self._states.copied[row] = number

@@ -42,7 +42,11 @@ class Device(Protocol):
     def download(self, source: Tensor) -> NDArray[Any]:
         """The contents of `source` on the host, read-only. Waits; on the host it is the array itself."""
 
-    def copy(self, source: Tensor, target: Tensor) -> None: ...
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """target = source, of the same shape and dtype, in order with attention."""
+
+    def copy_beside_dense(self, source: Tensor, target: Tensor) -> None:
+        """As `copy`, in order with dense graphs: of what only they read and write."""
 
     def clear(self, target: Tensor) -> None:
         """All elements 0."""

@@ -86,9 +86,15 @@ class CudaDevice:
         return result
 
     def copy(self, source: CudaArray, target: CudaArray) -> None:
+        self._copy(self.lanes.attention, source, target)
+
+    def copy_beside_dense(self, source: CudaArray, target: CudaArray) -> None:
+        self._copy(self.lanes.dense, source, target)
+
+    def _copy(self, lane: Stream, source: CudaArray, target: CudaArray) -> None:
         _check_alike(source, target)
         if source.nbytes:
-            self.lanes.attention.copy(source.address, target.address, source.nbytes)
+            lane.copy(source.address, target.address, source.nbytes)
 
     def clear(self, target: CudaArray) -> None:
         if target.nbytes:

@@ -165,7 +165,9 @@ class Forward:
         with session.store.open(layer) as cache:
             if cache.in_turns:
                 for tile in self._tiles:
-                    self._attend(layer, prompt, cache, [tile], self.device.flow([tile]))
+                    flow = self.device.flow([tile])
+                    self._attend(layer, prompt, cache, [tile], flow)
+                    flow.join()  # the next dense graph may write where attention read
             else:
                 self._attend(layer, prompt, cache, self._tiles, self._flow)
             # Only now has the attention provider waited for all rows.

@@ -87,11 +87,13 @@ class RecordedForward(Forward):
         rows = min(rows, len(self.buffers.tokens), self.backend.most_rows)
         self.device.clear(self.buffers.tokens[:rows])
         self.device.lanes.join()
+        session.store.before_prompt(0, rows, rows)
         for layer in range(self.model.layers):
             with session.store.open(layer) as cache:
                 self.dense(layer, Span(0, rows), session, cache)
         self.head(Span(0, min(rows, self.head_rows)))
         self.device.synchronize()
+        session.store.truncate(0)
 
     def release(self) -> None:
         super().release()

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV, Recurrent
@@ -42,11 +40,20 @@ class DeltaLayers(LoadedLayers):
     in_step_graph = False
     one_row_because = "the state of a layer cannot go back behind a token that does not come"
 
+    def __init__(self, resources: LayerResources) -> None:
+        super().__init__(resources)
+        self._device = resources.device
+
     def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
-        n = len(call.q)
+        n, kv = len(call.q), _with_state(call.kv)
         call.flow.needs(n)
         with call.timer.measure(policy.phases[0]):
-            pass_state(call.provider, call.q, call.kv, call.o)
+            begin = 0
+            for end in sorted({*kv.saved, n}):
+                pass_state(call.provider, call.q, kv, call.o, slice(begin, end))
+                if end in kv.saved:
+                    self._device.copy(kv.state, kv.saved[end])
+                begin = end
         call.checkpoint(n)
         call.flow.finished(n)
 
@@ -61,17 +68,17 @@ class DeltaStep(DecodePolicy[None]):
     exact: ClassVar[bool] = True
 
     def attend(self, call: StepCall, state: None) -> None:
-        pass_state(call.provider, call.q, call.kv, call.o)
+        pass_state(call.provider, call.q, _with_state(call.kv), call.o, slice(0, 1))
 
 
-def pass_state(provider: AttentionProvider, q: Tensor, kv: KV, o: Tensor) -> None:
-    """Bring the state of `kv` behind its rows, whose queries and outputs are q and o [n, Hq, d] and [n, Hq, dv]."""
+def pass_state(provider: AttentionProvider, q: Tensor, kv: Recurrent, o: Tensor, rows: slice) -> None:
+    """Bring the state of `kv` behind some of its rows, whose queries and outputs are those of q [n, Hq, d] and o
+    [n, Hq, dv].
+    """
+    new = {"q": q[rows], "k": kv.k[rows], "v": kv.v[rows], "decay": kv.decay[rows], "beta": kv.beta[rows]}
+    provider.run(GATED_DELTA, **new, state=kv.state, o=o[rows])
+
+
+def _with_state(kv: KV) -> Recurrent:
     assert isinstance(kv, Recurrent), "the layer has a state"
-    begin = 0
-    for end in sorted({*kv.saved, len(q)}):
-        rows = slice(begin, end)
-        new = {"q": q[rows], "k": kv.k[rows], "v": kv.v[rows], "decay": kv.decay[rows], "beta": kv.beta[rows]}
-        provider.run(GATED_DELTA, **new, state=kv.state, o=o[rows])
-        if end in kv.saved:
-            np.copyto(kv.saved[end], kv.state)
-        begin = end
+    return kv

@@ -40,6 +40,7 @@ class Model:
     by_query: bool = False
     window: int = 0
     softcap: float = 0.0
+    value_size: int = 0
     memories: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class Model:
             half=self.half,
             window=self.window,
             softcap=self.softcap,
+            value_size=self.value_size,
             counters=counters.address,
             integers=integers.address,
         )
