@@ -1,4 +1,4 @@
-"""Windows, capped scores, attention sinks and layers with states on a GPU, whose place the emulation takes: equal to the CPU."""
+"""Windows, capped scores, sinks and states on a GPU, whose place the emulation takes: equal to the CPU."""
 
 from __future__ import annotations
 

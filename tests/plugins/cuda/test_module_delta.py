@@ -23,7 +23,9 @@ CASES = [
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_against_float64(emulated_cuda: ModuleType, case: DeltaCase, in_place: bool) -> None:
-    model = Model(emulated_cuda, case.heads, case.kv_heads, case.d, np.dtype(case.dtype).type, value_size=case.dv)
+    model = Model(
+        emulated_cuda, case.heads, case.kv_heads, case.d, np.dtype(case.dtype).type, value_size=case.dv
+    )
     inputs = {name: model.put(array) for name, array in case.inputs.items()}
     o = model.put_empty(case.n, case.heads, case.dv, dtype=case.dtype)
     after = inputs["state"] if in_place else model.put_empty(case.heads, case.d, case.dv)
