@@ -124,7 +124,7 @@ class KV:
 
 class Kernels:
     """
-    One model shape's operators. `counters` [query_heads] are uint32 zeros and `integers` [8] int64 on the device, for one stream.
+    One model shape's operators. `counters` [16, query_heads] are uint32 zeros and `integers` [8] int64 on the device, for one stream.
 
     ValueError: an argument that the kernels refuse; CudaError: a launch that failed.
     """

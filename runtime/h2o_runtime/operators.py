@@ -355,6 +355,23 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
     attributes=(_SCALE, _WINDOW, _SOFTCAP),
     sinks=True,
 )
+STEP_ROWS_ATTENTION = (
+    Operator(  # StepAttention of rows of any sequences: row i at lengths[i] - 1 of its own cache
+        "StepRowsAttention",
+        inputs=(
+            _Q,
+            _model("k", "n Hkv d"),
+            _model("v", "n Hkv dv"),
+            *_NEW_CACHES,  # of one of them: all have its capacity and its format
+            _int64("lengths", "n"),
+            _int64("caches", "n 8"),  # an h2o_kv each, of device memory
+        ),
+        outputs=(_O,),
+        attributes=STEP_ATTENTION.attributes,
+        kernels=("cuda",),
+        sinks=True,
+    )
+)
 PARTIAL_ATTENTION = Operator(  # CachedAttention that tells the state of its softmax
     "PartialAttention",
     inputs=CACHED_ATTENTION.inputs,
@@ -377,6 +394,7 @@ RUNTIME_OPERATORS = (
     SCATTER_SCORES,
     CACHE_APPEND,
     STEP_ATTENTION,
+    STEP_ROWS_ATTENTION,
     PARTIAL_ATTENTION,
     SCORED_ATTENTION,
 )

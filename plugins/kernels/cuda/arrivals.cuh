@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention_args.h"
+#include "grid.cuh"
 #include "numbers.cuh"
 #include "parts.h"
 #include "ptx.cuh"
@@ -18,13 +19,16 @@ struct PartStates {
     int64_t rows;
 };
 
-// Whether this block is the last to store its states, among the blocks that differ only in z. If so, its
-// threads see the states of all of them. `flag` is a word in shared memory.
-__device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, unsigned* flag) {
+// Whether this block is the last to store its states, among the blocks that differ only in their part. If so,
+// its threads see the states of all of them. `flag` is a word in shared memory; `piece` is the row tile.
+__device__ __forceinline__ bool is_last_part(unsigned* arrivals, int parts, int piece, unsigned* flag) {
     fence_between_blocks();
     __syncthreads();  // every thread has stored its state
-    if (threadIdx.x == 0)
-        *flag = count_arrival(arrivals + blockIdx.y * gridDim.x + blockIdx.x, static_cast<unsigned>(parts));
+    if (threadIdx.x == 0) {
+        const unsigned place =
+            (static_cast<unsigned>(piece) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+        *flag = count_arrival(arrivals + place, static_cast<unsigned>(parts));
+    }
     __syncthreads();
     if (*flag != static_cast<unsigned>(parts) - 1) return false;
     fence_between_blocks();
@@ -140,7 +144,7 @@ template <int DV, class T>
 __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const Extent& extent, int set,
                                                 int first_row, int last_row, unsigned char* shared) {
     unsigned* const flag = reinterpret_cast<unsigned*>(shared);
-    if (!is_last_part(args.arrivals, args.splits, flag)) return;
+    if (!is_last_part(args.arrivals, args.splits, piece_index(args), flag)) return;
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     constexpr int kTogether = 4;  // rows
     float* const weights = reinterpret_cast<float*>(shared) + 4 + warp * kTogether * args.splits;

@@ -5,22 +5,9 @@
 
 namespace h2o::cuda {
 
-namespace {
-
-// Without tiles of rows, z counts parts only.
-int part_bits(const AttentionArgs& args) {
-    if (!args.partial_m) return 0;
-    if (args.rows.tile == 0) return 31;
-    int bits = 0;
-    while (1 << bits < args.splits) ++bits;
-    return bits;
-}
-
-}  // namespace
-
 h2o_status launch_attention(const AttentionArgs& given, cudaStream_t stream) {
     AttentionArgs args = given;
-    args.part_bits = part_bits(args);
+    if (args.partial_m) args.part_reciprocal = reciprocal_of(args.splits);
     // Without values, each key size has one kernel.
     const bool latent = args.keys.v == nullptr || args.keys.v == args.keys.k;
     switch (form_of(args.head_size, args.value_size, args.dtype, latent)) {

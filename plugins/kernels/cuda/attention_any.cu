@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     if (block.first_row >= extent.rows || row > block.last_row) return;  // the whole warp
 
     const int d = args.head_size, dv = args.value_size;
-    const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key);
-    const SetRows<S> v_rows = set_values<S>(keys, set, extent.first_key);
+    const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key, block.cache);
+    const SetRows<S> v_rows = set_values<S>(keys, set, extent.first_key, block.cache);
     const int64_t index = row_index(rows, extent, set, row);
     float q[kKeyNumbers], o[kValueNumbers] = {};
     load_row(q, static_cast<const T*>(rows.q) + index * d, d, 1.f);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "h2o/kv.h"
 #include "h2o/status.h"
 
 namespace h2o::cuda {
@@ -47,8 +48,11 @@ struct KeySource {
     int keys = 0;
     const int64_t* length = nullptr;  // on the device; replaces `keys`, and the last token is at length - 1;
                                       // one for each row tile
-    bool causal = false;              // row of token t sees keys 0 .. first_position + t,
-    int window = 0;                   // of these the last `window`, unless it is 0; no chunks then, no list
+    // On the device, one for each row tile: replace k, v and their scales, and have rows like theirs. Not
+    // with a memory set or a list. A tile whose length is below 1 has no rows.
+    const h2o_kv* caches = nullptr;
+    bool causal = false;  // row of token t sees keys 0 .. first_position + t,
+    int window = 0;       // of these the last `window`, unless it is 0; no chunks then, no list
     int first_position = 0;
 };
 
@@ -104,19 +108,19 @@ struct AttentionArgs {
     float* own_l = nullptr;
 
     // With splits > 1, or with partial_m set, part p of the keys writes its state to partial_*[p], all
-    // float32. With row tiles, a power of two.
+    // float32.
     int splits = 1;
-    int part_bits = 0;  // in the grid's z; the rest of z counts chunks or tiles; set by launch_attention
-    float* partial_o = nullptr;  // [splits, tokens, heads, dv]; null without v
-    float* partial_m = nullptr;  // [splits, tokens, heads]
+    uint32_t part_reciprocal = 0;  // of the parts, as `RowSource::reciprocal`; set by launch_attention
+    float* partial_o = nullptr;    // [splits, tokens, heads, dv]; null without v
+    float* partial_m = nullptr;    // [splits, tokens, heads]
     float* partial_l = nullptr;
 
     // For a decode step (step_in_one): with partial_m set, the last block of a row combines the parts into o.
-    // Zeros, one for each block of x and y.
+    // Zeros, one for each block of x and y, and for each row tile.
     unsigned* arrivals = nullptr;
 
-    // The row at length - 1, which the launch appends to the cache: [key/value heads, d] and [.., dv], of
-    // `dtype`. Null: the row is already there.
+    // The row at length - 1, which the launch appends to the cache: [tiles, key/value heads, d] and [.., dv],
+    // of `dtype`. Null: the row is already there. With several tiles, only launch_append_last_row appends.
     const void* new_k = nullptr;
     const void* new_v = nullptr;
 };

@@ -87,8 +87,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const half* q = static_cast<const half*>(rows.q);
-    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
-    const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key);
+    const h2o_kv* const cache = kGather ? nullptr : block.cache;
+    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key, cache);
+    const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key, cache);
     const bool with_values = v_base.first != nullptr;
     if constexpr (Tile::kStep) {
         if (args.new_k && key_begin < key_end && key_end == extent.keys)

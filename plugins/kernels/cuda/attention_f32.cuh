@@ -109,8 +109,9 @@ __global__ void __launch_bounds__(WARPS * 32) attention_f32(const AttentionArgs 
 
     const int lane8 = threadIdx.x % 8, local_row = threadIdx.x / 8 * 4;
     const float* q = static_cast<const float*>(rows.q);
-    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
-    const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key);
+    const h2o_kv* const cache = LISTED ? nullptr : block.cache;
+    const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key, cache);
+    const SetRows<S> v_base = set_values<S>(keys, set, extent.first_key, cache);
     const bool with_values = v_base.first != nullptr;
     if constexpr (Tile::kStep) {
         if (args.new_k && key_begin < key_end && key_end == extent.keys)

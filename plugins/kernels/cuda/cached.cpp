@@ -150,6 +150,26 @@ size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t capacity) {
     return pieces.used();
 }
 
+// A step of one row, or of several with a row tile each. A row is split as in a step of its own, so its
+// numbers depend on nothing else. One row is appended by its attention. Several are appended before, because
+// rows of one sequence see each other.
+template <class Step>
+h2o_status run_step(AttentionArgs& step, const Step& call, bool latent, Workspace& pieces) {
+    const cudaStream_t stream = stream_of(call);
+    const Cut cut = cut_of_one(call.shape, static_cast<int>(call.kv->rows), multiprocessors(), latent);
+    if (step.rows.tokens > 1 ||
+        !step_in_one(step.rows.group, step.head_size, step.value_size, step.dtype, latent)) {
+        if (const h2o_status status = launch_append_last_row(step, stream); status != H2O_OK) return status;
+        step.new_k = step.new_v = nullptr;
+    }
+    step.o = call.o;
+    if (cut.parts == 1) return launch_attention(step, stream);
+    if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
+    if (cut.inside) step.arrivals = call.counters;
+    const h2o_status status = launch_attention(step, stream);
+    return status == H2O_OK && !cut.inside ? combine(step, call.shape, call.o, stream) : status;
+}
+
 }  // namespace
 
 size_t workspace(const calls::CachedAttention& call) {
@@ -158,6 +178,20 @@ size_t workspace(const calls::CachedAttention& call) {
 
 size_t workspace(const calls::StepAttention& call) {
     return bytes_of(call.shape, 1, call.cap);
+}
+
+// The same for any number of rows: the recording of a step of few rows keeps its workspace.
+size_t workspace(const calls::StepRowsAttention& call) {
+    const size_t of_one = bytes_of(call.shape, 1, call.cap);
+    if (of_one == 0) return 0;
+    AttentionArgs step;
+    step.splits = cut_of_one(call.shape, call.cap, multiprocessors(), false).parts;
+    step.rows.tokens = H2O_MOST_STEP_ROWS;
+    step.rows.heads = call.shape.query_heads;
+    step.value_size = value_size(call.shape);
+    Workspace pieces;
+    take_parts(step, pieces);
+    return pieces.used() > of_one ? pieces.used() : of_one;
 }
 
 h2o_status run(const calls::CachedAttention& call) {
@@ -172,7 +206,6 @@ h2o_status run(const calls::CachedAttention& call) {
 }
 
 h2o_status run(const calls::StepAttention& call) {
-    const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (!call.q || !call.k || !call.length || !call.o || !call.counters) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
@@ -183,21 +216,26 @@ h2o_status run(const calls::StepAttention& call) {
     AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.length, call.sinks);
     step.new_k = call.k;
     step.new_v = call.v;
-    if (!step_in_one(step.rows.group, call.shape.head_size, value_size(call.shape), call.shape.dtype,
-                     latent)) {
-        if (const h2o_status status = launch_append_last_row(step, stream); status != H2O_OK) return status;
-        return attend(stream, call.shape, 1, call.q, *call.kv, call.length, call.sinks, call.o, nullptr,
-                      nullptr, pieces);
-    }
-    step.o = call.o;
-    if (step.splits == 1) return launch_attention(step, stream);
-    if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
-    const bool inside =
-        cut_of_one(call.shape, static_cast<int>(call.kv->rows), multiprocessors(), h2o_kv_latent(call.kv))
-            .inside;
-    if (inside) step.arrivals = call.counters;
-    const h2o_status status = launch_attention(step, stream);
-    return status == H2O_OK && !inside ? combine(step, call.shape, call.o, stream) : status;
+    return run_step(step, call, latent, pieces);
+}
+
+h2o_status run(const calls::StepRowsAttention& call) {
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (any_null(call.q, call.k, call.v, call.lengths, call.caches, call.o, call.counters))
+        return H2O_BAD_ARGUMENT;
+    if (call.n <= 0 || call.n > H2O_MOST_STEP_ROWS) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
+    if (h2o_kv_latent(call.kv)) return H2O_UNSUPPORTED;
+
+    Workspace pieces(call.workspace, call.workspace_bytes);
+    AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.lengths, call.sinks);
+    step.rows.tokens = call.n;
+    step.rows.tile = 1;
+    static_assert(sizeof(h2o_kv) == 8 * sizeof(int64_t), "an entry of caches");
+    step.keys.caches = reinterpret_cast<const h2o_kv*>(call.caches);
+    step.new_k = call.k;
+    step.new_v = call.v;
+    return run_step(step, call, false, pieces);
 }
 
 namespace {

@@ -47,9 +47,13 @@ __device__ __forceinline__ Range part_of(int count, int parts, int part) {
     return {part * size, (part + 1) * size};
 }
 
-// The part of the keys that this block works on.
+// The chunk or tile, and the part of its keys, that this block works on.
+__device__ __forceinline__ int piece_index(const AttentionArgs& args) {
+    return static_cast<int>(args.part_reciprocal ? __umulhi(blockIdx.z, args.part_reciprocal) : blockIdx.z);
+}
 __device__ __forceinline__ int part_index(const AttentionArgs& args) {
-    return static_cast<int>(blockIdx.z & ((1u << args.part_bits) - 1));
+    if (!args.part_reciprocal) return 0;
+    return static_cast<int>(blockIdx.z) - piece_index(args) * args.splits;
 }
 
 // What a row's state is fused with, if anything: another pass, or the sink of its head, which has no value.
@@ -71,6 +75,7 @@ struct AttentionBlock {
     int first_row, last_row;  // first packed row; no work if it is past the extent
     Range keys;
     bool parted;
+    const h2o_kv* cache;  // of the tile, if each has its own
     ListedKeys listed;
 };
 
@@ -78,8 +83,10 @@ template <int ROWS, int KEYS, bool LISTED = false>
 __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& args) {
     AttentionBlock block;
     block.parted = args.partial_m != nullptr;
-    block.extent = extent_of(args.rows, args.keys, blockIdx.z >> args.part_bits);
+    const int piece = piece_index(args);
+    block.extent = extent_of(args.rows, args.keys, piece);
     block.set = blockIdx.y;
+    block.cache = args.keys.caches ? args.keys.caches + piece : nullptr;
     if constexpr (LISTED) {
         block.listed = listed_keys(args.rows, args.keys, block.extent, block.set);
         block.extent.keys = block.extent.first_position = block.listed.keys();
@@ -94,6 +101,7 @@ __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& a
         const Range part = part_of<KEYS>(count, args.splits, part_index(args));
         block.keys = {begin + part.begin, begin + min(count, part.end)};
     }
+    if (block.cache && args.keys.length[piece] < 1) block.first_row = block.extent.rows;
     return block;
 }
 

@@ -1,7 +1,8 @@
-// Appends a decode step's new row, for attention kernels that do not append it themselves: one block for each
-// head.
+// Appends the new rows of a decode step, for launches that do not append them themselves: one block for each
+// head of a row.
 
 #include "attention.h"
+#include "grid.cuh"
 #include "launch.h"
 #include "new_row.cuh"
 
@@ -12,16 +13,18 @@ constexpr int kThreads = 64;  // one warp for the key, one for the value
 
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads) append_step_row(const AttentionArgs args) {
-    const Extent extent = extent_of(args.rows, args.keys, 0);
-    const int set = blockIdx.x;
-    append_last_row<T>(args, set_keys<S>(args.keys, set, 0), set_values<S>(args.keys, set, 0), set,
-                       extent.keys);
+    const int set = blockIdx.x, piece = blockIdx.y;
+    const Extent extent = extent_of(args.rows, args.keys, piece);
+    const h2o_kv* const cache = args.keys.caches ? args.keys.caches + piece : nullptr;
+    append_last_row<T>(args, set_keys<S>(args.keys, set, 0, cache), set_values<S>(args.keys, set, 0, cache),
+                       set, extent.keys, piece);
 }
 
 template <class T>
 h2o_status append(const AttentionArgs& args, cudaStream_t stream) {
     const auto run = [&](auto kernel) {
-        return launch(kernel, dim3(static_cast<unsigned>(args.rows.sets), 1, 1), kThreads, 0, stream, args);
+        const dim3 grid(static_cast<unsigned>(args.rows.sets), pieces_of(args.rows), 1);
+        return launch(kernel, grid, kThreads, 0, stream, args);
     };
     if (args.keys.dtype == H2O_I8) return run(append_step_row<T, int8_t>);
     if (args.keys.dtype == H2O_F16) return run(append_step_row<T, half>);

@@ -30,16 +30,16 @@ __device__ __forceinline__ void store_head(const T* in, S* out, float* scale, in
     }
 }
 
-// Appends the last row of the set's head before the block reads it. Every block that reads this row writes
-// the same bytes; if the length is out of range, none writes.
+// Appends the last row of the set's head, in row tile `piece`, before the block reads it. Every block that
+// reads this row writes the same bytes; if the length is out of range, none writes.
 template <class T, class S>
 __device__ __forceinline__ void append_last_row(const AttentionArgs& args, const SetRows<S>& k,
-                                                const SetRows<S>& v, int set, int length) {
+                                                const SetRows<S>& v, int set, int length, int piece = 0) {
     const bool latent = args.keys.v == args.keys.k;
-    if (*args.keys.length == length) {
+    if (args.keys.length[piece] == length) {
         const int warp = threadIdx.x / 32, warps = blockDim.x / 32, row = length - 1;
         const auto store = [&](const SetRows<S>& to, const void* from, int d) {
-            store_head(static_cast<const T*>(from) + static_cast<int64_t>(set) * d,
+            store_head(static_cast<const T*>(from) + (static_cast<int64_t>(piece) * args.rows.sets + set) * d,
                        const_cast<S*>(to.row(row)), const_cast<float*>(to.scales) + row * to.scale_stride, d);
         };
         if (warp == 0) store(k, args.new_k, args.head_size);

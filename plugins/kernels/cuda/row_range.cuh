@@ -108,14 +108,18 @@ __device__ __forceinline__ SetRows<S> set_rows(const void* base, const float* sc
     return rows;
 }
 
+// `cache`, unless it is null, has the rows instead of the source.
 template <class S>
-__device__ __forceinline__ SetRows<S> set_keys(const KeySource& source, int set, int64_t row) {
-    return set_rows<S>(source.k, source.k_scales, source.row_stride, source.head_stride, source, set, row);
+__device__ __forceinline__ SetRows<S> set_keys(const KeySource& source, int set, int64_t row,
+                                               const h2o_kv* cache = nullptr) {
+    return set_rows<S>(cache ? cache->k : source.k, cache ? cache->k_scales : source.k_scales,
+                       source.row_stride, source.head_stride, source, set, row);
 }
 template <class S>
-__device__ __forceinline__ SetRows<S> set_values(const KeySource& source, int set, int64_t row) {
-    return set_rows<S>(source.v, source.v_scales, source.v_row_stride, source.v_head_stride, source, set,
-                       row);
+__device__ __forceinline__ SetRows<S> set_values(const KeySource& source, int set, int64_t row,
+                                                 const h2o_kv* cache = nullptr) {
+    return set_rows<S>(cache ? cache->v : source.v, cache ? cache->v_scales : source.v_scales,
+                       source.v_row_stride, source.v_head_stride, source, set, row);
 }
 
 // The set's list of rows, if it has one.

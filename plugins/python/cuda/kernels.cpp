@@ -169,7 +169,7 @@ void bind_kernels(nb::module_& module) {
         .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, int32_t, nb::handle>(), "k"_a, "v"_a,
              "length"_a, "pages"_a = nb::none(), "page_rows"_a = 0, "scales"_a = nb::none());
     nb::class_<Kernels>(module, "Kernels",
-                        "One model shape's operators. `counters` [query_heads] are uint32 zeros and "
+                        "One model shape's operators. `counters` [16, query_heads] are uint32 zeros and "
                         "`integers` [8] int64 on the "
                         "device, for one stream.\n\n"
                         "ValueError: an argument that the kernels refuse; CudaError: a launch that failed.")

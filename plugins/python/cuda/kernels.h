@@ -29,7 +29,7 @@ class KV {
 
 class Kernels : Owner {
   public:
-    // counters [query_heads] are uint32 zeros, integers [8] int64; both are on the device.
+    // counters [16, query_heads] are uint32 zeros, integers [8] int64; both are on the device.
     Kernels(const h2o_shape& shape, Address counters, Address integers);
 
     // reserve(bytes) gives the address of a workspace, and its size.

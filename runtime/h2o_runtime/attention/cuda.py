@@ -11,7 +11,8 @@ from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import CACHE_APPEND, Operator
+from h2o_runtime.limits import MOST_STEP_ROWS
+from h2o_runtime.operators import CACHE_APPEND, STEP_ROWS_ATTENTION, Operator
 
 if TYPE_CHECKING:
     from h2o_plugins import _cuda
@@ -45,7 +46,7 @@ class NativeCudaProvider:
 
     def activate(self, shape: AttentionShape) -> None:
         # Every step leaves the counters at zero. Steps run one after the other on one stream.
-        self._counters = self._device.zeros((shape.query_heads,), np.uint32)
+        self._counters = self._device.zeros((MOST_STEP_ROWS, shape.query_heads), np.uint32)
         self._kernels = self._device.module.Kernels(
             query_heads=shape.query_heads,
             kv_heads=shape.kv_heads,
@@ -76,7 +77,8 @@ class NativeCudaProvider:
             self._kernels.run(lane, operator.name, None, arguments, self._reserve)
             return
         cache = self._device.module.KV(kv.k, kv.v, kv.length, kv.pages, kv.page_rows, kv.scales)
-        reserve = self._reserve if isinstance(kv.length, int) else self._reserve_step
+        in_step = operator is STEP_ROWS_ATTENTION or not isinstance(kv.length, int)
+        reserve = self._reserve_step if in_step else self._reserve
         self._kernels.run(lane, operator.name, cache, arguments, reserve)
 
     def _reserve(self, nbytes: int) -> tuple[int, int]:

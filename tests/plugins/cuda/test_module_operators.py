@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.reference import operators
 
 from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operators import (
     CACHE_APPEND,
     CACHED_ATTENTION,
@@ -49,7 +50,8 @@ class Model:
         self.Hs = self.Hq if self.by_query else self.Hkv
         self.random = np.random.default_rng(self.d)
         self.stream = self.cuda.Stream()
-        counters, integers = self.put(np.zeros(self.Hq, np.uint32)), self.put_empty(8, dtype=np.int64)
+        counters = self.put(np.zeros((MOST_STEP_ROWS, self.Hq), np.uint32))
+        integers = self.put_empty(8, dtype=np.int64)
         self.kernels = self.cuda.Kernels(
             query_heads=self.Hq,
             kv_heads=self.Hkv,

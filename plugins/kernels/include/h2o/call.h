@@ -11,6 +11,8 @@
 extern "C" {
 #endif
 
+#define H2O_MOST_STEP_ROWS 16  // of a decode step of several rows
+
 typedef struct h2o_shape {
     int32_t query_heads;  // Hq, a multiple of kv_heads
     int32_t kv_heads;     // Hkv
@@ -47,7 +49,9 @@ typedef struct h2o_call {
     void* context;         // h2o_cpu*, or the stream
     void* workspace;       // for CUDA's kernels only, like `counters`
     size_t workspace_bytes;
-    uint32_t* counters;  // [Hq] zeros, which every call leaves as zeros; concurrent calls need separate ones
+    // [Hq] zeros, of a step of several rows [n, Hq]. Every call leaves them zeros; concurrent calls need
+    // separate ones.
+    uint32_t* counters;
     // [Hq] scores without keys, which join the softmax of each row, or null. CUDA's kernels only, and of
     // operators that show a row its own key.
     const float* sinks;

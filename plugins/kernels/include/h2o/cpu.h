@@ -57,7 +57,6 @@ h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_
 // Rows of a decode step, of one sequence or of several. The key and value of row i become the last of a cache
 // of lengths[i] rows, and row i attends to all of it. A row's result does not depend on the others. Rows of
 // one sequence are in order, each with a length one greater than the row before.
-#define H2O_MOST_STEP_ROWS 16
 typedef struct h2o_step_rows {
     h2o_shape shape;
     int64_t count;
