@@ -31,6 +31,7 @@ from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layers.model import Layers
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.names import DeviceName
 from h2o_runtime.sessions.spec import SessionSpec
@@ -123,6 +124,7 @@ class TorchBackend:
 
     name = "torch"
     most_rows = sys.maxsize
+    step_rows = MOST_STEP_ROWS
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.bundle = bundle

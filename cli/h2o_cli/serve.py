@@ -90,7 +90,7 @@ _server_options = grouped(
         metavar="N|auto",
         show_default=True,
         help="Requests that are answered at once; auto: as many as --slot-memory holds, up to 8, and at least 4 "
-        "with --cache paged. Other caches than that and contiguous, and GPUs, have one.",
+        "with --cache paged; one on GPUs, and with other caches than that and contiguous.",
     ),
     click.option(
         "--slot-memory",

@@ -148,7 +148,7 @@ def test_tensorrt_holds_the_profiles_that_were_asked_for(
 
     monkeypatch.setattr(rtx.IBuilderConfig, "add_optimization_profile", spy)
     PlanBuilder(rtx, (86,)).build(bundle.path(graph), (first, second))
-    assert seen[0]["attention"] == ((1, 4, 64), (1, 4, 64), (2, 4, 64))
+    assert seen[0]["attention"] == ((1, 4, 64), (1, 4, 64), (16, 4, 64))
     assert seen[1]["attention"] == ((1, 4, 64), (256, 4, 64), (256, 4, 64))
     assert seen[1]["residual"] == ((1, 64), (256, 64), (256, 64))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 
 from h2o_runtime import operators
 from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operators import (
     CACHE_APPEND,
     KEYS,
     MEMORY_STEP,
     QUERY_SELECT,
     STEP_ATTENTION,
+    STEP_ROWS_ATTENTION,
     VALUES,
     Operator,
 )
+from h2o_runtime.ort.kv_entry import KV_ENTRY
 from tests.order.clocks import Order, Use, of_array
 
 WORKSPACE = 256  # bytes that every call asks for
@@ -60,6 +63,15 @@ class RowLists:
             at = (address - start) // known.itemsize
             return int(known.reshape(-1)[at : at + nbytes // known.itemsize].max(initial=-1)) + 1
         return None
+
+    def numbers(self, array: CudaArray) -> NDArray[Any]:
+        """The contents of an array of integers that was uploaded."""
+        for start, stop, known in reversed(self._known):
+            if start <= array.address < stop and not isinstance(known, int):
+                at = (array.address - start) // known.itemsize
+                count = array.nbytes // known.itemsize
+                return known.reshape(-1)[at : at + count].reshape(array.shape)
+        raise AssertionError("nothing was uploaded there")
 
     def copy(self, source: int, target: int, nbytes: int) -> None:
         bound = self.bound(source, nbytes)
@@ -142,6 +154,20 @@ def uses_of(operator: Operator, kv: KV | None, arguments: Mapping[str, Any], bou
     return uses
 
 
+def _caches_of(order: Order, lists: RowLists, lengths: CudaArray, caches: CudaArray) -> Iterator[Use]:
+    """The caches that the rows of a step append to and read; padding has none."""
+    entries = np.ascontiguousarray(lists.numbers(caches)).view(KV_ENTRY)[:, 0]
+    for entry in entries[lists.numbers(lengths) > 0]:
+        for name in ("k", "v", "k_scales", "v_scales"):
+            if address := int(entry[name]):
+                found = order.find(address)
+                assert found is not None
+                yield Use(found.start, found.stop, True, "the cache")
+
+
+Uses = Iterable[Use] | Callable[[], Iterable[Use]]  # of a recording: those of the moment when it is replayed
+
+
 def order_module(order: Order) -> Any:
     """The double; all that it is given goes to `order`."""
     lists = RowLists()
@@ -175,7 +201,7 @@ def order_module(order: Order) -> Any:
             return 1.0
 
     class Graph:
-        def __init__(self, recorded: list[tuple[str, list[Use]]]) -> None:
+        def __init__(self, recorded: list[tuple[str, Uses]]) -> None:
             self._recorded = recorded
 
         def launch(self, stream: Stream) -> None:
@@ -185,13 +211,13 @@ def order_module(order: Order) -> Any:
     class Stream:
         def __init__(self, urgent: bool = False) -> None:
             self.handle = self._number = order.new_stream()
-            self._recorded: list[tuple[str, list[Use]]] | None = None
+            self._recorded: list[tuple[str, Uses]] | None = None
 
-        def run(self, label: str, uses: Iterable[Use]) -> None:
+        def run(self, label: str, uses: Uses) -> None:
             if self._recorded is not None:
-                self._recorded.append((label, list(uses)))
+                self._recorded.append((label, uses if callable(uses) else list(uses)))
             else:
-                order.run(self._number, label, uses)
+                order.run(self._number, label, uses() if callable(uses) else uses)
 
         def moment(self) -> dict[int, int]:
             return order.moment(self._number)
@@ -238,7 +264,7 @@ def order_module(order: Order) -> Any:
 
         def __init__(self, *, counters: int, integers: int, query_heads: int, **sizes: Any) -> None:
             self._integers = Use(integers, integers + 64, True, "integers")
-            self._counters = Use(counters, counters + 4 * query_heads, True, "counters")
+            self._counters = Use(counters, counters + 4 * MOST_STEP_ROWS * query_heads, True, "counters")
 
         def run(
             self,
@@ -249,14 +275,19 @@ def order_module(order: Order) -> Any:
             reserve: Callable[[int], tuple[int, int]],
         ) -> None:
             called = BY_NAME[operator]
-            uses = uses_of(called, kv, arguments, lists.read(called, arguments))
+            own = None if called is STEP_ROWS_ATTENTION else kv
+            uses = uses_of(called, own, arguments, lists.read(called, arguments))
             lists.chosen(called, arguments)
             if called is not CACHE_APPEND:
                 address, nbytes = reserve(WORKSPACE)
                 uses += [Use(address, address + nbytes, True, "the workspace"), self._integers]
-            if called is STEP_ATTENTION:
+            if called in (STEP_ATTENTION, STEP_ROWS_ATTENTION):
                 uses.append(self._counters)
-            stream.run(operator, uses)
+            if called is STEP_ROWS_ATTENTION:
+                lengths, caches = arguments["lengths"], arguments["caches"]
+                stream.run(operator, lambda: [*uses, *_caches_of(order, lists, lengths, caches)])
+            else:
+                stream.run(operator, uses)
 
     return SimpleNamespace(
         MEMORY="cuda",

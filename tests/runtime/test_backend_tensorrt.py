@@ -27,6 +27,8 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.step_rows import StepRow
+from h2o_runtime.limits import MOST_STEP_ROWS
 
 CONTEXT = 400
 CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, score="colsum", dense_tail=20)
@@ -180,6 +182,59 @@ def test_decode_is_one_graph_over_all_layers(
         for token in range(5, 25):
             same(ours.decode(token), theirs.decode(token))
         assert double.executions["dense_01"] == executions + 20
+    assert double.failures == []
+
+
+def test_rows_of_any_sessions_have_one_recording_for_each_size(
+    double: RuntimeDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step of three is padded to four, and replayed with other sessions in other places."""
+    caplog.set_level(logging.INFO)
+    counts = (3, 4, 3, 1, 1, 5, 4)
+    prompts, texts = [prompt(30 + 9 * i, i) for i in range(5)], [[] for _ in range(5)]
+    got: list[list[np.ndarray]] = [[] for _ in prompts]
+    with load(double) as ours:
+        generators = [ours, *(Generator(ours.loaded) for _ in prompts[1:])]
+        for generator, ids in zip(generators, prompts, strict=True):
+            generator.prefill(ids, CONFIGS["full"])
+        assert ours.loaded.forward.most_step_rows == MOST_STEP_ROWS
+        for step, count in enumerate(counts):
+            chosen, executions = np.roll(range(5), step)[:count], double.executions["dense_01"]
+            rows = [StepRow(3 + step, generators[which].session) for which in chosen]
+            for which, row in zip(chosen, ours.loaded.forward.decode_rows(rows), strict=True):
+                got[which].append(row.copy())
+                texts[which].append(3 + step)
+                generators[which].session.decoded([3 + step])
+            assert double.executions["dense_01"] == executions + 1
+    recorded = [record.message for record in caplog.records if "recorded the decode step" in record.message]
+    assert [message.split(" with ")[1].split(" as ")[0] for message in recorded] == ["4 rows", "1 row"]
+    with Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        for ids, tokens, logits in zip(prompts, texts, got, strict=True):
+            theirs.reset()
+            theirs.prefill(ids, CONFIGS["full"])
+            for token, ours_then in zip(tokens, logits, strict=True):
+                same(ours_then, theirs.decode(token))
+    assert double.failures == []
+
+
+def test_engines_that_take_two_rows_of_a_step(double: RuntimeDouble) -> None:
+    """As earlier versions built them."""
+    path = double.bundle.folder / "engines" / "tensorrt" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for engine in manifest["engines"]:
+        for profile in engine["profiles"]:
+            if profile["name"] == "decode":
+                for shape in profile["shapes"].values():
+                    if shape["max"]:
+                        shape["max"][0] = min(shape["max"][0], 2)
+    path.write_text(json.dumps(manifest))
+    with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
+        assert ours.loaded.forward.most_step_rows == 2
+        for generator in (ours, theirs):
+            generator.prefill(prompt(40), CONFIG)
+        together = ours.loaded.forward.decode_rows([StepRow(token, ours.session) for token in (3, 4)])
+        for token, row in zip((3, 4), together.copy(), strict=True):
+            same(row, theirs.decode(token))
     assert double.failures == []
 
 

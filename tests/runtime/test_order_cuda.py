@@ -23,6 +23,7 @@ from h2o_runtime.caches import Cache, Contiguous, Offload
 from h2o_runtime.devices.cuda_flow import CudaFlow
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
@@ -113,6 +114,12 @@ def work(folders: dict[str, Path], scenario: Scenario, left_out: str | None = No
             other.prefill(ids, config)
             generator.decode(3)
             other.decode(3)
+            for token in (4, 5, 6):  # recorded, and replayed with the sessions in other places
+                rows = [StepRow(token, one.session) for one in (generator, other, other)[: 2 + token % 2]]
+                speculative = generator.loaded.forward.speculative(other.session)
+                generator.loaded.forward.decode_rows(rows if speculative else rows[:2])
+                generator.session.decoded([token])
+                other.session.decoded([token])
     return order
 
 

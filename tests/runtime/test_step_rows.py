@@ -20,7 +20,8 @@ from h2o_runtime.caches.base import Cache
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
-from h2o_runtime.execution.step_rows import MOST_STEP_ROWS, StepRow
+from h2o_runtime.execution.step_rows import StepRow
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.sessions.session import Session
 

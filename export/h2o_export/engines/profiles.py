@@ -2,7 +2,8 @@
 
 A graph for both prefill and decode has one profile for each, in one engine with one set of weights. If the
 decode profile allows a second row, TensorRT for RTX stores a layer's weights in one layout for both profiles.
-If it allows exactly one row, TensorRT for RTX stores most weights twice (docs/weights.md).
+If it allows exactly one row, TensorRT for RTX stores most weights twice (docs/weights.md). It allows as many rows
+as a step may have.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from h2o_runtime.bundles.manifest import FreeSize, GraphSpec, ModelSpec, TensorS
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import Profile, TensorRange
 from h2o_runtime.layers.activations import logits_rows
+from h2o_runtime.limits import MOST_STEP_ROWS
 
 Range = tuple[int, int, int]  # smallest, tuned for, largest
-STEP_ROWS = 2  # largest number of rows in a decode profile with weights: tuned for 1, never run with more
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...
     }
     profiles = [_profile("prefill", graph, prefill, spans)]
     if free.step:
-        widest = 1 if graph.kind == "attention" else STEP_ROWS
+        widest = 1 if graph.kind == "attention" else MOST_STEP_ROWS  # tuned for one
         step = {name: (1, 1, min(widest, prefill[name][-1])) for name in rows}
         profiles.insert(0, _profile("decode", graph, prefill | step, spans))
     return tuple(profiles)

@@ -46,11 +46,13 @@ class Backend(Protocol):
     """Executes the dense graphs of one bundle.
 
     most_rows   the most rows of one call
+    step_rows   the most rows of a `bound` call
     recordable  whether its calls can be recorded into a CUDA graph after a first run
     """
 
     name: str
     most_rows: int
+    step_rows: int
     recordable: bool
 
     def activate(self, only: Sequence[str] | None = None) -> None:
@@ -66,8 +68,7 @@ class Backend(Protocol):
         """
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        """`infer` for the one row of a decode step, with these arrays in every call: names are resolved once,
-        here.
+        """`infer` for the rows of a decode step, with these arrays in every call: names are resolved once, here.
 
         If the backend is `recordable`, the returned call can be recorded.
         """

@@ -16,6 +16,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision
 from h2o_runtime.ort.choice import chosen_dense_form
@@ -54,6 +55,7 @@ class OnnxRuntimeBackend:
     """
 
     name = "onnxruntime"
+    step_rows = MOST_STEP_ROWS
     recordable = False
 
     def __init__(

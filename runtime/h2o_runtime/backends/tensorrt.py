@@ -21,8 +21,8 @@ from h2o_runtime.operators import BLOCK_PRODUCT, DOMAIN, VERSION
 
 
 class TensorRTBackend:
-    """One engine per dense graph, with one context for a single token and one for more. An engine's weights
-    are on the device once for both.
+    """One engine per dense graph, with a context for prompts and one for each number of rows of a step: a recording
+    needs its context as it was. An engine's weights are on the device once for all.
 
     Engines run one after the other, so all contexts share one scratch buffer of the largest size that any of
     them needs. Inputs and outputs, including caches, are bound in place. TensorRT needs addresses that are
@@ -34,7 +34,7 @@ class TensorRTBackend:
     def __init__(self, bundle: Bundle, device: CudaDevice, target: str, context: int) -> None:
         self.name = target
         self.bundle = bundle
-        self.most_rows = 1
+        self.most_rows = self.step_rows = 1
         self._device = device
         self._context = context
         self._engines: dict[str, _Engine] = {}
@@ -55,6 +55,7 @@ class TensorRTBackend:
         for graph in self.bundle.manifest.weighty_graphs():
             if only is None or graph.name in only:
                 self._engines[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
+        self.step_rows = min((engine.step_rows for engine in self._engines.values()), default=1)
         need = max((engine.scratch_bytes for engine in self._engines.values()), default=0)
         self._scratch = self._device.empty((need,), np.uint8)
         self._buffers = AlignedBuffers(self._device, self.most_rows)
@@ -62,10 +63,11 @@ class TensorRTBackend:
             engine.use(self._scratch)
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
-        self._run(self._loaded(graph).contexts["prefill"], inputs, outputs)
+        self._run(self._loaded(graph).prompts, inputs, outputs)
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        return partial(self._run, self._loaded(graph).contexts["decode"], inputs, outputs)
+        rows = len(next(iter(outputs.values())))
+        return partial(self._run, self._loaded(graph).steps(rows), inputs, outputs)
 
     def load_hidden(self) -> None:
         raise ConfigError(
@@ -158,10 +160,11 @@ class _Loader:
 
 
 class _Engine:
-    """One engine and its contexts; the decode context serves recorded steps only.
+    """One engine and its contexts. Prompts and steps have a profile each, or share the engine's only one.
+    TensorRT allows several contexts of one profile since version 10.
 
-    Each context has its own profile, or both share the engine's only one, which TensorRT allows since version
-    10.
+    prompts    the context for any number of rows
+    step_rows  the most rows of a step
     """
 
     def __init__(
@@ -173,24 +176,40 @@ class _Engine:
         stream: int,
         fail: Callable[[str], BackendError],
     ) -> None:
-        self._runtime, self._engine = runtime, engine
+        self._trt, self._runtime, self._engine, self._stream, self._fail = trt, runtime, engine, stream, fail
         self.scratch_bytes = int(engine.device_memory_size_v2)
-        self.contexts: dict[str, _Context] = {}
-        names: list[str] = [profile.name for profile in spec.profiles]
-        for name in ("decode", "prefill"):
-            context = _make_context(trt, engine, name)
-            if context is None:
-                raise fail("create_execution_context")
-            index = names.index(name) if name in names else 0  # one profile serves both
-            try:
-                context.set_optimization_profile_async(index, stream)
-            except RuntimeError:
-                raise fail("set_optimization_profile_async") from None
-            self.contexts[name] = _Context(context, fail)
+        self._profiles: list[str] = [profile.name for profile in spec.profiles]
+        shapes = spec.profiles[self._index("decode")].shapes.values()
+        self.step_rows = min(shape.max[0] for shape in shapes)
+        self.prompts = self._context("prefill")
+        self._steps = {1: self._context("decode")}
+        self._scratch: CudaArray | None = None
+
+    def steps(self, rows: int) -> _Context:
+        """The context for steps of so many rows, which serves no others."""
+        if rows not in self._steps:
+            assert self._scratch is not None
+            self._steps[rows] = self._context("decode")
+            self._steps[rows].use(self._scratch)
+        return self._steps[rows]
 
     def use(self, scratch: CudaArray) -> None:
-        for context in self.contexts.values():
+        self._scratch = scratch
+        for context in (self.prompts, *self._steps.values()):
             context.use(scratch)
+
+    def _index(self, profile: str) -> int:
+        return self._profiles.index(profile) if profile in self._profiles else 0  # one profile serves both
+
+    def _context(self, profile: str) -> _Context:
+        context = _make_context(self._trt, self._engine, profile)
+        if context is None:
+            raise self._fail("create_execution_context")
+        try:
+            context.set_optimization_profile_async(self._index(profile), self._stream)
+        except RuntimeError:
+            raise self._fail("set_optimization_profile_async") from None
+        return _Context(context, self._fail)
 
 
 def _make_context(trt: Any, engine: Any, profile: str) -> Any:

@@ -22,9 +22,10 @@ from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import DENSE, Stopwatch
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.execution.step_rows import MOST_STEP_ROWS, StepGraph, StepRow
+from h2o_runtime.execution.step_rows import RowsStep, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import LiveLayers
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import WHOLE, LayerCall, PrefillPolicy, PromptCall, PromptPiece
 from h2o_runtime.schedule import Span, spans
@@ -100,7 +101,12 @@ class BoundStep:
 
 
 class Forward:
-    """The layer loop over one backend and the layers' kinds on one device, for any session."""
+    """The layer loop over one backend and the layers' kinds on one device, for any session.
+
+    no_graph_because  why `graph` has none for rows that stay where they are
+    """
+
+    no_graph_because = "without native kernels and products a row depends on those beside it"
 
     def __init__(
         self,
@@ -197,6 +203,10 @@ class Forward:
         graph = self.graph(session)
         if graph is not None:
             return graph.run([StepRow(token, session)])[0]  # type: ignore[no-any-return]
+        return self.decode_by_layers(token, session)
+
+    def decode_by_layers(self, token: int, session: Session) -> Float32:
+        """`decode` where there is no graph of the step."""
         past = session.length
         rows = Rows(past, past + 1, at=self._where[1:2])
         try:
@@ -210,7 +220,8 @@ class Forward:
     def decode_rows(self, rows: Sequence[StepRow]) -> Float32:
         """One step of R rows, 1 … `most_step_rows` → logits float32 [R, vocab], valid until the next call.
 
-        A row's logits equal those of `decode` bit for bit: they depend on its own session alone. Rows of a
+        A row's logits equal those of `decode`: they depend on its own session alone. On a CPU the bits are the
+        same; products on a GPU may round otherwise where a step has another number of rows. Rows of a
         session are consecutive tokens, in order; each sees those before it. Only a `speculative` session may
         have more than one. Writes cache rows; the caller updates the sessions' tokens, and tells each session
         with `Session.decoded` which of its rows stay.
@@ -229,30 +240,25 @@ class Forward:
 
     def one_row_because(self, session: Session) -> str | None:
         """Why the session is not `speculative`."""
-        if self.device.memory != "cpu":
-            return "a step on a GPU has one row"
         if not self.decoding.full_attention_only:
             return f"the decode policy {self.decoding.name} remembers every row"
         if reason := self.layers.one_row_because:
             return reason
         if session.store.fixed_rows() is None:
             return "the cache does not leave rows where they are"
-        if self.graph(session) is None:
-            return "without native kernels and products a row depends on those beside it"
-        return None
+        return None if self.graph(session) is not None else self.no_graph_because
 
     @property
     def most_step_rows(self) -> int:
         """The most rows of `decode_rows`."""
-        return min(MOST_STEP_ROWS, len(self.buffers.logits))
+        return min(MOST_STEP_ROWS, len(self.buffers.logits), self.backend.step_rows)
 
-    def graph(self, session: Session) -> StepGraph | None:
+    def graph(self, session: Session) -> RowsStep | None:
         """The step as one graph: possible if it is only exact attention with our own kernels, to rows that
         never move.
         """
         if self._graph is None:
-            on_cpu = self.device.memory == "cpu"
-            fusible = on_cpu and self.layers.in_step_graph and self.decoding.full_attention_only
+            fusible = self.layers.in_step_graph and self.decoding.full_attention_only
             if not fusible or session.store.fixed_rows() is None:
                 return None
             shapes = [spec.attention(self.model.dtype) for spec in self.model.each_layer]
@@ -312,7 +318,7 @@ class Forward:
         target = cache.target(rows)
         if layer:
             self.layers[layer - 1].before(layer - 1, tile)
-        tensors = self._dense_tensors(layer, tile, tokens, positions, cache, rows)
+        tensors = self.dense_tensors(layer, tile, tokens, positions, target, cache.given())
         self.backend.infer(self.dense_graphs[layer], *tensors)
         cache.commit(rows)
         self.layers[layer].after(layer, tile, past, cache, target, self._flow)
@@ -358,34 +364,44 @@ class Forward:
     def _bind_step(self, session: Session) -> BoundStep:
         rows = Rows(0, 1, at=self._where[1:2])
         layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
-        return BoundStep(layers, self._bind_head())
+        return BoundStep(layers, self.bind_head(1))
 
     def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
         with session.store.open(layer) as cache:
-            tensors = self._dense_tensors(layer, Span(0, 1), self._token, self._where[0:1], cache, rows)
+            written, given = cache.target(rows), cache.given()
+        tensors = self.dense_tensors(layer, Span(0, 1), self._token, self._where[0:1], written, given)
         dense = self.backend.bound(self.dense_graphs[layer], *tensors)
         before = self.layers[layer - 1].bound_before(layer - 1) if layer else ()
         run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
         return BoundLayer(run, *self.layers[layer].step(layer), self.layers.providers[layer])
 
-    def _bind_head(self) -> Callable[[], None]:
-        head = self.backend.bound(self.dense_graphs[-1], *self._head_tensors(Span(0, 1)))
+    def bind_head(self, rows: int) -> Callable[[], None]:
+        """The head on a step's rows, bound once."""
+        head = self.backend.bound(self.dense_graphs[-1], *self._head_tensors(Span(0, rows)))
         last = self.model.layers - 1
         return _in_turn(*self.layers[last].bound_before(last), head)
 
-    def _dense_tensors(
-        self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, cache: LayerStore, rows: Rows
+    def dense_tensors(
+        self,
+        layer: int,
+        tile: Span,
+        tokens: Tensor,
+        positions: Tensor,
+        written: dict[str, Tensor],
+        given: dict[str, Tensor],
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Inputs and outputs of dense graph `layer` on a tile of the buffers, which are `rows` of the cache."""
+        """Inputs and outputs of dense graph `layer` on a tile of the buffers. `written` and `given` are
+        `LayerStore.target` and `LayerStore.given`.
+        """
         b = self.buffers
         cut = slice(tile.start, tile.stop)
-        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **cache.target(rows)}
+        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **written}
         if (gate := b.gates[layer]) is not None:
             outputs["gate_out"] = gate[cut]
         if layer == 0:
             outputs |= {name: made[cut] for table in b.rotations for name, made in table.items()}
-            return {"tokens": tokens, "positions": positions, **cache.given()}, outputs
-        inputs = {**self._after(layer - 1, cut), **cache.given()}
+            return {"tokens": tokens, "positions": positions, **given}, outputs
+        inputs = {**self._after(layer - 1, cut), **given}
         table = b.rotations[self.model.layer(layer).rotation]
         inputs |= {name: made[cut] for name, made in table.items()}
         return inputs, outputs

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from h2o_runtime.backends.base import Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Rows
+from h2o_runtime.devices import Tensor
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.errors import BackendError
+from h2o_runtime.execution.device_rows import DeviceRows, RowInputs
 from h2o_runtime.execution.forward import Float32, Forward
+from h2o_runtime.execution.recording import Recording
+from h2o_runtime.kv import KV
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import LiveLayers
+from h2o_runtime.operators import STEP_ROWS_ATTENTION
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.session import Session
 
-if TYPE_CHECKING:
-    from h2o_plugins._cuda import Graph
-
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Recording:
-    """Of one session's decode step. possible: whether it can be recorded."""
-
-    possible: bool
-    steps: int = 0
-    graph: Graph | None = None
 
 
 class RecordedForward(Forward):
     """Decode as one CUDA graph over all layers, if the backend's calls can be recorded.
 
-    The recording reads the new row's place and the cache's length on the device.
+    Exact attention to rows that never move has one recording for all sessions, and several rows in a step
+    (`DeviceRows`). Any other step has a recording of each session. Both read on the device where the new row
+    goes and how long the cache is.
     """
 
     device: CudaDevice
+    no_graph_because = (
+        "between the dense graphs of a step is more than attention, which takes one row on a GPU"
+    )
 
     def __init__(
         self,
@@ -58,25 +53,28 @@ class RecordedForward(Forward):
         super().__init__(manifest, backend, layers, decoding, activations, device)
         vocabulary = manifest.model.vocab_size
         self._answer: Float32 = device.module.PinnedMemory(4 * vocabulary).array().view(np.float32)
-        self._recordings: WeakKeyDictionary[Session, _Recording] = WeakKeyDictionary()
+        self._recordings: WeakKeyDictionary[Session, Recording] = WeakKeyDictionary()
+        self._rows: DeviceRows | None = None
 
-    def decode(self, token: int, session: Session) -> Float32:
-        lanes = self.device.lanes  # a prefill leaves the lanes joined
+    def graph(self, session: Session) -> DeviceRows | None:
+        if self._rows is None:
+            exact = self.layers.rows_together and self.decoding.full_attention_only
+            if not exact or session.store.fixed_rows() is None:
+                return None
+            most, possible = self.most_step_rows, self._recordable()
+            self._rows = DeviceRows(self.model, self.device, most, self._bind_rows, possible)
+        return self._rows if self._rows.takes(session) else None
+
+    def decode_by_layers(self, token: int, session: Session) -> Float32:
         self.give_step(token, session)
         recording = self._recordings.get(session)
         if recording is None:
-            recording = _Recording(self._recordable(session))
+            possible = session.store.recordable and self._recordable()
+            title = f"the decode step of {self.model.layers} layers"
+            own = ref(session)  # the recording ends with it
+            recording = Recording(self.device, lambda: self._enqueue_step(own()), title, possible)
             self._recordings[session] = recording
-        if recording.graph is None and recording.steps and recording.possible:
-            # the first step has allocated for every size; this one need not
-            recording.graph = self._record(session)
-            recording.possible = recording.graph is not None
-        if recording.graph is None:
-            self._step(session)
-        else:
-            recording.graph.launch(lanes.dense)
-        recording.steps += 1
-        lanes.dense.synchronize()
+        recording.run()
         return self._answer
 
     def warm_up(self, rows: int, session: Session) -> None:
@@ -98,9 +96,15 @@ class RecordedForward(Forward):
     def release(self) -> None:
         super().release()
         self._recordings.clear()
+        self._rows = None
 
-    def _recordable(self, session: Session) -> bool:
-        if not (self.backend.recordable and session.store.recordable):
+    def _enqueue_step(self, session: Session | None) -> None:
+        assert session is not None
+        logits = self.step(Rows(0, 1, at=self._where[1:2]), self._where[2:3], session)
+        self.device.lanes.dense.download(logits.address, self._answer)
+
+    def _recordable(self) -> bool:
+        if not self.backend.recordable:
             return False
         if self.model.experts is not None:
             log.warning(
@@ -110,28 +114,32 @@ class RecordedForward(Forward):
             return False
         return True
 
-    def _record(self, session: Session) -> Graph | None:
-        lane, failed = self.device.lanes.dense, self.device.module.CudaError
-        collecting = gc.isenabled()
-        gc.disable()  # freeing memory while the lane records would end the recording
-        lane.begin_capture()
-        try:
-            self._step(session)
-            graph = lane.end_capture()
-        except BaseException as error:
-            with suppress(failed):
-                lane.end_capture()
-            if not isinstance(error, BackendError | failed):
-                raise
-            log.warning("decode runs step by step, because it cannot be recorded: %s", error)
-            return None
-        finally:
-            if collecting:
-                gc.enable()
-        log.info("recorded the decode step of %d layers as one CUDA graph", self.model.layers)
-        return graph
+    def _bind_rows(self, inputs: RowInputs, rows: int, caches: Sequence[KV]) -> Callable[[], Tensor]:
+        """A step of so many rows of any sessions, whose caches are like these."""
+        calls = []
+        for layer, kv in enumerate(caches):
+            new = inputs.new[layer].rows(0, rows)
+            tensors = self.dense_tensors(
+                layer, Span(0, rows), inputs.tokens[:rows], inputs.positions[:rows], new, {}
+            )
+            calls.append(self.backend.bound(self.dense_graphs[layer], *tensors))
+            calls.append(self._bind_attention(layer, inputs, rows, kv))
+        calls.append(self.bind_head(rows))
 
-    def _step(self, session: Session) -> None:
-        with self.device.lanes.one():
-            logits = self.step(Rows(0, 1, at=self._where[1:2]), self._where[2:3], session)
-            self.device.lanes.dense.download(logits.address, self._answer)
+        def step() -> Tensor:
+            for call in calls:
+                call()
+            return self.buffers.logits[:rows]
+
+        return step
+
+    def _bind_attention(self, layer: int, inputs: RowInputs, rows: int, kv: KV) -> Callable[[], None]:
+        tensors = {
+            **inputs.new[layer].rows(0, rows),
+            "q": self.buffers.q[layer][:rows],
+            "o": self.buffers.attention[layer][:rows],
+            "lengths": inputs.lengths[:rows],
+            "caches": inputs.caches[layer][:rows],
+        }
+        provider = self.layers.providers[layer]
+        return lambda: provider.run(STEP_ROWS_ATTENTION, kv, **tensors)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import Backend, StepTensors
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model import AttentionShape
 from h2o_runtime.ort.kv_entry import KV_ENTRY, kv_entry
 from h2o_runtime.sessions.session import Float32, Session
 
-MOST_STEP_ROWS = 16  # that kernels take
+Int64: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,30 @@ class StepRow:
 
     token: int
     session: Session
+
+
+class RowsStep(Protocol):
+    """A step of several rows together: all layers, for any sessions of a loaded model."""
+
+    def takes(self, session: Session) -> bool:
+        """Whether rows of the session may be in such a step."""
+
+    def run(self, rows: Sequence[StepRow]) -> Float32:
+        """Run rows of supported sessions → logits float32 [R, vocab], valid until the next call."""
+
+
+def place_rows(rows: Sequence[StepRow], tokens: Int64, positions: Int64, lengths: Int64) -> None:
+    """Write each row's token, its position, and its cache's length with it; int64 [R or more] each. The caches make
+    ready for the rows."""
+    given: Counter[Session] = Counter()
+    for i, row in enumerate(rows):
+        behind = given[row.session]
+        tokens[i] = row.token
+        positions[i] = row.session.next_position + behind
+        lengths[i] = row.session.length + behind + 1
+        given[row.session] += 1
+    for session, count in given.items():
+        session.store.before_step(session.length, count)
 
 
 class StepGraph:
@@ -52,18 +78,11 @@ class StepGraph:
     def run(self, rows: Sequence[StepRow]) -> Float32:
         """Run rows of supported sessions → logits float32 [R, vocab], valid until the next call."""
         assert self._run is not None
-        given: Counter[Session] = Counter()
         for i, row in enumerate(rows):
-            behind = given[row.session]
-            self._tokens[i] = row.token
-            self._positions[i] = row.session.next_position + behind
-            self._lengths[i] = row.session.length + behind + 1
             entry = self._entry(row.session)
             assert entry is not None
             self._caches[i] = entry
-            given[row.session] += 1
-        for session, count in given.items():
-            session.store.before_step(session.length, count)
+        place_rows(rows, self._tokens, self._positions, self._lengths)
         self._run(len(rows))
         return self._logits[: len(rows)]
 

@@ -43,7 +43,8 @@ class LoadedLayers:
 
     A kind overrides what it does; `layer` is the number of one of its layers in the model.
 
-    in_step_graph  whether a decode step of these layers may be part of one graph: `Backend.whole_step`
+    in_step_graph  whether a step of these layers is attention between dense graphs and nothing else, so that it may
+                   be part of one graph, or have rows of several sessions
     one_row_because  why a step cannot have several rows of a session and take any last ones back; None: it can
     divisible      whether a prompt may be read piece by piece, each behind those before it
     """

@@ -129,10 +129,14 @@ class LiveLayers:
             layers.settle(policy, past, n)
 
     @property
+    def rows_together(self) -> bool:
+        """Whether between two dense graphs of a decode step there is nothing but attention."""
+        return all(layers.in_step_graph for layers in self._kinds.values())
+
+    @property
     def in_step_graph(self) -> bool:
         """Whether a decode step may be one graph: all layers allow it, and their kernels run in graphs."""
-        allowed = all(layers.in_step_graph for layers in self._kinds.values())
-        return allowed and all(provider.in_graphs for provider in self.providers)
+        return self.rows_together and all(provider.in_graphs for provider in self.providers)
 
     @property
     def one_row_because(self) -> str | None:
