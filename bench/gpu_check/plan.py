@@ -15,7 +15,18 @@ from bench.gpu_check.steps import NotRun, Step
 REPO = Path(__file__).resolve().parents[2]
 KERNELS = Path("plugins", "kernels", "cuda")
 TABLES = (
-    *("ceilings", "flash", "phase1", "phase2", "decode", "query", "pages", "lines", "subquadratic"),
+    *(
+        "ceilings",
+        "flash",
+        "phase1",
+        "phase2",
+        "decode",
+        "step rows",
+        "query",
+        "pages",
+        "lines",
+        "subquadratic",
+    ),
     *("layer kinds", "int4", "latent", "layer", "repeatable"),
 )
 SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck runs first, on its own

@@ -23,6 +23,7 @@ GOALS = [
     ("decode", "of_copy", 0.60),
     ("decode", "step_of_copy", 0.60),
 ]
+STEP_ERROR = 2e-3  # of float16 outputs, of the largest
 LONG = 16384  # the goals apply from this length on: shorter prompts are mostly launches
 
 
@@ -66,6 +67,11 @@ def missed_goals(found: Tables) -> list[str]:
                 missed.append(f"{column} at {where}: {row[column]:.2f}, wanted {least:.2f}")
     if any(not row["same"] for row in found.get("repeatable", ())):
         missed.append("two runs of the same prefill differ")
+    for row in found.get("step rows", ()):
+        if not row.get("same_bits", True):
+            missed.append(f"a step of {row['rows']} rows differs from steps of one")
+        if (row.get("error") or 0) > STEP_ERROR:
+            missed.append(f"error of a step at head_size {row['head_size']}: {row['error']:.2g}")
     return missed
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.gpu_check import int4, sparse
+from bench.gpu_check import int4, sparse, step_rows
 from bench.gpu_check.latent import cached
 from bench.gpu_check.layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
 from bench.gpu_check.library import Library
@@ -152,6 +152,12 @@ def decode(library: Library) -> Iterator[Row]:
             }
 
 
+def rows_of_steps(library: Library) -> Iterator[Row]:
+    """Steps of several rows, and attention sinks."""
+    for d in HEAD_SIZES:
+        yield from step_rows.rows(library, LENGTHS[1] if roomy() else LENGTHS[0], d, milliseconds)
+
+
 def latents(library: Library) -> Iterator[Row]:
     """One token behind latents of 576 numbers, several caches in turn; and an expanded prompt."""
     n = 8192
@@ -219,6 +225,7 @@ def every_kernel(library: Library) -> Iterator[Row]:
         for group in sparse.GROUPS.values():
             for work, _ in group(library, layer).values():
                 work()
+        step_rows.Step(library, CHUNK, d).run(0, step_rows.MOST_ROWS)
     cached(library, 8192, 1, 16, 1, 576, 512)()
     int4.times(library, 1, *int4.SHAPES[0])[0]()
     torch.cuda.synchronize()
@@ -241,6 +248,7 @@ TABLES: dict[str, Callable[[Library], Iterator[Row]]] = {
     "phase1": phase1,
     "phase2": phase2,
     "decode": decode,
+    "step rows": rows_of_steps,
     **{group: sparse_calls(group) for group in sparse.GROUPS},
     "latent": latents,
     "int4": int4_products,

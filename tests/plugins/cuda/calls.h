@@ -218,6 +218,20 @@ H2O_CALL h2o_status h2o_cuda_step_attention(h2o_cuda_stream stream, const h2o_sh
     return h2o::cuda::run(c);
 }
 
+H2O_CALL h2o_status h2o_cuda_step_rows_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+                                                 const void* q, const void* k, const void* v,
+                                                 const h2o_kv* kv, const int64_t* lengths,
+                                                 const int64_t* caches, const float* sinks, void* o,
+                                                 uint32_t* arrivals, void* workspace,
+                                                 size_t workspace_bytes) {
+    auto c = calls::on<h2o::calls::StepRowsAttention>(stream, shape);
+    c.n = n, c.q = q, c.k = k, c.v = v;
+    calls::read(c, kv);
+    c.lengths = lengths, c.caches = caches, c.sinks = sinks, c.o = o, c.counters = arrivals;
+    c.workspace = workspace, c.workspace_bytes = workspace_bytes;
+    return h2o::cuda::run(c);
+}
+
 H2O_CALL h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
                                              const int64_t* start, const int64_t* length, int32_t most_rows,
                                              int32_t block_size, int32_t blocks, const float* k_mean,
@@ -354,6 +368,12 @@ H2O_CALL size_t h2o_cuda_query_select_workspace(const h2o_shape* shape, int32_t 
 H2O_CALL size_t h2o_cuda_cached_attention_workspace(const h2o_shape* shape, int32_t n, int32_t capacity) {
     auto c = calls::on<h2o::calls::CachedAttention>(nullptr, shape);
     c.n = n, c.cap = capacity;
+    return h2o::cuda::workspace(c);
+}
+
+H2O_CALL size_t h2o_cuda_step_rows_attention_workspace(const h2o_shape* shape, int32_t capacity) {
+    auto c = calls::on<h2o::calls::StepRowsAttention>(nullptr, shape);
+    c.cap = capacity;
     return h2o::cuda::workspace(c);
 }
 

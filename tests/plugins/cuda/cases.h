@@ -45,8 +45,8 @@ inline std::vector<Case> cases(const Options& options) {
                 if (options.head_size != 0 && options.head_size != d) continue;
                 const int group = groups[which % 5], kv = which % 3 == 0 ? 2 : 1;
                 Case c;
-                c.shape = {kv * group, kv, i % 2 ? kv * group : kv, d, 1.f / std::sqrt(static_cast<float>(d)),
-                           dtype,      0};
+                const float scale = 1.f / std::sqrt(static_cast<float>(d));
+                c.shape = {kv * group, kv, i % 2 ? kv * group : kv, d, scale, dtype, 0, 0, 0};
                 c.spread = i % 4 == 1 ? 30 : 1;
                 all.push_back(c);
             }

@@ -26,6 +26,7 @@ from bench.gpu_check import (
     policies,
     report,
     sparse,
+    step_rows,
     steps,
     timings,
 )
@@ -254,11 +255,12 @@ def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
         "DISTANCES": 32, "PAGE_BUDGET": 4, "WINDOW": 16, "SLIDING": 50, "LANDMARK_BLOCK": 16, "QUERY_HEADS": 4,
         "KV_HEADS": 2, "HEAD_SIZES": (64,), "LENGTHS": (256,),
     }  # fmt: skip
-    for module, (name, size) in itertools.product((layer, sparse, timings), sizes.items()):
+    for module, (name, size) in itertools.product((layer, sparse, step_rows, timings), sizes.items()):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, size)
     monkeypatch.setattr(layer, "HEAVY", 8)
     monkeypatch.setattr(timings, "milliseconds", lambda work: work() or 1.0)
+    monkeypatch.setattr(timings, "roomy", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     return emulation.build_library()
@@ -271,6 +273,17 @@ def test_what_sparse_timings_call_runs(group: str, small_timings: Path) -> None:
     rows = list(timings.TABLES[group](library.Library(small_timings)))
     assert {row["call"] for row in rows} >= {"attend"} or group in ("query", "layer kinds")
     assert all(row["ms"] == 1 and row["tflop_s"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_steps_of_several_rows_and_sinks(small_timings: Path) -> None:
+    torch.manual_seed(0)
+    rows = list(timings.TABLES["step rows"](library.Library(small_timings)))
+    assert [row["rows"] for row in rows] == [*step_rows.COUNTS, step_rows.MOST_ROWS]
+    assert all(row.get("same_bits", True) for row in rows)
+    assert report.missed_goals({"step rows": rows}) == []
+    wrong = {**rows[0], "same_bits": False, "error": 0.1}
+    assert len(report.missed_goals({"step rows": [wrong]})) == 2
 
 
 @pytest.mark.slow
