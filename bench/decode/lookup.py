@@ -1,10 +1,11 @@
-"""Compares decode with and without prompt lookup: quoting tasks over real documents, and free text.
+"""Compares decode with and without drafts: quoting tasks over real documents, JSON to a schema, and free text.
 
     python -m bench.decode.lookup BUNDLE [--threads 1] [--tokens 200] [--rounds 3] [--only NAME] [--temperature 0]
+        [--wall]
 
-Each task is answered with and without lookup in turn, in one process. Prints milliseconds of processor time
-per token (median of the rounds), their ratio, and drafted and accepted tokens. Answers must be equal, token
-for token. Documents are files of this repository.
+Each task is answered with and without drafts in turn, in one process. Prints milliseconds of processor time
+per token (median of the rounds), or of time that passes (--wall), their ratio, and drafted and accepted tokens.
+Answers must be equal, token for token. Documents are files of this repository.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from h2o_runtime import PrefillConfig, Sampling
 from h2o_runtime.answers.events import Prefilled
-from h2o_runtime.completion import Completion, Request, TextModel
+from h2o_runtime.answers.grammar import GrammarCompiler
+from h2o_runtime.completion import Completion, Prompt, Request, TextModel
 from h2o_runtime.names import SPECULATIONS, Speculation
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +40,49 @@ FREE = {
     "free: list": "What should I think of before I move to another country? Give reasons.",
     "free: letter": "Write a letter to a friend about a journey through the mountains.",
 }
+ORDER = """On 3 March 2024 Mary Jones of 14 Harbour Street, Whitby, ordered 12 wool blankets and 3 brass lamps from
+Northern Supplies. The order comes to 418 pounds and is paid by card. The carrier is Coastline, and the parcel is
+expected on 9 March."""
+KEYS = {
+    "customer_full_name": {"type": "string"},
+    "customer_delivery_address": {"type": "string"},
+    "name_of_the_supplying_company": {"type": "string"},
+    "number_of_wool_blankets_ordered": {"type": "integer"},
+    "number_of_brass_lamps_ordered": {"type": "integer"},
+    "total_amount_in_pounds": {"type": "integer"},
+    "payment_method": {"enum": ["card", "invoice", "cash_on_delivery"]},
+    "expected_delivery_date": {"type": "string"},
+}
+NOTES = {"title": {"type": "string"}, "notes": {"type": "string"}}
 
 
-def tasks() -> dict[str, str]:
-    """Prompts by name."""
+def all_of(members: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with all of these members."""
+    closed = {"type": "object", "additionalProperties": False}
+    return {"properties": members, "required": list(members)} | closed
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt, and the JSON schema of its answer."""
+
+    text: str
+    schema: dict[str, Any] | None = None
+
+
+ARTICLE = {"name_of_the_article": {"type": "string"}, "number_ordered": {"type": "integer"}}
+JSON = {
+    "json: long keys": Task(f"{ORDER}\n\nGive the order as JSON.", all_of(KEYS)),
+    "json: list": Task(
+        f"{ORDER}\n\nGive the articles as JSON.",
+        {"type": "array", "items": all_of(ARTICLE), "minItems": 2, "maxItems": 3},
+    ),
+    "json: long texts": Task("Write a story about a whale as JSON with a title and notes.", all_of(NOTES)),
+}
+
+
+def tasks() -> dict[str, Task]:
+    """By name."""
     found = {}
     for name in TEXTS:
         paragraphs = [one for one in (ROOT / name).read_text().split("\n\n") if 300 < len(one) < 1200]
@@ -48,7 +92,7 @@ def tasks() -> dict[str, str]:
         text = (ROOT / name).read_text()[:2400]
         asked = "Rewrite this Python file with one change, self is called this, and give the whole file"
         found[f"code: {name}"] = f"{asked}:\n\n```python\n{text}\n```"
-    return found | FREE
+    return {name: Task(text) for name, text in (found | FREE).items()} | JSON
 
 
 def main() -> None:
@@ -59,44 +103,80 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--wall", action="store_true")
     flags = parser.parse_args()
     sampling = Sampling(temperature=flags.temperature, seed=1)
+    clock = time.perf_counter if flags.wall else time.process_time
     with TextModel.load(flags.bundle, context=4096, threads=flags.threads, device="cpu") as model:
-        for name, text in tasks().items():
-            if flags.only in name:
-                found = measured(model, text, flags.tokens, flags.rounds, sampling)
-                print(json.dumps({"task": name} | found), flush=True)
+        vocab_size = model.generator.model.vocab_size
+        with closing(GrammarCompiler(flags.bundle, vocab_size, model.end_ids)) as compiler:
+            for name, task in tasks().items():
+                if flags.only in name:
+                    found = Measurement(model, compiler, task, flags.tokens, sampling, clock).run(
+                        flags.rounds
+                    )
+                    print(json.dumps({"task": name} | found), flush=True)
 
 
-def measured(model: TextModel, text: str, tokens: int, rounds: int, sampling: Sampling) -> dict[str, Any]:
-    prompt = model.chat_prompt([{"role": "user", "content": text}])
-    answers: dict[Speculation, list[Completion]] = {name: [] for name in SPECULATIONS}
-    taken: dict[Speculation, list[float]] = {name: [] for name in SPECULATIONS}
-    for _ in range(rounds):
-        for speculate, made in answers.items():
-            config = PrefillConfig(policy="full")
+@dataclass(frozen=True)
+class Measurement:
+    """One task with and without drafts. tokens: most of the answer. clock: seconds."""
+
+    model: TextModel
+    compiler: GrammarCompiler
+    task: Task
+    tokens: int
+    sampling: Sampling
+    clock: Callable[[], float]
+
+    def run(self, rounds: int) -> dict[str, Any]:
+        prompt = self.model.chat_prompt([{"role": "user", "content": self.task.text}])
+        answers: dict[Speculation, list[Completion]] = {name: [] for name in SPECULATIONS}
+        taken: dict[Speculation, list[float]] = {name: [] for name in SPECULATIONS}
+        for _ in range(rounds):
+            for speculate, made in answers.items():
+                completion, seconds = self._answer(prompt, speculate)
+                made.append(completion)
+                taken[speculate].append(1e3 * seconds / len(completion.tokens))
+        lookup, off = (statistics.median(taken[name]) for name in SPECULATIONS)
+        if len({one.tokens for made in answers.values() for one in made}) > 1:
+            sys.exit(f"answers differ: {self.task.text[:60]!r}")
+        timings = answers["lookup"][0].timings
+        return {
+            "prompt": len(prompt.ids),
+            "answer": timings.predicted_n,
+            "off_ms": round(off, 2),
+            "lookup_ms": round(lookup, 2),
+            "times": round(off / lookup, 2),
+            "times_of_least": round(min(taken["off"]) / min(taken["lookup"]), 2),
+            "drafted": timings.draft_n,
+            "accepted": timings.draft_n_accepted,
+        }
+
+    def _answer(self, prompt: Prompt, speculate: Speculation) -> tuple[Completion, float]:
+        """The answer, and the seconds from its prompt's end on."""
+        schema = self.task.schema
+        grammar = (
+            nullcontext() if schema is None else closing(self.compiler.json_schema(schema, field="schema"))
+        )
+        with grammar as constraint:
             # Read again each time, so that all answers start from the same logits.
-            request = Request(prompt, tokens, config, sampling, reuse=False, speculate=speculate)
-            for event in model.complete(request):
+            request = Request(
+                prompt,
+                self.tokens,
+                PrefillConfig(policy="full"),
+                self.sampling,
+                reuse=False,
+                speculate=speculate,
+                constraint=constraint,
+            )
+            begin = 0.0
+            for event in self.model.complete(request):
                 if isinstance(event, Prefilled):
-                    begin = time.process_time()
+                    begin = self.clock()
                 elif isinstance(event, Completion):
-                    made.append(event)
-                    taken[speculate].append(1e3 * (time.process_time() - begin) / len(event.tokens))
-    lookup, off = (statistics.median(taken[name]) for name in SPECULATIONS)
-    if len({one.text for made in answers.values() for one in made}) > 1:
-        sys.exit(f"answers differ: {text[:60]!r}")
-    timings = answers["lookup"][0].timings
-    return {
-        "prompt": len(prompt.ids),
-        "answer": timings.predicted_n,
-        "off_ms": round(off, 2),
-        "lookup_ms": round(lookup, 2),
-        "times": round(off / lookup, 2),
-        "times_of_least": round(min(taken["off"]) / min(taken["lookup"]), 2),
-        "drafted": timings.draft_n,
-        "accepted": timings.draft_n_accepted,
-    }
+                    return event, self.clock() - begin
+        raise AssertionError("an answer ends with its completion")
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ speculate_option = grouped(
         type=click.Choice(SPECULATIONS),
         default=SPECULATIONS[0],
         show_default=True,
-        help="lookup drafts tokens that followed the same words earlier, and verifies several in one "
-        "step. The answer is the same; quotes are faster.",
+        help="lookup drafts tokens that followed the same words earlier or that a grammar forces, and "
+        "verifies several in one step. The answer is the same; quotes and JSON are faster.",
     ),
 )
 _PACKED = click.option(

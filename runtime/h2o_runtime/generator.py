@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import (
     GenerationEvent,
     Prefilled,
@@ -19,7 +20,6 @@ from h2o_runtime.answers.events import (
     Run,
     alone,
 )
-from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
 from h2o_runtime.bundles.bundle import Bundle
@@ -354,7 +354,7 @@ class Generator:
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
         assert logits is not None, "they came last"
         sampler.reset(tokens.tolist())
-        steps, stops = self._steps(tokens, speculate), frozenset(stop_tokens)
+        steps, stops = self._steps(tokens, constraint, speculate), frozenset(stop_tokens)
         answer = (self.session, logits, sampler, steps, max_new_tokens, stops, constraint, watch)
         yield from sampled_answer(*answer)
 
@@ -381,10 +381,12 @@ class Generator:
         forward = self.loaded.forward
         yield from read_embedding(forward, self.session, tokens, config, pooling, watch, prompt_piece)
 
-    def _steps(self, tokens: IntArray, speculate: Speculation | None) -> AnswerSteps:
+    def _steps(
+        self, tokens: IntArray, constraint: Constraint | None, speculate: Speculation | None
+    ) -> AnswerSteps:
         """Those of an answer to a prompt."""
         reads_ahead = self.speculation(speculate)[0] == "lookup"
-        drafter = Drafter(tokens.tolist()) if reads_ahead else None
+        drafter = Drafter(tokens.tolist(), constraint) if reads_ahead else None
         steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_step_rows)
         self.drafts = steps.count
         return steps

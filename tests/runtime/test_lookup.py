@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h2o_runtime.answers.lookup import CANDIDATES, LONGEST, SHORTEST, Acceptance, Drafter, TextIndex
+from h2o_runtime.answers.lookup import CANDIDATES, LONGEST, SHORTEST, Acceptance, PromptLookup, TextIndex
 
 TEXTS = st.integers(1, 6).flatmap(lambda most: st.lists(st.integers(0, most), max_size=120))
 
@@ -94,23 +94,23 @@ def test_drafts_follow_the_acceptance() -> None:
 
 
 def test_matches_are_tested_while_nothing_is_drafted() -> None:
-    drafter = Drafter([5, 6, 7] * 3)
+    lookup = PromptLookup([5, 6, 7] * 3)
     for token in range(10, 60):  # after 6, 7 always something else
         for one in (5, 6, token):
-            drafter.append(one)
-    drafter.append(5)
-    drafter.append(6)
-    assert drafter.draft(7) == []
+            lookup.append(one)
+    lookup.append(5)
+    lookup.append(6)
+    assert lookup.draft(7) == []
     for _ in range(30):
         for one in (1, 2, 3, 4):
-            drafter.append(one)
-    assert drafter.draft(7) == [1, 2, 3, 4, 1, 2, 3]
-    assert drafter.draft(2) == [1, 2]
-    assert drafter.draft(0) == []
+            lookup.append(one)
+    assert lookup.draft(7) == [1, 2, 3, 4, 1, 2, 3]
+    assert lookup.draft(2) == [1, 2]
+    assert lookup.draft(0) == []
 
 
 def test_an_empty_text_has_no_match() -> None:
-    drafter = Drafter([])
-    assert drafter.draft(7) == []
-    drafter.append(3)
-    assert drafter.draft(7) == []
+    lookup = PromptLookup([])
+    assert lookup.draft(7) == []
+    lookup.append(3)
+    assert lookup.draft(7) == []

@@ -16,8 +16,9 @@ from tests import bundles
 from tests.bundles import random_ids
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import Finished, TokenGenerated
-from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.answers.sampling import SampledToken, Sampler, Sampling
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
@@ -283,9 +284,9 @@ def test_sampled_tokens_have_the_samplers_distribution(generator: Generator) -> 
 class Noted(Drafter):
     """Keeps what it is told."""
 
-    def __init__(self, tokens: Iterable[int]) -> None:
+    def __init__(self, tokens: Iterable[int], constraint: Constraint | None = None) -> None:
         self.text = list(tokens)
-        super().__init__(self.text)
+        super().__init__(self.text, constraint)
 
     def append(self, token: int) -> None:
         self.text.append(token)
@@ -295,8 +296,8 @@ class Noted(Drafter):
 def test_the_drafter_knows_prompt_and_answer(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Noted] = []
 
-    def noted(tokens: list[int]) -> Noted:
-        made.append(Noted(tokens))
+    def noted(tokens: list[int], constraint: Constraint | None) -> Noted:
+        made.append(Noted(tokens, constraint))
         return made[-1]
 
     monkeypatch.setattr("h2o_runtime.generator.Drafter", noted)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import TokenGenerated, alone
-from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.execution.answer_steps import AnswerSteps
 from h2o_runtime.execution.forward import Watch

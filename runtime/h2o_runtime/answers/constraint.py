@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,14 @@ class Constraint(Protocol):
         """bool [vocab]: the tokens that may come next, at least one; valid until the next call.
 
         Raises ConfigError if the grammar cannot be followed, Cancelled if the answer is no longer wanted.
+        """
+        ...
+
+    def forced(self) -> Sequence[int]:
+        """Tokens of which each is the only one allowed when its turn comes, in order; some or none of those
+        that there are. Valid until the next call.
+
+        Raises as `allowed`.
         """
         ...
 

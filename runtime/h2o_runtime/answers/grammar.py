@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -120,7 +120,10 @@ class Grammar:
         self._vocab_size = vocab_size
         self._field = field
         self._cancelled = cancelled
-        self._mask: NDArray[np.bool_] | None = None  # None while the process computes it
+        # What the process says next, None until it is read.
+        self._forced: list[int] | None = None
+        self._mask: NDArray[np.bool_] | None = None  # behind the forced tokens
+        self._only = np.zeros(vocab_size, np.bool_)  # the mask of a forced token
 
     def compile(self, source: bytes) -> None:
         """Checked first. A schema without a valid answer compiles, so the first mask is requested here."""
@@ -128,16 +131,31 @@ class Grammar:
         self.allowed()
 
     def allowed(self) -> NDArray[np.bool_]:
+        forced = self.forced()
+        if forced:
+            self._only.fill(False)
+            self._only[forced[0]] = True
+            return self._only
         if self._mask is None:
-            self._mask = self._received()
+            bits = np.frombuffer(self._received(process.MASK), np.uint8)
+            bits = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
+            self._mask = bits.view(np.bool_)
         return self._mask
 
+    def forced(self) -> Sequence[int]:
+        if self._forced is None:
+            self._forced = np.frombuffer(self._received(process.FORCED), np.int64).tolist()
+        return self._forced
+
     def accept(self, token: int) -> None:
-        """The process computes the next mask while the model computes the next logits."""
+        """Behind forced tokens, the process computes the next mask while the model computes the next logits."""
         if not self.allowed()[token]:
             raise self._unfollowable(f"token {token} is not allowed here")
-        self._mask = None
-        self._send(process.INTEGER.pack(token))
+        if self._forced:
+            del self._forced[0]
+        else:
+            self._forced = self._mask = None
+            self._send(process.INTEGER.pack(token))
 
     def close(self) -> None:
         self._child.close()
@@ -148,7 +166,8 @@ class Grammar:
         except OSError as error:
             raise self._unfollowable(_TOO_MUCH) from error
 
-    def _received(self) -> NDArray[np.bool_]:
+    def _received(self, wanted: bytes) -> bytes:
+        """What the next message says, which is of the kind that is wanted."""
         connection, deadline = self._child.connection, time.monotonic() + _LONGEST
         try:
             while not connection.poll(_LOOK):
@@ -164,8 +183,8 @@ class Grammar:
             raise ConfigError(f"{self._field} is not {self._title}: {rest.decode()}", field=self._field)
         if kind == process.REFUSED:
             raise self._unfollowable(_REASONS.get(rest.decode(), rest.decode()))
-        bits = np.unpackbits(np.frombuffer(rest, np.uint8), count=self._vocab_size, bitorder="little")
-        return bits.view(np.bool_)
+        assert kind == wanted
+        return rest
 
     def _unfollowable(self, reason: str) -> ConfigError:
         return ConfigError(

@@ -13,8 +13,9 @@ and has one thread, as forking requires.
 
 Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, requests a process on
 that connection, and the answer is its id; an id ends that process. Parent and process speak over a
-`Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 per token. Each answer is MASK and the
-bits of the allowed tokens, or one of the words below and a sentence.
+`Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 per token. Each time two messages come back:
+FORCED and the tokens that must come next, as int64, which the process follows at once; and MASK and the bits of
+the tokens allowed after these. In place of either comes one of the words below and a sentence.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 JSON_SCHEMA, GBNF = b"s", b"g"  # what a grammar is written in
-MASK, REFUSED, BROKEN = b"m", b"r", b"b"  # BROKEN: the grammar is invalid
+FORCED, MASK, REFUSED, BROKEN = b"f", b"m", b"r", b"b"  # BROKEN: the grammar is invalid
 READY = b"ready"
 
 INTEGER = struct.Struct("<q")
+MOST_FORCED = 15  # tokens of one message; a decode step has 16 rows
 SECONDS = 2  # seconds of processor time to compile; whole numbers, as the operating system counts
 SECONDS_PER_TOKEN = 0.05  # more seconds for every token of the answer, on average
 MEMORY = 256 << 20  # bytes above the fork server's size
@@ -68,14 +70,17 @@ def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[in
             parent.sendall(str(error).encode() or b"no reason given")
             return
         parent.sendall(READY)
-        server = _ForkServer(parent, llguidance, tokenizer, (vocab_size + 31) // 32 * 4)
+        server = _ForkServer(parent, llguidance, tokenizer, (vocab_size + 31) // 32 * 4, end_ids)
         while server.serve():
             pass
 
 
 class _ForkServer:
-    def __init__(self, parent: socket.socket, library: Any, tokenizer: Any, mask_bytes: int) -> None:
+    def __init__(
+        self, parent: socket.socket, library: Any, tokenizer: Any, mask_bytes: int, end_ids: list[int]
+    ) -> None:
         self._parent = parent
+        self._end_ids = frozenset(end_ids)
         self._library = library
         self._tokenizer = tokenizer
         self._mask_bytes = mask_bytes
@@ -124,7 +129,6 @@ class _ForkServer:
     def _follow(self, connection: Connection) -> None:
         """One grammar's process, until the parent hangs up."""
         _limit()
-        tokens = 0
         with contextlib.suppress(EOFError, OSError):
             asked = connection.recv_bytes()
             try:
@@ -134,12 +138,33 @@ class _ForkServer:
                 connection.send_bytes(BROKEN + reason.encode("utf-8", "replace"))
                 return
             matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0)
+            tokens = 0
             while True:
+                forced = self._follow_forced(matcher, tokens)
+                connection.send_bytes(FORCED + b"".join(map(INTEGER.pack, forced)))
+                tokens += len(forced)
                 connection.send_bytes(self._allowed(matcher, tokens))
                 (token,) = INTEGER.unpack(connection.recv_bytes())
                 tokens += 1
                 _allow_seconds(tokens)
                 matcher.consume_token(token)
+
+    def _follow_forced(self, matcher: Any, tokens: int) -> list[int]:
+        """Consume tokens while the mask allows only one, which does not end the answer → these tokens.
+
+        A mask may take long, and the model's step need not wait for it. So masks are computed only where
+        llguidance says that bytes are forced: those cost little.
+        """
+        forced: list[int] = []
+        while len(forced) < MOST_FORCED and matcher.compute_ff_tokens():
+            mask = int.from_bytes(matcher.compute_bitmask(), "little")
+            token = mask.bit_length() - 1
+            if mask != 1 << token or token in self._end_ids:
+                break
+            forced.append(token)
+            _allow_seconds(tokens + len(forced))
+            matcher.consume_token(token)
+        return forced
 
     def _source(self, kind: bytes, text: str) -> Any:
         matcher = self._library.LLMatcher

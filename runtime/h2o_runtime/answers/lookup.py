@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 SHORTEST, LONGEST = 2, 8  # tokens of a match
 CANDIDATES = 64  # earlier places of the last pair to look at
-ROW_COST = 0.25  # cost of one more row in a step, relative to one row: measured, see docs/decode.md
+# Cost of a step with drafts beyond that of a step without, and of each drafted row, relative to a step of one row:
+# measured, see docs/decode.md.
+DRAFT_COST, ROW_COST = 0.1, 0.16
 PRIOR = 4.0  # weight of the prior acceptance rate, in tests
 MEMORY = 0.9  # factor of a test's weight with each later test
 
@@ -109,14 +111,14 @@ class Acceptance:
         for count in range(1, most + 1):
             all_came *= self.rate(min(match + count - 1, LONGEST))
             tokens += all_came
-            gain = tokens / (1 + ROW_COST * count)
+            gain = tokens / (1 + DRAFT_COST + ROW_COST * count)
             if gain > best:
                 best, chosen = gain, count
         return chosen
 
 
-class Drafter:
-    """Drafts for one answer. The only work per token is the search for a match of its end.
+class PromptLookup:
+    """The text and its index, for one answer. The only work per token is the search for a match of its end.
 
     Every match is compared with the generated token, drafted or not, so that drafts resume when the text
     starts to repeat.

@@ -41,7 +41,8 @@ class LoadOptions:
     decoding      what a generated token sees
     dense_precision  of the factors of products with float weights on a CPU
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
-    speculate     "lookup" drafts tokens from the conversation's own text, which changes no answer; "off" does not
+    speculate     "lookup" drafts tokens from the conversation's own text, and those that a grammar forces, which
+                  changes no answer; "off" does not
     layers        settings of the model's layer kinds, by the names of their options
     slots         sessions that are live at once, so that as many answers can run together; None is as many as
                   `slot_bytes` hold, up to 8, and at least 4 where they share memory

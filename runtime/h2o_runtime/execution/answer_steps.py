@@ -1,11 +1,12 @@
-"""The decode steps of one answer. A step has several tokens if the conversation's own text suggests the next
-ones.
+"""The decode steps of one answer. A step has several tokens if a grammar forces the next ones, or the
+conversation's own text suggests them.
 
 Speculation is exact by construction: drafted tokens only add rows to a step. Each token is sampled from the
 same logits, bit for bit, as in a step of its own, with the same random numbers, penalties and grammar. A
 draft is accepted if the sampler draws it. This is the rejection rule of speculative sampling (Leviathan et
 al., 2023) for drafts without a distribution: a draft is accepted with the sampler's probability, and a
-rejected one is followed by a draw from all others. So a seed gives the same answer with and without drafts.
+rejected one is followed by a draw from all others. A forced token is the only one that can be drawn. So a seed
+gives the same answer with and without drafts.
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import StepWanted
-from h2o_runtime.answers.lookup import Drafter
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.sessions.session import Float32, Session
-
-MOST_DRAFTED = 7  # tokens of a step, besides its own
 
 
 @dataclass
@@ -37,7 +36,7 @@ class AnswerSteps:
     def __init__(self, session: Session, drafter: Drafter | None, most_rows: int) -> None:
         """drafter: knows the session's tokens. None: every token has its own step. most_rows: of a step."""
         self.count = DraftCount()
-        self._session, self._drafter, self._most = session, drafter, min(MOST_DRAFTED, most_rows - 1)
+        self._session, self._drafter, self._most = session, drafter, most_rows - 1
         self._ahead: list[int] = []  # drafted tokens after the session's, in the last step
         self._rows: Float32 | None = None  # its logits from the session's last token on
 
@@ -45,7 +44,7 @@ class AnswerSteps:
         """Append a token → logits float32 [vocab] after it, read-only. Requests a step if the last one does
         not have them.
 
-        wanted: how many tokens may still be sampled, at least 1.
+        wanted: how many tokens may still be sampled, at least 1. Raises as `Drafter.draft`.
         """
         if self._drafter is not None:
             self._drafter.append(token)

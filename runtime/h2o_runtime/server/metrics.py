@@ -29,7 +29,7 @@ class Metrics:
         self.predicted_tokens = Counter("h2o_predicted_tokens", "Tokens generated", registry=registry)
         self.predicted_seconds = Counter("h2o_predicted_seconds", "Seconds of decode", registry=registry)
         self.drafted_tokens = Counter(
-            "h2o_drafted_tokens", "Tokens that were drafted from the conversation", registry=registry
+            "h2o_drafted_tokens", "Tokens that were drafted and verified", registry=registry
         )
         self.accepted_tokens = Counter(
             "h2o_accepted_tokens", "Drafted tokens that are in an answer", registry=registry

@@ -31,14 +31,33 @@ def completion(server: Server, **more: Any) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 0.8, "seed": 5, "n": 2}, {"stop": ["e"]}])
+KEYS = ["the_name_of_the_lighthouse", "number_of_whales_near_the_harbour"]
+SCHEMA = {
+    "type": "object",
+    "properties": {KEYS[0]: {"type": "string", "maxLength": 4}, KEYS[1]: {"type": "boolean"}},
+    "required": KEYS,
+    "additionalProperties": False,
+}
+STRUCTURED = {"temperature": 0.8, "seed": 5, "n": 2, "json_schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"temperature": 0.8, "seed": 5, "n": 2},
+        {"stop": ["e"]},
+        STRUCTURED,
+        STRUCTURED | {"stop": ["light"], "frequency_penalty": 0.5},
+    ],
+)
 def test_an_answer_is_the_same_and_its_drafts_are_counted(reads_ahead: Server, more: dict[str, Any]) -> None:
     before = reads_ahead.metric("h2o_drafted_tokens_total"), reads_ahead.metric("h2o_accepted_tokens_total")
     ahead, plain = (completion(reads_ahead, speculate=name, **more) for name in (None, "off"))
     assert ahead["choices"] == plain["choices"]
     timings = ahead["timings"]
     assert (plain["timings"]["draft_n"], plain["timings"]["draft_n_accepted"]) == (0, 0)
-    if not more:
+    if not more or "json_schema" in more:
         assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
     assert reads_ahead.metric("h2o_drafted_tokens_total") == before[0] + timings["draft_n"]
     assert reads_ahead.metric("h2o_accepted_tokens_total") == before[1] + timings["draft_n_accepted"]

@@ -1,0 +1,28 @@
+"""Drafts the next tokens of an answer: those that its grammar forces, or those that its own text suggests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.lookup import PromptLookup
+
+
+class Drafter:
+    """For one answer."""
+
+    def __init__(self, tokens: Iterable[int], constraint: Constraint | None = None) -> None:
+        """tokens: of the conversation so far. constraint: the answer's; it accepts each token before `append`."""
+        self._lookup, self._constraint = PromptLookup(tokens), constraint
+
+    def append(self, token: int) -> None:
+        """The generated token."""
+        self._lookup.append(token)
+
+    def draft(self, most: int) -> list[int]:
+        """Up to `most` tokens that are certain or likely enough to come next. Raises as `Constraint.forced`."""
+        suggested = self._lookup.draft(most)
+        if self._constraint is None:
+            return suggested
+        forced = list(self._constraint.forced()[:most])
+        return suggested if suggested[: len(forced)] == forced else forced
