@@ -13,8 +13,8 @@ from typing import NamedTuple
 SHORTEST, LONGEST = 2, 8  # tokens of a match
 CANDIDATES = 64  # earlier places of the last pair to look at
 # Cost of a step with drafts beyond that of a step without, and of each drafted row, relative to a step of one row:
-# measured, see docs/decode.md.
-DRAFT_COST, ROW_COST = 0.1, 0.16
+# about what docs/decode.md has measured.
+DRAFT_COST, ROW_COST = 0.1, 0.2
 PRIOR = 4.0  # weight of the prior acceptance rate, in tests
 MEMORY = 0.9  # factor of a test's weight with each later test
 
