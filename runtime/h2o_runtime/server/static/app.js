@@ -9,6 +9,7 @@ import { MemoryPanel } from "./memory.js";
 import { Settings } from "./settings.js";
 import { SlotList } from "./slots.js";
 import { Summary } from "./summary.js";
+import { Tabs } from "./tabs.js";
 
 const LOADING_POLL = 500; // milliseconds
 
@@ -16,20 +17,50 @@ const prompt = byId("prompt");
 const memory = new MemoryPanel();
 const summary = new Summary(byId("summary"));
 const settings = new Settings(() => summary.show(settings.summary()));
-const conversation = new Conversation(settings, memory, { onBusy: showBusy, onChange: writeAgain });
-new SlotList();
 const attachments = new Attachments(complain);
+const tabs = new Tabs(makeConversation, switched);
+new SlotList();
 
-function showBusy(busy) {
+/** onState: called when what its tab shows may have changed. */
+function makeConversation(onState) {
+  const show = () => {
+    onState();
+    showBusy(tabs.current);
+  };
+  return new Conversation(settings, memory, { onState: show, onChange: writeAgain });
+}
+
+/** Another conversation is in view. Each keeps the message that is being written. */
+function switched(conversation, before) {
+  before.unsent = takeMessage();
+  complain("");
+  write(conversation.unsent);
+  memory.close();
+  showBusy(conversation);
+}
+
+function showBusy({ busy }) {
   byId("send").hidden = busy;
   byId("stop").hidden = !busy;
 }
 
-/** Put a message back to where it was written. */
-function writeAgain({ text, files }) {
+/** What is written, which is then no longer there. */
+function takeMessage() {
+  const message = { text: prompt.value.trim(), files: attachments.take() };
+  prompt.value = "";
+  fit();
+  return message;
+}
+
+/** Put a message to where it is written. */
+function write({ text, files }) {
   prompt.value = text;
   for (const file of files) attachments.add(file.name, file.text);
   fit();
+}
+
+function writeAgain(message) {
+  write(message);
   prompt.focus();
 }
 
@@ -39,13 +70,11 @@ function complain(sentence) {
 }
 
 function send() {
-  if (conversation.busy || !(prompt.value.trim() || attachments.texts.length)) return;
-  const message = { text: prompt.value.trim(), files: attachments.take() };
-  prompt.value = "";
+  if (tabs.current.busy || !(prompt.value.trim() || attachments.texts.length)) return;
+  const message = takeMessage();
   complain("");
-  fit();
   if (!settings.known) introduce(); // it could not be reached before, or had no key
-  conversation.send(message);
+  tabs.current.send(message);
   focusPrompt();
 }
 
@@ -63,7 +92,7 @@ function fit() {
 
 function onKey(event) {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-  if (conversation.busy) conversation.stop();
+  if (tabs.current.busy) tabs.current.stop();
   else memory.close();
 }
 
@@ -99,11 +128,11 @@ prompt.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", onKey);
 byId("stop").onclick = () => {
-  conversation.stop();
+  tabs.current.stop();
   focusPrompt();
 };
 byId("new-chat").onclick = () => {
-  conversation.clear();
+  tabs.add();
   focusPrompt();
 };
 byId("open-settings").onclick = () => settings.open();

@@ -161,7 +161,7 @@ def test_enter_with_shift_is_a_new_line(page: Page) -> None:
 def test_the_end_stays_in_view_unless_one_reads_above(page: Page) -> None:
     choose(page, max_tokens=600)
     send(page, "Hello.")
-    log = page.locator("#log")
+    log = page.locator(".log")
     wait_for(lambda: len(page.locator(ANSWER).text_content() or "") > 400)
     hidden = "log => log.scrollHeight - log.scrollTop - log.clientHeight"
     assert log.evaluate(hidden) < 40
