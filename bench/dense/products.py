@@ -1,27 +1,30 @@
-"""Compares single products on ONNX Runtime, native and its own, with integer and float weights, interleaved.
+"""Compares single products, ours with those of ONNX Runtime and torch, with integer and float weights, interleaved.
 
     python -m bench.dense.products [--bits 8] [--threads 1] [--rounds 9]
 
-Prints milliseconds (minimum over the rounds) and the rate of floating-point operations.
+Prints milliseconds (minimum over the rounds) and the rate of floating-point operations. Of bfloat16 the share of
+torch's rate is the median over rounds; torch is given activations that are already bfloat16, ours rounds them.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.ort.integer_products import INTEGER_ACTIVATIONS, MICROSOFT
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.ort.native import operators
+from h2o_runtime.ort.native import multiplies_bfloat16, operators
 from h2o_runtime.ort.packed_nodes import DOMAIN, PRODUCT
-from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
+from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
 
 onnxruntime = import_onnxruntime()
 
@@ -36,11 +39,13 @@ ALONE: dict[str, Any] = {
 }  # the product alone
 
 Arrays = dict[str, NDArray[Any]]
+Product = Callable[[NDArray[np.float32]], object]
+OURS, TORCHS = "ours, bfloat16", "torch, bfloat16"
 
 
 def session(
     op_type: str, domain: str, constants: Arrays, outputs: list[str], threads: int, **settings: Any
-) -> Callable[[NDArray[np.float32]], object]:
+) -> Product:
     node = helper.make_node(op_type, ["x", *constants], outputs, domain=domain, **settings)
     graph = helper.make_graph(
         [node],
@@ -58,9 +63,7 @@ def session(
     return lambda x: made.run(["y"], {"x": x})
 
 
-def contestants(
-    k: int, n: int, bits: Literal[4, 8], threads: int
-) -> dict[str, Callable[[NDArray[np.float32]], object]]:
+def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, Product]:
     draw = np.random.default_rng(0)
     q = draw.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (n, k)).astype(np.int8)
     scales = draw.random((n, k // BLOCK), np.float32)
@@ -97,13 +100,48 @@ def contestants(
         block_size=BLOCK,
         accuracy_level=INTEGER_ACTIVATIONS,
     )
-    floats = {"w": draw.standard_normal((k, n)).astype(np.float32)}
-    made["MatMul"] = session("MatMul", "", floats, ["y"], threads)
-    packed = {"w": pack_floats(floats["w"].T).reshape(-1).view(np.uint8)}
-    made["ours, floats"] = session(
-        PRODUCT, DOMAIN, packed, ["scratch", "y"], threads, K=k, N=[n], block=0, bits=32, parts=1, **ALONE
-    )
+    return made | float_contestants(k, n, threads)
+
+
+def float_contestants(k: int, n: int, threads: int) -> dict[str, Product]:
+    matrix = np.random.default_rng(2).standard_normal((k, n)).astype(np.float32)
+    made = {
+        "MatMul": session("MatMul", "", {"w": matrix}, ["y"], threads),
+        "ours, floats": float_product(pack_floats(matrix.T), 32, k, n, threads),
+    }
+    if multiplies_bfloat16():
+        made[OURS] = float_product(pack_bfloat16(np.ascontiguousarray(matrix.T)), 16, k, n, threads)
+        made[TORCHS] = torch_product(matrix)
     return made
+
+
+def float_product(weights: NDArray[Any], bits: Literal[16, 32], k: int, n: int, threads: int) -> Product:
+    packed = {"w": weights.reshape(-1).view(np.uint8)}
+    return session(
+        PRODUCT,
+        DOMAIN,
+        packed,
+        ["scratch", "y"],
+        threads,
+        K=k,
+        N=[n],
+        block=0,
+        bits=bits,
+        parts=1,
+        **ALONE,
+    )
+
+
+def torch_product(matrix: NDArray[np.float32]) -> Product:
+    w = torch.from_numpy(matrix).to(torch.bfloat16)
+    rounded: dict[int, torch.Tensor] = {}  # by rows
+
+    def run(x: NDArray[np.float32]) -> object:
+        if len(x) not in rounded:
+            rounded[len(x)] = torch.from_numpy(x).to(torch.bfloat16)
+        return torch.mm(rounded[len(x)], w)
+
+    return run
 
 
 def main() -> None:
@@ -114,6 +152,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     print(
         f"{load_cpu_kernels().product_instructions()}, ONNX Runtime {onnxruntime.__version__}, {args.bits} bits,"
         f" {args.threads} threads"
@@ -122,17 +161,20 @@ def main() -> None:
         products = contestants(k, n, args.bits, args.threads)
         for rows in ROWS:
             x = np.random.default_rng(1).standard_normal((rows, k)).astype(np.float32)
-            least = dict.fromkeys(products, float("inf"))
+            seconds: dict[str, list[float]] = {name: [] for name in products}
             for _ in range(args.rounds if rows > 100 else 30 * args.rounds):
                 for name, run in products.items():
                     begin = time.perf_counter()
                     run(x)
-                    least[name] = min(least[name], time.perf_counter() - begin)
-            told = ", ".join(
-                f"{name} {seconds * 1e3:.3f} ({2e-9 * rows * k * n / seconds:.0f})"
-                for name, seconds in least.items()
-            )
-            print(f"{rows:5} rows, {k} x {n}: {told}", flush=True)
+                    seconds[name].append(time.perf_counter() - begin)
+            told = [
+                f"{name} {min(each) * 1e3:.3f} ({2e-9 * rows * k * n / min(each):.0f})"
+                for name, each in seconds.items()
+            ]
+            if TORCHS in seconds:
+                ratios = [other / own for own, other in zip(seconds[OURS], seconds[TORCHS], strict=True)]
+                told.append(f"{statistics.median(ratios):.0%} of torch's bfloat16")
+            print(f"{rows:5} rows, {k} x {n}: {', '.join(told)}", flush=True)
 
 
 if __name__ == "__main__":
