@@ -10,8 +10,8 @@ import math
 import os
 import re
 import signal
+import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests import bundles
 from tests.cli.conftest import Run, Start
 
 from h2o_cli.bench.contestants import Contestant, Entry, models
+from h2o_cli.bench.convert import convert
 from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
 from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.measure import Measurement, Rounds
@@ -313,19 +314,43 @@ def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: 
     assert np.abs(values - truth).max() <= step
 
 
-def test_peers_read_the_gguf_file_that_a_bundle_was_made_of(tiny_bundle: Path, tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
+def gguf_entry(bundle: Path, folder: Path) -> Entry:
+    """Of a bundle whose checkpoint is an empty GGUF file."""
+    file = folder / "model.gguf"
     file.touch()
-    model = BenchmarkModel.open(str(tiny_bundle), tmp_path, "float32", file)
+    model = BenchmarkModel.open(str(bundle), folder, "float32", file)
+    return Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto")
+
+
+@pytest.mark.skipif(not LLAMA_CPP, reason="llama-cpp-python is not installed")
+def test_llama_cpp_reads_the_gguf_file_that_a_bundle_was_made_of(tiny_bundle: Path, tmp_path: Path) -> None:
+    entry = gguf_entry(tiny_bundle, tmp_path)
+    peers = [one for one in models(entry, ("llama.cpp",), decoding=False) if one.name == "llama.cpp"]
+    assert {one.ready().settings["file"] for one in peers} == {str(tmp_path / "model.gguf")}
+
+
+def test_a_gguf_file_that_transformers_cannot_read_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(Absent, match=r"transformers cannot read model\.gguf: .+"):
+        gguf_entry(tiny_bundle, tmp_path).folder()
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_a_converter_that_writes_nothing_is_told_with_its_last_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('first line\\nno such layer')"]
+    with pytest.raises(Absent, match=r"^it fails: no such layer$"):
+        convert(command, tmp_path / "made", "it fails")
+
+
+@pytest.mark.parametrize(("weights", "formats"), [("int8", ("int8", "int4")), ("int4", ("int4",))])
+def test_small_weights_of_onnxruntime_genai_are_told_apart(
+    shared_folder: Path, tmp_path: Path, weights: str, formats: tuple[str, ...]
+) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", f"-{weights}", weights=weights)[1]
+    model = BenchmarkModel.open(str(bundle), tmp_path, "float32", None)
     entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto")
-    with pytest.raises(Absent, match=r"needs a checkpoint folder, .* model\.gguf"):
-        entry.folder()
-    peers = [
-        one for one in models(entry, ("llama.cpp", "transformers"), decoding=False) if one.prepare is not dict
-    ]
-    for peer in peers:
-        with pytest.raises(Absent) if peer.name != "llama.cpp" or not LLAMA_CPP else nullcontext():
-            assert peer.ready().settings["file"] == str(file)
+    found = models(entry, ("onnxruntime-genai",), decoding=False)
+    names = [one.name for one in found if one.system == "onnxruntime-genai"]
+    assert names == [f"onnxruntime-genai {one}" for one in formats]
 
 
 # Forms of integer weights

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from h2o_cli.bench.convert import gguf_as_folder
 from h2o_cli.bench.model import BenchmarkModel, is_gguf
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.config.prefill import PrefillConfig
@@ -134,10 +136,16 @@ class Entry:
         return self.model.checkpoint
 
     def folder(self) -> Path:
-        """The checkpoint, for a peer that converts folders alone. Raises Absent."""
-        if is_gguf(found := self.checkpoint()):
-            raise Absent(f"needs a checkpoint folder, but the bundle was made of a GGUF file, {found.name}")
-        return found
+        """The checkpoint as a folder: of a GGUF file one is made, with the weights as floats. Raises Absent."""
+        if not is_gguf(found := self.checkpoint()):
+            return found
+        return self.model.converted("checkpoint", lambda empty: gguf_as_folder(found, empty))
+
+    @property
+    def weights(self) -> str:
+        """The format of the bundle's matrices."""
+        model = self.model.manifest.model
+        return model.weights.projections if model.weights else model.dtype
 
 
 def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contestant]:
@@ -234,22 +242,32 @@ def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
 
 
 def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
-    from h2o_cli.bench.systems.onnxruntime_genai import build_model
+    """With the bundle's weight format; beside int8 also with int4, which is what this peer is mostly used with."""
+    from h2o_cli.bench.systems.onnxruntime_genai import INTEGERS, build_model
 
-    def prepare() -> dict[str, Any]:
+    def made_of(weights: str) -> dict[str, Any]:
         entry.on_cpu_only()
         if importlib.util.find_spec("onnxruntime_genai") is None:
             raise Absent("not installed: pip install onnxruntime-genai")
-        checkpoint, dtype = entry.folder(), entry.model.manifest.model.dtype
+        checkpoint = entry.folder()
         folder = entry.model.converted(
-            "onnxruntime-genai", lambda empty: build_model(checkpoint, empty, dtype)
+            f"onnxruntime-genai-{weights}", lambda empty: build_model(checkpoint, empty, weights)
         )
         return {"folder": str(folder)}
 
+    system = "onnxruntime-genai"
+    if entry.weights not in INTEGERS:
+        prepare = partial(made_of, entry.weights)
+        return [Contestant(system, system, "CPU, its own builder", entry.common, prepare=prepare)]
     return [
         Contestant(
-            "onnxruntime-genai", "onnxruntime-genai", "CPU, its own builder", entry.common, prepare=prepare
+            f"{system} {weights}",
+            system,
+            f"CPU, its own builder, {weights} weights and int8 activations",
+            entry.common,
+            prepare=partial(made_of, weights),
         )
+        for weights in INTEGERS[INTEGERS.index(entry.weights) :]
     ]
 
 
@@ -262,21 +280,24 @@ def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
             raise Absent("not installed: pip install openvino-genai")
         if entry.openvino_model is not None:
             return {"folder": str(entry.openvino_model), "own_precision": True}
-        checkpoint, dtype = entry.folder(), entry.model.manifest.model.dtype
-        folder = entry.model.converted("openvino", lambda empty: build_model(checkpoint, empty, dtype))
-        return {"folder": str(folder)}
+        checkpoint, weights = entry.folder(), entry.weights
+        folder = entry.model.converted(
+            f"openvino-{weights}", lambda empty: build_model(checkpoint, empty, weights)
+        )
+        return {"folder": str(folder), "own_precision": entry.model.manifest.model.quantized}
 
-    kinds = {"": "dense"} if decoding else {"": "dense", "trishape": "sparse", "xattention": "sparse"}
+    # What is sparse in different ways loses differently, so each way has a name of its own.
+    sparse_modes = () if decoding else ("trishape", "xattention")
     batches = (WHOLE,) if decoding else OPENVINO_BATCHES
     return [
         Contestant(
-            f"openvino-genai {kind}",
+            f"openvino-genai {mode or 'dense'}",
             "openvino-genai",
-            f"continuous batching, {sparse or 'dense'} prefill, {f'batch {batch}' if batch else 'whole prompt'}",
-            entry.common | {"sparse": sparse, "micro_batch": batch},
-            exact=not sparse,
+            f"continuous batching, {mode or 'dense'} prefill, {f'batch {batch}' if batch else 'whole prompt'}",
+            entry.common | {"sparse": mode, "micro_batch": batch},
+            exact=not mode,
             prepare=prepare,
         )
-        for sparse, kind in kinds.items()
-        for batch in ((WHOLE,) if sparse else batches)
+        for mode in ("", *sparse_modes)
+        for batch in ((WHOLE,) if mode else batches)
     ]

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from h2o_cli.bench.convert import convert
 from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
+INTEGERS = ("int8", "int4")  # weight formats
+BLOCK, INTEGER_ACTIVATIONS = 32, 4  # the latter is an accuracy level
 
-def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
-    """Run the package's model builder without network access. If it fails, raises Absent with its last
-    line.
+
+def build_model(checkpoint: Path, folder: Path, weights: str) -> None:
+    """Run the package's model builder. Raises Absent if it fails.
+
+    `weights` is a weight format as a bundle names it. Products with integers round activations to int8.
     """
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint)]
-    command += ["-o", str(folder), "-p", "fp16" if dtype == "float16" else "fp32", "-e", "cpu"]
-    command += ["-c", str(folder / ".cache")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}, check=False
-    )
-    if done.returncode or not (folder / "genai_config.json").is_file():
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise Absent(f"its model builder fails on this checkpoint: {lines[-1][:300]}")
+    command += ["-o", str(folder), "-p", {"float32": "fp32", "float16": "fp16"}.get(weights, weights)]
+    command += ["-e", "cpu", "-c", str(folder / ".cache")]
+    if weights in INTEGERS:
+        command += ["--extra_options", f"accuracy_level={INTEGER_ACTIVATIONS}", f"block_size={BLOCK}"]
+    convert(command, folder / "genai_config.json", "its model builder fails on this checkpoint")
 
 
 class OnnxRuntimeGenAISystem:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from h2o_cli.bench.convert import convert
 from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
+# Versions that convert together. The newest transformers is too new for optimum-intel.
+CONVERTER = ("optimum-intel==2.2.0", "transformers==5.5.4", "nncf==3.4.0", "openvino==2026.4.1")
 
-def build_model(checkpoint: Path, folder: Path, dtype: str) -> None:
-    """Convert the checkpoint with optimum's command line. Raises Absent if optimum is missing or fails."""
+
+def build_model(checkpoint: Path, folder: Path, weights: str) -> None:
+    """Convert the checkpoint with optimum's command line. `weights` is a weight format as a bundle names it.
+
+    Raises Absent if optimum is missing or fails.
+    """
     tool = shutil.which("optimum-cli")
     if tool is None:
         raise Absent(
-            "converting the model needs optimum: pip install 'optimum-intel[openvino]' "
-            "(it may need an older transformers)"
+            "converting the model needs optimum-cli on the PATH: in an environment of its own, "
+            f"pip install {' '.join(CONVERTER)}"
         )
     command = [tool, "export", "openvino", "--model", str(checkpoint), "--task", "text-generation-with-past"]
-    command += ["--weight-format", "fp16" if dtype == "float16" else "fp32", str(folder)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}, check=False
-    )
-    if done.returncode or not (folder / "openvino_model.xml").is_file():
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise Absent(f"optimum-cli fails on this checkpoint: {lines[-1][:300]}")
+    command += ["--weight-format", {"float32": "fp32", "float16": "fp16"}.get(weights, weights), str(folder)]
+    fails = f"optimum-cli fails on this checkpoint (tried with {' '.join(CONVERTER)})"
+    convert(command, folder / "openvino_model.xml", fails)
 
 
 class OpenVinoGenAISystem:
