@@ -52,7 +52,13 @@ GPT_OSS = {
         "original_max_position_embeddings": 128,
     },
 }
-LESSENED = ("gemma", "qwen3_5", "qwen3_next")
+GEMMA4 = {
+    "rope_parameters": None,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": VOCAB,
+    "sliding_window": 4096,
+}
+LESSENED = ("gemma2", "gemma3", "qwen3_5", "qwen3_next")
 SHARED = {**EXPERTS, "shared_expert_intermediate_size": 64}
 DELTA = {
     "linear_num_key_heads": 2,
@@ -200,6 +206,33 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "query_pre_attn_scalar": 64,
             "final_logit_softcapping": 5.0,
             "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "global_head_dim": 64,
+            "layer_types": ["sliding_attention", "full_attention"] * 1 + ["full_attention"],
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma4-keys-as-values": (
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            "global_head_dim": 512,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "sliding_window": 100,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
             "tie_word_embeddings": False,
         },
     ),
@@ -416,6 +449,16 @@ def _lessen_norms(model: Any) -> None:
             parameter -= 1
 
 
+@torch.no_grad()
+def _scale_layers(model: Any) -> None:
+    """Scores of Gemma 4 are not divided by the root of the head size; its layers have a number each."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            parameter *= len(parameter) ** -0.25
+    for layer, one in enumerate(model.model.layers):
+        one.layer_scalar.fill_(0.7 + 0.2 * layer)
+
+
 def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] = MODELS) -> Path:
     """A checkpoint of MODELS, or of WINDOWS."""
     family, settings = models[name]
@@ -423,6 +466,8 @@ def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] 
     checkpoints._fill(model, seed=3)
     if family.startswith(LESSENED):  # whose norms multiply by one more than their weights
         _lessen_norms(model)
+    if family.startswith("gemma4"):
+        _scale_layers(model)
     model.save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:
         shutil.copy(checkpoints.EXAMPLE / file, folder / file)

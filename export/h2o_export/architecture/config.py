@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -22,6 +22,7 @@ from h2o_export.architecture.families.base import (
     Norms,
 )
 from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.own import LayerSizes
 from h2o_export.architecture.rope import RopeConfig
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
@@ -29,7 +30,7 @@ from h2o_runtime.limits import MAX_LAYERS
 
 __all__ = ["ExpertsConfig", "LatentConfig", "ModelConfig", "RopeConfig"]
 
-HEAD_SIZES = (32, 64, 80, 96, 128, 256)
+HEAD_SIZES = (32, 64, 80, 96, 128, 256, 512)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class ModelConfig:
     latent: LatentConfig | None = None  # of layers with latent caches; then head_size is q's
     delta: DeltaConfig | None = None  # of layers with a state
     experts: ExpertsConfig | None = None
+    value_norm: bool = False  # whether each head's value is divided by its root mean square
+    keys_as_values: bool = False  # whether values are what gives keys, before norm and rotation
+    layer_scalar: bool = False  # whether a learned number multiplies what leaves a layer
+    own: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
     @classmethod
@@ -76,8 +81,10 @@ class ModelConfig:
         family = find_family(raw)
         raw = family.completed(raw)
         latent = family.latent(raw)
-        query_heads, kv_heads, head_size = _heads(raw, family) if latent is None else latent.heads(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
+        query_heads, kv_heads, head_size = (
+            _heads(raw, family, layers) if latent is None else latent.heads(raw)
+        )
         biases = family.biases(raw)
         rotated = family.rotated_size(raw, head_size) if latent is None else latent.rope_size
         return cls(
@@ -107,6 +114,9 @@ class ModelConfig:
             logits_cap=family.logits_cap(raw),
             scores_cap=family.scores_cap(raw),
             sinks=family.sinks,
+            value_norm=family.value_norm,
+            layer_scalar=family.layer_scalar,
+            own=family.own(raw, layers),
             latent=latent,
             delta=family.delta(raw),
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
@@ -128,6 +138,13 @@ class ModelConfig:
             )
         ropes = tuple(rope.limited(context) for rope in self.ropes)
         return replace(self, max_position_embeddings=context, ropes=ropes)
+
+    def at(self, layer: int) -> ModelConfig:
+        """The configuration with one layer's own sizes."""
+        if not self.own:
+            return self
+        own = self.own[layer]
+        return replace(self, own=(), **{field.name: getattr(own, field.name) for field in fields(own)})
 
     @property
     def rope(self) -> RopeConfig:
@@ -163,7 +180,7 @@ class ModelConfig:
         return self.experts is not None and layer in self.experts.layers
 
 
-def _heads(raw: dict[str, Any], family: Family) -> tuple[int, int, int]:
+def _heads(raw: dict[str, Any], family: Family, layers: int) -> tuple[int, int, int]:
     """Query heads, key/value heads and head size of grouped queries."""
     query_heads = integer(raw, "num_attention_heads")
     kv_heads = integer(raw, "num_key_value_heads", query_heads)
@@ -175,9 +192,10 @@ def _heads(raw: dict[str, Any], family: Family) -> tuple[int, int, int]:
             f"config.json: num_attention_heads ({query_heads}) is no multiple of num_key_value_heads "
             f"({kv_heads}); the file is damaged or not of a decoder with grouped queries"
         )
-    if head_size not in HEAD_SIZES:
-        known = ", ".join(map(str, HEAD_SIZES))
-        raise UnsupportedModelError(f"head size {head_size} is not supported; supported are {known}")
+    for size in (head_size, *(own.head_size for own in family.own(raw, layers))):
+        if size not in HEAD_SIZES:
+            known = ", ".join(map(str, HEAD_SIZES))
+            raise UnsupportedModelError(f"head size {size} is not supported; supported are {known}")
     return query_heads, kv_heads, head_size
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+ROPE_TYPES = ("default", "linear", "proportional", "llama3", "yarn", "longrope")
+SHARE = "partial_rotary_factor"  # key of config.json: the fraction of a head that RoPE rotates
 ORIGINAL = "original_max_position_embeddings"
 LONGROPE = ("longrope", "su", "yarn")  # the name in older checkpoints with lists of factors
 
@@ -25,6 +26,7 @@ class RopeConfig:
     """Base frequency and, if the checkpoint scales it, the scaling.
 
     attention_factor  cosines and sines are multiplied by it
+    share             of the pairs, under proportional RoPE: the fastest ones rotate, and the others stand still
     score_factor      the softmax scale of latent attention is multiplied by it
     query_growth      by how much queries grow with the logarithm of the position in original contexts (Llama 4;
                       Nakanishi, 2025); 0: they do not
@@ -44,6 +46,7 @@ class RopeConfig:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    share: float = 1.0
     score_factor: float = 1.0
     query_growth: float = 0.0
 
@@ -54,8 +57,10 @@ class RopeConfig:
         frequencies = 1.0 / (self.theta**exponent)
         if self.kind == "factors":
             frequencies = 1.0 / (torch.tensor(self.factors) * self.theta**exponent)
-        if self.kind == "linear":
+        if self.kind in ("linear", "proportional"):
             frequencies = frequencies / self.factor
+        if self.kind == "proportional":
+            frequencies[int(self.share * head_size // 2) :] = 0
         if self.kind == "llama3":
             frequencies = self._llama3(frequencies)
         if self.kind == "yarn":
@@ -130,6 +135,8 @@ def read_rope(raw: dict[str, Any], rotated: int) -> RopeConfig:
     if kind == "linear":
         factor = number(scaling, "factor")
         return RopeConfig(theta, kind, factor=factor, score_factor=_score_factor(scaling, factor))
+    if kind == "proportional":
+        return RopeConfig(theta, kind, number(scaling, "factor", 1.0), share=number(scaling, SHARE, 1.0))
     if kind == "llama3":
         factor = number(scaling, "factor")
         return RopeConfig(

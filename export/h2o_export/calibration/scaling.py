@@ -29,7 +29,7 @@ SMALLEST = 1e-5
 
 
 def scaled_pairs(config: ModelConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """In a layer: the module whose outputs are divided, and the matrices that read them."""
+    """In a layer: the module whose outputs are divided, and the matrices that read them, if the layer has them."""
     if config.norms.before_attention is not None:
         yield config.norms.before_attention, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     if config.norms.before_mlp is not None:
@@ -89,7 +89,7 @@ def scaling_factors(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> d
     factors = {}
     for layer in range(checkpoint.config.layers):
         for source, readers in scaled_pairs(checkpoint.config):
-            names = [_name(layer, reader) for reader in readers]
+            names = [name for reader in readers if (name := _name(layer, reader)) in shapes]
             columns = [checkpoint.tensor(name, shapes[name]).float().abs().amax(0) for name in names]
             weights = torch.stack(columns).amax(0).clamp(min=SMALLEST)
             activations = largest[names[0]].clamp(min=SMALLEST)

@@ -43,7 +43,7 @@ ROUTERS = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight")
 FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
 
 
-Alike: TypeAlias = tuple[type[nn.Module], bool, "str | None", "str | None", "int | None"]
+Alike: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class DenseGraph:
         routed = self.before is not None and config.routed(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
         rotation = None if self.after is None else config.rotation(self.after)
-        return self.module, routed, before, after, rotation
+        own = tuple(config.own[at] for at in (self.before, self.after) if config.own and at is not None)
+        return self.module, routed, before, after, rotation, own
 
     @property
     def file(self) -> str:
@@ -92,13 +93,13 @@ def dense_interface(
     made: tuple[TensorSpec, ...] = ()
     given: tuple[TensorSpec, ...] = ()  # of the tokens before
     if dense.after is not None:
-        after = layer_kind(config, dense.after)
-        made, given = after.interface(config, dtype), after.given(config, dtype)
+        after, own = layer_kind(config, dense.after), config.at(dense.after)
+        made, given = after.interface(own, dtype), after.given(own, dtype)
     attended: tuple[TensorSpec, ...] = ()
     gate: tuple[TensorSpec, ...] = ()
     if dense.before is not None:
-        before = layer_kind(config, dense.before)
-        attended, gate = (before.attended(config, dtype),), before.gate(config, dtype)
+        before, own = layer_kind(config, dense.before), config.at(dense.before)
+        attended, gate = (before.attended(own, dtype),), before.gate(own, dtype)
 
     def angles(table: int) -> Iterator[TensorSpec]:
         shape = ("n", rotary_size(config, table) // 2)
@@ -153,7 +154,7 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
 def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
     """The checkpoint's name of a parameter in a layer: who makes a module knows it."""
     module, _, rest = parameter.partition(".")
-    if module == "mlp":
+    if module in ("mlp", "layer_scalar"):
         return parameter
     own = getattr(config.norms, module, None)
     return layer_kind(config, layer).checkpoint_name(parameter) if own is None else f"{own}.{rest}"

@@ -25,7 +25,7 @@ def norm(config: ModelConfig, name: str | None) -> nn.Module:
 
 def gates(config: ModelConfig, layer: int) -> int:
     """How many gates a layer has: one, or none."""
-    return 1 if layer_kind(config, layer).spec(config).gate_size else 0
+    return 1 if layer_kind(config, layer).spec(config.at(layer)).gate_size else 0
 
 
 class AfterAttention(nn.Module):
@@ -33,19 +33,24 @@ class AfterAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.o_proj = layer_kind(config, layer).output(config)
+        own = config.at(layer)
+        self.o_proj = layer_kind(config, layer).output(own)
         self.after_attention = norm(config, config.norms.after_attention)
         self.before_mlp = norm(config, config.norms.before_mlp)
         routed = config.routed(layer)
-        self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, config.intermediate_size)
+        self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, own.intermediate_size)
         self.after_mlp = norm(config, config.norms.after_mlp)
         self.multiplier = config.multipliers.residual
+        if config.layer_scalar:
+            self.layer_scalar = nn.Parameter(torch.empty(1))
+        self.scales = config.layer_scalar
 
     def forward(self, attention: Tensor, residual: Tensor, *gate: Tensor) -> Tensor:
         added = self.after_attention(self.o_proj(attention.flatten(1), *gate))  # [n, D]
         residual = residual + scaled(added, self.multiplier)
         added = self.after_mlp(self.mlp(self.before_mlp(residual)))
-        return residual + scaled(added, self.multiplier)
+        residual = residual + scaled(added, self.multiplier)
+        return residual * self.layer_scalar if self.scales else residual
 
 
 def scaled(x: Tensor, by: float) -> Tensor:
@@ -80,7 +85,7 @@ class DenseFirst(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.rotations = nn.ModuleList(Angles(config, table) for table in range(len(config.rotations)))
         self.before_attention = norm(config, config.norms.before_attention)
-        self.qkv = layer_kind(config, 0).projection(config)
+        self.qkv = layer_kind(config, 0).projection(config.at(0))
         self.rotation = config.rotation(0)
         self.multiplier = config.multipliers.embedding
 
@@ -101,7 +106,7 @@ class DenseMiddle(nn.Module):
         super().__init__()
         self.after = AfterAttention(config, before)
         self.before_attention = norm(config, config.norms.before_attention)
-        self.qkv = layer_kind(config, before + 1).projection(config)
+        self.qkv = layer_kind(config, before + 1).projection(config.at(before + 1))
         self.gates = gates(config, before)
 
     def forward(

@@ -59,7 +59,7 @@ def each_kind(config: ModelConfig) -> tuple[LayerKind, ...]:
 def each_spec(config: ModelConfig) -> tuple[LayerSpec, ...]:
     """The manifest's description of every layer, in order."""
     return tuple(
-        kind.spec(config).model_copy(update={"rotation": config.rotation(layer)})
+        kind.spec(config.at(layer)).model_copy(update={"rotation": config.rotation(layer)})
         for layer, kind in enumerate(each_kind(config))
     )
 

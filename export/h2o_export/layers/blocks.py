@@ -23,6 +23,18 @@ class RMSNorm(nn.Module):
         return _node("RMSNorm", x, self.weight, epsilon=self.eps)
 
 
+class UnitNorm(nn.Module):
+    """The same without weights."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.float()
+        return (rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) · up, of one shape."""
     return _node("SwiGLU", gate, up)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.layers.base import LayerKind, causal_attention
-from h2o_export.layers.blocks import RMSNorm, of_length, rotate_first
+from h2o_export.layers.blocks import RMSNorm, UnitNorm, of_length, rotate_first
 from h2o_runtime.model import LayerSpec
 
 
@@ -104,7 +104,9 @@ class QKV(nn.Module):
         queries = config.query_heads * config.head_size
         self.q_proj = nn.Linear(config.hidden_size, self.per_query * queries, bias)
         self.k_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
-        self.v_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
+        if not config.keys_as_values:
+            self.v_proj = nn.Linear(config.hidden_size, config.kv_heads * config.head_size, bias)
+        self.v_norm = UnitNorm(config.rms_norm_eps) if config.value_norm else nn.Identity()
         if config.qk_norm is not None:
             q_heads, k_heads = (
                 (config.query_heads, config.kv_heads) if config.qk_norm == "projection" else (1, 1)
@@ -113,7 +115,9 @@ class QKV(nn.Module):
             self.k_norm = RMSNorm(k_heads * config.head_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        return self.finished(self.q_proj(x), self.k_proj(x), self.v_proj(x), cos, sin)
+        k = self.k_proj(x)
+        v = k if self.config.keys_as_values else self.v_proj(x)
+        return self.finished(self.q_proj(x), k, v, cos, sin)
 
     def finished(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         """Norms and rotation of what the projections gave, [n, heads · d] each."""
@@ -128,7 +132,7 @@ class QKV(nn.Module):
             if self.config.rope.query_growth:  # of queries alone
                 cos, sin = of_length(cos, sin, self.config.rope.attention_factor)
             k = rotate_first(k, cos, sin)
-        return q, k, v
+        return q, k, self.v_norm(v)
 
 
 class GatedQKV(QKV):

@@ -57,6 +57,7 @@ class StreamedModel:
                 f"{checkpoint.config_file}: transformers cannot build the model: {reason}"
             ) from error
         self._model.eval()
+        self._lent: list[dict[str, Any]] = []  # of every text, keys and values that later layers read too
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
 
     def watch(self, seen: Callable[[str, Tensor], None]) -> None:
@@ -79,6 +80,7 @@ class StreamedModel:
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Residual stream before layer 0 of each text, [n, D]."""
+        self._lent = [{} for _ in texts]
         table = self._load(EMBEDDING, tuple(self._model.model.embed_tokens.weight.shape))
         by = self.checkpoint.config.multipliers.embedding
         return [table[torch.tensor(list(ids))] * by for ids in texts]
@@ -89,15 +91,21 @@ class StreamedModel:
         layer = self._model.model.layers[index]
         self._fill(layer, f"model.layers.{index}.")
         found = []
-        for hidden in states:
+        for text, hidden in enumerate(states):
             positions = torch.arange(len(hidden)).unsqueeze(0)
             given = hidden.unsqueeze(0)  # [1, n, D]
             rope = self._angles(index, given, positions)
             mask = self._mask(index, len(hidden))
-            out = layer(given, attention_mask=mask, position_ids=positions, position_embeddings=rope)
+            more = {"shared_kv_states": self._lent[text]} if self._lends else {}
+            out = layer(given, attention_mask=mask, position_ids=positions, position_embeddings=rope, **more)
             found.append((out[0] if isinstance(out, tuple) else out)[0])
         layer.to("meta")
         return found
+
+    @property
+    def _lends(self) -> bool:
+        """Whether layers take the keys and values of earlier ones."""
+        return "shared_kv_states" in signature(self._model.model.layers[0].forward).parameters
 
     def _angles(self, index: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of a layer; in some models they depend on the kind of layer."""

@@ -9,6 +9,7 @@ from h2o_export.architecture.families.base import Family
 from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, YOUTU
 from h2o_export.architecture.families.exaone import EXAONE4
 from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
+from h2o_export.architecture.families.gemma4 import GEMMA4
 from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.gpt_oss import GPT_OSS
 from h2o_export.architecture.families.granite import GRANITE
@@ -25,7 +26,6 @@ __all__ = ["FAMILIES", "Family", "find_family"]
 
 # What layers of these have that no layer kind here has.
 MISSING = {
-    "gemma4": "its layers have heads of two sizes, and may share keys and values or read an embedding of their own",
     "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
 }
 OTHER_THAN_TEXT = re.compile("vision|audio|siglip|clip")
@@ -51,6 +51,7 @@ FAMILIES: dict[str, Family] = {
         GLM4,
         GEMMA2,
         GEMMA3,
+        GEMMA4,
         GPT_OSS,
         DEEPSEEK_V2,
         DEEPSEEK_V3,

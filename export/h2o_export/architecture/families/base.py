@@ -9,7 +9,8 @@ from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
-from h2o_export.architecture.rope import RopeConfig, read_rope
+from h2o_export.architecture.own import LayerSizes
+from h2o_export.architecture.rope import SHARE, RopeConfig, read_rope
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -20,7 +21,6 @@ LATENT = "latent"
 GATED_QUERY, GATED_DELTA = "gated-query", "gated-delta"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
 Activation = Literal["silu", "gelu"]  # gelu in its tanh approximation
-SHARE = "partial_rotary_factor"  # key of config.json: the fraction of a head that RoPE rotates
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class Family:
     qk_norm: Literal["head", "projection"] | None = None  # RMSNorm of q and k: per head, or of all together
     activation: Activation = "silu"
     sinks: bool = False  # whether softmaxes of attention have a learned score without a key
+    value_norm: bool = False  # whether each head's value is divided by its root mean square
+    layer_scalar: bool = False  # whether a learned number multiplies what leaves a layer
     arrangement: Arrangement = AS_HERE
     default_rotated: float | None = (
         None  # share of a head that RoPE rotates, if config.json says none; None: all, always
@@ -155,6 +157,10 @@ class Family:
                 "rotated; the file is damaged"
             )
         return size
+
+    def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
+        """What every layer has of its own; empty where all are alike."""
+        return ()
 
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return NO_MULTIPLIERS

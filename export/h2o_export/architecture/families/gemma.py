@@ -90,7 +90,7 @@ class Gemma3Family(GemmaFamily):
         return read_ropes(raw, rotated, kinds, bases, scaled=FULL)
 
 
-_NORMS = Norms(
+NORMS = Norms(
     "input_layernorm",
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
@@ -99,7 +99,7 @@ _NORMS = Norms(
 GEMMA2 = GemmaFamily(
     "gemma2",
     "Gemma2ForCausalLM",
-    norms=_NORMS,
+    norms=NORMS,
     attention_bias_flag=True,
     activation="gelu",
     arrangement=Arrangement(less=1.0),
@@ -110,7 +110,7 @@ GEMMA2 = GemmaFamily(
 GEMMA3 = Gemma3Family(
     "gemma3_text",
     "Gemma3ForCausalLM",
-    norms=_NORMS,
+    norms=NORMS,
     attention_bias_flag=True,
     qk_norm="head",
     activation="gelu",

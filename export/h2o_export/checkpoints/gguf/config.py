@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
-from h2o_export.architecture.families.base import FULL, SHARE, SLIDING
+from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.rope import SHARE
 from h2o_export.checkpoints.gguf import latent
 from h2o_export.checkpoints.gguf.architectures import (
     ARCHITECTURES,

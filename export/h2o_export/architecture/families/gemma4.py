@@ -1,0 +1,115 @@
+"""Gemma 4 (Google, 2026): layers without a window have larger heads than the others, and their values may be their
+keys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from h2o_export.architecture.families.base import FULL, SLIDING, Multipliers
+from h2o_export.architecture.families.gemma import NORMS, GemmaFamily
+from h2o_export.architecture.own import LayerSizes
+from h2o_export.architecture.rope import SHARE, RopeConfig, read_ropes
+from h2o_export.architecture.values import integer
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "rope_parameters": {
+        SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+        FULL: {"rope_type": "proportional", SHARE: 0.25, "rope_theta": 1e6},
+    },
+}
+_OWN = "per_layer_config"  # of transformers 5.24; earlier versions have the next two
+_HEAD_SIZE, _KV_HEADS = "global_head_dim", "num_global_key_value_heads"
+
+
+@dataclass(frozen=True)
+class Gemma4Family(GemmaFamily):
+    """Text models; every image and sound of a prompt would see later tokens, and text does not."""
+
+    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
+        return _DEFAULTS | {key: value for key, value in raw.items() if value is not None}
+
+    def check(self, raw: dict[str, Any]) -> None:
+        seen = "use_bidirectional_attention"
+        super().check({key: value for key, value in raw.items() if (key, value) != (seen, "vision")})
+        if raw.get("enable_moe_block"):
+            raise UnsupportedModelError(
+                "a mixture of experts beside the MLP (enable_moe_block) is not supported"
+            )
+        if raw.get("hidden_size_per_layer_input", 256):
+            raise UnsupportedModelError(
+                "embeddings of every layer (hidden_size_per_layer_input) are not supported"
+            )
+        if raw.get("num_kv_shared_layers"):
+            raise UnsupportedModelError(
+                "layers without keys of their own (num_kv_shared_layers) are not supported"
+            )
+
+    def windowed(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
+        """As in transformers, the last layer has none, whatever config.json says."""
+        return (*super().windowed(raw, layers)[:-1], False)
+
+    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
+        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
+        return read_ropes(raw, rotated, kinds, {FULL: 1e6, SLIDING: 1e4}, scaled=FULL)
+
+    def multipliers(self, raw: dict[str, Any]) -> Multipliers:
+        return Multipliers(embedding=math.sqrt(integer(raw, "hidden_size")), attention=1.0)
+
+    def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
+        return tuple(
+            self._layer(raw, layer, window) for layer, window in enumerate(self.windowed(raw, layers))
+        )
+
+    def _layer(self, raw: dict[str, Any], layer: int, window: bool) -> LayerSizes:
+        shared = bool(raw.get("attention_k_eq_v", False)) and not window
+        sizes = raw | _sizes(raw, layer, window)
+        kv_heads, head_size = integer(sizes, "num_key_value_heads"), integer(sizes, "head_dim")
+        query_heads = integer(raw, "num_attention_heads")
+        if query_heads % kv_heads:
+            raise CheckpointError(
+                f"config.json: num_attention_heads ({query_heads}) is no multiple of the {kv_heads} key/value "
+                f"heads of layer {layer}; the file is damaged"
+            )
+        return LayerSizes(head_size, kv_heads, head_size, integer(raw, "intermediate_size"), shared)
+
+
+def _sizes(raw: dict[str, Any], layer: int, window: bool) -> dict[str, Any]:
+    """What replaces head_dim and num_key_value_heads in a layer."""
+    if _OWN not in raw:
+        if window:
+            return {}
+        heads = {"num_key_value_heads": raw.get(_KV_HEADS)} if raw.get("attention_k_eq_v") else {}
+        given = {"head_dim": raw.get(_HEAD_SIZE, 512), **heads}
+        return {key: value for key, value in given.items() if value is not None}
+    layers = raw[_OWN]
+    own = layers.get(str(layer), {}) if isinstance(layers, dict) else None
+    if not isinstance(own, dict):
+        raise CheckpointError(f"config.json: {_OWN} must have an object for each layer, but is {layers!r}")
+    return own
+
+
+GEMMA4 = Gemma4Family(
+    "gemma4_text",
+    "Gemma4ForCausalLM",
+    norms=NORMS,
+    attention_bias_flag=True,
+    qk_norm="head",
+    value_norm=True,
+    layer_scalar=True,
+    activation="gelu",
+    default_tied=True,
+    default_window=512,
+    named_windows=True,
+    whole=6,
+)
