@@ -27,7 +27,7 @@ from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
 from h2o_export.layers import each_kind, each_spec
 from h2o_export.operators import DOMAIN, VERSION
-from h2o_export.policies import policy_graphs
+from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
 from h2o_runtime.config.prefill import PrefillConfig
@@ -94,7 +94,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         query_heads=first.query_heads,
         kv_heads=first.kv_heads,
         head_size=first.head_size,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=max(config.at(layer).intermediate_size for layer in range(config.layers)),
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
         parameters=parameter_count(config),
@@ -103,6 +103,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         dtype=dtype,
         weights=weight_spec(config, dtype, formats),
         experts=_experts_spec(config),
+        layer_embedding=config.layer_embedding.size if config.layer_embedding else 0,
         **own,
     )
     return model if model.each_layer == specs else model.model_copy(update={"layer_specs": specs})
@@ -147,7 +148,7 @@ def write_bundle(
     progress("attention graphs")
     model = _with_learned(_with_rounding(model_spec(checkpoint.config, options), checkpoint), checkpoint)
     opset = BLOCKS_OPSET if options.weights != "float" else OPSET
-    for graph in policy_graphs(options.prefill, model.under_policies.attention, model.windows):
+    for graph in model_graphs(options.prefill, model):
         _set_opset(graph.model, opset)
         onnx.checker.check_model(graph.model, full_check=True)
         (folder / graph.spec.file).write_bytes(graph.model.SerializeToString())

@@ -11,7 +11,7 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import dense_graphs, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import each_kind
-from h2o_export.policies import policy_graphs
+from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import GraphSpec, ModelSpec
 from h2o_runtime.execution.footprint import Footprint, cache_bytes, footprint
@@ -76,7 +76,5 @@ def preview_export(
     graphs = [dense_spec(dense, config, options.dtype) for dense in dense_graphs(config)]
     for layer, kind in enumerate(each_kind(config)):
         graphs += [graph.spec(layer) for graph in kind.small_graphs(config, options.dtype)]
-    graphs += [
-        graph.spec for graph in policy_graphs(options.prefill, model.under_policies.attention, model.windows)
-    ]
+    graphs += [graph.spec for graph in model_graphs(options.prefill, model)]
     return ExportPreview(model, options, tuple(graphs), context, footprint(model, context, options.prefill))

@@ -77,6 +77,7 @@ class WeightSpec(BaseModel):
     block_size   weights that share a scale, None for floats
     compensated  whether layers were rounded for the activations of a text, and not each weight to the nearest
     table_bytes  the embedding's, which a tied head shares; then `head_bytes` is 0
+    layer_tables_bytes  those of embeddings that layers have of their own
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -90,6 +91,7 @@ class WeightSpec(BaseModel):
     table_bytes: int = Field(ge=0)
     head_bytes: int = Field(ge=0)
     other_bytes: int = Field(ge=0)
+    layer_tables_bytes: int = Field(default=0, ge=0)
 
     @property
     def quantized(self) -> bool:
@@ -98,7 +100,8 @@ class WeightSpec(BaseModel):
 
     @property
     def total(self) -> int:
-        return self.projection_bytes + self.table_bytes + self.head_bytes + self.other_bytes
+        others = self.other_bytes + self.layer_tables_bytes
+        return self.projection_bytes + self.table_bytes + self.head_bytes + others
 
 
 class LatentSpec(BaseModel):
@@ -156,6 +159,9 @@ def rotation_names(table: int) -> tuple[str, str]:
     return f"cos{number}", f"sin{number}"
 
 
+LATER_FIELDS = ("window", "softcap", "rotation", "sinks", "gate_size", "state", "source", "lends")
+
+
 class LayerSpec(BaseModel):
     """One layer's attention: its kind, what its cache keeps of a token, and what stands at its dense graphs.
 
@@ -175,6 +181,8 @@ class LayerSpec(BaseModel):
     sinks        of each query head a score that takes part in the softmax and has no key; empty: there are none
     gate_size    elements of a token's gate, which its dense graph hands to the next one beside the residual stream
     state        what it keeps in place of rows of a cache: k and v are of new tokens alone then, v of Hq heads
+    source       the earlier layer whose rows it reads, as it has no keys and values of its own; None: its own
+    lends        whether it is the source of later layers, so that it keeps rows beyond its window too
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -195,13 +203,15 @@ class LayerSpec(BaseModel):
     sinks: tuple[float, ...] = ()
     gate_size: int = Field(default=0, ge=0, le=MAX_SIZE)
     state: StateSpec | None = None
+    source: int | None = Field(default=None, ge=0, lt=MAX_LAYERS)
+    lends: bool = False
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Manifests of layers without the later fields stay readable to earlier versions."""
         written: dict[str, Any] = write(self)
-        for field in ("window", "softcap", "rotation", "sinks", "gate_size", "state"):
-            if not written[field]:
+        for field in LATER_FIELDS:
+            if getattr(self, field) == type(self).model_fields[field].default:
                 written.pop(field)
         return written
 
@@ -210,6 +220,11 @@ class LayerSpec(BaseModel):
         if self.sinks and len(self.sinks) != self.query_heads:
             raise ValueError(f"{len(self.sinks)} sinks for {self.query_heads} query heads")
         return self
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a cache keeps rows of its own."""
+        return self.state is None and self.source is None
 
     @property
     def row(self) -> CacheRow:
@@ -239,6 +254,8 @@ class ModelSpec(BaseModel):
 
     kv_heads, head_size, scale  of the first layer: see `LayerSpec`
     latent                      of models that have such layers
+    layer_embedding             elements of a token's embedding that each layer has of its own; 0: none has. The
+                                dense graph behind a layer looks it up, and reads what begins the residual stream
     layer_specs                 of each layer; empty where all are alike, and what is said above tells all of them
     """
 
@@ -260,6 +277,7 @@ class ModelSpec(BaseModel):
     weights: WeightSpec | None = None  # None in bundles of versions without this choice
     latent: LatentSpec | None = None
     experts: ExpertsSpec | None = None
+    layer_embedding: int = Field(default=0, ge=0, le=MAX_SIZE)
     layer_specs: tuple[LayerSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -268,12 +286,26 @@ class ModelSpec(BaseModel):
             raise ValueError(f"layer_specs has {len(self.layer_specs)} entries for {self.layers} layers")
         return self
 
+    @model_validator(mode="after")
+    def _sources_lend_their_rows(self) -> ModelSpec:
+        for layer, spec in enumerate(self.layer_specs):
+            if spec.source is None:
+                continue
+            source = self.layer_specs[spec.source] if spec.source < layer else spec
+            if not (source.lends and source.has_rows and source.row == spec.row):
+                raise ValueError(f"layer {layer} cannot read the rows of layer {spec.source}")
+            if any(one.state for one in self.layer_specs):
+                raise ValueError("layers without keys stand beside layers with a state")
+        return self
+
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Manifests of models with equal layers stay readable to earlier versions."""
         written: dict[str, Any] = write(self)
         if not self.layer_specs:
             written.pop("layer_specs", None)
+        if not self.layer_embedding:
+            written.pop("layer_embedding", None)
         return written
 
     def layer(self, index: int) -> LayerSpec:
@@ -314,10 +346,21 @@ class ModelSpec(BaseModel):
     @property
     def token_bytes(self) -> int:
         """Bytes of a token in the cache, in all layers, in the model's dtype."""
-        return (
-            sum(spec.row.elements for spec in self.each_layer if not spec.state)
-            * np.dtype(self.dtype).itemsize
-        )
+        return sum(spec.row.elements for spec in self.each_layer if spec.has_rows) * self._item
+
+    @property
+    def read_bytes(self) -> int:
+        """The same as all layers read it: once more for each that reads an earlier layer's rows."""
+        return sum(spec.row.elements for spec in self.each_layer if not spec.state) * self._item
+
+    @property
+    def lends_rows(self) -> bool:
+        """Whether some layers read the rows of earlier ones."""
+        return any(spec.source is not None for spec in self.each_layer)
+
+    @property
+    def _item(self) -> int:
+        return np.dtype(self.dtype).itemsize
 
     @property
     def under_policies(self) -> ModelSpec:

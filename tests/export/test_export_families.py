@@ -101,7 +101,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
                 "gemma2-capped",
                 "gpt_oss-clamped",
                 "gemma3",
-                "gemma4-keys-as-values",
+                "gemma4",
                 "qwen3_5",
                 "qwen3_5_moe",
                 "qwen3_next",

@@ -62,7 +62,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "score"), [("exaone4", "colsum"), ("gemma2", "query"), ("gpt_oss", "query")]
+    ("name", "score"), [("exaone4", "colsum"), ("gemma2", "query"), ("gemma4", "query"), ("gpt_oss", "query")]
 )
 def test_comparisons_know_windows(tmp_path: Path, name: str, score: Any) -> None:
     """Every graph, and the bundle under a sparse policy, whose reference has layers with a window, and caps

@@ -173,7 +173,7 @@ def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | N
     unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
     if not model.tied and model.weights:
         unread = model.weights.table_bytes
-    unread += _unchosen_bytes(model)
+    unread += _unchosen_bytes(model) + (model.weights.layer_tables_bytes if model.weights else 0)
     windows = sum(min(spec.window, context) * spec.row.elements * item for spec in model.each_layer)
     others = model.under_policies
     read = (decoding or FullDecode()).step_bytes(others, context) if others.layers else 0

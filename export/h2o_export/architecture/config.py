@@ -22,7 +22,7 @@ from h2o_export.architecture.families.base import (
     Norms,
 )
 from h2o_export.architecture.latent import LatentConfig
-from h2o_export.architecture.own import LayerSizes
+from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import RopeConfig
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
@@ -68,7 +68,12 @@ class ModelConfig:
     experts: ExpertsConfig | None = None
     value_norm: bool = False  # whether each head's value is divided by its root mean square
     keys_as_values: bool = False  # whether values are what gives keys, before norm and rotation
+    source: int | None = (
+        None  # the layer whose keys and values it reads, having none; of single layers: see `at`
+    )
+    lends: bool = False  # whether later layers read its keys and values
     layer_scalar: bool = False  # whether a learned number multiplies what leaves a layer
+    layer_embedding: LayerEmbedding | None = None
     own: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
@@ -116,6 +121,7 @@ class ModelConfig:
             sinks=family.sinks,
             value_norm=family.value_norm,
             layer_scalar=family.layer_scalar,
+            layer_embedding=family.layer_embedding(raw),
             own=family.own(raw, layers),
             latent=latent,
             delta=family.delta(raw),

@@ -1,4 +1,4 @@
-"""What may differ from one layer of a model to another."""
+"""What layers of a model have of their own."""
 
 from __future__ import annotations
 
@@ -14,3 +14,13 @@ class LayerSizes:
     rotated_size: int
     intermediate_size: int
     keys_as_values: bool = False
+    source: int | None = None
+    lends: bool = False
+
+
+@dataclass(frozen=True)
+class LayerEmbedding:
+    """Each layer's own embedding of a token, `size` elements of it, for `vocabulary` tokens."""
+
+    size: int
+    vocabulary: int

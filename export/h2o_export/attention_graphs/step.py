@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from h2o_export.attention_graphs.graph import AttentionGraph, row_size
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.model import ModelSpec
 
 Feed: TypeAlias = dict[str, NDArray[Any]]
 
@@ -49,6 +50,10 @@ class AttentionStep(ABC):
     """One attention graph: what stands in it, inputs to compare it on, and its work by a provider's operators."""
 
     name: ClassVar[str]
+
+    def own_shape(self, model: ModelSpec) -> AttentionShape:
+        """Of the layers that it is for: those under policies."""
+        return model.under_policies.attention
 
     @abstractmethod
     def graph(self, shape: AttentionShape) -> AttentionGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, 
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 
 
@@ -32,6 +33,10 @@ class WindowAttention(AttentionStep):
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"window_{self.window}"
+
+    def own_shape(self, model: ModelSpec) -> AttentionShape:
+        spec = next(spec for spec in model.each_layer if spec.window == self.window)
+        return replace(spec.attention(model.dtype), window=0)  # calls say it
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         length = TensorSpec(name="length", dtype="int64", shape=())

@@ -62,6 +62,7 @@ class LayerRounding:
         self._floats = StreamedModel(original, torch.float32)
         self._floats.watch(self._moments.add)
         self._rounded = StreamedModel(RoundedCheckpoint.of(self.checkpoint, formats), torch.float32)
+        self._floats.embed(texts)
         self._states = self._rounded.embed(texts)
         self._next = 0
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from h2o_export.checkpoints.arranged import arranged
 from h2o_export.checkpoints.base import Checkpoint, CheckpointInFiles
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
+from h2o_export.checkpoints.layer_slices import with_layer_slices
 from h2o_export.checkpoints.locate import locate
 from h2o_export.checkpoints.quantized import QuantizedCheckpoint
 from h2o_export.checkpoints.safetensors import HUB_PATTERNS, SafetensorsCheckpoint
@@ -30,7 +31,7 @@ def open_checkpoint(source: str, context: int | None = None) -> Checkpoint:
         if kind.takes(path):
             opened = kind.open(path, source)
             opened = replace(opened, config=opened.config.limited(context))
-            return arranged(with_single_experts(opened))
+            return arranged(with_single_experts(with_layer_slices(opened)))
     raise CheckpointError(
         f"{source} is a file; give the folder that holds config.json and the safetensors files, or a GGUF file"
     )

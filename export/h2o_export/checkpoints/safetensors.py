@@ -93,7 +93,11 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         """Of a tensor what has this index in its first dimension, as it is. Raises CheckpointError."""
         return self._read(name, index)
 
-    def _read(self, name: str, index: int | None) -> Tensor:
+    def sliced(self, name: str, cut: tuple[slice, ...]) -> Tensor:
+        """A slice of a tensor, as it is. Raises CheckpointError."""
+        return self._read(name, cut)
+
+    def _read(self, name: str, index: int | tuple[slice, ...] | None) -> Tensor:
         name = self.names.get(name, name)
         file = self.files.get(name)
         if file is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ class GraphComparison:
         self.compared = compared
         self.bundle = compared.bundle
         self.model = self.bundle.manifest.model
-        self.shape = self.model.under_policies.attention
         self.save = save
         if save is not None:
             _make_folder(save)
@@ -63,13 +63,18 @@ class GraphComparison:
         """
         known: Feed = {"tokens": np.array(ids, np.int64), "positions": np.arange(len(ids), dtype=np.int64)}
         backend = self.compared.exact.open_backend(len(ids))
+        lent: dict[int | None, Feed] = {}  # keys and values by the layer that others read them of
         rounding = self.compared.open_backend(len(ids)) if self.compared.rounds_activations else None
         for index, graph in enumerate(self.bundle.manifest.dense_graphs()):
             if index:
+                known.setdefault("embedded", known["residual_out"])  # what begins the residual stream
                 spec = self.model.layer(index - 1)
                 kind = kind_named(spec.kind)
                 yield from self._small_graphs(kind, index - 1, known, backend, progress)
-                known |= {"attention": kind.reference(known, spec), "residual": known["residual_out"]}
+                if spec.lends:
+                    lent[index - 1] = {name: known[name] for name in "kv"}
+                seen = known | lent.get(spec.source, {})
+                known |= {"attention": kind.reference(seen, spec), "residual": known["residual_out"]}
                 known |= {"gate": known["gate_out"]} if spec.gate_size else {}
             progress(graph.name)
             feed = {spec.name: _given(spec, known).astype(np.dtype(spec.dtype)) for spec in graph.inputs}
@@ -124,13 +129,14 @@ class GraphComparison:
                 yield from self._attention_graph(step, engines.runner(self.bundle.graph(step.name)), room)
 
     def _attention_of(self, provider: AttentionProvider, stage: str, progress: Progress) -> Iterator[Row]:
-        provider.activate(self.shape)
         room = Room(self._rows, self._rows, self._rows)
-        for step in self._steps:
-            progress(f"{step.name}, {provider.name}")
-            runner = StepRunner(provider, step, self.bundle.graph(step.name), self.compared.device)
-            yield from self._attention_graph(step, runner, room, stage)
-        provider.deactivate()
+        for shape, steps in groupby(self._steps, lambda step: step.own_shape(self.model)):
+            provider.activate(shape)
+            for step in steps:
+                progress(f"{step.name}, {provider.name}")
+                runner = StepRunner(provider, step, self.bundle.graph(step.name), self.compared.device)
+                yield from self._attention_graph(step, runner, room, stage)
+            provider.deactivate()
 
     @property
     def _steps(self) -> tuple[AttentionStep, ...]:
@@ -156,7 +162,7 @@ class GraphComparison:
         graph = self.bundle.graph(step.name)
         if stage == "rounding" and any(np.dtype(spec.dtype).kind != "f" for spec in graph.outputs):
             return  # rounded votes may choose other tokens
-        feed = step.feed(self.shape, room, np.random.default_rng(7))
+        feed = step.feed(step.own_shape(self.model), room, np.random.default_rng(7))
         share = self.share if stage == "attention" else BFLOAT16_TOLERANCE
         yield from compare_runs(stage, step.name, self._run(graph, feed, [runner]), {}, share)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense import layer_embedding
 from h2o_export.dense.experts import lay_out_experts
 from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
@@ -90,23 +91,26 @@ def dense_interface(
     dense: DenseGraph, config: ModelConfig, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
+
+    def residual(name: str) -> TensorSpec:
+        return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
+
     made: tuple[TensorSpec, ...] = ()
     given: tuple[TensorSpec, ...] = ()  # of the tokens before
     if dense.after is not None:
         after, own = layer_kind(config, dense.after), config.at(dense.after)
         made, given = after.interface(own, dtype), after.given(own, dtype)
     attended: tuple[TensorSpec, ...] = ()
-    gate: tuple[TensorSpec, ...] = ()
+    beside: tuple[TensorSpec, ...] = ()
     if dense.before is not None:
         before, own = layer_kind(config, dense.before), config.at(dense.before)
-        attended, gate = (before.attended(own, dtype),), before.gate(own, dtype)
+        attended, beside = (before.attended(own, dtype),), before.gate(own, dtype)
+        if config.layer_embedding is not None:
+            beside += (TensorSpec(name="tokens", dtype="int64", shape=("n",)), residual("embedded"))
 
     def angles(table: int) -> Iterator[TensorSpec]:
         shape = ("n", rotary_size(config, table) // 2)
         return (TensorSpec(name=name, dtype="float32", shape=shape) for name in rotation_names(table))
-
-    def residual(name: str) -> TensorSpec:
-        return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
 
     if dense.module is DenseFirst:
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
@@ -114,9 +118,9 @@ def dense_interface(
         return (*tokens, *given), (residual("residual_out"), *tables, *made)
     if dense.after is not None:
         rope = angles(config.rotation(dense.after))
-        return (*attended, residual("residual"), *rope, *gate, *given), (residual("residual_out"), *made)
+        return (*attended, residual("residual"), *rope, *beside, *given), (residual("residual_out"), *made)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
-    return (*attended, residual("residual"), *gate), (logits,)
+    return (*attended, residual("residual"), *beside), (logits,)
 
 
 def dense_spec(
@@ -148,6 +152,8 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
     layer = dense.before if module == "after" else dense.after
     assert layer is not None
     in_layer = rest if module in ("qkv", "after") else parameter
+    if in_layer.startswith("own."):
+        return layer_embedding.source(in_layer.removeprefix("own."), layer)
     return f"model.layers.{layer}.{_name_in_layer(in_layer, config, layer)}"
 
 
@@ -191,16 +197,19 @@ def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -
     """
     if len(shape) != 2 or source.endswith((*ROUTERS, *FLOAT_MATRICES)):
         return None
+    if source.endswith(layer_embedding.ROWS):
+        return formats.table
     return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
 
 
 def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> WeightSpec:
     """What weights take on disk, by what they are for."""
-    sizes = dict.fromkeys(("projections", "table", "head", "rest"), 0)
+    sizes = dict.fromkeys(("projections", "table", "head", "layer tables", "rest"), 0)
     elements = 0
     for name, shape in checkpoint_tensors(config).items():
         matrix = tensor_format(name, shape, formats)
         kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if matrix else "rest")
+        kind = "layer tables" if name.endswith(layer_embedding.ROWS) else kind
         floats = FLOATS["float32" if name.endswith(FLOAT32) else dtype]
         sizes[kind] += (matrix or floats).nbytes(shape)
         elements += math.prod(shape) if kind == "projections" else 0
@@ -213,6 +222,7 @@ def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> Weig
         table_bytes=sizes["table"],
         head_bytes=sizes["head"],
         other_bytes=sizes["rest"],
+        layer_tables_bytes=sizes["layer tables"],
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.experts import MixtureOfExperts
+from h2o_export.dense.layer_embedding import OwnEmbedding
 from h2o_export.dense.mlp import MLP
 from h2o_export.layers import layer_kind, rotary_size
 from h2o_export.layers.blocks import RMSNorm
@@ -28,6 +29,11 @@ def gates(config: ModelConfig, layer: int) -> int:
     return 1 if layer_kind(config, layer).spec(config.at(layer)).gate_size else 0
 
 
+def beside(config: ModelConfig, layer: int) -> int:
+    """How many tensors the graph behind a layer takes beside attention and residual stream."""
+    return gates(config, layer) + (2 if config.layer_embedding else 0)
+
+
 class AfterAttention(nn.Module):
     """What follows attention in a layer: output projection, residual, MLP or experts, residual, and the norms."""
 
@@ -41,15 +47,21 @@ class AfterAttention(nn.Module):
         self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, own.intermediate_size)
         self.after_mlp = norm(config, config.norms.after_mlp)
         self.multiplier = config.multipliers.residual
+        self.gates = gates(config, layer)
+        if config.layer_embedding is not None:
+            self.own = OwnEmbedding(config)
         if config.layer_scalar:
             self.layer_scalar = nn.Parameter(torch.empty(1))
         self.scales = config.layer_scalar
 
-    def forward(self, attention: Tensor, residual: Tensor, *gate: Tensor) -> Tensor:
+    def forward(self, attention: Tensor, residual: Tensor, *more: Tensor) -> Tensor:
+        gate, embedding = more[: self.gates], more[self.gates :]
         added = self.after_attention(self.o_proj(attention.flatten(1), *gate))  # [n, D]
         residual = residual + scaled(added, self.multiplier)
         added = self.after_mlp(self.mlp(self.before_mlp(residual)))
         residual = residual + scaled(added, self.multiplier)
+        if embedding:
+            residual = self.own(residual, *embedding)
         return residual * self.layer_scalar if self.scales else residual
 
 
@@ -99,7 +111,8 @@ class DenseFirst(nn.Module):
 class DenseMiddle(nn.Module):
     """dense_i: attention [n, Hq, d] of layer i-1, residual [n, D], cos, sin → residual, q, k, v of layer i.
 
-    `more` are the gate of layer i-1, where it has one, and what is given of the tokens before to layer i.
+    `more` are the gate of layer i-1, tokens int64 [n] and what begins the residual stream [n, D], where they are
+    needed, and what is given of the tokens before to layer i.
     """
 
     def __init__(self, config: ModelConfig, before: int) -> None:
@@ -107,13 +120,13 @@ class DenseMiddle(nn.Module):
         self.after = AfterAttention(config, before)
         self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, before + 1).projection(config.at(before + 1))
-        self.gates = gates(config, before)
+        self.beside = beside(config, before)
 
     def forward(
         self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor, *more: Tensor
     ) -> tuple[Tensor, ...]:
-        residual = self.after(attention, residual, *more[: self.gates])
-        return residual, *self.qkv(self.before_attention(residual), cos, sin, *more[self.gates :])
+        residual = self.after(attention, residual, *more[: self.beside])
+        return residual, *self.qkv(self.before_attention(residual), cos, sin, *more[self.beside :])
 
 
 class DenseLast(nn.Module):
@@ -127,7 +140,7 @@ class DenseLast(nn.Module):
         self.multiplier = config.multipliers.logits
         self.cap = config.logits_cap
 
-    def forward(self, attention: Tensor, residual: Tensor, *gate: Tensor) -> Tensor:
-        logits: Tensor = self.lm_head(self.norm(self.after(attention, residual, *gate)))
+    def forward(self, attention: Tensor, residual: Tensor, *more: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(self.norm(self.after(attention, residual, *more)))
         logits = scaled(logits.float(), self.multiplier)
         return logits if self.cap is None else (logits / self.cap).tanh() * self.cap

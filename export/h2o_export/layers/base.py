@@ -69,7 +69,7 @@ class LayerKind(ABC):
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         """Tensors from the dense graph to attention and cache; last, the gate for the next graph, if any."""
         spec = self.spec(config)
-        stored = ("k",) if spec.shared else ("k", "v")
+        stored = () if spec.source is not None else ("k",) if spec.shared else ("k", "v")
         q = rows("q", (spec.query_heads, spec.query_size), dtype)
         made = [q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)]
         return tuple(made + [rows("gate_out", (spec.gate_size,), dtype)] * bool(spec.gate_size))

@@ -36,10 +36,12 @@ class GroupedQuery(LayerKind):
             rotary_size=config.rotated_size,
             scale=config.multipliers.attention or 1.0 / math.sqrt(d),
             softcap=config.scores_cap or 0.0,
+            source=config.source,
+            lends=config.lends,
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:
-        return QKV(config)
+        return QKV(config) if config.source is None else Queries(config)
 
     def output(self, config: ModelConfig) -> nn.Module:
         return nn.Linear(config.query_heads * config.head_size, config.hidden_size, config.o_bias)
@@ -133,6 +135,20 @@ class QKV(nn.Module):
                 cos, sin = of_length(cos, sin, self.config.rope.attention_factor)
             k = rotate_first(k, cos, sin)
         return q, k, self.v_norm(v)
+
+
+class Queries(nn.Module):
+    """Hidden states to q alone, of a layer that reads the rows of another; norms are of each head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.size = config.head_size
+        self.q_proj = nn.Linear(config.hidden_size, config.query_heads * config.head_size, config.qkv_bias)
+        self.q_norm = RMSNorm(config.head_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor]:
+        q = self.q_proj(x).view(x.shape[0], -1, self.size)
+        return (rotate_first(self.q_norm(q), cos, sin),)
 
 
 class GatedQKV(QKV):

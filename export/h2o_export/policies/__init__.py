@@ -22,6 +22,7 @@ from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.components.registry import load_entry_points
 from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PolicyEntries",
     "PolicyEntry",
     "Reference",
+    "model_graphs",
     "policy_entry",
     "policy_graphs",
     "policy_steps",
@@ -81,8 +83,11 @@ def policy_steps(config: PrefillConfig, windows: Sequence[int] = ()) -> tuple[At
     )
 
 
-def policy_graphs(
-    config: PrefillConfig, shape: AttentionShape, windows: Sequence[int] = ()
-) -> tuple[AttentionGraph, ...]:
-    """The same for models of a shape."""
-    return tuple(step.graph(shape) for step in policy_steps(config, windows))
+def policy_graphs(config: PrefillConfig, shape: AttentionShape) -> tuple[AttentionGraph, ...]:
+    """The same for models of a shape, without windows."""
+    return tuple(step.graph(shape) for step in policy_steps(config))
+
+
+def model_graphs(config: PrefillConfig, model: ModelSpec) -> tuple[AttentionGraph, ...]:
+    """The same for one model."""
+    return tuple(step.graph(step.own_shape(model)) for step in policy_steps(config, model.windows))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from h2o_export.architecture.arrangement import neighbours
 from h2o_export.architecture.families.base import GATED_DELTA, WINDOW
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense import layer_embedding
 from h2o_export.dense.graphs import EMBEDDING
 from h2o_export.validation.softmax import capped, masked_softmax
 from h2o_runtime.errors import CheckpointError
@@ -57,6 +58,8 @@ class StreamedModel:
                 f"{checkpoint.config_file}: transformers cannot build the model: {reason}"
             ) from error
         self._model.eval()
+        self._tokens: list[Tensor] = []  # of every text
+        self._embedded: list[Tensor] = []  # what begins its residual stream
         self._lent: list[dict[str, Any]] = []  # of every text, keys and values that later layers read too
         self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
 
@@ -81,9 +84,11 @@ class StreamedModel:
     def embed(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Residual stream before layer 0 of each text, [n, D]."""
         self._lent = [{} for _ in texts]
+        self._tokens = [torch.tensor(list(ids)) for ids in texts]
         table = self._load(EMBEDDING, tuple(self._model.model.embed_tokens.weight.shape))
         by = self.checkpoint.config.multipliers.embedding
-        return [table[torch.tensor(list(ids))] * by for ids in texts]
+        self._embedded = [table[tokens] * by for tokens in self._tokens]
+        return self._embedded
 
     @torch.inference_mode()
     def layer(self, index: int, states: Sequence[Tensor]) -> list[Tensor]:
@@ -96,11 +101,29 @@ class StreamedModel:
             given = hidden.unsqueeze(0)  # [1, n, D]
             rope = self._angles(index, given, positions)
             mask = self._mask(index, len(hidden))
-            more = {"shared_kv_states": self._lent[text]} if self._lends else {}
+            more: dict[str, Any] = {"shared_kv_states": self._lent[text]} if self._lends else {}
+            if self.checkpoint.config.layer_embedding is not None:
+                more["per_layer_input"] = self._own_embedding(index, text)[None]
             out = layer(given, attention_mask=mask, position_ids=positions, position_embeddings=rope, **more)
             found.append((out[0] if isinstance(out, tuple) else out)[0])
         layer.to("meta")
         return found
+
+    def _own_embedding(self, index: int, text: int) -> Tensor:
+        """What a layer adds of its own of every token, [n, P]."""
+        own, model = self.checkpoint.config.layer_embedding, self._model.model
+        assert own is not None
+        prefix = f"model.layers.{index}."
+        row = (
+            self._load(prefix + layer_embedding.ROWS, (own.vocabulary, own.size))[self._tokens[text]]
+            * own.size**0.5
+        )
+        matrix = self._load(
+            prefix + layer_embedding.PROJECTION, (own.size, self.checkpoint.config.hidden_size)
+        )
+        projected = self._embedded[text] @ matrix.T * self.checkpoint.config.hidden_size**-0.5
+        self._fill(model.per_layer_projection_norm, f"model.{layer_embedding.NORM.removesuffix('weight')}")
+        return layer_embedding.combined(model.per_layer_projection_norm(projected), row)
 
     @property
     def _lends(self) -> bool:

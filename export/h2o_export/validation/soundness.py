@@ -26,6 +26,7 @@ HEAD = "lm_head.weight"
 # Buffers that older versions of transformers wrote: computed, not learned.
 _COMPUTED = re.compile(r"\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|masked_bias)$")
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
+_UNREAD = re.compile(r"\.self_attn\.[kv]_(proj|norm)\.")  # where a layer reads another's keys and values
 _USER = {"role": "user", "content": "Hello."}
 _ANSWERED = [_USER, {"role": "assistant", "content": "Hello."}, _USER]
 _CONVERSATIONS = (
@@ -68,6 +69,8 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
         layer = _LAYER.match(name)
         if layer and 0 <= int(layer[1]) - config.layers < config.draft_layers:
             continue
+        if layer and _UNREAD.search(name) and _reads_another(config, int(layer[1])):
+            continue
         if layer and int(layer[1]) >= config.layers:
             raise CheckpointError(
                 f"{checkpoint.source}: has the tensor '{name}', and {settings} says {config.layers} layers; "
@@ -80,6 +83,11 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
             )
     if left:
         log.warning("left out, as the exported model has no use for them: %s", _some(left))
+
+
+def _reads_another(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer has no keys of its own; some files have them nonetheless."""
+    return layer < config.layers and config.at(layer).source is not None
 
 
 def _check_ids(tokenizer: Tokenizer, config: ModelConfig, source: str) -> None:

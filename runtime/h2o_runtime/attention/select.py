@@ -36,6 +36,12 @@ def make_provider(
     model = bundle.manifest.model
     shape = model.attention
     if device.name == "cuda":
+        if model.lends_rows or model.layer_embedding:
+            raise ConfigError(
+                "layers without keys of their own, or with embeddings of their own, do not run on a GPU yet: use "
+                "`device=cpu`",
+                field="device",
+            )
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):

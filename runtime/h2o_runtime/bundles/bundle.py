@@ -146,7 +146,7 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
 def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:
     """Bytes per token of the tensors of a dense graph, which follows layer `index` - 1."""
     hidden = (model.hidden_size,)
-    shapes: dict[str, tuple[int, ...]] = {"residual": hidden, "residual_out": hidden}
+    shapes: dict[str, tuple[int, ...]] = {"residual": hidden, "residual_out": hidden, "embedded": hidden}
     shapes["logits"] = (model.vocab_size,)
     if index > 0:
         spec = model.layer(index - 1)

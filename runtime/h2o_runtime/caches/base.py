@@ -51,6 +51,10 @@ class LayerStore(Protocol):
         after the other can be read as one array. The row of a decode step always has the same place.
         """
 
+    def fresh(self, rows: Rows) -> dict[str, Tensor]:
+        """A prompt's new rows as they were computed, by this layer or by the one whose rows it reads."""
+        return self.target(rows)
+
     def given(self) -> dict[str, Tensor]:
         """What the dense graph reads of the rows before, by its inputs' names, always in the same memory."""
         return {}
@@ -233,6 +237,7 @@ class Cache(ABC):
     mixed_rows     whether layers may differ in what it keeps of a token
     several_at_once  whether many sessions have rows in it unless only one is asked for
     shares_memory  whether several sessions take what they need from one memory: `KVStore.beside`
+    lends_rows     whether layers can read the rows of earlier ones: `caches.lent`
     keeps_distances  whether two of its rows are as far apart as their tokens
     """
 
@@ -242,6 +247,7 @@ class Cache(ABC):
     mixed_rows: ClassVar[bool] = False
     several_at_once: ClassVar[bool] = False
     shares_memory: ClassVar[bool] = False
+    lends_rows: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

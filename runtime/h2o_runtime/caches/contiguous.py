@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import KVStore, LayerStore, Rows
+from h2o_runtime.caches.lent import LentRows
 from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, shared_rows, slides, sliding_bytes
 from h2o_runtime.caches.stored import Fresh, FreshRows, RowFormat, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
@@ -30,6 +31,7 @@ class Contiguous(StoredCache):
     shared_values: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
     several_at_once: ClassVar[bool] = True
+    lends_rows: ClassVar[bool] = True
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
@@ -41,7 +43,7 @@ class Contiguous(StoredCache):
         whole = [
             format
             for spec, format in zip(model.each_layer, formats, strict=True)
-            if not slides(spec, context)
+            if spec.has_rows and not slides(spec, context)
         ]
         rows = context * sum(format.row_bytes for format in whole) + sliding_bytes(model, formats, context)
         return rows if self.stored_dtype(model) == model.dtype else rows + Fresh.size(model, context)
@@ -73,16 +75,19 @@ class ContiguousStore(KVStore):
         shared = {format: format.new(rows, device) for format in dict.fromkeys(formats[i] for i in sliding)}
         self._other_bytes += sum(one.nbytes for one in shared.values())
         self.at_once = AT_ONCE if sliding else None
-        self._open: list[LayerRows | SlidingRows] = []
+        self._open: list[LayerRows | SlidingRows | LentRows] = []
         for i, (format, own, new, provider) in enumerate(zip(formats, step, fresh, providers, strict=True)):
-            if i in sliding:
+            source = specs[i].source
+            if source is not None:
+                self._open.append(LentRows(self._open[source]))
+            elif i in sliding:
                 window = specs[i].window
                 self._open.append(SlidingRows(window, format, shared[format], own, new, device, provider))
             else:
                 self._open.append(LayerRows(format.new(capacity, device), own, new, device, provider))
         self._sliding = [layer for layer in self._open if isinstance(layer, SlidingRows)]
 
-    def open(self, layer: int) -> LayerRows | SlidingRows:
+    def open(self, layer: int) -> LayerRows | SlidingRows | LentRows:
         return self._open[layer]
 
     def before_step(self, past: int, rows: int = 1) -> None:

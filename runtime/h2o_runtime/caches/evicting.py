@@ -37,6 +37,7 @@ class Evicting(Contiguous):
     title: ClassVar[str] = "forgetting"
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
+    lends_rows: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = False
 
     cache_tokens: int = option(

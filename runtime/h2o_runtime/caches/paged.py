@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import KVStore, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import LayerRows
+from h2o_runtime.caches.lent import LentRows
 from h2o_runtime.caches.pages import PagePool, PageTable
 from h2o_runtime.caches.stored import Fresh, FreshRows, StoredCache, StoredRows
 from h2o_runtime.components.options import option
@@ -38,6 +39,7 @@ class Paged(StoredCache):
     mixed_rows: ClassVar[bool] = True
     several_at_once: ClassVar[bool] = True
     shares_memory: ClassVar[bool] = True
+    lends_rows: ClassVar[bool] = True
 
     page_rows: int = option(
         16,
@@ -78,7 +80,9 @@ class Paged(StoredCache):
             )
         spare = -(-spare_bytes // (self.page_rows * self.token_bytes(model)))
         pool = (-(-capacity // self.page_rows) + spare) * self.page_rows
-        layers = [format.new(pool, device) for format in self.row_formats(model)]
+        layers: list[StoredRows] = []
+        for format, spec in zip(self.row_formats(model), model.each_layer, strict=True):
+            layers.append(format.new(pool, device) if spec.source is None else layers[spec.source])
         return PagedStore(model, layers, capacity, self.page_rows, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
@@ -88,7 +92,9 @@ class Paged(StoredCache):
 
 
 class PagedStore(KVStore):
-    """layers[layer]: its rows of every page. One table serves all layers."""
+    """layers[layer]: its rows of every page, or those of the layer whose rows it reads. One table serves all
+    layers.
+    """
 
     in_blocks: ClassVar[bool] = True
 
@@ -102,7 +108,9 @@ class PagedStore(KVStore):
         providers: Sequence[AttentionProvider],
     ) -> None:
         self.layers = layers
-        arrays = [array for rows in layers for array in rows.view(0).tensors.values()]
+        self.sources = [spec.source for spec in model.each_layer]
+        own = [rows for rows, source in zip(layers, self.sources, strict=True) if source is None]
+        arrays = [array for rows in own for array in rows.view(0).tensors.values()]
         self.pool = PagePool(len(arrays[0]) // page_rows, page_rows, arrays)
         self._capacity = capacity
         step, fresh = Fresh(model, 1, device).layers, Fresh(model, capacity, device).layers
@@ -111,14 +119,17 @@ class PagedStore(KVStore):
             for rows, own_step, own_fresh, provider in zip(layers, step, fresh, providers, strict=True)
         ]
         self._begin()
-        self._shared_bytes = sum(rows.nbytes for rows in layers) + Fresh.size(model, capacity)
+        self._shared_bytes = sum(rows.nbytes for rows in own) + Fresh.size(model, capacity)
         self._shared_bytes += self.pool.counts.nbytes
 
     def _begin(self) -> None:
         """A sequence without pages."""
         self.pages = PageTable(self.pool, self._capacity)
         self._moved: list[NDArray[Any]] = []
-        self._open = [_Layer(*arguments, self.pages) for arguments in self._layer_arguments]
+        self._open: list[_Layer | LentRows] = []
+        for source, arguments in zip(self.sources, self._layer_arguments, strict=True):
+            layer = _Layer(*arguments, self.pages) if source is None else LentRows(self._open[source])
+            self._open.append(layer)
 
     def beside(self) -> PagedStore:
         """The dense graphs' write buffer is shared too: one layer of one sequence is open at a time."""
@@ -127,7 +138,7 @@ class PagedStore(KVStore):
         other._shared_bytes = 0  # counted once
         return other
 
-    def open(self, layer: int) -> _Layer:
+    def open(self, layer: int) -> _Layer | LentRows:
         return self._open[layer]
 
     def before_step(self, past: int, rows: int = 1) -> None:
@@ -186,6 +197,8 @@ class _RetainedPages(RetainedRows):
         return dict.fromkeys(self._pages.tolist(), self._store.pool.page_bytes)
 
     def stored_rows(self, layer: int) -> dict[str, Tensor]:
+        if self._store.sources[layer] is not None:
+            return {}
         pool = self._store.pool
         return self._store.layers[layer].view(self._rows, self._pages, pool.page_rows).stored_rows(self._rows)
 

@@ -38,7 +38,7 @@ def room(window: int) -> int:
 
 def slides(spec: LayerSpec, capacity: int) -> bool:
     """Whether a layer has less room than the whole context."""
-    return bool(spec.window) and room(spec.window) < capacity
+    return bool(spec.window) and spec.has_rows and not spec.lends and room(spec.window) < capacity
 
 
 def sliding_bytes(model: ModelSpec, formats: Sequence[RowFormat], capacity: int) -> int:

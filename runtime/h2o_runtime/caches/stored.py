@@ -85,18 +85,24 @@ class FreshRows:
 
 class Fresh:
     """The `FreshRows` of every layer. Layers with the same row sizes share one, because one is open at a
-    time.
+    time; a layer whose rows others read has its own.
     """
 
     def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
-        formats = RowFormat.of(model, "model")
-        made = {format: FreshRows(format, rows, device) for format in dict.fromkeys(formats)}
-        self.layers = [made[format] for format in formats]
+        keys = self._keys(model)
+        made = {key: FreshRows(key[0], rows, device) for key in dict.fromkeys(keys)}
+        self.layers = [made[key] for key in keys]
+
+    @classmethod
+    def size(cls, model: ModelSpec, rows: int) -> int:
+        """Bytes of that many rows."""
+        return rows * sum(format.row_bytes for format, _ in set(cls._keys(model)))
 
     @staticmethod
-    def size(model: ModelSpec, rows: int) -> int:
-        """Bytes of that many rows."""
-        return rows * sum(format.row_bytes for format in set(RowFormat.of(model, "model")))
+    def _keys(model: ModelSpec) -> list[tuple[RowFormat, int | None]]:
+        """Equal for layers that share a buffer: the format, and the layer that lends its rows."""
+        layers = enumerate(zip(RowFormat.of(model, "model"), model.each_layer, strict=True))
+        return [(format, layer if spec.lends else spec.source) for layer, (format, spec) in layers]
 
 
 @dataclass(frozen=True)
@@ -125,4 +131,5 @@ class StoredCache(Cache):
 
     def token_bytes(self, model: ModelSpec) -> int:
         """Bytes of a token in all layers."""
-        return sum(format.row_bytes for format in self.row_formats(model))
+        formats = zip(self.row_formats(model), model.each_layer, strict=True)
+        return sum(format.row_bytes for format, spec in formats if spec.has_rows)

@@ -48,6 +48,11 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
             f"`cache={cache.name}` {MIXED}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
             field="cache",
         )
+    if layers.model.lends_rows and not cache.lends_rows:
+        raise ConfigError(
+            f"`cache={cache.name}` {LENT}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
+            field="cache",
+        )
     if not layers.model.under_policies.one_row and not decoding.mixed_rows:
         raise ConfigError(f"`decode={decoding.name}` {MIXED}: use `decode=full`", field="decode")
     if not layers.model.has_sinks:
@@ -77,4 +82,5 @@ def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> 
 
 
 SINKS = "has no operators with attention sinks, which this model's layers have"
+LENT = "lends no layer's rows to others, and some layers of this model have no keys of their own"
 MIXED = "needs keys and values of one size in all layers, and this model's layers differ in them"

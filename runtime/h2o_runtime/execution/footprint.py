@@ -136,7 +136,8 @@ def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
 
     def fits(cache: type[Cache]) -> bool:
         refused = any(kind.cache_refusal(cache) for kind in kinds)
-        return not refused and (cache.mixed_rows or model.with_rows.one_row)
+        lent = cache.lends_rows or not model.lends_rows
+        return not refused and lent and (cache.mixed_rows or model.with_rows.one_row)
 
     return {
         f"{cache.name} {cache.stored_dtype(model)}": session_bytes(cache, model, context)

@@ -327,7 +327,8 @@ class Forward:
         """The head on rows of the call → float32 [len(rows), vocab] on the device, valid until the next call."""
         last = self.model.layers - 1
         self.layers[last].before(last, rows)
-        self.backend.infer(self.dense_graphs[-1], *self._head_tensors(rows))
+        tokens = self.buffers.tokens[rows.start : rows.stop]
+        self.backend.infer(self.dense_graphs[-1], *self._head_tensors(rows, tokens))
         return self.buffers.logits[: len(rows)]
 
     def logits(self, rows: Span) -> Float32:
@@ -345,7 +346,7 @@ class Forward:
             cut = slice(rows.start + tile.start, rows.start + tile.stop)
             self.layers[last].before(last, Span(cut.start, cut.stop))
             out = self.buffers.residual(last + 1)[cut]
-            self.backend.infer(HIDDEN, self._after(last, cut), {HIDDEN: out})
+            self.backend.infer(HIDDEN, self._after(last, cut, self.buffers.tokens[cut]), {HIDDEN: out})
             made.append(np.array(self.device.download(out), np.float32))
         return np.concatenate(made)
 
@@ -364,7 +365,7 @@ class Forward:
     def _bind_step(self, session: Session) -> BoundStep:
         rows = Rows(0, 1, at=self._where[1:2])
         layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
-        return BoundStep(layers, self.bind_head(1))
+        return BoundStep(layers, self.bind_head(self._token))
 
     def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
         with session.store.open(layer) as cache:
@@ -375,9 +376,10 @@ class Forward:
         run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
         return BoundLayer(run, *self.layers[layer].step(layer), self.layers.providers[layer])
 
-    def bind_head(self, rows: int) -> Callable[[], None]:
-        """The head on a step's rows, bound once."""
-        head = self.backend.bound(self.dense_graphs[-1], *self._head_tensors(Span(0, rows)))
+    def bind_head(self, tokens: Tensor) -> Callable[[], None]:
+        """The head on a step's rows, of these tokens, bound once."""
+        tensors = self._head_tensors(Span(0, len(tokens)), tokens)
+        head = self.backend.bound(self.dense_graphs[-1], *tensors)
         last = self.model.layers - 1
         return _in_turn(*self.layers[last].bound_before(last), head)
 
@@ -401,20 +403,24 @@ class Forward:
         if layer == 0:
             outputs |= {name: made[cut] for table in b.rotations for name, made in table.items()}
             return {"tokens": tokens, "positions": positions, **given}, outputs
-        inputs = {**self._after(layer - 1, cut), **given}
+        inputs = {**self._after(layer - 1, cut, tokens), **given}
         table = b.rotations[self.model.layer(layer).rotation]
         inputs |= {name: made[cut] for name, made in table.items()}
         return inputs, outputs
 
-    def _head_tensors(self, rows: Span) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        inputs = self._after(self.model.layers - 1, slice(rows.start, rows.stop))
+    def _head_tensors(self, rows: Span, tokens: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        inputs = self._after(self.model.layers - 1, slice(rows.start, rows.stop), tokens)
         return inputs, {"logits": self.buffers.logits[: len(rows)]}
 
-    def _after(self, layer: int, cut: slice) -> dict[str, Tensor]:
-        """What the dense graph behind a layer takes of it."""
+    def _after(self, layer: int, cut: slice, tokens: Tensor) -> dict[str, Tensor]:
+        """What the dense graph behind a layer takes of it, for these tokens."""
         b = self.buffers
         inputs = {"attention": b.attention[layer][cut], "residual": b.residual(layer)[cut]}
-        return inputs if (gate := b.gates[layer]) is None else {**inputs, "gate": gate[cut]}
+        if (gate := b.gates[layer]) is not None:
+            inputs["gate"] = gate[cut]
+        return inputs | (
+            {"tokens": tokens, "embedded": b.embedded[cut]} if self.model.layer_embedding else {}
+        )
 
     def _layer_call(
         self, layer: int, prompt: PromptRun, cache: LayerStore, tokens: Span, flow: Flow
@@ -422,7 +428,7 @@ class Forward:
         """Of some of the prompt's tokens."""
         n, layers, past = len(prompt.tokens), self.model.layers, prompt.session.length
         rows = Rows(past + tokens.start, past + tokens.stop)
-        new, cut = cache.target(rows), slice(tokens.start, tokens.stop)
+        new, cut = cache.fresh(rows), slice(tokens.start, tokens.stop)
         call = LayerCall(
             layer=self._policy_layers[layer],
             q=self.buffers.q[layer][cut],

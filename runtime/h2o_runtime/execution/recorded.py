@@ -124,7 +124,7 @@ class RecordedForward(Forward):
             )
             calls.append(self.backend.bound(self.dense_graphs[layer], *tensors))
             calls.append(self._bind_attention(layer, inputs, rows, kv))
-        calls.append(self.bind_head(rows))
+        calls.append(self.bind_head(inputs.tokens[:rows]))
 
         def step() -> Tensor:
             for call in calls:

@@ -29,7 +29,8 @@ class Activations:
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
 
     The residual stream has two buffers, because a graph may not write over its own input: a layer reads the
-    one and writes the other.
+    one and writes the other. Where layers have embeddings of their own, what begins the stream has a third, as all
+    of them read it.
     """
 
     def __init__(self, model: ModelSpec, capacity: int, device: Device) -> None:
@@ -45,11 +46,18 @@ class Activations:
         self.positions = device.empty((capacity,), np.int64)
         device.upload(np.arange(capacity, dtype=np.int64), self.positions)
         self.logits = device.empty((logits_rows(model, capacity), model.vocab_size), np.float32)
-        self._residual = [device.empty((capacity, model.hidden_size), dtype) for _ in range(2)]
+        buffers = residual_buffers(model)
+        self._residual = [device.empty((capacity, model.hidden_size), dtype) for _ in range(buffers)]
+        self._first = 2 if buffers > 2 else 0
 
     def residual(self, index: int) -> Tensor:
         """Output buffer of dense graph `index`, [cap, D]; graph `index` + 1 reads it."""
-        return self._residual[index % 2]
+        return self._residual[index % 2 if index else self._first]
+
+    @property
+    def embedded(self) -> Tensor:
+        """What begins the residual stream, where it stays: [cap, D]."""
+        return self.residual(0)
 
     @property
     def nbytes(self) -> int:
@@ -57,6 +65,11 @@ class Activations:
         tables = (tensor for table in self.rotations for tensor in table.values())
         others = (*tables, self.tokens, self.positions, self.logits, *self._residual)
         return sum(array.nbytes for array in (*shared, *others) if array is not None)
+
+
+def residual_buffers(model: ModelSpec) -> int:
+    """How many the residual stream has."""
+    return 3 if model.layer_embedding else 2
 
 
 def query_rows(model: ModelSpec) -> list[tuple[int, int]]:
@@ -74,7 +87,8 @@ def activation_bytes(model: ModelSpec, capacity: int) -> int:
     item = np.dtype(model.dtype).itemsize
     rows = (*set(query_rows(model)), *set(attention_rows(model)))
     gates = {(spec.gate_size, i % 2) for i, spec in enumerate(model.each_layer)}
-    row = sum(heads * size for heads, size in rows) + sum(size for size, _ in gates) + 2 * model.hidden_size
+    row = sum(heads * size for heads, size in rows) + sum(size for size, _ in gates)
+    row += residual_buffers(model) * model.hidden_size
     logits = logits_rows(model, capacity) * 4 * model.vocab_size
     return capacity * (row * item + sum(model.rotary_sizes) * 4 + 16) + logits
 

@@ -145,7 +145,8 @@ class LayerKind(ABC):
 
     def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
         """Weights per token in one layer, from the norm to queries, keys and values."""
-        return model.hidden_size * spec.head_size * (spec.query_heads + 2 * spec.kv_heads)
+        own = 2 * spec.kv_heads if spec.source is None else 0
+        return model.hidden_size * spec.head_size * (spec.query_heads + own)
 
     def comparisons(self) -> tuple[LayerKind, ...]:
         """Variants of itself that compute the same numbers in other ways; comparisons run each."""

@@ -119,6 +119,7 @@ class LiveLayers:
         self.providers = providers
         self._kinds = kinds
         self._layers = tuple(kinds[spec.kind] for spec in model.each_layer)
+        self._lends_rows = model.lends_rows
 
     def __getitem__(self, layer: int) -> LoadedLayers:
         return self._layers[layer]
@@ -136,11 +137,15 @@ class LiveLayers:
     @property
     def in_step_graph(self) -> bool:
         """Whether a decode step may be one graph: all layers allow it, and their kernels run in graphs."""
-        return self.rows_together and all(provider.in_graphs for provider in self.providers)
+        # The graph's attention appends a row in every layer.
+        in_graphs = all(provider.in_graphs for provider in self.providers)
+        return self.rows_together and in_graphs and not self._lends_rows
 
     @property
     def one_row_because(self) -> str | None:
         """The first reason that a kind has: see `LoadedLayers`."""
+        if self._lends_rows:
+            return "layers without keys of their own take a row at a time"
         reasons = (layers.one_row_because for layers in self._kinds.values())
         return next((reason for reason in reasons if reason), None)
 

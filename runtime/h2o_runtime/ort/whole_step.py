@@ -62,6 +62,7 @@ def whole_step(graphs: Sequence[RewrittenGraph], tensors: StepTensors, threads: 
             made |= {"residual": results["residual_out"], "attention": f"{i}/attended"}
             made |= {name: result for name, result in results.items() if name.startswith(ANGLES)}
             made["gate"] = results.get("gate_out", "")
+            made.setdefault("embedded", results["residual_out"])  # the first one is what begins the stream
             nodes.append(_attention(i, results, tensors.shapes[i], threads))
     result = ModelProto(ir_version=graphs[0].model.ir_version)
     result.opset_import.extend(opsets.values())

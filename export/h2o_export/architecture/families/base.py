@@ -9,7 +9,7 @@ from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
-from h2o_export.architecture.own import LayerSizes
+from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, read_rope
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -161,6 +161,10 @@ class Family:
     def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
         """What every layer has of its own; empty where all are alike."""
         return ()
+
+    def layer_embedding(self, raw: dict[str, Any]) -> LayerEmbedding | None:
+        """The embedding of a token that each layer has of its own, if any."""
+        return None
 
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return NO_MULTIPLIERS

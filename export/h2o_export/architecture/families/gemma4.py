@@ -4,12 +4,13 @@ keys."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.families.base import FULL, SLIDING, Multipliers
 from h2o_export.architecture.families.gemma import NORMS, GemmaFamily
-from h2o_export.architecture.own import LayerSizes
+from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, read_ropes
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -46,14 +47,6 @@ class Gemma4Family(GemmaFamily):
             raise UnsupportedModelError(
                 "a mixture of experts beside the MLP (enable_moe_block) is not supported"
             )
-        if raw.get("hidden_size_per_layer_input", 256):
-            raise UnsupportedModelError(
-                "embeddings of every layer (hidden_size_per_layer_input) are not supported"
-            )
-        if raw.get("num_kv_shared_layers"):
-            raise UnsupportedModelError(
-                "layers without keys of their own (num_kv_shared_layers) are not supported"
-            )
 
     def windowed(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """As in transformers, the last layer has none, whatever config.json says."""
@@ -66,22 +59,63 @@ class Gemma4Family(GemmaFamily):
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return Multipliers(embedding=math.sqrt(integer(raw, "hidden_size")), attention=1.0)
 
-    def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
-        return tuple(
-            self._layer(raw, layer, window) for layer, window in enumerate(self.windowed(raw, layers))
-        )
-
-    def _layer(self, raw: dict[str, Any], layer: int, window: bool) -> LayerSizes:
-        shared = bool(raw.get("attention_k_eq_v", False)) and not window
-        sizes = raw | _sizes(raw, layer, window)
-        kv_heads, head_size = integer(sizes, "num_key_value_heads"), integer(sizes, "head_dim")
-        query_heads = integer(raw, "num_attention_heads")
-        if query_heads % kv_heads:
+    def layer_embedding(self, raw: dict[str, Any]) -> LayerEmbedding | None:
+        size = integer(raw, "hidden_size_per_layer_input", 256, least=0)
+        vocabulary = integer(raw, "vocab_size_per_layer_input", 262_144)
+        if not size:
+            return None
+        if vocabulary < integer(raw, "vocab_size"):
             raise CheckpointError(
-                f"config.json: num_attention_heads ({query_heads}) is no multiple of the {kv_heads} key/value "
-                f"heads of layer {layer}; the file is damaged"
+                f"config.json: vocab_size_per_layer_input ({vocabulary:,}) is less than vocab_size "
+                f"({raw['vocab_size']:,}): layers have no embedding of the last tokens; the file is damaged"
             )
-        return LayerSizes(head_size, kv_heads, head_size, integer(raw, "intermediate_size"), shared)
+        return LayerEmbedding(size, vocabulary)
+
+    def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
+        windowed = self.windowed(raw, layers)
+        sources = _sources(windowed, integer(raw, "num_kv_shared_layers", 0, least=0))
+        wider = 2 if raw.get("use_double_wide_mlp") else 1  # in layers without keys
+        made = []
+        for layer, (window, source) in enumerate(zip(windowed, sources, strict=True)):
+            kv_heads, head_size = _heads(raw, layer, window)
+            made.append(
+                LayerSizes(
+                    head_size=head_size,
+                    kv_heads=kv_heads,
+                    rotated_size=head_size,
+                    intermediate_size=integer(raw, "intermediate_size") * (1 if source is None else wider),
+                    keys_as_values=bool(raw.get("attention_k_eq_v")) and not window,
+                    source=source,
+                    lends=layer in sources,
+                )
+            )
+        return tuple(made)
+
+
+def _sources(windowed: Sequence[bool], shared: int) -> tuple[int | None, ...]:
+    """For each layer the one whose rows it reads: of the last `shared` ones, the last layer before them that
+    has a window, or none, as they do. None: its own.
+    """
+    own = len(windowed) - shared
+    last = {window: layer for layer, window in enumerate(windowed[: max(own, 0)])}
+    if own < 1 or not {*windowed[own:]} <= last.keys():
+        raise CheckpointError(
+            f"config.json: num_kv_shared_layers ({shared}) leaves no layer whose keys the last layers could read; "
+            "the file is damaged"
+        )
+    return (*[None] * own, *(last[window] for window in windowed[own:]))
+
+
+def _heads(raw: dict[str, Any], layer: int, window: bool) -> tuple[int, int]:
+    """Key/value heads of a layer, and elements of a head."""
+    sizes = raw | _sizes(raw, layer, window)
+    kv_heads, query_heads = integer(sizes, "num_key_value_heads"), integer(raw, "num_attention_heads")
+    if query_heads % kv_heads:
+        raise CheckpointError(
+            f"config.json: num_attention_heads ({query_heads}) is no multiple of the {kv_heads} key/value heads of "
+            f"layer {layer}; the file is damaged"
+        )
+    return kv_heads, integer(sizes, "head_dim")
 
 
 def _sizes(raw: dict[str, Any], layer: int, window: bool) -> dict[str, Any]:

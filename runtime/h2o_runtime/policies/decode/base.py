@@ -73,7 +73,7 @@ class DecodePolicy(ABC, Generic[State]):
         """The least that a token reads of cache and state, in all layers, in bytes: the whole cache if it
         sees all.
         """
-        return context * model.token_bytes
+        return context * model.read_bytes
 
     def reads_in_pages(self, layer: int) -> bool:
         """Whether a step reads only pages of the layer's earlier rows, and requests them first."""
