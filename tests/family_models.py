@@ -224,18 +224,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 5.0,
         },
     ),
-    "gemma4-keys-as-values": (
+    "gemma4-experts": (
         "gemma4_text",
         {
             **GEMMA4,
-            "num_hidden_layers": 3,
+            "num_hidden_layers": 2,
             "num_key_value_heads": 4,
             "head_dim": 64,
             "global_head_dim": 512,
             "num_global_key_value_heads": 1,
             "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
             "sliding_window": 100,
-            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "layer_types": ["sliding_attention", "full_attention"],
             "tie_word_embeddings": False,
         },
     ),
@@ -472,6 +476,10 @@ def _scale_layers(model: Any) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             parameter *= len(parameter) ** -0.25
+        if name.endswith("router.scale"):
+            parameter.fill_(len(parameter) ** 0.5)
+        if name.endswith("per_expert_scale"):
+            parameter.copy_(torch.linspace(0.5, 1.5, len(parameter)))
     for layer, one in enumerate(model.model.layers):
         one.layer_scalar.fill_(0.7 + 0.2 * layer)
 

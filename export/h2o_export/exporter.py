@@ -124,7 +124,7 @@ def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
         count=experts.count,
         chosen=experts.chosen,
         size=experts.size,
-        shared_size=experts.shared_size,
+        shared_size=config.intermediate_size if experts.beside_mlp else experts.shared_size,
     )
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests import bundles
-from tests.family_models import VOCAB
+from tests.family_models import VOCAB, save
 from tests.reference import checkpoints
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import open_checkpoint
@@ -22,7 +22,7 @@ from h2o_export.checkpoints.text_model import text_config
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.soundness import check_checkpoint
-from h2o_runtime.errors import UnsupportedModelError
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 TEXT: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -176,3 +176,32 @@ def test_text_config_of_another_shape_is_refused(whole: tuple[Path, Any], tmp_pa
     (folder / "config.json").write_text(json.dumps(raw))
     with pytest.raises(UnsupportedModelError, match="model type 'mystery_text' is not supported"):
         open_checkpoint(str(folder))
+
+
+def test_keys_that_no_layer_reads_are_left_out(tmp_path: Path) -> None:
+    """Files of Gemma 4 have keys for layers that read those of earlier ones."""
+    folder = save(tmp_path / "text", "gemma4")
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    unread = "model.language_model.layers.3.self_attn.k_proj.weight"
+    tensors |= {unread: torch.zeros(64, 64), "model.vision_tower.weight": torch.zeros(8)}
+    save_file(tensors, folder / "model.safetensors")
+    text = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({"model_type": "gemma4", "text_config": text}))
+    checkpoint = open_checkpoint(str(folder))
+    check_checkpoint(checkpoint)
+    ids = list(range(40, 70))
+    model = StreamedModel(checkpoint, torch.float32)
+    *_, hidden = model.hidden_states(ids)
+    with torch.inference_mode():
+        logits = expected(torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(model.logits(hidden), logits)
+    save_file(
+        tensors | {unread.replace("layers.3", "layers.1").replace("k_", "g_"): torch.zeros(8)},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(CheckpointError, match="has no place"):
+        check_checkpoint(open_checkpoint(str(folder)))

@@ -34,6 +34,7 @@ class ExpertsConfig:
     biased                 whether the router and the projections of experts have biases
     shared_gate            whether a sigmoid of the token weighs what shared ones say
     clamped                what an expert does in place of SwiGLU; None: nothing
+    beside_mlp             whether layers have their MLP as well, and norms around each of both
     """
 
     count: int
@@ -49,6 +50,7 @@ class ExpertsConfig:
     biased: bool = False
     shared_gate: bool = False
     clamped: ClampedGate | None = None
+    beside_mlp: bool = False
 
     def __post_init__(self) -> None:
         """Raises CheckpointError."""

@@ -14,7 +14,7 @@ from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 from h2o_runtime.errors import CheckpointError
 
-EXPERT = re.compile(r"(.+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 ROUTER, ROUTER_THERE = ".mlp.gate.", ".mlp.router."
 # E2M1 (Open Compute Project, "OCP Microscaling Formats (MX) Specification", 2023), by its four bits.
 FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from h2o_export.architecture.config import ExpertsConfig, ModelConfig
+from h2o_export.architecture.families.base import Activation
 from h2o_export.dense.mlp import MLP
 from h2o_runtime.operators import DOMAIN
 
@@ -40,28 +41,49 @@ class MixtureOfExperts(nn.Module):
             self.shared_experts = MLP(config, config.experts.shared_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, k = x.shape[0], self.config.chosen
         weights, chosen = self.gate(x)  # float32 [n, k], int64 [n, k]
-        projections = [getattr(expert, name) for expert in self.experts for name in MATRICES]
-        weighed = [one.weight for one in projections]
-        biases = [one.bias for one in projections] if self.config.biased else []
-        gate = self.config.clamped
-        attributes = {} if gate is None else {"limit": gate.limit, "gain": gate.gain}
-        shape = (n, k, x.shape[1])
-        said = torch.onnx.ops.symbolic(
-            "::".join(PLACEHOLDER),
-            (x, chosen, *weighed, *biases),
-            {"experts": self.config.count, **attributes},
-            dtype=x.dtype,
-            shape=shape,
-            version=1,
-        ).to(x.device)  # the tracer puts it elsewhere
-        out: Tensor = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
+        out = spoken(self.experts, x, weights, chosen, self.config)
         if self.config.shared_gate:
             out = out + self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
         elif self.config.shared_size:
             out = out + self.shared_experts(x)
         return out
+
+
+def spoken(
+    experts: nn.ModuleList,
+    x: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    config: ExpertsConfig,
+    activation: Activation = "silu",
+) -> Tensor:
+    """x [n, D] → [n, D], the sum of what experts say of it.
+
+    chosen, weights  those that are asked, int64 [n, k], and how much each counts, float32 [n, k]
+    """
+    projections = [getattr(expert, name) for expert in experts for name in MATRICES]
+    weighed = [one.weight for one in projections]
+    biases = [one.bias for one in projections] if config.biased else []
+    gate = config.clamped
+    attributes = {} if gate is None else {"limit": gate.limit, "gain": gate.gain}
+    said = torch.onnx.ops.symbolic(
+        "::".join(PLACEHOLDER),
+        (x, chosen, *weighed, *biases),
+        {"experts": config.count, "gate": _gate(config, activation), **attributes},
+        dtype=x.dtype,
+        shape=(x.shape[0], config.chosen, x.shape[1]),
+        version=1,
+    ).to(x.device)  # the tracer puts it elsewhere
+    out: Tensor = (said.float() * weights.unsqueeze(2)).sum(dim=1).to(x.dtype)
+    return out
+
+
+def _gate(config: ExpertsConfig, activation: Activation) -> str:
+    """The operator between an expert's matrices."""
+    if config.clamped is not None:
+        return "ClampedSwiGLU"
+    return {"silu": "SwiGLU", "gelu": "GeGLU"}[activation]
 
 
 class Router(nn.Module):
@@ -141,7 +163,7 @@ class _Layout:
         attributes = {name: one.value for name, one in self.placeholder.attributes.items()}
         count, (_, k, hidden) = attributes.pop("experts"), said.shape
         matrices, biases = rest[: 3 * count], rest[3 * count :]
-        gate = ("ClampedSwiGLU" if attributes else "SwiGLU", attributes)
+        gate = (attributes.pop("gate"), attributes)
         assert isinstance(k, int)
         assert isinstance(hidden, int)
         flat = self.add("Reshape", [chosen, self.integers("flat", [-1])], "chosen")

@@ -40,7 +40,7 @@ FLOAT32 = (
     "linear_attn.A_log",
     "linear_attn.dt_bias",
 )  # whatever the model's dtype: float16 would decide otherwise
-ROUTERS = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight")
+ROUTERS = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight", ".router.proj.weight")
 FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
 
 
@@ -162,6 +162,8 @@ def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
     module, _, rest = parameter.partition(".")
     if module in ("mlp", "layer_scalar"):
         return parameter
+    if module == "experts_beside":
+        return rest
     own = getattr(config.norms, module, None)
     return layer_kind(config, layer).checkpoint_name(parameter) if own is None else f"{own}.{rest}"
 

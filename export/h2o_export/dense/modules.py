@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.experts import MixtureOfExperts
+from h2o_export.dense.experts_beside import ExpertsBeside
 from h2o_export.dense.layer_embedding import OwnEmbedding
 from h2o_export.dense.mlp import MLP
 from h2o_export.layers import layer_kind, rotary_size
@@ -43,8 +44,12 @@ class AfterAttention(nn.Module):
         self.o_proj = layer_kind(config, layer).output(own)
         self.after_attention = norm(config, config.norms.after_attention)
         self.before_mlp = norm(config, config.norms.before_mlp)
-        routed = config.routed(layer)
-        self.mlp: nn.Module = MixtureOfExperts(config) if routed else MLP(config, own.intermediate_size)
+        experts = config.experts if config.routed(layer) else None
+        beside = experts is not None and experts.beside_mlp
+        self.mlp: nn.Module = (
+            MLP(config, own.intermediate_size) if experts is None or beside else MixtureOfExperts(config)
+        )
+        self.experts_beside = ExpertsBeside(config) if beside else None
         self.after_mlp = norm(config, config.norms.after_mlp)
         self.multiplier = config.multipliers.residual
         self.gates = gates(config, layer)
@@ -58,8 +63,10 @@ class AfterAttention(nn.Module):
         gate, embedding = more[: self.gates], more[self.gates :]
         added = self.after_attention(self.o_proj(attention.flatten(1), *gate))  # [n, D]
         residual = residual + scaled(added, self.multiplier)
-        added = self.after_mlp(self.mlp(self.before_mlp(residual)))
-        residual = residual + scaled(added, self.multiplier)
+        added = self.mlp(self.before_mlp(residual))
+        if self.experts_beside is not None:
+            added = self.experts_beside(added, residual)
+        residual = residual + scaled(self.after_mlp(added), self.multiplier)
         if embedding:
             residual = self.own(residual, *embedding)
         return residual * self.layer_scalar if self.scales else residual

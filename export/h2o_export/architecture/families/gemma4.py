@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from h2o_export.architecture.arrangement import Arrangement
+from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, SLIDING, Multipliers
 from h2o_export.architecture.families.gemma import NORMS, GemmaFamily
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, read_ropes
 from h2o_export.architecture.values import integer
-from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.errors import CheckpointError
 
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 262_144,
@@ -43,10 +45,6 @@ class Gemma4Family(GemmaFamily):
     def check(self, raw: dict[str, Any]) -> None:
         seen = "use_bidirectional_attention"
         super().check({key: value for key, value in raw.items() if (key, value) != (seen, "vision")})
-        if raw.get("enable_moe_block"):
-            raise UnsupportedModelError(
-                "a mixture of experts beside the MLP (enable_moe_block) is not supported"
-            )
 
     def windowed(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """As in transformers, the last layer has none, whatever config.json says."""
@@ -70,6 +68,23 @@ class Gemma4Family(GemmaFamily):
                 f"({raw['vocab_size']:,}): layers have no embedding of the last tokens; the file is damaged"
             )
         return LayerEmbedding(size, vocabulary)
+
+    def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
+        if not raw.get("enable_moe_block"):
+            return None
+        return ExpertsConfig(
+            count=integer(raw, "num_experts"),
+            chosen=integer(raw, "top_k_experts"),
+            size=integer(raw, "moe_intermediate_size"),
+            shared_size=0,
+            layers=frozenset(range(layers)),
+            router="softmax",
+            groups=1,
+            chosen_groups=1,
+            normalized=True,
+            factor=1.0,
+            beside_mlp=True,
+        )
 
     def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
         windowed = self.windowed(raw, layers)
@@ -142,6 +157,7 @@ GEMMA4 = Gemma4Family(
     value_norm=True,
     layer_scalar=True,
     activation="gelu",
+    arrangement=Arrangement(stacked="halves"),
     default_tied=True,
     default_window=512,
     named_windows=True,
