@@ -33,9 +33,8 @@ struct Products {
 
 const h2o_products* h2o::i8mm_products() {
     static constexpr h2o_products kPairs = {
-        Products::kName, kPairRows,      Products::kPanels,    Products::kSurplus,
-        round_row,       multiply_pairs, Products::kFloatRows, prepare_floats,
-        multiply_floats, rotate,
+        Products::kName, kPairRows,      Products::kPanels,       Products::kSurplus,
+        round_row,       multiply_pairs, kFloatProducts<Float32>, rotate,
     };
     return &kPairs;
 }
