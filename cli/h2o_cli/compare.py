@@ -24,7 +24,7 @@ from h2o_cli.common import (
     verbose_option,
 )
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import dense_form_option, execution_options
+from h2o_cli.model_options import dense_form_option, dense_precision_option, execution_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
@@ -88,7 +88,7 @@ _comparison_options = grouped(
 @click.command(cls=HelpfulCommand, first=_FIRST)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_comparison_options
-@grouped(Group.MACHINE, execution_options, dense_form_option, threads_option)
+@grouped(Group.MACHINE, execution_options, dense_form_option, dense_precision_option, threads_option)
 @prefill_options
 @json_option
 @verbose_option

@@ -53,13 +53,13 @@ _EXECUTION = (
         show_default=True,
         help="Precision of attention in prefill: auto is bfloat16 for integer weights, if this CPU has it.",
     ),
-    click.option(
-        "--dense-precision",
-        type=click.Choice(DENSE_PRECISIONS),
-        default=DENSE_PRECISIONS[0],
-        show_default=True,
-        help="Precision of products with float32 weights on a CPU: bfloat16 is faster, and rounds both factors.",
-    ),
+)
+dense_precision_option = click.option(
+    "--dense-precision",
+    type=click.Choice(DENSE_PRECISIONS),
+    default=DENSE_PRECISIONS[0],
+    show_default=True,
+    help="Precision of products with float32 weights on a CPU: bfloat16 is faster, and rounds both factors.",
 )
 dense_form_option = click.option(
     "--dense-form",
@@ -108,7 +108,7 @@ def _has_choice(registry: Registry[Any]) -> bool:
 
 
 def execution_options(command: Command) -> Command:
-    """`backend`, `device`, `attention`, `attention_precision` and `dense_precision`."""
+    """`backend`, `device`, `attention` and `attention_precision`."""
     return grouped(Group.MACHINE, *_EXECUTION)(command)
 
 
@@ -118,7 +118,15 @@ def model_options(command: Command) -> Command:
         options = registry.options if _has_choice(registry) else ()
         command = grouped(group, *map(click_option, options))(command)
     layers = map(click_option, layer_options())
-    machine = (_PACKED, _VERIFY, *layers, dense_form_option, threads_option, execution_options)
+    machine = (
+        _PACKED,
+        _VERIFY,
+        *layers,
+        dense_form_option,
+        dense_precision_option,
+        threads_option,
+        execution_options,
+    )
     return grouped(Group.CACHE, _CONTEXT)(grouped(Group.MACHINE, *machine)(command))
 
 

@@ -227,6 +227,13 @@ def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], say
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("flag", ["--dense-form", "--dense-precision"])
+def test_attention_has_no_option_of_dense_graphs(h2o: Run, tiny_bundle: Path, flag: str) -> None:
+    done = h2o("bench", "attention", tiny_bundle, flag, "native")
+    assert done.returncode == 2
+    assert f"No such option '{flag}'" in done.stderr.decode()
+
+
 def test_no_such_bundle(h2o: Run, tmp_path: Path) -> None:
     done = h2o("bench", "prefill", tmp_path / "nothing")
     assert done.returncode == 1

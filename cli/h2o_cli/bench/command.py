@@ -28,7 +28,7 @@ from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import decode_options, decode_policy, dense_form_option
+from h2o_cli.model_options import decode_options, decode_policy, dense_form_option, dense_precision_option
 from h2o_cli.prefill_options import GivenPrefill
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.devices.select import resolve_device
@@ -55,7 +55,7 @@ def main() -> None:
 @main.command(cls=HelpfulCommand, first=FIRST)
 @bench_options(PEERS, "1024,2048,4096,8192")
 @grouped(Group.MEASUREMENT, beside_option, losses_option)
-@grouped(Group.MACHINE, dense_form_option)
+@grouped(Group.MACHINE, dense_form_option, dense_precision_option)
 @guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, by phase."""
@@ -71,7 +71,7 @@ def prefill(**flags: Any) -> None:
     ),
 )
 @decode_options
-@grouped(Group.MACHINE, dense_form_option)
+@grouped(Group.MACHINE, dense_form_option, dense_precision_option)
 @guarded
 def decode(tokens: int, **flags: Any) -> None:
     """Time per generated token, at contexts of the given lengths."""
@@ -120,7 +120,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         decoding=decode_policy(flags),
         dense_form=flags.get("dense_form", "auto"),
         attention_precision=flags["attention_precision"],
-        dense_precision=flags["dense_precision"],
+        dense_precision=flags.get("dense_precision", "float32"),
         openvino_model=_openvino_model(flags["openvino_model"]),
     )
     spec, on_cpu = model.manifest.model, device == "cpu"
