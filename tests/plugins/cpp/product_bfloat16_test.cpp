@@ -18,7 +18,7 @@ using Floats = std::vector<float>;
 
 std::vector<const h2o_products*> kernels_with_bfloat16() {
     std::vector<const h2o_products*> found;
-    for (const char* isa : {"scalar", "avx512vnni", "dotprod"}) {
+    for (const char* isa : {"scalar", "avx512vnni", "dotprod", "i8mm"}) {
         const h2o_products* one = nullptr;
         if (h2o_products_find(isa, &one) == H2O_OK && h2o_products_multiply_bfloat16(one) != 0)
             found.push_back(one);
