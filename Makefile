@@ -122,10 +122,11 @@ wheels: $(VENV)/installed
 		$(addprefix --python ,$(or $(WHEEL_PYTHONS),$(abspath $(BIN))/python))
 	$(BIN)/python -m build --sdist --outdir dist .
 
-# Minutes: the kernels' tests, h2o-run and the demo, also under qemu (version 10 or later; QEMU names its program).
+# Minutes: tests of the kernels, h2o-run and the demo, also under qemu (version 10 or later; QEMU names its program).
 wheel-smoke: $(VENV)/installed
-	@test -f out/tiny-llama/manifest.json || $(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama
-	$(BIN)/python -m tools.wheel_smoke $(sort $(wildcard dist/*-cp311-*.whl)) out/tiny-llama
+	@test -f out/tiny-llama-int8/manifest.json || \
+		$(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama-int8 --weights int8
+	$(BIN)/python -m tools.wheel_smoke --bundle out/tiny-llama-int8 $(wildcard dist/*-cp311-*.whl)
 
 clean:
 	rm -rf build dist out $(VENV)

@@ -1,6 +1,6 @@
 """A question about a long document, answered with full attention and with chunked sparse prefill.
 
-    python examples/demo.py BUNDLE
+    python examples/demo.py BUNDLE [--characters N] [--runs N]
 
 The document is documentation text with one fact planted near its end; the question asks for it. Both ways of
 prefill run on the same bundle, in turns, and the time to first token of each is the median of its runs.
@@ -23,8 +23,6 @@ from h2o_runtime.text import Tokenizer
 
 TEXT = Path(__file__).parent / "tiny-llama" / "heldout.txt"
 KEY, VALUE = "harbor", "59317"
-CHARACTERS = 15_000  # of document: more than 4,096 tokens of this tokenizer
-RUNS = 3
 
 
 @dataclass
@@ -37,9 +35,9 @@ class Contestant:
     seconds: list[float] = field(default_factory=list)
 
 
-def document() -> str:
+def document(characters: int) -> str:
     """Held-out text with the fact `<<harbor 59317>>` on a line of its own, nine tenths in."""
-    text = TEXT.read_text(encoding="utf-8")[:CHARACTERS]
+    text = TEXT.read_text(encoding="utf-8")[:characters]
     place = text.index("\n", len(text) * 9 // 10)
     return f"{text[:place]}\n<<{KEY} {VALUE}>>{text[place:]}"
 
@@ -60,23 +58,26 @@ def run(generator: Generator, tokenizer: Tokenizer, prompt: list[int], contestan
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ask about a long document with and without sparse prefill.")
     parser.add_argument("bundle", type=Path)
-    bundle = parser.parse_args().bundle
+    # The default is more than 4,096 tokens of the example model's tokenizer.
+    parser.add_argument("--characters", type=int, default=15_000, help="length of the document")
+    parser.add_argument("--runs", type=int, default=3, help="how often each way of prefill runs")
+    given = parser.parse_args()
     console = Console()
-    tokenizer = Tokenizer.load(bundle)
+    tokenizer = Tokenizer.load(given.bundle)
     question = f"\n<<{KEY}"
-    prompt = tokenizer.encode(document() + question)
+    prompt = tokenizer.encode(document(given.characters) + question)
     console.print(f"document: {len(prompt):,} tokens; question: {question.strip()} …", highlight=False)
     contestants = [
         Contestant("full attention", PrefillConfig(policy="full")),
         Contestant("sparse prefill", PrefillConfig(policy="h2o")),
     ]
-    with Generator.load(bundle) as generator:
-        for _ in range(RUNS):
+    with Generator.load(given.bundle) as generator:
+        for _ in range(given.runs):
             for contestant in contestants:
                 run(generator, tokenizer, prompt, contestant)
         executors = f"{generator.loaded.backend.name}, attention by {generator.spec.provider.name}"
     # A line of its own, not the table's title: that would be wrapped to the table's width.
-    console.print(f"medians of {RUNS} runs in turns; {executors}", highlight=False)
+    console.print(f"medians of {given.runs} runs in turns; {executors}", highlight=False)
     table = Table("prefill", "time to first token", "answer")
     for contestant in contestants:
         table.add_row(contestant.name, f"{statistics.median(contestant.seconds):.3f} s", contestant.answer)
