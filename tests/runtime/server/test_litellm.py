@@ -26,11 +26,11 @@ pytestmark = [
         LITELLM is None, reason="LiteLLM's proxy is not installed: pip install 'litellm[proxy]'"
     ),
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
 ]
 
 REQUESTS = 12
-PATIENCE = 120.0  # seconds until the proxy has imported itself
+PATIENCE = 300.0  # seconds until the proxy has imported itself
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import PATIENCE, Server, wait_for
 
 pytest.importorskip("smg")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CONVERSATIONS, TURNS = 10, 3
 
