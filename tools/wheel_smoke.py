@@ -114,8 +114,8 @@ def need(name: str, what_to_do: str) -> None:
 
 def check_qemu(qemu: str) -> None:
     install = (
-        f"install qemu-user of Debian 13, or unpack that package with dpkg -x and name its program in QEMU: "
-        f"version {QEMU_VERSION} or later is needed"
+        f"install qemu-user of Debian 13, or run tools/fetch_qemu.sh and name the program in QEMU: version "
+        f"{QEMU_VERSION} or later is needed"
     )
     need(qemu, install)
     said = run([qemu, "--version"])
