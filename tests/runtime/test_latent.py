@@ -261,7 +261,9 @@ def test_a_gpu_takes_what_its_kernels_do(odd: Path) -> None:
     gpu.name = "cuda"
     small = Mock()
     small.manifest.model.attention = replace(Manifest.read(odd).model.attention, head_size=50)
-    small.manifest.model.configure_mock(windows=(), each_layer=(), has_sinks=False)
+    small.manifest.model.configure_mock(
+        windows=(), each_layer=(), has_sinks=False, lends_rows=False, layer_embedding=0
+    )
     small.manifest.model.with_rows = small.manifest.model
     with pytest.raises(ConfigError, match=r"no kernel takes keys of 50.* on a GPU: use `device=cpu`"):
         make_provider("auto", small, gpu, None)

@@ -60,7 +60,7 @@ def _seen(seen: dict[str, float]) -> str:
 def test_a_configuration_in_a_few_words(server: Server, given: dict[str, Any], summary: str) -> None:
     told = server.post("/props/prefill", given).json()
     assert told == {"prefill": PrefillConfig(**given.get("prefill", {})).settings, "summary": summary}
-    answered = server.complete([7] * 200, **given).json()["h2o"]
+    answered = server.complete([7] * 400, **given).json()["h2o"]
     assert answered["prefill"] == told["prefill"]
     assert answered["summary"] == summary + (_seen(answered["seen"]) if answered["seen"] else "")
     assert answered["exact"] is ("of 64" not in summary)  # in one chunk everything is seen
