@@ -7,6 +7,8 @@ namespace {
 
 constexpr int64_t kBetweenBytes = 256 << 10;  // bytes of gate and up at a time: a quarter of an L2 cache
 constexpr int64_t kStepPanels = 4;            // as many as a float tile of one row has
+constexpr int64_t kGateBytes = 384 << 10;     // bytes of gate and up that threads share in pieces of
+constexpr int64_t kPiecesOfThread = 2;        // at least, where there are enough columns
 constexpr int64_t kPreparedUnits = 8;         // that a thread prepares at a time
 
 // Panels that begin at a column.
@@ -26,11 +28,12 @@ int64_t column_step(const GatedMlp& mlp) {
     return std::lcm(kStepPanels * kPanel, std::max<int64_t>(1, mlp.down.all[0].block));
 }
 
-// Columns of gate and up in a unit of work for all threads.
-int64_t columns_of_a_piece(const GatedMlp& mlp) {
+// Columns of gate and up in a piece of work, where `threads` share those of `units`.
+int64_t columns_of_a_piece(const GatedMlp& mlp, int64_t units, int64_t threads) {
     const h2o_block_matrix& matrix = mlp.gate_up.all[0];
     const int64_t step = column_step(mlp), step_bytes = 2 * step * matrix.inputs * matrix.bits / 8;
-    return std::min(mlp.inner(), pieces_of(kPieceBytes, step_bytes) * step);
+    const int64_t even = pieces_of(units * mlp.inner(), kPiecesOfThread * threads);
+    return std::min(mlp.inner(), std::min(pieces_of(kGateBytes, step_bytes), pieces_of(even, step)) * step);
 }
 
 // Some columns of y [rows, stride] become the bias, and `addend` if there is one. Returns what a product then
@@ -160,14 +163,15 @@ void MlpUnit::pass(int64_t columns) const {
     down_columns(*this, 0, panels_of(mlp->down.all[0]));
 }
 
-Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count) {
+Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count,
+                   int64_t threads) {
     if (count == 0) return nullptr;
     const GatedMlp& any = *units[0].mlp;  // all have the same sizes
     H2O_RETURN_IF(share(ort, context, pieces_of(count, kPreparedUnits), [&](int64_t piece) {
         const int64_t first = piece * kPreparedUnits;
         std::for_each(units + first, units + std::min(count, first + kPreparedUnits), prepare);
     }));
-    const int64_t columns = columns_of_a_piece(any), cuts = pieces_of(any.inner(), columns);
+    const int64_t columns = columns_of_a_piece(any, count, threads), cuts = pieces_of(any.inner(), columns);
     H2O_RETURN_IF(share(ort, context, count * cuts, [&](int64_t piece) {
         const MlpUnit& unit = units[piece / cuts];
         const int64_t column = piece % cuts * columns, at = unit.rows * column;

@@ -50,7 +50,8 @@ struct MlpUnit {
     void pass(int64_t columns) const;
 };
 
-// Units with buffers for all columns, divided among the session's threads.
-Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count);
+// Units with buffers for all columns, divided among the session's `threads`.
+Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count,
+                   int64_t threads);
 
 }  // namespace h2o::ort

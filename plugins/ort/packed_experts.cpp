@@ -114,7 +114,8 @@ class Run {
 
     Status* outputs();
     Status* work() const {
-        H2O_RETURN_IF(whole_ ? by_units() : by_columns(kernel_.ort, context_, units_, count_));
+        H2O_RETURN_IF(whole_ ? by_units()
+                             : by_columns(kernel_.ort, context_, units_, count_, kernel_.threads));
         return sum();
     }
 

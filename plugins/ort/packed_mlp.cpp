@@ -70,7 +70,9 @@ class Run {
     }
 
     Status* outputs();
-    Status* work() const { return whole_ ? by_rows() : by_columns(kernel_.ort, context_, units_, count_); }
+    Status* work() const {
+        return whole_ ? by_rows() : by_columns(kernel_.ort, context_, units_, count_, kernel_.threads);
+    }
 
   private:
     void cut();
