@@ -18,7 +18,7 @@ from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.registry import make_system
 from h2o_runtime import PrefillConfig
 
-CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20)
+CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
 PHASES = {"dense", "phase1", "phase2", "tail"}
 
 
