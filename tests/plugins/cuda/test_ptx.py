@@ -60,8 +60,13 @@ def test_kernels_against_float64(ptx: Ptx, tmp_path: Path) -> None:
 
 
 def test_operators_of_the_module(ptx: Ptx, tmp_path: Path) -> None:
-    files = ("operators", "policies", "query", "stored", "delta")
+    files = ("operators", "policies", "query", "stored", "delta", "sinks")
     ptx.run_tests(tmp_path, *(f"test_module_{name}.py" for name in files))
+
+
+def test_steps_of_several_rows(ptx: Ptx, tmp_path: Path) -> None:
+    some = "float64 or most_rows or (any_place and large)"
+    ptx.run_tests(tmp_path, "test_module_rows.py", "-k", some)
 
 
 def test_latents(ptx: Ptx, tmp_path: Path) -> None:

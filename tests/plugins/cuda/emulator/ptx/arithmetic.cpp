@@ -304,6 +304,18 @@ void add_single_bits(Table& table) {
         const uint64_t moved = first > 31 ? 0 : uint64_t{from} << first;
         t.set(i, 0, static_cast<uint32_t>((into & ~mask) | (moved & mask)));
     };
+    table["prmt.b32"] = [](Thread& t, I i) {
+        const uint64_t bytes = t.get<uint32_t>(i, 1) | uint64_t{t.get<uint32_t>(i, 2)} << 32;
+        const auto chosen = t.get<uint32_t>(i, 3);
+        uint32_t result = 0;
+        for (unsigned at = 0; at < 4; ++at) {
+            const uint32_t choice = chosen >> 4 * at;
+            uint32_t byte = bytes >> 8 * (choice & 7) & 0xff;
+            if (choice & 8) byte = byte & 0x80 ? 0xff : 0;  // its sign
+            result |= byte << 8 * at;
+        }
+        t.set(i, 0, result);
+    };
     table["lop3.b32"] = [](Thread& t, I i) {
         const auto x = t.get<uint32_t>(i, 1), y = t.get<uint32_t>(i, 2), z = t.get<uint32_t>(i, 3);
         uint32_t result = 0;
