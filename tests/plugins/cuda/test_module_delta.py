@@ -14,7 +14,7 @@ from h2o_runtime.operators import GATED_DELTA
 CASES = [
     DeltaCase(n=1, heads=2, kv_heads=1, d=32, dv=32),
     DeltaCase(n=7, heads=4, kv_heads=2, d=32, dv=32, dtype="float16"),
-    DeltaCase(n=2, heads=2, kv_heads=2, d=64, dv=64),
+    DeltaCase(n=2, heads=2, kv_heads=2, d=64, dv=64, dtype="float16"),
     DeltaCase(n=16, heads=1, kv_heads=1, d=36, dv=40),  # one whole group; a part of a block
     DeltaCase(n=53, heads=2, kv_heads=1, d=128, dv=32, forgets=3.0),
 ]
