@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable
 
 from h2o_runtime.errors import ServerError
@@ -28,8 +27,9 @@ async def drain(handler: RequestHandler, enough: Awaitable[object]) -> None:
     await first_of(handler.slots.empty(), enough)
     for jobs in handler.answers:
         log.warning("stopping %s before its end", jobs.name)
-    end = time.monotonic() + LAST_WORDS
-    while handler.slots.busy and time.monotonic() < end:
+    clock = asyncio.get_running_loop()
+    end = clock.time() + LAST_WORDS
+    while handler.slots.busy and clock.time() < end:
         for jobs in handler.answers:  # one whose turn has just come may join them
             jobs.cancel()
         await asyncio.sleep(_LOOK)

@@ -1,13 +1,13 @@
 """A server stops at any moment: what is served is finished or told that it is not, and nothing is lost.
 
-The request handler, the inference thread's turns and the scheduler run by hand, in one thread, without sockets.
+The request handler, the inference thread's turns and the scheduler run by hand, in one thread, without sockets,
+and by a clock of their own: how busy the machine is changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,13 +29,15 @@ from tests.runtime.server.scheduled import (
     tokens_of,
 )
 
+from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.completion import Completion, Request, TextModel
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.server.answer_constraint import AnswerConstraint
 from h2o_runtime.server.choices import Choices
-from h2o_runtime.server.drain import drain
-from h2o_runtime.server.inference import InferenceThread
+from h2o_runtime.server.drain import LAST_WORDS, drain
+from h2o_runtime.server.inference import Failure, InferenceThread, Job
+from h2o_runtime.server.jobs import Constrain
 from h2o_runtime.server.metrics import Metrics
 from h2o_runtime.server.problems import Problem
 from h2o_runtime.server.request_handler import RequestHandler
@@ -64,7 +66,25 @@ class Anything:
 
     def accept(self, token: int) -> None: ...
 
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
     def close(self) -> None: ...
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Its clock goes on only where the test waits."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def settle(self, rounds: int = 20) -> None:
+        """Do what can be done in `rounds` milliseconds."""
+        for _ in range(rounds):
+            self.now += 0.001
+            self.run_until_complete(asyncio.sleep(0))
 
 
 class Now(queue.SimpleQueue):  # type: ignore[type-arg]
@@ -104,7 +124,46 @@ class Client:
     @property
     def outcome(self) -> list[Completion] | BaseException:
         assert self.answer is not None
+        assert self.answer.done(), "the client was not told"
         return self.answer.exception() or self.answer.result()
+
+
+class ByHand:
+    """A server whose inference thread's turns come when the test says so."""
+
+    def __init__(self, model: TextModel, slots: int) -> None:
+        self.model, self.loop = model, Loop()
+        self.loop.run_until_complete(self._start(slots))
+        self.scheduler = Scheduler(model, PIECE)
+        for generator in model.slots:
+            generator.reset()
+
+    async def _start(self, slots: int) -> None:
+        self.inference = InferenceThread(lambda: self.model, PIECE)
+        self.inference._jobs = Now()
+        self.inference.cached_tokens = [0] * slots
+        self.inference._ready(self.model)
+        self.metrics = Metrics()
+        self.handler = RequestHandler(self.inference, self.metrics, queue=3, queue_timeout=None)
+        self.handler.slots.count = slots
+        self.handler._text.run = self.handler._grammars.run = Inline().run  # type: ignore[method-assign]
+        self.time_up = asyncio.Event()
+
+    def ask(self, client: Client, constrain: Constrain, name: str) -> None:
+        asked = Choices(client.choices, ANYTHING if client.grammar else None)
+        http: Any = client
+        client.answer = self.loop.create_task(self.handler.complete(http, lambda: asked, constrain, name))
+
+    def stop(self) -> asyncio.Task[None]:
+        return self.loop.create_task(drain(self.handler, self.time_up.wait()))
+
+    def turn(self) -> None:
+        self.inference._take(self.model, self.scheduler)
+        assert self.inference._turn(self.scheduler), "the log says why"
+
+    def close(self) -> None:
+        self.handler.close()
+        self.loop.close()
 
 
 class Stopping(RuleBasedStateMachine):
@@ -116,32 +175,13 @@ class Stopping(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.loop.run_until_complete(self.start())
+        self.server = ByHand(self.model, SLOTS)
+        self.loop, self.handler = self.server.loop, self.server.handler
         self.clients: list[Client] = []
         self.stopping: asyncio.Task[None] | None = None
         self.compiling = False  # grammars take their time
-        for generator in self.model.slots:
-            generator.reset()
 
-    async def start(self) -> None:
-        self.inference = InferenceThread(lambda: self.model, PIECE)
-        self.inference._jobs = Now()
-        self.inference.cached_tokens = [0] * SLOTS
-        self.inference._ready(self.model)
-        self.scheduler = Scheduler(self.model, PIECE)
-        self.metrics = Metrics()
-        self.handler = RequestHandler(self.inference, self.metrics, queue=3, queue_timeout=None)
-        self.handler.slots.count = SLOTS
-        self.handler._text.run = self.handler._grammars.run = Inline().run  # type: ignore[method-assign]
-        self.time_up = asyncio.Event()
-
-    def settle(self, rounds: int = 20) -> None:
-        """The event loop does what can be done."""
-        for _ in range(rounds):
-            self.loop.run_until_complete(asyncio.sleep(0))
-
-    def constrain(self, wanted: AnswerConstraint, cancelled: Callable[[], bool]) -> Any:
+    def constrain(self, wanted: AnswerConstraint, cancelled: Callable[[], bool]) -> Constraint:
         if cancelled():
             raise Cancelled("nobody wants it")
         if self.compiling:
@@ -160,20 +200,16 @@ class Stopping(RuleBasedStateMachine):
         wanted = request(seed, length, tokens, CONFIGS[policy], reuse=False)
         client = Client([replace(wanted, ignore_eos=not grammar)] * choices, grammar)
         client.late = self.stopping is not None
-        asked = Choices(client.choices, ANYTHING if grammar else None)
-        http: Any = client
-        answered = self.handler.complete(http, lambda: asked, self.constrain, f"client {len(self.clients)}")
-        client.answer = self.loop.create_task(answered)
+        self.server.ask(client, self.constrain, f"client {len(self.clients)}")
         self.clients.append(client)
-        self.settle(1)
+        self.loop.settle(1)
 
     @rule(turns=st.integers(1, 6))
     def turn(self, turns: int) -> None:
         for _ in range(turns):
-            self.settle()
-            self.inference._take(self.model, self.scheduler)
-            assert self.inference._turn(self.scheduler)
-        self.settle()
+            self.loop.settle()
+            self.server.turn()
+        self.loop.settle()
 
     @rule(compiling=st.booleans())
     def compile(self, compiling: bool) -> None:
@@ -190,43 +226,42 @@ class Stopping(RuleBasedStateMachine):
         served = {jobs.name for jobs in self.handler.answers}
         for number, client in enumerate(self.clients):
             client.served = f"client {number}" in served
-        self.stopping = self.loop.create_task(drain(self.handler, self.time_up.wait()))
-        self.settle(1)
+        self.stopping = self.server.stop()
+        self.loop.settle(1)
 
     @precondition(lambda self: self.stopping is not None)
     @rule()
     def time_is_up(self) -> None:
-        self.time_up.set()
+        self.server.time_up.set()
 
     def teardown(self) -> None:
         if self.stopping is None:
             self.stop()
-        if not self.time_up.is_set():
+        if not self.server.time_up.is_set():
             self.compiling = False
         assert self.stopping is not None
         self.finish(self.stopping)
         for client in self.clients:
             self.check(client)
-        counted = sum(one.value for one in next(iter(self.metrics.requests.collect())).samples[::2])
+        counted = sum(one.value for one in next(iter(self.server.metrics.requests.collect())).samples[::2])
         assert counted == len(self.clients)
         slots = self.handler.slots
         assert (slots.busy, slots.waiting, self.handler.answers, self.handler.running) == (0, 0, [], [])
         # Nothing is left that would keep the thread.
-        self.inference._jobs.put(None)
-        assert not self.inference._take(self.model, self.scheduler)
+        inference = self.server.inference
+        inference._jobs.put(None)
+        assert not inference._take(self.model, self.server.scheduler)
         assert pages_in_use(self.model) == 0
-        self.handler.close()
-        self.loop.close()
+        self.server.close()
 
     def finish(self, stopping: asyncio.Task[None]) -> None:
         """Turn until the server has stopped and everybody was told."""
-        end = time.monotonic() + 60
-        while not (
-            stopping.done() and all(client.answer and client.answer.done() for client in self.clients)
-        ):
-            assert time.monotonic() < end, "it does not stop"
+        for _ in range(2000):
+            if stopping.done() and all(client.answer and client.answer.done() for client in self.clients):
+                break
             self.turn(1)
-            self.loop.run_until_complete(asyncio.sleep(0.001))
+        else:
+            raise AssertionError("it does not stop")
         stopping.result()
 
     def check(self, client: Client) -> None:
@@ -236,7 +271,7 @@ class Stopping(RuleBasedStateMachine):
         elif isinstance(outcome, Problem):
             assert outcome.status_code == 503
             assert outcome.code in ("shutting_down", "queue_full")
-            assert not client.served or self.time_up.is_set()
+            assert not client.served or self.server.time_up.is_set()
         else:
             assert not isinstance(outcome, BaseException), outcome
             assert not client.late
@@ -267,3 +302,53 @@ def test_a_server_stops_at_any_moment(tiny_bundle: Path, alone: TextModel, cache
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             Stopping, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
         )
+
+
+@pytest.fixture
+def server(alone: TextModel) -> Iterator[ByHand]:
+    server = ByHand(alone, 1)
+    yield server
+    server.close()
+
+
+def ask_for_three(server: ByHand) -> tuple[Client, Job]:
+    """A client, and its first choice's job in the only slot; the other choices wait for that."""
+    client = Client([request(0, 33, 2, CONFIGS[0], reuse=False)] * 3, grammar=False)
+    server.ask(client, lambda wanted, cancelled: Anything(server.model), "three")
+    server.loop.settle()
+    job = server.inference._jobs.get()
+    assert isinstance(job, Job)
+    assert server.inference._jobs.empty()
+    return client, job
+
+
+def test_choices_not_begun_are_told_when_the_last_one_that_ran_was_in_time(server: ByHand) -> None:
+    client, first = ask_for_three(server)
+    stopping = server.stop()
+    server.time_up.set()
+    server.loop.settle()
+    assert first.cancelled()
+    *_, whole = server.model.complete(first.request)
+    assert isinstance(whole, Completion)
+    first.put(whole)
+    first.end()
+    server.loop.settle(50)
+    stopping.result()
+    assert isinstance(client.outcome, Problem)
+    assert (client.outcome.status_code, client.outcome.code) == (503, "shutting_down")
+    assert (server.handler.answers, server.handler.slots.busy) == ([], 0)
+
+
+def test_all_choices_are_told_when_the_inference_thread_does_not_come_back(server: ByHand) -> None:
+    client, _ = ask_for_three(server)
+    stopping = server.stop()
+    server.time_up.set()
+    server.loop.settle(round(1000 * LAST_WORDS) - 100)
+    assert client.answer is not None
+    assert not client.answer.done()
+    server.loop.settle(200)
+    stopping.result()
+    assert isinstance(client.outcome, Problem)
+    assert "shutting down" in str(client.outcome.detail)
+    (jobs,) = server.handler.answers
+    assert all(isinstance(job.last, Failure) for job in jobs.all)
