@@ -136,7 +136,7 @@ def test_who_leaves_the_queue_is_forgotten(serve: Serve, tmp_path: Path) -> None
 
 
 def test_a_long_silence_is_no_dead_connection(serve: Serve, tmp_path: Path) -> None:
-    impatient = "from h2o_runtime.server import request_handler\nrequest_handler._QUIET = 0.2\n"
+    impatient = "from h2o_runtime.server import job_events\njob_events._QUIET = 0.2\n"
     (tmp_path / "sitecustomize.py").write_text(SLOW_TILES + impatient)
     server = serve(environment={"PYTHONPATH": str(tmp_path)})
     text = server.complete([7] * 500, stream=True).text
