@@ -162,6 +162,10 @@ class ByHand:
         assert self.inference._turn(self.scheduler), "the log says why"
 
     def close(self) -> None:
+        """Leave nothing behind that would outlive its event loop, whatever has failed."""
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.settle()
         self.handler.close()
         self.loop.close()
 
@@ -235,6 +239,13 @@ class Stopping(RuleBasedStateMachine):
         self.server.time_up.set()
 
     def teardown(self) -> None:
+        try:
+            self.end()
+        finally:
+            self.server.close()
+
+    def end(self) -> None:
+        """The server stops, if it has not yet."""
         if self.stopping is None:
             self.stop()
         if not self.server.time_up.is_set():
@@ -252,7 +263,6 @@ class Stopping(RuleBasedStateMachine):
         inference._jobs.put(None)
         assert not inference._take(self.model, self.server.scheduler)
         assert pages_in_use(self.model) == 0
-        self.server.close()
 
     def finish(self, stopping: asyncio.Task[None]) -> None:
         """Turn until the server has stopped and everybody was told."""
