@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.sinks import LayerProvider
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
@@ -95,23 +96,12 @@ class NativeCudaProvider:
         return self._step_workspace.address, self._step_workspace.nbytes
 
 
-class CudaProviderWithSinks:
-    """A provider for one layer: `sinks` [Hq], on the device, join the softmax of its rows."""
-
-    in_graphs = False
+class CudaProviderWithSinks(LayerProvider):
+    """`sinks` [Hq], on the device, join the softmax of the layer's rows."""
 
     def __init__(self, provider: NativeCudaProvider, sinks: CudaArray) -> None:
-        self.name = provider.name
-        self._provider, self._sinks = provider, sinks
-
-    def takes(self, shape: AttentionShape) -> bool:
-        return self._provider.takes(shape)
-
-    def activate(self, shape: AttentionShape) -> None:
-        self._provider.activate(shape)
-
-    def deactivate(self) -> None:
-        self._provider.deactivate()
+        super().__init__(provider)
+        self._sinks = sinks
 
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         if operator.sinks:

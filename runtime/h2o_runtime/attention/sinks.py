@@ -39,20 +39,14 @@ def provider_with_sinks(provider: AttentionProvider, sinks: Sequence[float]) -> 
     return ProviderWithSinks(provider, sinks)
 
 
-class ProviderWithSinks:
-    """A provider for one layer, whose operators have the layer's sinks in them; `provider` is active already.
+class LayerProvider:
+    """A provider of one layer, on top of one that layers share and that is active already."""
 
-    Memory sets are chosen by probabilities without sinks.
-    """
+    in_graphs = False  # the kernel there takes no sinks
 
-    in_graphs = False  # the kernel there takes none
-
-    def __init__(self, provider: AttentionProvider, sinks: Sequence[float]) -> None:
+    def __init__(self, provider: AttentionProvider) -> None:
         self.name = provider.name
-        self.precision = getattr(provider, "precision", None)
         self._provider = provider
-        self._sinks = np.array(sinks, np.float32)
-        self._state = np.empty((2, 0, len(sinks)), np.float32)  # m and l
 
     def takes(self, shape: AttentionShape) -> bool:
         return self._provider.takes(shape)
@@ -62,6 +56,16 @@ class ProviderWithSinks:
 
     def deactivate(self) -> None:
         self._provider.deactivate()
+
+
+class ProviderWithSinks(LayerProvider):
+    """Its operators have the layer's sinks in them. Memory sets are chosen by probabilities without sinks."""
+
+    def __init__(self, provider: AttentionProvider, sinks: Sequence[float]) -> None:
+        super().__init__(provider)
+        self.precision = getattr(provider, "precision", None)
+        self._sinks = np.array(sinks, np.float32)
+        self._state = np.empty((2, 0, len(sinks)), np.float32)  # m and l
 
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         if operator is STEP_ATTENTION:
