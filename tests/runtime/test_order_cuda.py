@@ -86,11 +86,12 @@ SCENARIOS = list(_scenarios())
 
 
 @pytest.fixture(scope="session")
-def folders(tiny_bundle: Path, shared_folder: Path) -> dict[str, Path]:
+def folders(
+    tiny_bundle: Path, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     latent = latent_models.golden_bundle(shared_folder, "v3_yarn_moe")
-    states = shared_folder / "order-states"
-    if not states.exists():
-        export(save(states / "checkpoint", "qwen3_5"), states / "bundle")
+    states = tmp_path_factory.mktemp("states")
+    export(save(states / "checkpoint", "qwen3_5"), states / "bundle")
     return {"grouped": tiny_bundle, "latent": latent, "states": states / "bundle"}
 
 
