@@ -1,8 +1,9 @@
 // CachedAttention: exact causal attention to the cache, from one row (decode) to a whole prompt.
 //
-// Few rows: decode.cpp. More rows: sweeps of ranges of rows, and over splits of the cache if there are fewer
-// ranges than threads. The cut follows from the sizes alone, and partial states are combined in order of
-// position.
+// Few rows: decode.cpp. More rows: sweeps of ranges of rows over the cache. A row's keys are cut into
+// segments at fixed positions, each with a softmax state of its own, which are combined in order. So a row's
+// result has the same bits whatever rows are computed beside it: a prompt that continues a cache equals one
+// that is read at once. With a window there are no segments, and this does not hold.
 #include "cached.h"
 
 #include "fuse.h"
@@ -11,10 +12,11 @@
 namespace h2o {
 namespace {
 
-constexpr int64_t kRangeBlocks = 42;   // row blocks of a range: about 2,000 rows share the packed keys
-constexpr int64_t kWindowBlocks = 16;  // the same with a window: fewer packed keys that few rows see
-constexpr int64_t kEnoughItems = 16;   // with fewer ranges than this, split the cache as well
-constexpr int64_t kShortestSplit = 1024;
+constexpr int64_t kRangeBlocks = 42;         // row blocks of a range: about 2,000 rows share the packed keys
+constexpr int64_t kWindowBlocks = 16;        // the same with a window: fewer packed keys that few rows see
+constexpr int64_t kSegmentKeys = 2048;       // keys of a segment
+constexpr int64_t kItemsPerThread = 8;       // with fewer ranges than this, segments are items of their own
+constexpr int64_t kStateBytes = 32 << 20;    // of all segments' states, if they are
 constexpr int64_t kPackedBytes = 512 << 10;  // bytes of keys and values packed at a time: half an L2
 
 // Keys packed at a time.
@@ -23,19 +25,49 @@ int64_t keys_together(const h2o_shape& shape) {
     return std::clamp<int64_t>(kPackedBytes / bytes / kKeyStep * kKeyStep, kKeyStep, 512);
 }
 
+// Softmax states of row blocks: m, l [blocks][kLanes] and o [blocks][dv, rounded up][kLanes].
+struct States {
+    float *m, *l, *o;
+    int64_t dv;
+
+    int64_t floats() const { return round_up(dv, kPanel) * kLanes; }  // of a block's o
+    States at(int64_t block) const {
+        return {m + block * kLanes, l + block * kLanes, o + block * floats(), dv};
+    }
+};
+
+void copy(const States& from, const States& to) {
+    std::copy_n(from.m, kLanes, to.m);
+    std::copy_n(from.l, kLanes, to.l);
+    std::copy_n(from.o, from.floats(), to.o);
+}
+
+// Adds a later segment's state of a block to the state of the segments before.
+void add(const KernelTable& kernels, const States& later, const States& sum) {
+    float keep[kLanes], scale[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) {
+        const Fused state = fuse(sum.m[r], sum.l[r], later.m[r], later.l[r]);
+        keep[r] = std::exp(sum.m[r] - state.m);
+        scale[r] = later.l[r] > 0.0f ? std::exp(later.m[r] - state.m) : 0.0f;
+        sum.m[r] = state.m;
+        sum.l[r] = state.l;
+    }
+    kernels.blend_block(keep, scale, later.o, sum.dv, sum.o);
+}
+
 class Prefill {
   public:
     Prefill(h2o_cpu* context, const Cached& op) : context_(context), op_(op) {
-        const int64_t items = op.shape.kv_heads * ranges();
-        if (items < kEnoughItems && op.shape.window == 0) {
-            const int64_t wanted = (kEnoughItems + items - 1) / items;
-            splits_ = std::clamp<int64_t>(op.length / kShortestSplit, 1, wanted);
-        }
-        const int64_t together = keys_together(op.shape);
-        prepare(context,
-                {op.shape.head_size, op.dv(), together, std::min(blocks(), range_blocks()), true, false},
+        segments_ = op.shape.window > 0 ? 1 : (op.length + kSegmentKeys - 1) / kSegmentKeys;
+        const int64_t threads = context->pool.size();
+        const int64_t state = (output_floats() + 2 * kLanes) * static_cast<int64_t>(sizeof(float));
+        apart_ = segments_ > 1 && heads() * ranges() < kItemsPerThread * threads &&
+                 heads() * blocks() * segments_ * state <= kStateBytes;
+        const int64_t most = std::min(blocks(), range_blocks());
+        const int64_t kept = segments_ > 1 && !apart_ ? 2 * most : most;
+        prepare(context, {op.shape.head_size, op.dv(), keys_together(op.shape), kept, true, false},
                 context->scratch.data());
-        if (splits_ == 1) return;
+        if (!apart_) return;
         Carver shared(nullptr);
         carve_shared(shared);
         Carver placed(context->shared.at_least(shared.used()));
@@ -44,36 +76,49 @@ class Prefill {
 
     void run() {
         // The last ranges see the most keys. They start first, so that threads finish together.
-        const int64_t heads = op_.shape.kv_heads;
-        context_->pool.each(heads * ranges() * splits_, [&](int64_t item, int thread) {
-            const int64_t range = ranges() - 1 - item / (heads * splits_);
-            attend(item / splits_ % heads, range, item % splits_,
-                   *context_->scratch[static_cast<size_t>(thread)]);
+        const int64_t parts = apart_ ? segments_ : 1;
+        context_->pool.each(heads() * ranges() * parts, [&](int64_t item, int thread) {
+            const int64_t head = item / parts % heads(), range = ranges() - 1 - item / (heads() * parts);
+            SweepScratch& scratch = *context_->scratch[static_cast<size_t>(thread)];
+            if (apart_) {
+                attend_segment(head, range, item % parts, scratch);
+            } else {
+                attend(head, range, scratch);
+            }
         });
-        if (splits_ == 1) return;
-        context_->pool.each(heads * blocks(),
+        if (!apart_) return;
+        context_->pool.each(heads() * blocks(),
                             [&](int64_t item, int) { combine(item / blocks(), item % blocks()); });
     }
 
   private:
+    int64_t heads() const { return op_.shape.kv_heads; }
     int64_t blocks() const { return (op_.rows() + kLanes - 1) / kLanes; }
     int64_t range_blocks() const { return op_.shape.window > 0 ? kWindowBlocks : kRangeBlocks; }
     int64_t ranges() const { return (blocks() + range_blocks() - 1) / range_blocks(); }
+    int64_t range_end(int64_t range) const { return std::min(blocks(), (range + 1) * range_blocks()); }
     int64_t output_floats() const { return round_up(op_.dv(), kPanel) * kLanes; }
-    // Index of a block's partial state: [head][block][split].
-    int64_t place(int64_t head, int64_t block, int64_t split) const {
-        return (head * blocks() + block) * splits_ + split;
+    int64_t segment_end(int64_t segment) const {
+        return segment + 1 == segments_ ? op_.length : (segment + 1) * kSegmentKeys;
     }
 
     void carve_shared(Carver& carver) {
-        const int64_t count = op_.shape.kv_heads * blocks() * splits_;
-        m_ = carver.take<float>(count * kLanes);
-        l_ = carver.take<float>(count * kLanes);
-        o_ = carver.take<float>(count * output_floats());
+        const int64_t count = heads() * blocks() * segments_;
+        states_.m = carver.take<float>(count * kLanes);
+        states_.l = carver.take<float>(count * kLanes);
+        states_.o = carver.take<float>(count * output_floats());
+        states_.dv = op_.dv();
+    }
+    // A block's state of a segment, where they are apart: [head][block][segment].
+    States state(int64_t head, int64_t block, int64_t segment) const {
+        return states_.at((head * blocks() + block) * segments_ + segment);
+    }
+    States slot_of(const SweepScratch& scratch, int64_t slot) const {
+        return States{scratch.m, scratch.l, scratch.o, op_.dv()}.at(slot);
     }
 
     Sweep sweep(int64_t head) const {
-        Sweep made = head_sweep(context_, op_.shape, op_.shape.kv_heads, head, op_.q, op_.n);
+        Sweep made = head_sweep(context_, op_.shape, heads(), head, op_.q, op_.n);
         made.out = static_cast<char*>(op_.o);
         made.keys = cache_rows(op_.shape, head, op_.kv, nullptr, op_.length);
         made.total_keys = op_.length;
@@ -84,67 +129,63 @@ class Prefill {
         return made;
     }
 
-    void attend(int64_t head, int64_t range, int64_t split, SweepScratch& scratch) {
-        const Sweep rows = sweep(head);
-        const int64_t begin = range * range_blocks(), end = std::min(blocks(), begin + range_blocks());
-        const int64_t first = split_start(split), last = split_start(split + 1);
-        scratch.packed_unit = -1;  // other splits of this head have other keys
-        if (splits_ == 1) {
-            rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
-                rows.store_state(scratch, block, slot, op_.m, op_.l);
-            });
-            return;
-        }
-        for (int64_t block = begin; block < end; ++block) {  // stays so if the split is not visible
-            float* const l = l_ + place(head, block, split) * kLanes;
-            std::fill(l, l + kLanes, 0.0f);
-        }
-        rows.run(scratch, begin, end, first, last, false, [&](int64_t block, int64_t slot) {
-            const int64_t to = place(head, block, split), floats = output_floats();
-            std::copy_n(scratch.m + slot * kLanes, kLanes, m_ + to * kLanes);
-            std::copy_n(scratch.l + slot * kLanes, kLanes, l_ + to * kLanes);
-            std::copy_n(scratch.o + slot * floats, floats, o_ + to * floats);
+    // Sweeps a segment: store(block, slot) for each block of the range that sees it.
+    template <class Store>
+    void sweep_segment(const Sweep& rows, int64_t range, int64_t segment, SweepScratch& scratch,
+                       Store&& store) const {
+        const int64_t end = range_end(range), first = segment * kSegmentKeys;
+        int64_t begin = range * range_blocks();
+        while (begin < end && rows.visible_to_block(begin) <= first) ++begin;
+        if (begin == end) return;
+        scratch.packed_unit = -1;  // other segments of this head have other keys
+        rows.run(scratch, begin, end, first, segment_end(segment), false, std::forward<Store>(store));
+    }
+
+    void attend_segment(int64_t head, int64_t range, int64_t segment, SweepScratch& scratch) {
+        sweep_segment(sweep(head), range, segment, scratch, [&](int64_t block, int64_t slot) {
+            copy(slot_of(scratch, slot), state(head, block, segment));
         });
     }
 
-    int64_t split_start(int64_t split) const { return op_.length * split / splits_; }
-
-    // Splits are fused into the first, lane by lane; its rows are then stored.
-    void combine(int64_t head, int64_t block) {
+    // All segments of a range. The state of those before is kept behind the slots of the sweep.
+    void attend(int64_t head, int64_t range, SweepScratch& scratch) {
         const Sweep rows = sweep(head);
-        const int64_t dv = op_.dv(), first = place(head, block, 0);
-        float* const o = o_ + first * output_floats();
-        float* const m = m_ + first * kLanes;
-        float* const l = l_ + first * kLanes;
-        for (int64_t split = 1; split < splits_; ++split) {
-            const float* const other = o + split * output_floats();
-            float keep[kLanes], add[kLanes];
-            for (int64_t r = 0; r < kLanes; ++r) {
-                const float m_b = m[split * kLanes + r], l_b = l[split * kLanes + r];
-                const Fused state = fuse(m[r], l[r], m_b, l_b);
-                keep[r] = std::exp(m[r] - state.m);
-                add[r] = l_b > 0.0f ? std::exp(m_b - state.m) : 0.0f;
-                m[r] = state.m;
-                l[r] = state.l;
-            }
-            for (int64_t c = 0; c < dv; ++c) {
-                for (int64_t r = 0; r < kLanes; ++r) {
-                    if (add[r] != 0.0f)
-                        o[c * kLanes + r] = keep[r] * o[c * kLanes + r] + add[r] * other[c * kLanes + r];
+        const int64_t begin = range * range_blocks(), kept = range_end(range) - begin;
+        for (int64_t segment = 0; segment < segments_; ++segment) {
+            sweep_segment(rows, range, segment, scratch, [&](int64_t block, int64_t slot) {
+                const bool last = rows.visible_to_block(block) <= segment_end(segment);
+                int64_t sum = slot;
+                if (segments_ > 1 && !(last && segment == 0)) {
+                    sum = kept + block - begin;
+                    if (segment == 0) {
+                        copy(slot_of(scratch, slot), slot_of(scratch, sum));
+                    } else {
+                        add(*context_->kernels, slot_of(scratch, slot), slot_of(scratch, sum));
+                    }
                 }
-            }
+                if (last) rows.store_state(scratch, block, sum, op_.m, op_.l);
+            });
         }
+    }
+
+    void combine(int64_t head, int64_t block) const {
+        const Sweep rows = sweep(head);
+        const States sum = state(head, block, 0);
+        const int64_t seen = (rows.visible_to_block(block) + kSegmentKeys - 1) / kSegmentKeys;
+        for (int64_t segment = 1; segment < seen; ++segment)
+            add(*context_->kernels, state(head, block, segment), sum);
         SweepScratch view{};
-        view.o = o;
-        view.m = m;
-        view.l = l;
+        view.o = sum.o;
+        view.m = sum.m;
+        view.l = sum.l;
         rows.store_state(view, block, 0, op_.m, op_.l);
     }
 
     h2o_cpu* context_;
     const Cached& op_;
-    int64_t splits_ = 1;
-    float *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
+    int64_t segments_ = 1;
+    bool apart_ = false;  // whether segments are items of their own
+    States states_{};
 };
 
 }  // namespace

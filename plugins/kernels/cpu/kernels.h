@@ -32,10 +32,11 @@ constexpr h2o::KernelTable kTable = {
     finish_rows,   decode,
     decode_pieces, bounds,
     store_rows,    blend_row,
-    average_row,   to_float,
-    from_float,    to_int8,
-    sum_lanes,     line_sums,
-    delta,         exp_many,
+    blend_block,   average_row,
+    to_float,      from_float,
+    to_int8,       sum_lanes,
+    line_sums,     delta,
+    exp_many,
 };
 
 }  // namespace

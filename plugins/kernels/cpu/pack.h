@@ -154,6 +154,16 @@ inline void blend_row(h2o_dtype dtype, int64_t d, float a, const void* x, float 
     }
 }
 
+inline void blend_block(const float* keep, const float* factor, const float* other, int64_t d, float* o) {
+    for (int64_t r = 0; r < kLanes; r += kWidth) {
+        const Simd::Vec kept = Simd::load(keep + r), scale = Simd::load(factor + r);
+        for (int64_t c = r; c < r + d * kLanes; c += kLanes) {
+            const Simd::Vec added = Simd::mul(Simd::load(other + c), scale);
+            Simd::store(o + c, Simd::fma(Simd::load(o + c), kept, added));
+        }
+    }
+}
+
 inline void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, float share,
                         float* mean) {
     const int64_t bytes = stored_size(dtype);

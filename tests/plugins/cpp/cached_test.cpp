@@ -60,8 +60,8 @@ TEST_P(Cached, ManyTokens) {
     round({1, 4, 16, H2O_F32}, 100, 100, 1);
     round({2, 3, 24, H2O_F32}, 40, 700, 2);
     round({1, 16, 8, H2O_F16}, 30, 1100, 3);
-    round({1, 2, 8, H2O_F32}, 300, 2100, 4);   // splits of the cache
-    round({1, 1, 8, H2O_F32}, 2100, 2100, 5);  // several ranges of rows; splits that a range does not see
+    round({1, 2, 8, H2O_F32}, 300, 2100, 4);   // two segments of the cache; the first rows see one of them
+    round({1, 1, 8, H2O_F32}, 2100, 2100, 5);  // several ranges of rows
 }
 
 TEST_P(Cached, Windows) {
@@ -82,6 +82,32 @@ TEST_P(Cached, ThreadCountChangesNoBit) {
         const Stored one = run(context(1).get(), shape, n, 3000, q, k, v);
         for (int threads : {2, 3, 6}) {
             EXPECT_TRUE(one == run(context(threads).get(), shape, n, 3000, q, k, v)) << n << " " << threads;
+        }
+    }
+}
+
+// A prompt that continues a cache must equal one that is read at once: the rows from `first` on, and all
+// rows.
+TEST_P(Cached, RowsBesideChangeNoBit) {
+    const Shape shape{1, 3, 16, H2O_F32};
+    const int64_t length = 4200;
+    const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
+                 k = Stored::random(H2O_F32, shape.k_size(length), 2),
+                 v = Stored::random(H2O_F32, shape.k_size(length), 3);
+    const auto bits = [](const Stored& stored, int64_t first, int64_t count) {
+        const char* const begin = static_cast<const char*>(stored.data()) + first * 3 * 16 * 4;
+        return std::string(begin, static_cast<size_t>(count * 3 * 16 * 4));
+    };
+    const Stored all = run(context(1).get(), shape, length, length, q, k, v);
+    const std::pair<int64_t, int64_t> parts[] = {{4190, 4200}, {4000, 4100}, {2000, 2101}, {700, 3300}};
+    for (const auto& [first, end] : parts) {
+        Stored some(H2O_F32, shape.q_size(end - first));
+        for (size_t i = 0; i < some.size(); ++i) {
+            some.set(i, static_cast<float>(q[static_cast<size_t>(first * 3 * 16) + i]));
+        }
+        for (int threads : {1, 4}) {
+            const Stored o = run(context(threads).get(), shape, end - first, end, some, k, v);
+            EXPECT_TRUE(bits(o, 0, end - first) == bits(all, first, end - first)) << first << " " << threads;
         }
     }
 }
