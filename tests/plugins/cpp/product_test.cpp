@@ -141,9 +141,9 @@ Floats numbers(int64_t count, uint32_t seed) {
 }
 
 const Case kCases[] = {
-    {64, 48, 32, 8, 1, false},   {96, 33, 32, 4, 1, true},  {128, 16, 16, 4, 2, false},
-    {64, 5, 16, 8, 1, true},     {192, 80, 64, 8, 2, true}, {512, 31, 256, 4, 1, false},
-    {512, 17, 256, 8, 1, false}, {64, 64, 32, 4, 2, true},
+    {64, 48, 32, 8, 1, false},   {96, 33, 32, 4, 1, true},    {128, 16, 16, 4, 2, false},
+    {352, 16, 32, 8, 1, true},   {64, 5, 16, 8, 1, true},     {192, 80, 64, 8, 2, true},
+    {512, 31, 256, 4, 1, false}, {512, 17, 256, 8, 1, false}, {64, 64, 32, 4, 2, true},
 };
 
 TEST_P(Products, OfWholeNumbersAreExact) {
@@ -188,6 +188,17 @@ TEST_P(Products, LoseNoMoreThanRounding) {
             }
             ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(i)]), sum, bound);
         }
+    }
+}
+
+TEST_P(Products, OfARowThatIsNotFiniteAreNotFinite) {
+    for (const Case& c : {Case{352, 16, 32, 8, 1}, Case{96, 16, 32, 4, 2}}) {
+        const Matrix matrix(c, 3);
+        Floats x = numbers(3 * c.inputs, 4);
+        x[70] = NAN;
+        x[static_cast<size_t>(c.inputs) + 33] = INFINITY;
+        const Floats y = multiply(matrix.c(), x);
+        for (size_t i = 0; i < 3 * 16; ++i) EXPECT_EQ(std::isfinite(y[i]), i >= 2 * 16) << i;
     }
 }
 
