@@ -111,34 +111,37 @@ inline void pack_queries(const RowList& rows, int64_t lanes, int64_t d, float sc
     }
 }
 
-// Eight or four elements x of an output row: row = keep * row + factor * x. With keep 0 the row is not read:
+constexpr int64_t kStoredColumns = 64;  // that are transposed before they are stored
+
+// Elements x of an output row from `at` on: row = keep * row + factor * x. With keep 0 the row is not read:
 // an empty state's output may be NaN.
-template <int kNumbers>
-inline void merge(const float* x, float keep, float factor, h2o_dtype dtype, int64_t at, void* row) {
-    for (int i = 0; i < kNumbers; i += kWidth) {
-        const int count = kWidth < kNumbers ? kWidth : kNumbers;
-        Simd::Vec y = Simd::mul(Simd::load_some(x + i, count), Simd::set(factor));
-        if (keep != 0.0f) y = Simd::fma(load_stored(row, dtype, at + i, count), Simd::set(keep), y);
-        store_stored(row, dtype, at + i, y, count);
+inline void merge(const float* x, float keep, float factor, h2o_dtype dtype, int64_t at, int64_t stop,
+                  void* row) {
+    for (; at < stop; at += kWidth, x += kWidth) {
+        const int count = part(at, stop);
+        Simd::Vec y = Simd::mul(Simd::load(x), Simd::set(factor));
+        if (keep != 0.0f) y = Simd::fma(load_stored(row, dtype, at, count), Simd::set(keep), y);
+        store_stored(row, dtype, at, y, count);
     }
 }
 
+// Whole vectors are read long after the halves that the transposition stored, which the processor cannot
+// forward.
 inline void store_rows(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
                        int64_t d, void* const* rows) {
-    float block[64];
+    alignas(64) float turned[8][kStoredColumns];
     for (int64_t r = 0; r < lanes; r += 8) {
         const int64_t count = lanes - r < 8 ? lanes - r : 8;
-        for (int64_t c = 0; c < d; c += 8) {
-            const float* in[8];
-            for (int64_t i = 0; i < 8; ++i) in[i] = o + (c + i) * kLanes + r;
-            transpose_8x8(in, 1.0f, block, 8);
+        for (int64_t first = 0; first < d; first += kStoredColumns) {
+            const int64_t stop = d - first < kStoredColumns ? d : first + kStoredColumns;
+            for (int64_t c = first; c < stop; c += 8) {
+                const float* in[8];
+                for (int64_t i = 0; i < 8; ++i) in[i] = o + (c + i) * kLanes + r;
+                transpose_8x8(in, 1.0f, turned[0] + c - first, kStoredColumns);
+            }
             for (int64_t j = 0; j < count; ++j) {
-                const float kept = keep == nullptr ? 0.0f : keep[r + j];
-                if (d - c < 8) {
-                    merge<4>(block + j * 8, kept, factor[r + j], dtype, c, rows[r + j]);
-                } else {
-                    merge<8>(block + j * 8, kept, factor[r + j], dtype, c, rows[r + j]);
-                }
+                merge(turned[j], keep == nullptr ? 0.0f : keep[r + j], factor[r + j], dtype, first, stop,
+                      rows[r + j]);
             }
         }
     }
