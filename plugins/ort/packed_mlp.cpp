@@ -76,6 +76,7 @@ class Run {
 
   private:
     void cut();
+    int64_t first_row(int64_t piece) const;
     void lay_out(Memory* memory);
     MlpUnit unit(int64_t piece) const;
     Status* by_rows() const;
@@ -86,7 +87,7 @@ class Run {
     KernelContext* context_;
     bool whole_ = false;   // whether one thread takes a unit through the whole MLP
     int64_t count_ = 0;    // of units
-    int64_t rows_ = 0;     // of a unit
+    int64_t rows_ = 0;     // the most of a unit
     int64_t columns_ = 0;  // of gate and up at a time
     float* y_ = nullptr;
     MlpUnit* units_ = nullptr;  // that all threads share
@@ -94,18 +95,25 @@ class Run {
     int64_t buffer_bytes_ = 0;
 };
 
-// The same number of units for each thread; where rows are too few for that, threads share the columns.
+// The same number of units for each thread, which differ by a tile at most; where rows are too few for that,
+// threads share the columns.
 void Run::cut() {
     const int64_t n = given_.n, tile = mlp_.gate_up.tile_rows(), threads = kernel_.threads;
-    const int64_t pieces = pieces_of(pieces_of(n, kMostRows / tile * tile), threads) * threads;
+    const int64_t least = pieces_of(n, kMostRows / tile * tile), pieces = pieces_of(least, threads) * threads;
     whole_ = n / std::max<int64_t>(1, pieces) >= kFewestRows;
-    rows_ = whole_ ? pieces_of(pieces_of(n, pieces), tile) * tile : rows_of_a_piece(n, tile);
-    count_ = pieces_of(n, rows_);
+    count_ = whole_ ? pieces : least;
+    rows_ = pieces_of(pieces_of(n, tile), std::max<int64_t>(1, count_)) * tile;
     columns_ = whole_ ? mlp_.columns_of(rows_) : mlp_.inner();
 }
 
+// Where a unit's rows begin, which are whole tiles; n behind the last.
+int64_t Run::first_row(int64_t piece) const {
+    const int64_t n = given_.n, tile = mlp_.gate_up.tile_rows();
+    return std::min(n, pieces_of(n, tile) * piece / count_ * tile);
+}
+
 MlpUnit Run::unit(int64_t piece) const {
-    const int64_t first = piece * rows_, to = first * mlp_.outputs();
+    const int64_t first = first_row(piece), to = first * mlp_.outputs();
     const float* const addend = given_.addend.floats();
     return {&mlp_,
             {given_.x.floats() + first * mlp_.inputs(),
@@ -114,7 +122,7 @@ MlpUnit Run::unit(int64_t piece) const {
              kernel_.epsilon,
              {},
              nullptr},
-            std::min(rows_, given_.n - first),
+            first_row(piece + 1) - first,
             addend == nullptr ? nullptr : addend + to,
             y_ + to,
             {}};
