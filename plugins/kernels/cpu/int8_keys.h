@@ -91,12 +91,13 @@ struct Int8Block {
     }
 };
 
-// Adds the column sums of all of a sweep's queries over its keys, which are rows of `keys`, to
-// scratch.colsum.
-inline void vote_int8(const h2o_cpu* context, const Sweep& votes, const SweepScratch& scratch,
-                      const Int8Block& block, const Int8Keys::Head& keys) {
+// Adds the column sums of all of a sweep's queries over its keys, which are rows of `keys`, to sums
+// [round_up(keys, P)].
+inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& scratch,
+                      const Int8Block& block, const Int8Keys::Head& keys, float* sums) {
+    if (votes.rows() > kLanes && votes.rows() <= 64) votes.block_rows = 32;  // equal blocks, not 48 and 16
     for (int64_t i = 0; i < votes.blocks(); ++i) {
-        block.pack(context, votes, i * kLanes, votes.lanes(i));
+        block.pack(context, votes, i * votes.block_rows, votes.lanes(i));
         VoteArgs args{};
         args.d = votes.d;
         args.keys = votes.total_keys;
@@ -110,7 +111,7 @@ inline void vote_int8(const h2o_cpu* context, const Sweep& votes, const SweepScr
         args.m = scratch.m;
         args.l = scratch.l;
         args.tops = scratch.tops;
-        args.colsum = scratch.colsum;
+        args.sums = sums;
         int8_votes(context)(args);
     }
 }

@@ -22,11 +22,11 @@ struct VoteArgs {
     const float* scales;  // [R] of queries, 0 of those not in use
     const int8_t* k;      // [rows][d]
     const KeyScale* k_scales;
-    float* p;       // [round_up(keys, P)][R] scratch
-    float* m;       // [R] scratch
-    float* l;       // [R] scratch
-    float* tops;    // [keys / kKeyStep, rounded up][R] scratch
-    float* colsum;  // [keys][kColsumLanes], added to
+    float* p;     // [round_up(keys, P)][R] scratch
+    float* m;     // [R] scratch
+    float* l;     // [R] scratch
+    float* tops;  // [keys / kKeyStep, rounded up][R] scratch
+    float* sums;  // [round_up(keys, P)] column sums, added to; behind `keys` they are undefined
 };
 
 // For machines that have such products.

@@ -23,9 +23,10 @@ constexpr int64_t kNearBlock = 512;  // places whose neighbours are added up at 
 
 // One thread's arrays.
 struct Own {
-    float* sums;    // [keys]
-    float* scores;  // [keys]
-    uint64_t* ranks;
+    float* sums;      // [room]
+    float* scores;    // [keys]
+    float* of_power;  // [kNearBlock + reach]
+    uint32_t* order;  // [take_room(keys)]
     Int8Block block;
 };
 
@@ -50,6 +51,8 @@ struct Query {
     int64_t most_keys() const {
         return listed() ? sizes.candidates : *std::max_element(past, past + sizes.tiles);
     }
+    int64_t reach() const { return std::min(sizes.reach, most_keys()); }
+    int64_t room() const { return round_up(most_keys(), kPanel); }  // of a head's sums
     // The number of rows looked at before the tile's local window; they come first.
     int64_t early(int64_t tile, int64_t set) const {
         const int64_t border = past[tile] - sizes.local;
@@ -76,7 +79,7 @@ struct Query {
         const int64_t tile = group * together + together - 1 - within % together;
         if (tile >= sizes.tiles) return;
         const int64_t head = within / together;
-        float* const sums = waiting ? waiting + (tile * heads() + head) * most_keys() : own.sums;
+        float* const sums = waiting ? waiting + (tile * heads() + head) * room() : own.sums;
         score(context, scratch, own, packed, group * heads() + head, tile, head, sums);
         if (!waiting) choose(tile, head, sums, own);
     }
@@ -84,9 +87,9 @@ struct Query {
     // Adds the sums of a score head's key/value heads, in order.
     void join(const Own& own, float* waiting, int64_t index) const {
         const int64_t tile = index / sets(), set = index % sets(), count = keys(tile);
-        float* const sums = waiting + (tile * heads() + set * spanned()) * most_keys();
+        float* const sums = waiting + (tile * heads() + set * spanned()) * room();
         for (int64_t head = 1; head < spanned(); ++head)
-            for (int64_t i = 0; i < count; ++i) sums[i] += sums[head * most_keys() + i];
+            for (int64_t i = 0; i < count; ++i) sums[i] += sums[head * room() + i];
         choose(tile, set, sums, own);
     }
 
@@ -102,19 +105,19 @@ struct Query {
                                 list(tile, head / spanned()), count);
         votes.total_keys = votes.offset = votes.key_block = count;
         votes.unit = unit;
-        std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
+        std::memset(sums, 0, static_cast<size_t>(round_up(count, kPanel)) * sizeof(float));
         if (packed != nullptr) {
-            vote_int8(context, votes, scratch, own.block, packed->head(kv_head(shape, heads(), head)));
-        } else {
-            votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
+            const Int8Keys::Head own_keys = packed->head(kv_head(shape, heads(), head));
+            return vote_int8(context, votes, scratch, own.block, own_keys, sums);
         }
-        std::memset(sums, 0, static_cast<size_t>(count) * sizeof(float));
+        std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
+        votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
         context->kernels->sum_lanes(scratch.colsum, count, sums);
     }
 
     // What places [0, count) have with a quarter of what their neighbours have, of all `filled` places.
     void with_neighbours(const float* sums, const int32_t* rows, int64_t count, int64_t filled,
-                         float* out) const {
+                         float* of_power, float* out) const {
         if (listed()) {
             for (int64_t i = 0; i < count; ++i) {
                 float beside = 0.0f;
@@ -125,15 +128,33 @@ struct Query {
             }
             return;
         }
+        float before[kNearBlock], after[kNearBlock];
         for (int64_t first = 0; first < count; first += kNearBlock) {
             const int64_t stop = std::min(first + kNearBlock, count);
-            float beside[kNearBlock] = {};
-            for (int64_t away = 1; away <= sizes.reach; ++away)
-                for (int64_t i = std::max(first, away); i < stop; ++i) beside[i - first] += sums[i - away];
-            for (int64_t away = 1; away <= sizes.reach; ++away)
-                for (int64_t i = first; i < std::min(stop, filled - away); ++i)
-                    beside[i - first] += sums[i + away];
-            for (int64_t i = first; i < stop; ++i) out[i] = sums[i] + 0.25f * beside[i - first];
+            runs(sums, first - reach(), stop - reach(), filled, of_power, before);
+            runs(sums, first + 1, stop + 1, filled, of_power, after);
+            for (int64_t i = first; i < stop; ++i)
+                out[i] = sums[i] + 0.25f * (before[i - first] + after[i - first]);
+        }
+    }
+
+    // out[i - first] = the sum of places [i, i + reach) for every i of [first, stop): runs of one, two, four
+    // and more places, each of two shorter ones. There is nothing outside [0, filled).
+    void runs(const float* sums, int64_t first, int64_t stop, int64_t filled, float* of_power,
+              float* out) const {
+        const int64_t count = stop - first;
+        int64_t length = count + reach();
+        for (int64_t i = 0; i < length; ++i)
+            of_power[i] = first + i >= 0 && first + i < filled ? sums[first + i] : 0.0f;
+        std::fill(out, out + count, 0.0f);
+        int64_t summed = 0;  // of a run's places, that are in `out`
+        for (int64_t power = 1; power <= reach(); power *= 2) {
+            if (reach() & power) {
+                for (int64_t i = 0; i < count; ++i) out[i] += of_power[i + summed];
+                summed += power;
+            }
+            length -= power;
+            for (int64_t i = 0; i < length; ++i) of_power[i] += of_power[i + power];
         }
     }
 
@@ -141,19 +162,21 @@ struct Query {
         const int64_t border = past[tile] - sizes.local, best = sizes.slots - sizes.local;
         const int32_t* const rows = list(tile, set);
         const int64_t count = early(tile, set);
-        with_neighbours(sums, rows, count, keys(tile), own.scores);
-        for (int64_t i = 0; i < count; ++i) {
-            const int64_t at = listed() ? rows[i] : i;
-            own.ranks[i] = rank(own.scores[i], at, at < sizes.sink);
-        }
+        with_neighbours(sums, rows, count, keys(tile), own.of_power, own.scores);
+        for (int64_t i = 0; i < count; ++i) own.order[i] = order(own.scores[i]);
+        for (int64_t i = 0; i < count && (listed() ? rows[i] : i) < sizes.sink; ++i)
+            own.order[i] = kSinkOrder;
         int32_t* const out = memory_next + (tile * sets() + set) * sizes.slots;
-        take_best(own.ranks, count, best, out);
+        take_first_best(own.order, count, best, out);
+        if (listed())
+            for (int64_t i = 0; i < best; ++i) out[i] = rows[out[i]];
         for (int64_t i = 0; i < sizes.local; ++i) out[best + i] = static_cast<int32_t>(border + i);
     }
 
     Own carve(Carver& carver) const {
-        return {carver.take<float>(most_keys()), carver.take<float>(most_keys()),
-                carver.take<uint64_t>(rank_room(most_keys())), Int8Block::carve(carver, shape.head_size)};
+        return {carver.take<float>(room()), carver.take<float>(most_keys()),
+                carver.take<float>(kNearBlock + reach()), carver.take<uint32_t>(take_room(most_keys())),
+                Int8Block::carve(carver, shape.head_size)};
     }
 
     // The keys that tiles look at.
@@ -176,7 +199,7 @@ struct Query {
         Carver measure(nullptr);
         carve(measure);
         const size_t each = measure.used(), all = each * context->own.size();
-        const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * most_keys() : 0;
+        const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * room() : 0;
         const bool int8_scores = shape.softcap == 0 && int8_votes(context) != nullptr;
         const int64_t rows = int8_scores ? *std::max_element(past, past + sizes.tiles) : 0;
         Carver room(nullptr);

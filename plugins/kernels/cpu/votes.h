@@ -16,8 +16,8 @@ using h2o::VoteArgs;
 
 using Word [[gnu::may_alias, gnu::aligned(1)]] = int32_t;
 
-// p = scores of `count` keys from `key` on, at most eight, and `top` = their running maximum. A word is four
-// numbers of d.
+// p [8][lanes] = scores of `count` keys from `key` on, at most eight, and `top` = their running maximum. A
+// word is four numbers of d.
 template <int kVectors>
 __attribute__((always_inline)) inline void score_eight(const VoteArgs& args, int64_t key, int64_t count,
                                                        float* p, Simd::Vec* top) {
@@ -50,7 +50,8 @@ __attribute__((always_inline)) inline void score_eight(const VoteArgs& args, int
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i, p += kLanes) {  // behind `count` they are of the first key, and not read
+    for (int i = 0; i < 8;
+         ++i, p += kVectors * kWidth) {  // behind `count` they are of the first key, and not read
         const h2o::KeyScale& key_scale = args.k_scales[row[i]];
         const __m512i excess = _mm512_set1_epi32(key_scale.excess);
         const Simd::Vec scale = Simd::set(key_scale.scale);
@@ -72,7 +73,7 @@ inline void exponentiate_votes(int64_t keys, const float* m, float* p, float* l)
         top[j] = Simd::load(m + j * kWidth);
         sum[j] = Simd::load(l + j * kWidth);
     }
-    for (int64_t key = 0; key < keys; ++key, p += kLanes) {
+    for (int64_t key = 0; key < keys; ++key, p += kVectors * kWidth) {
 #pragma GCC unroll 3
         for (int j = 0; j < kVectors; ++j) {
             const Simd::Vec e = exp_to_round(Simd::sub(Simd::load(p + j * kWidth), top[j]));
@@ -83,6 +84,25 @@ inline void exponentiate_votes(int64_t keys, const float* m, float* p, float* l)
     for (int j = 0; j < kVectors; ++j) Simd::store(l + j * kWidth, sum[j]);
 }
 
+// sums[key] += sum over lanes of p[key][lane] * weight[lane], for `keys` keys, rounded up to four.
+template <int kVectors>
+inline void add_votes(int64_t keys, const float* p, const float* weight, float* sums) {
+    Simd::Vec share[kVectors];
+    for (int j = 0; j < kVectors; ++j) share[j] = Simd::load(weight + j * kWidth);
+    for (int64_t key = 0; key < keys; key += 4, sums += 4) {
+        Simd::Vec four[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i, p += kVectors * kWidth) {
+            four[i] = Simd::mul(Simd::load(p), share[0]);
+#pragma GCC unroll 3
+            for (int j = 1; j < kVectors; ++j)
+                four[i] = Simd::fma(Simd::load(p + j * kWidth), share[j], four[i]);
+        }
+        Simd::sum_four(four, true, sums);
+    }
+}
+
+// Scores lie as close together as the lanes in use allow: those of all keys are read twice.
 template <int kRows>
 inline void vote_rows(const VoteArgs& args) {
     constexpr int kVectors = kRows / kWidth;
@@ -94,13 +114,13 @@ inline void vote_rows(const VoteArgs& args) {
     float* tops = args.tops;
     for (int64_t key = 0; key < args.keys; key += kKeyStep, tops += kLanes) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
-        float* const p = args.p + key * kLanes;
+        float* const p = args.p + key * kRows;
         float before[kRows];
         __builtin_memcpy(before, args.m, sizeof before);
         Simd::Vec top[kVectors];
         for (int j = 0; j < kVectors; ++j) top[j] = Simd::load(args.m + j * kWidth);
         for (int64_t i = 0; i < step; i += 8)
-            score_eight<kVectors>(args, key + i, step - i < 8 ? step - i : 8, p + i * kLanes, top);
+            score_eight<kVectors>(args, key + i, step - i < 8 ? step - i : 8, p + i * kRows, top);
         for (int j = 0; j < kVectors; ++j) Simd::store(args.m + j * kWidth, top[j]);
         rescale<kRows>(block, before);
         exponentiate_votes<kVectors>(step, args.m, p, args.l);
@@ -116,7 +136,7 @@ inline void vote_rows(const VoteArgs& args) {
                 exp_nonpositive(Simd::sub(Simd::load(tops + lane), Simd::load(args.m + lane)));
             Simd::store(weight + lane, Simd::mul(lacks, Simd::load(inverse + lane)));
         }
-        add_weighted<kRows>(step, args.p + key * kLanes, weight, args.colsum + key * kColsumLanes);
+        add_votes<kVectors>(step, args.p + key * kRows, weight, args.sums + key);
     }
 }
 
