@@ -96,6 +96,13 @@ class CudaDevice:
         if source.nbytes:
             lane.copy(source.address, target.address, source.nbytes)
 
+    def spread(self, source: CudaArray, target: CudaArray) -> None:
+        rows, heads, size = source.shape
+        each = target.shape[1] // heads
+        flat, lists = target.reshape(rows * heads * each, size), source.reshape(rows * heads, size)
+        for i in range(rows * heads * each):
+            self.copy(lists[i // each], flat[i])
+
     def clear(self, target: CudaArray) -> None:
         if target.nbytes:
             self.lanes.attention.clear(target.address, target.nbytes)

@@ -128,6 +128,11 @@ class Candidates:
     best: Tensor
     tied: Tensor
 
+    def of_heads(self, count: int) -> Candidates:
+        """For each of so many heads, those of its group."""
+        each = count // len(self.best)
+        return Candidates(self.best.repeat_interleave(each, 0), self.tied.repeat_interleave(each, 0))
+
     def as_adopted(self, sets: Tensor) -> Tensor:
         """Among near ties at the border, those in the bundle's memory sets [Hs, M] are candidates."""
         remembered = torch.zeros_like(self.best).scatter_(1, sets, True)
@@ -194,13 +199,15 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
 
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a tile may choose from; q [Hq, rows, d]."""
-        everything = torch.ones(score_heads(self.policy, len(q), self.kv_heads), past, dtype=torch.bool)
+        heads = score_heads(self.policy, len(q), self.kv_heads)
+        lists = min(self.kv_heads, heads)  # the heads of a group choose among the same candidates
+        everything = torch.ones(lists, past, dtype=torch.bool)
         if past <= self.policy.candidates_at(past):
-            return Candidates(everything, ~everything)
+            return Candidates(everything, ~everything).of_heads(heads)
         rank = self._rank(q, self.policy.narrowing_stride, k, everything)
         best = self._best(rank, self.policy.candidates_at(past) - self.policy.local)
         border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
-        return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs())
+        return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs()).of_heads(heads)
 
     def _choose(
         self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Candidates

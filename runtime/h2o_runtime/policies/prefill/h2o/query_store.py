@@ -18,11 +18,13 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """heads is Hs; rooms has the most keys of each tile, which never become fewer; tiles_at_once are those of a
+    """heads is Hs; lists is how many heads of each layer have candidates of their own, the others sharing those
+    of their group; rooms has the most keys of each tile, which never become fewer; tiles_at_once are those of a
     logical batch; candidates are the most that a tile has, whole the most rows that a chunk sees all of; rows are
     those of a logical batch, capacity is the cache's."""
 
     heads: int
+    lists: tuple[int, ...]
     rooms: tuple[int, ...]
     tiles_at_once: int
     candidates: int
@@ -36,8 +38,14 @@ class StoreSizes:
         return self.rooms[-1]
 
     def nbytes(self, model: ModelSpec) -> int:
-        sets = model.layers * sum(self.rooms) + self.tiles_at_once * self.candidates
-        return sets * self.heads * 4 + self.rows * model.query_heads * 8
+        sets = model.layers * sum(self.rooms) * self.heads
+        candidates = self.tiles_at_once * self.candidates * (self.heads + self.spread)
+        return (sets + candidates) * 4 + self.rows * model.query_heads * 8
+
+    @property
+    def spread(self) -> int:
+        """Most heads whose candidates are copied for the heads of a group."""
+        return max((lists for lists in self.lists if lists < self.heads), default=0)
 
 
 @dataclass(frozen=True)
@@ -98,13 +106,15 @@ class QueryStore(PartialScratch):
         self.last: LastTile | None = None
         self._turn = 0  # rows that a conversation's last turn found,
         self._before_turn: LastTile | None = None  # and the last tile then
-        self.every_row: Tensor = device.zeros((1, heads, 0), np.int32)  # the list that is none
         self._past: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
-        self._heads = heads
+        self.heads = heads
         self._places = heads * np.cumsum((0, *sizes.rooms))  # of each tile's set in those of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
-        self._candidates: Tensor = device.zeros((sizes.tiles_at_once * heads * sizes.candidates,), np.int32)
+        self._lists, self._spread = sizes.lists, sizes.spread
+        entries = sizes.tiles_at_once * sizes.candidates
+        self._candidates: Tensor = device.zeros((entries * heads,), np.int32)
+        self._narrowed: Tensor = device.zeros((entries * sizes.spread,), np.int32)
         self._whole: Tensor = device.zeros((heads * sizes.whole,), np.int32)
         self.whole_past: Tensor = self._whole[:0].reshape(heads, 0)
 
@@ -112,9 +122,9 @@ class QueryStore(PartialScratch):
         """A prompt's new tiles have `past` [t] rows before their chunks; its first chunk sees all of `whole`."""
         self.past_of_tiles = self._past[: len(past)]
         self.device.upload(past, self.past_of_tiles)
-        self.whole_past = self._whole[: self._heads * len(whole)].reshape(self._heads, len(whole))
+        self.whole_past = self._whole[: self.heads * len(whole)].reshape(self.heads, len(whole))
         rows = np.arange(whole.start, whole.stop, dtype=np.int32)
-        self.device.upload(np.tile(rows, (self._heads, 1)), self.whole_past)
+        self.device.upload(np.tile(rows, (self.heads, 1)), self.whole_past)
 
     def forget_checks(self) -> None:
         """A prompt begins; no tile has been compared yet."""
@@ -152,14 +162,14 @@ class QueryStore(PartialScratch):
         if not (where.first >= 0 < where.memory and 0 < where.count < len(self._places) - where.first):
             return False
         room = self._places[where.first + where.count] - self._places[where.first]
-        return bool(where.count * self._heads * where.memory <= room)
+        return bool(where.count * self.heads * where.memory <= room)
 
     def sets(self, layer: int, where: Sets) -> Tensor:
         """int32 [count, Hs, memory]."""
-        tile = self._heads * where.memory
+        tile = self.heads * where.memory
         start, entries = int(self._places[where.first]) + where.skipped * tile, where.count * tile
         flat: Tensor = self._sets[layer][start : start + entries]
-        return flat.reshape(where.count, self._heads, where.memory)
+        return flat.reshape(where.count, self.heads, where.memory)
 
     def host_sets(self, where: Sets) -> NDArray[np.int32]:
         """Of all layers, int32 [count, layers, Hs, memory], on the host."""
@@ -167,10 +177,27 @@ class QueryStore(PartialScratch):
         found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
         return np.stack(found, axis=1)
 
-    def candidates(self, tiles: int, count: int) -> Tensor:
-        """Scratch for the candidates of some tiles, int32 [tiles, Hs, count]. It grows when a later prompt comes
-        with a larger batch size, once."""
-        entries = tiles * self._heads * count
+    def every_row(self, heads: int) -> Tensor:
+        """The list that is none, int32 [1, heads, 0]."""
+        none: Tensor = self._candidates[:0]
+        return none.reshape(1, heads, 0)
+
+    def narrowed(self, layer: int, tiles: int, count: int) -> Tensor:
+        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]. It grows when a
+        later prompt comes with a larger batch size, once."""
+        entries = tiles * self.heads * count
         if entries > self._candidates.shape[0]:
             self._candidates = self.device.zeros((entries,), np.int32)
-        return self._candidates[:entries].reshape(tiles, self._heads, count)
+            self._narrowed = self.device.zeros((tiles * self._spread * count,), np.int32)
+        heads = self._lists[layer]
+        scratch = self._narrowed if heads < self.heads else self._candidates
+        return scratch[: tiles * heads * count].reshape(tiles, heads, count)
+
+    def candidates(self, narrowed: Tensor) -> Tensor:
+        """`narrowed` for all heads that choose, int32 [tiles, Hs, count]."""
+        tiles, heads, count = narrowed.shape
+        if heads == self.heads:
+            return narrowed
+        spread: Tensor = self._candidates[: tiles * self.heads * count].reshape(tiles, self.heads, count)
+        self.device.spread(narrowed, spread)
+        return spread

@@ -138,8 +138,10 @@ class QueryTiles(H2O[QueryStore]):
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
+        heads = model.score_heads(self.score_heads)
         return StoreSizes(
-            heads=model.score_heads(self.score_heads),
+            heads=heads,
+            lists=tuple(min(spec.kv_heads, heads) for spec in model.each_layer),
             rooms=tuple(map(self.room, range(tiles))),
             tiles_at_once=self.tiles_before(self.batch_rows(capacity)),
             candidates=min(self.candidates_at(capacity), capacity),

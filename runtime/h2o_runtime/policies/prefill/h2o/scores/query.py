@@ -129,11 +129,13 @@ class OwnQueries(QueryTiles):
         """The memory sets of all new tiles of some chunks at once."""
         tiles, before = self._new_tiles(chunks), call.past + chunks.start
         sets, count = self._sets(call, tiles, chunks), self.candidates_at(before)
-        candidates = state.every_row
-        if before > count:  # a few queries choose what the others choose from
-            narrowed = state.candidates(len(tiles), count)
-            self._vote(call, state, tiles, candidates, self.narrowing_stride, narrowed)
-            candidates = narrowed
+        candidates = state.every_row(state.heads)
+        if before > count:  # a few queries choose what the others choose from, together for a key/value head
+            narrowed = state.narrowed(call.layer, len(tiles), count)
+            self._vote(
+                call, state, tiles, state.every_row(narrowed.shape[1]), self.narrowing_stride, narrowed
+            )
+            candidates = state.candidates(narrowed)
         self._vote(call, state, tiles, candidates, self.vote_stride, state.sets(call.layer, sets))
         rows = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
         state.last = LastTile(rows, sets.with_skipped())
