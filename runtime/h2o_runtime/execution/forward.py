@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backends.base import HIDDEN, Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import LayerStore, Rows
@@ -22,6 +20,8 @@ from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import DENSE, Stopwatch
 from h2o_runtime.errors import Cancelled
+from h2o_runtime.execution.bound_step import StepBinder
+from h2o_runtime.execution.dense_tensors import DenseTensors
 from h2o_runtime.execution.step_rows import RowsStep, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import LiveLayers
@@ -82,24 +82,6 @@ class PromptRun:
     prompt_piece: PromptPiece = WHOLE
 
 
-@dataclass(frozen=True)
-class BoundLayer:
-    """One layer of a decode step up to its attention, and the arguments of attention."""
-
-    run: Callable[[], None]
-    q: Tensor
-    o: Tensor
-    provider: AttentionProvider
-
-
-@dataclass(frozen=True)
-class BoundStep:
-    """A session's decode step, with the same memory in every call: the layers, then the head."""
-
-    layers: Sequence[BoundLayer]
-    head: Callable[[], None]
-
-
 class Forward:
     """The layer loop over one backend and the layers' kinds on one device, for any session.
 
@@ -129,7 +111,9 @@ class Forward:
         # Steps have fixed addresses, so that their calls are bound once and can be recorded.
         self._token = device.empty((1,), np.int64)
         self._where = device.empty((3,), np.int64)  # position, row, length
-        self._steps: WeakKeyDictionary[Session, BoundStep] = WeakKeyDictionary()
+        self.tensors = DenseTensors(self.model, activations)
+        binding = (self.dense_graphs, backend, layers, self.tensors, self._token, self._where)
+        self.binder = StepBinder(*binding)
         self._graph: StepGraph | None = None
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)
@@ -277,7 +261,7 @@ class Forward:
 
         `length` is the cache's length including the step's row; on the device if a recording reads it.
         """
-        bound, state = self.bound_step(session), session.decode_state
+        bound, state = self.binder.step(session), session.decode_state
         for layer, bound_layer in enumerate(bound.layers):
             with session.store.open(layer) as cache:
                 bound_layer.run()
@@ -300,7 +284,7 @@ class Forward:
 
     def release(self) -> None:
         """Drop all bindings, and the memory that they reference."""
-        self._steps.clear()
+        self.binder.clear()
         self._graph = None
 
     def give(self, tokens: IntArray) -> None:
@@ -318,7 +302,7 @@ class Forward:
         target = cache.target(rows)
         if layer:
             self.layers[layer - 1].before(layer - 1, tile)
-        tensors = self.dense_tensors(layer, tile, tokens, positions, target, cache.given())
+        tensors = self.tensors.of_layer(layer, tile, tokens, positions, target, cache.given())
         self.backend.infer(self.dense_graphs[layer], *tensors)
         cache.commit(rows)
         self.layers[layer].after(layer, tile, past, cache, target, self._flow)
@@ -328,7 +312,7 @@ class Forward:
         last = self.model.layers - 1
         self.layers[last].before(last, rows)
         tokens = self.buffers.tokens[rows.start : rows.stop]
-        self.backend.infer(self.dense_graphs[-1], *self._head_tensors(rows, tokens))
+        self.backend.infer(self.dense_graphs[-1], *self.tensors.of_head(rows, tokens))
         return self.buffers.logits[: len(rows)]
 
     def logits(self, rows: Span) -> Float32:
@@ -343,10 +327,12 @@ class Forward:
         """
         last, made = self.model.layers - 1, []
         for tile in spans(len(rows), self.backend.most_rows):
-            cut = slice(rows.start + tile.start, rows.start + tile.stop)
-            self.layers[last].before(last, Span(cut.start, cut.stop))
+            some = Span(rows.start + tile.start, rows.start + tile.stop)
+            cut = slice(some.start, some.stop)
+            self.layers[last].before(last, some)
+            inputs = self.tensors.behind(last, some, self.buffers.tokens[cut])
             out = self.buffers.residual(last + 1)[cut]
-            self.backend.infer(HIDDEN, self._after(last, cut, self.buffers.tokens[cut]), {HIDDEN: out})
+            self.backend.infer(HIDDEN, inputs, {HIDDEN: out})
             made.append(np.array(self.device.download(out), np.float32))
         return np.concatenate(made)
 
@@ -354,73 +340,6 @@ class Forward:
     def head_rows(self) -> int:
         """The most rows of one `logits` call."""
         return min(len(self.buffers.logits), self.backend.most_rows)
-
-    def bound_step(self, session: Session) -> BoundStep:
-        """The session's step, bound once."""
-        bound = self._steps.get(session)
-        if bound is None:
-            bound = self._steps[session] = self._bind_step(session)
-        return bound
-
-    def _bind_step(self, session: Session) -> BoundStep:
-        rows = Rows(0, 1, at=self._where[1:2])
-        layers = [self._bind_layer(layer, rows, session) for layer in range(self.model.layers)]
-        return BoundStep(layers, self.bind_head(self._token))
-
-    def _bind_layer(self, layer: int, rows: Rows, session: Session) -> BoundLayer:
-        with session.store.open(layer) as cache:
-            written, given = cache.target(rows), cache.given()
-        tensors = self.dense_tensors(layer, Span(0, 1), self._token, self._where[0:1], written, given)
-        dense = self.backend.bound(self.dense_graphs[layer], *tensors)
-        before = self.layers[layer - 1].bound_before(layer - 1) if layer else ()
-        run = _in_turn(*before, dense, *self.layers[layer].bound_after(layer))
-        return BoundLayer(run, *self.layers[layer].step(layer), self.layers.providers[layer])
-
-    def bind_head(self, tokens: Tensor) -> Callable[[], None]:
-        """The head on a step's rows, of these tokens, bound once."""
-        tensors = self._head_tensors(Span(0, len(tokens)), tokens)
-        head = self.backend.bound(self.dense_graphs[-1], *tensors)
-        last = self.model.layers - 1
-        return _in_turn(*self.layers[last].bound_before(last), head)
-
-    def dense_tensors(
-        self,
-        layer: int,
-        tile: Span,
-        tokens: Tensor,
-        positions: Tensor,
-        written: dict[str, Tensor],
-        given: dict[str, Tensor],
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Inputs and outputs of dense graph `layer` on a tile of the buffers. `written` and `given` are
-        `LayerStore.target` and `LayerStore.given`.
-        """
-        b = self.buffers
-        cut = slice(tile.start, tile.stop)
-        outputs = {"residual_out": b.residual(layer)[cut], "q": b.q[layer][cut], **written}
-        if (gate := b.gates[layer]) is not None:
-            outputs["gate_out"] = gate[cut]
-        if layer == 0:
-            outputs |= {name: made[cut] for table in b.rotations for name, made in table.items()}
-            return {"tokens": tokens, "positions": positions, **given}, outputs
-        inputs = {**self._after(layer - 1, cut, tokens), **given}
-        table = b.rotations[self.model.layer(layer).rotation]
-        inputs |= {name: made[cut] for name, made in table.items()}
-        return inputs, outputs
-
-    def _head_tensors(self, rows: Span, tokens: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        inputs = self._after(self.model.layers - 1, slice(rows.start, rows.stop), tokens)
-        return inputs, {"logits": self.buffers.logits[: len(rows)]}
-
-    def _after(self, layer: int, cut: slice, tokens: Tensor) -> dict[str, Tensor]:
-        """What the dense graph behind a layer takes of it, for these tokens."""
-        b = self.buffers
-        inputs = {"attention": b.attention[layer][cut], "residual": b.residual(layer)[cut]}
-        if (gate := b.gates[layer]) is not None:
-            inputs["gate"] = gate[cut]
-        return inputs | (
-            {"tokens": tokens, "embedded": b.embedded[cut]} if self.model.layer_embedding else {}
-        )
 
     def _layer_call(
         self, layer: int, prompt: PromptRun, cache: LayerStore, tokens: Span, flow: Flow
@@ -448,14 +367,3 @@ class Forward:
             prompt_piece=prompt.prompt_piece,
         )
         return self.layers[layer].call(call)
-
-
-def _in_turn(*calls: Callable[[], None]) -> Callable[[], None]:
-    if len(calls) == 1:
-        return calls[0]
-
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run

@@ -119,12 +119,12 @@ class RecordedForward(Forward):
         calls = []
         for layer, kv in enumerate(caches):
             new = inputs.new[layer].rows(0, rows)
-            tensors = self.dense_tensors(
+            tensors = self.tensors.of_layer(
                 layer, Span(0, rows), inputs.tokens[:rows], inputs.positions[:rows], new, {}
             )
             calls.append(self.backend.bound(self.dense_graphs[layer], *tensors))
             calls.append(self._bind_attention(layer, inputs, rows, kv))
-        calls.append(self.bind_head(inputs.tokens[:rows]))
+        calls.append(self.binder.head(inputs.tokens[:rows]))
 
         def step() -> Tensor:
             for call in calls:
