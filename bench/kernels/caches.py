@@ -21,7 +21,7 @@ from bench.kernels.rounds import measure
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.caches.stored import RowFormat, StoredRows
 from h2o_runtime.devices.host import HostDevice
-from h2o_runtime.model import CacheRow
+from h2o_runtime.layer_spec import CacheRow
 
 LAYERS, HEADS, GROUP, D, PAGE = 30, 3, 3, 64, 16
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -17,56 +16,8 @@ from pydantic import (
 )
 
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """What an attention provider must know of the model, fixed at load time.
-
-    query_heads, kv_heads  Hq, Hkv
-    head_size              d, of queries and keys
-    scale                  of the dot products; it need not follow from d
-    value_size             dv, of values and outputs; 0: as head_size
-    window                 keys that a row sees at most, back from its own, itself included; 0: all
-    softcap                what a tanh keeps scores below, before softmax; 0: nothing does
-    """
-
-    query_heads: int
-    kv_heads: int
-    head_size: int
-    scale: float
-    dtype: np.dtype[Any]
-    value_size: int = 0
-    window: int = 0
-    softcap: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.value_size:
-            object.__setattr__(self, "value_size", self.head_size)
-
-    @property
-    def half(self) -> bool:
-        """For native kernels: whether they store float16. Raises ValueError for what they do not store at all."""
-        if self.dtype not in (np.float32, np.float16):
-            raise ValueError(f"the native kernels store float32 or float16, not {self.dtype}")
-        return self.dtype == np.float16
-
-
-@dataclass(frozen=True)
-class CacheRow:
-    """What a layer's cache keeps of a token: `heads` keys of `size` elements, and as many values.
-
-    shared  keys alone, of which values are a part
-    """
-
-    heads: int
-    size: int
-    shared: bool = False
-
-    @property
-    def elements(self) -> int:
-        return self.heads * self.size * (1 if self.shared else 2)
 
 
 class WeightSpec(BaseModel):
@@ -123,19 +74,6 @@ class LatentSpec(BaseModel):
     query_rank: int | None = Field(default=None, gt=0, le=MAX_SIZE)
 
 
-class StateSpec(BaseModel):
-    """What a layer with a state keeps of all tokens before: a matrix a head, and the last inputs of a convolution.
-
-    channels  of the convolution
-    tail      its inputs before a token that it sees
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    channels: int = Field(gt=0, le=MAX_SIZE)
-    tail: int = Field(gt=0, le=MAX_SIZE)
-
-
 class ExpertsSpec(BaseModel):
     """Mixtures of experts: of `count` in each of `layers` layers, `chosen` see a token, and the shared ones all.
 
@@ -149,104 +87,6 @@ class ExpertsSpec(BaseModel):
     chosen: int = Field(gt=0, le=MAX_SIZE)
     size: int = Field(gt=0, le=MAX_SIZE)
     shared_size: int = Field(ge=0, le=MAX_SIZE)
-
-
-def rotation_names(table: int) -> tuple[str, str]:
-    """The dense graphs' names for the cosines and sines of a table of angles; the first graph makes all
-    tables.
-    """
-    number = f"_{table}" if table else ""
-    return f"cos{number}", f"sin{number}"
-
-
-LATER_FIELDS = ("window", "softcap", "rotation", "sinks", "gate_size", "state", "source", "lends")
-
-
-class LayerSpec(BaseModel):
-    """One layer's attention: its kind, what its cache keeps of a token, and what stands at its dense graphs.
-
-    kind         a key of h2o_runtime.layers.LAYERS
-    query_heads  Hq
-    kv_heads     Hkv, of the cache
-    head_size    d, of a key in the cache
-    value_size   dv, of a value as attention reads it from the cache
-    shared       whether values are the first dv numbers of keys, and nothing else is stored
-    query_size   of a head's query, as the dense graph makes it
-    out_size     of a head's attention output, as the next dense graph takes it
-    rotary_size  elements of a head that are rotated by position
-    scale        of the dot products
-    window       keys that a row sees at most, back from its own, itself included; 0: all
-    softcap      what a tanh keeps scores below, before softmax; 0: nothing does
-    rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
-    sinks        of each query head a score that takes part in the softmax and has no key; empty: there are none
-    gate_size    elements of a token's gate, which its dense graph hands to the next one beside the residual stream
-    state        what it keeps in place of rows of a cache: k and v are of new tokens alone then, v of Hq heads
-    source       the earlier layer whose rows it reads, as it has no keys and values of its own; None: its own
-    lends        whether it is the source of later layers, so that it keeps rows beyond its window too
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: str
-    query_heads: int = Field(gt=0, le=MAX_SIZE)
-    kv_heads: int = Field(gt=0, le=MAX_SIZE)
-    head_size: int = Field(gt=0, le=MAX_SIZE)
-    value_size: int = Field(gt=0, le=MAX_SIZE)
-    shared: bool = False
-    query_size: int = Field(gt=0, le=MAX_SIZE)
-    out_size: int = Field(gt=0, le=MAX_SIZE)
-    rotary_size: int = Field(ge=0, le=MAX_SIZE)
-    scale: float = Field(gt=0)
-    window: int = Field(default=0, ge=0)
-    softcap: float = Field(default=0.0, ge=0)
-    rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
-    sinks: tuple[float, ...] = ()
-    gate_size: int = Field(default=0, ge=0, le=MAX_SIZE)
-    state: StateSpec | None = None
-    source: int | None = Field(default=None, ge=0, lt=MAX_LAYERS)
-    lends: bool = False
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of layers without the later fields stay readable to earlier versions."""
-        written: dict[str, Any] = write(self)
-        for field in LATER_FIELDS:
-            if getattr(self, field) == type(self).model_fields[field].default:
-                written.pop(field)
-        return written
-
-    @model_validator(mode="after")
-    def _one_sink_a_head(self) -> LayerSpec:
-        if self.sinks and len(self.sinks) != self.query_heads:
-            raise ValueError(f"{len(self.sinks)} sinks for {self.query_heads} query heads")
-        return self
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether a cache keeps rows of its own."""
-        return self.state is None and self.source is None
-
-    @property
-    def row(self) -> CacheRow:
-        return CacheRow(self.kv_heads, self.head_size, self.shared)
-
-    @property
-    def sees_all(self) -> bool:
-        """Whether it attends to all tokens before: such layers are what policies are for."""
-        return not self.window and self.state is None
-
-    def attention(self, dtype: str) -> AttentionShape:
-        """What an attention provider for this layer needs to know."""
-        return AttentionShape(
-            self.query_heads,
-            self.kv_heads,
-            self.head_size,
-            self.scale,
-            np.dtype(dtype),
-            self.value_size,
-            self.window,
-            self.softcap,
-        )
 
 
 class ModelSpec(BaseModel):

@@ -29,7 +29,7 @@ from h2o_export.layers import latent
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
-from h2o_runtime.model import LayerSpec
+from h2o_runtime.layer_spec import LayerSpec
 
 LOGITS, LATENTS, FIRST_LATENTS = 3e-5, 1e-5, 5e-6
 

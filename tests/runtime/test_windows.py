@@ -19,7 +19,8 @@ from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, spare_rows
 from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.execution.forward import Watch
-from h2o_runtime.model import LayerSpec, ModelSpec
+from h2o_runtime.layer_spec import LayerSpec
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.sessions.saved import SavedSession, save_session

@@ -9,7 +9,7 @@ from torch import nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.grouped_query import GroupedQuery
-from h2o_runtime.model import LayerSpec
+from h2o_runtime.layer_spec import LayerSpec
 
 
 class Narrow(GroupedQuery):

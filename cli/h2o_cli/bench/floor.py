@@ -16,8 +16,9 @@ import numpy as np
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
+from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import LAYERS
-from h2o_runtime.model import LayerSpec, ModelSpec
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 

@@ -29,7 +29,8 @@ from h2o_export.layers import LAYERS, each_kind, layer_kind, rotary_size
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
-from h2o_runtime.model import WeightSpec, rotation_names
+from h2o_runtime.layer_spec import rotation_names
+from h2o_runtime.model import WeightSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -16,7 +16,7 @@ from h2o_export.layers.grouped_query import GatedQuery, GroupedQuery, GroupedQue
 from h2o_export.layers.latent import Latent
 from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
-from h2o_runtime.model import LayerSpec
+from h2o_runtime.layer_spec import LayerSpec
 
 __all__ = ["LAYERS", "LayerKind", "each_kind", "each_spec", "kind_named", "layer_kind", "rotary_size"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
-from h2o_runtime.model import LayerSpec
+from h2o_runtime.layer_spec import LayerSpec
 
 
 @dataclass(frozen=True)

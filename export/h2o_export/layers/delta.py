@@ -21,7 +21,7 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.layers.base import LayerKind, rows
 from h2o_export.layers.blocks import RMSNorm, swiglu
 from h2o_runtime.bundles.manifest import TensorSpec
-from h2o_runtime.model import LayerSpec, StateSpec
+from h2o_runtime.layer_spec import LayerSpec, StateSpec
 
 NORM_EPS = 1e-6  # of queries and keys, whatever rms_norm_eps says
 

@@ -14,7 +14,7 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, UnitNorm, of_length, rotate_first
-from h2o_runtime.model import LayerSpec
+from h2o_runtime.layer_spec import LayerSpec
 
 
 class GroupedQuery(LayerKind):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.grouped_query import GroupedQuery
-from h2o_runtime.model import LayerSpec
+from h2o_runtime.layer_spec import LayerSpec
 
 
 class Window(GroupedQuery):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from h2o_runtime.devices import Tensor
-from h2o_runtime.model import AttentionShape
+from h2o_runtime.layer_spec import AttentionShape
 
 Tensors = Mapping[str, Tensor]
 

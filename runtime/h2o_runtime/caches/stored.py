@@ -12,7 +12,8 @@ from h2o_runtime.caches.base import Cache
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.model import CacheRow, ModelSpec
+from h2o_runtime.layer_spec import CacheRow
+from h2o_runtime.model import ModelSpec
 
 CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 

@@ -14,9 +14,10 @@ from h2o_runtime.caches import Cache
 from h2o_runtime.components.options import Option, options_of
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.layers import LAYERS, LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.model import AttentionShape, LayerSpec, ModelSpec
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 LayerSettings = Mapping[str, Any]  # by name of the kinds' options

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import StepTensors
 from h2o_runtime.devices import Tensor
-from h2o_runtime.model import AttentionShape
+from h2o_runtime.layer_spec import AttentionShape
 from h2o_runtime.ort.packed_nodes import DOMAIN
 
 ANGLES = ("cos", "sin")  # of every table of angles: outputs of the first graph, inputs of all others
