@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from h2o_runtime.errors import ServerError
 from h2o_runtime.server.problems import shutting_down
 from h2o_runtime.server.request_handler import RequestHandler
+from h2o_runtime.server.stream import ClientGone
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ async def drain(handler: RequestHandler, enough: Awaitable[object]) -> None:
     if handler.answers:
         log.error("the inference thread does not come back: leaving it behind")
     for jobs in handler.answers:
-        jobs.give_up(ServerError("the server is shutting down"))
+        jobs.give_up(ClientGone())  # a client that still listens learns that the server shuts down
 
 
 async def first_of(*works: Awaitable[object]) -> None:

@@ -32,6 +32,7 @@ _ANTHROPIC_TYPES = {
     500: "api_error",
     503: "overloaded_error",
 }
+RESTART = 10  # seconds after which a client may find the server restarted
 MESSAGES = "/v1/messages"  # errors in Anthropic's format
 
 
@@ -107,7 +108,9 @@ def unavailable(message: str, retry_after: int | None = None, code: str = "unava
 
 def shutting_down() -> Problem:
     """The error of every request that comes, waits or runs too long while the server stops."""
-    return unavailable("the server is shutting down", code="shutting_down")
+    return unavailable(
+        "the server is shutting down: try again once it has been restarted", RESTART, "shutting_down"
+    )
 
 
 def install(app: FastAPI) -> None:

@@ -39,7 +39,7 @@ from h2o_runtime.server.drain import LAST_WORDS, drain
 from h2o_runtime.server.inference import Failure, InferenceThread, Job
 from h2o_runtime.server.jobs import Constrain
 from h2o_runtime.server.metrics import Metrics
-from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.problems import RESTART, Problem
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.server.stream import ClientGone
@@ -359,6 +359,8 @@ def test_all_choices_are_told_when_the_inference_thread_does_not_come_back(serve
     server.loop.settle(200)
     stopping.result()
     assert isinstance(client.outcome, Problem)
+    assert (client.outcome.status_code, client.outcome.code) == (503, "shutting_down")
     assert "shutting down" in str(client.outcome.detail)
+    assert client.outcome.headers == {"Retry-After": str(RESTART)}
     (jobs,) = server.handler.answers
     assert all(isinstance(job.last, Failure) for job in jobs.all)
