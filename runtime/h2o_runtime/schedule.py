@@ -58,6 +58,10 @@ def dense_cuts(n: int, batch_size: int, rows: int) -> list[int]:
     return starts[1:]
 
 
-def tail_start(n: int, dense_tail: int) -> int:
-    """First row of the dense tail in a call of n rows."""
-    return max(n - dense_tail, 0)
+def tail_start(n: int, dense_tail: int, chunk_size: int = 1, tile: int = 1) -> int:
+    """First row of the dense tail in a call of n rows; n if there is none.
+
+    The tail has at least `dense_tail` rows, and begins with a tile: each chunk is cut into tiles of so many rows.
+    """
+    start = max(n - dense_tail, 0)
+    return start - start % chunk_size % tile if dense_tail else n

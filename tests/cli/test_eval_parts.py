@@ -12,6 +12,7 @@ from tests.conftest import EXAMPLE
 
 from h2o_cli.eval.contestants import Kind, ablations, contestants, parse_settings
 from h2o_cli.eval.folder import RunFolder
+from h2o_cli.eval.policies import LocalOnly
 from h2o_cli.eval.screen import FIGURES
 from h2o_cli.eval.suite import HALVES, SIZES, SUITES, TEXTS, Source
 from h2o_cli.eval.summary import differences, increases, summarize
@@ -19,6 +20,7 @@ from h2o_cli.eval.tasks import NEEDLE, TASKS, TaskMaker, found
 from h2o_cli.eval.values import Measure, Value, from_csv, to_csv
 from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
+from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.text import Tokenizer
 
 # --- Contestants ------------------------------------------------------------------------------------------
@@ -93,6 +95,17 @@ def test_baselines_keep_as_many_keys_as_the_rule_at_the_end(
 
 
 # --- Tasks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"score": "colsum"}, {"chunk_size": 1000}, {"dense_tail": 0}])
+def test_baselines_have_the_dense_tail_of_the_rule(settings: dict[str, Any]) -> None:
+    _, rule, one = contestants(PrefillConfig(**settings), [], ["local"], 4096)
+    h2o, local = rule.config.algorithm, one.config.algorithm
+    assert isinstance(h2o, H2O)
+    assert isinstance(local, LocalOnly)
+    tails = [local.first_of_tail(n) for n in range(1025, 3000, 7)]
+    assert tails == [h2o.first_of_tail(n) for n in range(1025, 3000, 7)]
+    assert local.first_of_tail(1000) == 1000
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,11 @@ def test_tail_by_hand() -> None:
     assert tail_start(100, 100) == 0
     assert tail_start(20, 30) == 0
     assert tail_start(20, 0) == 20
+    # Chunks of 50 are cut into tiles of 20, 20 and 10 rows.
+    assert tail_start(100, 30, 50, 20) == 70
+    assert tail_start(100, 31, 50, 20) == 50
+    assert tail_start(100, 5, 50, 20) == 90
+    assert tail_start(100, 0, 50, 20) == 100
 
 
 @given(n=lengths, size=positive, start=lengths)

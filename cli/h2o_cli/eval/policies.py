@@ -40,7 +40,9 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Baseline(PrefillPolicy[Scratch]):
-    """Chunks that see themselves and the same number of past keys as the rule that they are compared with."""
+    """Chunks that see themselves and the same number of past keys as the rule that they are compared with, and the
+    same dense tail.
+    """
 
     phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
 
@@ -48,6 +50,7 @@ class Baseline(PrefillPolicy[Scratch]):
     local: int = option(256, "Local window L.", symbol="L", least=0)
     heavy: int = option(256, "Other keys H.", symbol="H", least=0)
     dense_tail: int = option(128, "Last tokens that attend to everything.", symbol="tail", least=0)
+    tail_tile: int = option(1, "Rows of a tile, with which the tail begins.", least=1)
     list_queries: int = option(0, "Queries that share a list; 0: a chunk.", symbol="list", least=0)
 
     def __post_init__(self) -> None:
@@ -64,7 +67,7 @@ class Baseline(PrefillPolicy[Scratch]):
 
     def attend(self, call: LayerCall, state: Scratch) -> None:
         n, whole = len(call.q), state.partial(call.o)
-        tail = tail_start(n, self.dense_tail) if n > self.chunk_size else n
+        tail = self.first_of_tail(n)
         for chunk in spans(n, self.chunk_size):
             call.flow.needs(chunk.stop)
             new, rows = slice(chunk.start, chunk.stop), whole.rows(chunk.start, chunk.stop)
@@ -94,7 +97,7 @@ class Baseline(PrefillPolicy[Scratch]):
         for chunk in spans(n, self.chunk_size):
             rows = len(chunk)
             pairs += rows * (rows + 1) // 2 + rows * min(self.memory, chunk.start)
-        tail = min(self.dense_tail, n) if n > self.chunk_size else 0
+        tail = n - self.first_of_tail(n)
         return pairs + tail * n - tail * (tail - 1) // 2
 
     def counts(self, n: int) -> dict[str, int]:
@@ -103,6 +106,11 @@ class Baseline(PrefillPolicy[Scratch]):
     @abstractmethod
     def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
         """Of the `past` keys, more than `memory`, those that a list's queries see: [Hkv, memory], sorted."""
+
+    def first_of_tail(self, n: int) -> int:
+        """First row of the dense tail; n if there is none."""
+        whole = n <= self.chunk_size
+        return n if whole else tail_start(n, self.dense_tail, self.chunk_size, self.tail_tile)
 
     def _keys(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Tensor:
         heads = call.k.shape[1]

@@ -280,7 +280,9 @@ class PrefillPolicy(ABC, Generic[State]):
         return {"chunks": 1, "memory_size": 0}
 
     def budget(self, n: int) -> dict[str, int]:
-        """Settings of another policy that is to keep as many keys as this one does at the end of n tokens."""
+        """Settings of another policy that is to keep as many keys as this one does at the end of n tokens, and to
+        have the same dense tail.
+        """
         return {}
 
     def in_short(self) -> str:

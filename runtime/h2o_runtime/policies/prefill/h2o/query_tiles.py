@@ -84,8 +84,7 @@ class QueryTiles(H2O[QueryStore]):
     def first_of_tail(self, n: int) -> int:
         """The tail begins with a tile. So prompts of one document mostly have tails that begin at the same row,
         and the second prompt keeps what the first one has of it."""
-        start = tail_start(n, self.dense_tail)
-        return start - start % self.chunk_size % self.tile if self.dense_tail else start
+        return tail_start(n, self.dense_tail, self.chunk_size, self.tile)
 
     @property
     def tile(self) -> int:
@@ -170,7 +169,8 @@ class QueryTiles(H2O[QueryStore]):
         return self.store_sizes(model, context).nbytes(model)
 
     def budget(self, n: int) -> dict[str, int]:
-        return {"heavy": self.memory_at((n - 1) // self.chunk_size * self.chunk_size) - self.local}
+        last = (n - 1) // self.chunk_size * self.chunk_size
+        return {"heavy": self.memory_at(last) - self.local, "tail_tile": self.tile}
 
     def summary(self) -> str:
         least = self.memory_at(0)
