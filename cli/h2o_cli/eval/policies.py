@@ -50,7 +50,7 @@ class Baseline(PrefillPolicy[Scratch]):
     local: int = option(256, "Local window L.", symbol="L", least=0)
     heavy: int = option(256, "Other keys H.", symbol="H", least=0)
     dense_tail: int = option(128, "Last tokens that attend to everything.", symbol="tail", least=0)
-    tail_tile: int = option(1, "Rows of a tile, with which the tail begins.", least=1)
+    tail_tile: int = option(1, "Rows of a tile, with which the tail begins.", symbol="", least=1)
     list_queries: int = option(0, "Queries that share a list; 0: a chunk.", symbol="list", least=0)
 
     def __post_init__(self) -> None:
