@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,41 @@ def test_masks_are_llguidances_and_forced_tokens_stand_alone_in_them(
                 assert list(grammar.forced()) == forced[1:]
 
 
+@settings(max_examples=40, deadline=None)
+@given(schema=SCHEMAS, seed=st.integers(0, 1000), data=st.data())
+def test_a_draft_fits_up_to_the_first_token_that_llguidances_masks_forbid(
+    compiler: GrammarCompiler,
+    matcher: Callable[[Any], Any],
+    ends: list[int],
+    schema: Any,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    dice, before = np.random.default_rng(seed), data.draw(st.integers(0, 12))
+    answer, walk = [], matcher(schema)
+    with closing(compiler.json_schema(schema, field="schema")) as grammar:
+        vocab = len(grammar.allowed())
+        for _ in range(before + MOST_FORCED):
+            token = int(dice.choice(np.flatnonzero(mask_of(walk, vocab))))
+            if token in ends:
+                break
+            answer.append(token)
+            walk.consume_token(token)
+        for token in answer[:before]:
+            grammar.accept(token)
+        draft = answer[before:]
+        assert grammar.fitting(draft) == len(draft)
+        if draft:
+            wrong, place = matcher(schema), data.draw(st.integers(0, len(draft) - 1))
+            for token in answer[: before + place]:
+                wrong.consume_token(token)
+            forbidden = np.flatnonzero(~mask_of(wrong, vocab))
+            draft[place] = int(dice.choice(forbidden))
+            assert grammar.fitting(draft) == place
+        for token in answer[before:]:
+            grammar.accept(token)
+
+
 def answered(generator: Generator, grammar: Grammar, **options: Any) -> tuple[Any, ...]:
     """Tokens with log-probabilities, why the answer ended, the session's tokens, logits and rows."""
     generator.reset()
@@ -210,30 +245,39 @@ def test_a_long_constant_comes_in_parts(compiler: GrammarCompiler, ends: list[in
 
 
 class Forces:
-    """A constraint that says which tokens must come."""
+    """A constraint that says which tokens must come, and which one may not come after them."""
 
-    def __init__(self, *tokens: int) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: Sequence[int], forbidden: int) -> None:
+        self.tokens, self.forbidden = tokens, forbidden
 
-    def forced(self) -> tuple[int, ...]:
+    def forced(self) -> Sequence[int]:
         return self.tokens
+
+    def fitting(self, draft: Sequence[int]) -> int:
+        good = [token != self.forbidden for token in draft]
+        good[: len(self.tokens)] = [a == b for a, b in zip(draft, self.tokens, strict=False)]
+        return (*good, False).index(False)
 
 
 @pytest.mark.parametrize(
-    ("forced", "most", "draft"),
+    ("forced", "forbidden", "most", "draft"),
     [
-        ((), 7, [4, 5, 6, 1, 2, 3, 4]),
-        ((4, 5), 7, [4, 5, 6, 1, 2, 3, 4]),  # the text agrees, and goes further
-        ((4, 9), 7, [4, 9]),
-        ((4, 5), 1, [4]),
-        ((9, 9, 9), 2, [9, 9]),
-        ((4, 5), 0, []),
+        ((), 0, 7, [4, 5, 6, 1, 2, 3, 4]),
+        ((), 1, 7, [4, 5, 6]),
+        ((), 4, 7, []),
+        ((4, 5), 0, 7, [4, 5, 6, 1, 2, 3, 4]),  # the text agrees, and goes further
+        ((4, 5), 2, 7, [4, 5, 6, 1]),
+        ((4, 5), 6, 7, [4, 5]),
+        ((4, 9), 0, 7, [4, 9]),
+        ((4, 5), 0, 1, [4]),
+        ((9, 9, 9), 0, 2, [9, 9]),
+        ((4, 5), 0, 0, []),
     ],
 )
 def test_a_draft_is_what_the_text_suggests_where_the_grammar_agrees(
-    forced: tuple[int, ...], most: int, draft: list[int]
+    forced: tuple[int, ...], forbidden: int, most: int, draft: list[int]
 ) -> None:
-    constraint: Any = Forces(*forced)
+    constraint: Any = Forces(forced, forbidden)
     drafter = Drafter([1, 2, 3, 4, 5, 6] * 4, constraint)
     for token in [1, 2, 3, 4, 5, 6] * 4 + [1, 2, 3]:
         drafter.append(token)

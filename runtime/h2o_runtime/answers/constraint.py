@@ -27,6 +27,10 @@ class Constraint(Protocol):
         """
         ...
 
+    def fitting(self, draft: Sequence[int]) -> int:
+        """How many tokens of a draft, from the first on, may come next, in order. Raises as `allowed`."""
+        ...
+
     def accept(self, token: int) -> None:
         """Continue with an allowed token. Raises ConfigError if the grammar cannot be followed."""
         ...

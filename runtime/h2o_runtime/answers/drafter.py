@@ -20,9 +20,12 @@ class Drafter:
         self._lookup.append(token)
 
     def draft(self, most: int) -> list[int]:
-        """Up to `most` tokens that are certain or likely enough to come next. Raises as `Constraint.forced`."""
+        """Up to `most` tokens that are certain or likely enough to come next, all of which the constraint allows.
+        Raises as `Constraint.allowed`.
+        """
         suggested = self._lookup.draft(most)
         if self._constraint is None:
             return suggested
+        fitting = suggested[: self._constraint.fitting(suggested)]
         forced = list(self._constraint.forced()[:most])
-        return suggested if suggested[: len(forced)] == forced else forced
+        return max(forced, fitting, key=len)  # the longer one begins with the shorter one

@@ -136,16 +136,27 @@ class Grammar:
             self._only.fill(False)
             self._only[forced[0]] = True
             return self._only
-        if self._mask is None:
-            bits = np.frombuffer(self._received(process.MASK), np.uint8)
-            bits = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
-            self._mask = bits.view(np.bool_)
-        return self._mask
+        return self._mask_behind_forced()
 
     def forced(self) -> Sequence[int]:
         if self._forced is None:
             self._forced = np.frombuffer(self._received(process.FORCED), np.int64).tolist()
         return self._forced
+
+    def fitting(self, draft: Sequence[int]) -> int:
+        """The process is asked only about tokens behind the forced ones, of which the mask allows the first."""
+        forced = self.forced()
+        for place, (token, only) in enumerate(zip(draft, forced, strict=False)):
+            if token != only:
+                return place
+        rest = draft[len(forced) :]
+        if not rest:
+            return len(draft)
+        if not self._mask_behind_forced()[rest[0]]:
+            return len(forced)
+        self._send(process.DRAFT + process.packed(rest))
+        (fitting,) = process.INTEGER.unpack(self._received(process.FITTING))
+        return len(forced) + int(fitting)
 
     def accept(self, token: int) -> None:
         """Behind forced tokens, the process computes the next mask while the model computes the next logits."""
@@ -155,10 +166,17 @@ class Grammar:
             del self._forced[0]
         else:
             self._forced = self._mask = None
-            self._send(process.INTEGER.pack(token))
+            self._send(process.TOKEN + process.packed([token]))
 
     def close(self) -> None:
         self._child.close()
+
+    def _mask_behind_forced(self) -> NDArray[np.bool_]:
+        if self._mask is None:
+            bits = np.frombuffer(self._received(process.MASK), np.uint8)
+            bits = np.unpackbits(bits, count=self._vocab_size, bitorder="little")
+            self._mask = bits.view(np.bool_)
+        return self._mask
 
     def _send(self, data: bytes) -> None:
         try:

@@ -13,9 +13,10 @@ and has one thread, as forking requires.
 
 Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, requests a process on
 that connection, and the answer is its id; an id ends that process. Parent and process speak over a
-`Connection`: first JSON_SCHEMA or GBNF and the text, then one int64 per token. Each time two messages come back:
-FORCED and the tokens that must come next, as int64, which the process follows at once; and MASK and the bits of
-the tokens allowed after these. In place of either comes one of the words below and a sentence.
+`Connection`: first JSON_SCHEMA or GBNF and the text, then TOKEN and one int64 per token. Each time two messages
+come back: FORCED and the tokens that must come next, as int64, which the process follows at once; and MASK and
+the bits of the tokens allowed after these. In place of either comes one of the words below and a sentence. DRAFT
+and tokens that might come after these are answered by FITTING and how many of them the grammar allows, as int64.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
 JSON_SCHEMA, GBNF = b"s", b"g"  # what a grammar is written in
-FORCED, MASK, REFUSED, BROKEN = b"f", b"m", b"r", b"b"  # BROKEN: the grammar is invalid
+TOKEN, DRAFT = b"t", b"d"
+FORCED, MASK, FITTING = b"f", b"m", b"n"
+REFUSED, BROKEN = b"r", b"b"  # BROKEN: the grammar is invalid
 READY = b"ready"
 
 INTEGER = struct.Struct("<q")
@@ -138,16 +142,21 @@ class _ForkServer:
                 connection.send_bytes(BROKEN + reason.encode("utf-8", "replace"))
                 return
             matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0)
-            tokens = 0
+            tokens = 0  # followed or drafted: each takes time
             while True:
                 forced = self._follow_forced(matcher, tokens)
-                connection.send_bytes(FORCED + b"".join(map(INTEGER.pack, forced)))
+                connection.send_bytes(FORCED + packed(forced))
                 tokens += len(forced)
                 connection.send_bytes(self._allowed(matcher, tokens))
-                (token,) = INTEGER.unpack(connection.recv_bytes())
+                kind, given = unpacked(connection.recv_bytes())
+                while kind == DRAFT:
+                    tokens += len(given)
+                    _allow_seconds(tokens)
+                    connection.send_bytes(FITTING + INTEGER.pack(matcher.validate_tokens(given)))
+                    kind, given = unpacked(connection.recv_bytes())
                 tokens += 1
                 _allow_seconds(tokens)
-                matcher.consume_token(token)
+                matcher.consume_token(*given)
 
     def _follow_forced(self, matcher: Any, tokens: int) -> list[int]:
         """Consume tokens while the mask allows only one, which does not end the answer → these tokens.
@@ -182,6 +191,16 @@ class _ForkServer:
         if time.process_time() > SECONDS + SECONDS_PER_TOKEN * tokens:
             return REFUSED + b"it takes too long"
         return MASK + bytes(mask[: self._mask_bytes])
+
+
+def packed(tokens: Iterable[int]) -> bytes:
+    """Tokens of a message."""
+    return b"".join(map(INTEGER.pack, tokens))
+
+
+def unpacked(message: bytes) -> tuple[bytes, list[int]]:
+    """The kind of a message, and its tokens."""
+    return message[:1], [token for (token,) in INTEGER.iter_unpack(message[1:])]
 
 
 def _limit() -> None:

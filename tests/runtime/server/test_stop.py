@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +68,9 @@ class Anything:
 
     def forced(self) -> tuple[int, ...]:
         return ()
+
+    def fitting(self, draft: Sequence[int]) -> int:
+        return len(draft)
 
     def close(self) -> None: ...
 
