@@ -14,14 +14,22 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from tests.reference import gguf_gemma4, gguf_states
+
 ARCHITECTURES = {
     "mistral": "llama",
     "qwen3_moe": "qwen3moe",
     "olmo3": "olmo2",
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
 }  # where llama.cpp has another name
+LAYOUTS = (gguf_gemma4, gguf_states)  # of architectures with more than other names
+PLUS_ONE = ("gemma2", "gemma3")  # whose norms' weights its converter adds 1 to
 NEIGHBOURS = (
     "llama",
     "mistral3",
@@ -79,25 +87,30 @@ def write(
     """
     config = json.loads((checkpoint / "config.json").read_text())
     family, weights = config["model_type"], load_file(checkpoint / "model.safetensors")
-    config["rope_parameters"] = config["rope_parameters"].get("full_attention", config["rope_parameters"])
     architecture = ARCHITECTURES.get(family, family)
+    layout = next((one for one in LAYOUTS if architecture in one.ARCHITECTURES), None)
     names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
     stored: dict[str, NDArray[np.float32] | None] = {}
-    arrays = _apart({name: tensor.float().numpy() for name, tensor in weights.items()})
+    arrays = {name: tensor.float().numpy() for name, tensor in weights.items()}
+    arrays = _apart(arrays) if layout is None else layout.arrays(arrays, config, architecture)
+    own_metadata = {} if layout is None else layout.metadata(config, architecture)
+    config["rope_parameters"] = config["rope_parameters"].get("full_attention", config["rope_parameters"])
     for name, array in _stacked(arrays).items():
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
         if heads and architecture in NEIGHBOURS:
             array = _pairs_side_by_side(array, config[heads])
-        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        if architecture in PLUS_ONE and name.endswith("norm.weight"):
             array = array + 1
         own = names.get_name(name, (".weight", ".bias"))
+        own = name if name.startswith(("blk.", "rope_")) else own
         assert own is not None, name
         stored[f"{own}.weight" if own.endswith("sinks") else own] = array
     stored |= _long_factors(config) | (tensors or {})
     kept = {name: array for name, array in stored.items() if array is not None}
     count = -(-len(kept) // parts) if parts > 1 else 0
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=count)
-    described = _metadata(config, architecture) | (tokenizer_metadata(checkpoint) if tokenizer else {})
+    described = _metadata(config, architecture) | own_metadata
+    described |= tokenizer_metadata(checkpoint) if tokenizer else {}
     for key, value in (described | (metadata or {})).items():
         if value is not None:
             add(writer, key, value)

@@ -125,7 +125,7 @@ class ModelConfig:
             own=family.own(raw, layers),
             latent=latent,
             delta=family.delta(raw),
-            draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0) if latent else 0,
+            draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0),
             experts=family.experts(raw, layers),
         )
 

@@ -42,8 +42,8 @@ class LayerSlices(DerivedCheckpoint):
 
 
 def with_layer_slices(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint itself, where layers have no embeddings of their own."""
-    if checkpoint.config.layer_embedding is None:
+    """The checkpoint itself, where layers have no embeddings of their own, or it slices them itself."""
+    if checkpoint.config.layer_embedding is None or not isinstance(checkpoint, SafetensorsCheckpoint):
         return checkpoint
     return LayerSlices(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)
 

@@ -26,7 +26,8 @@ HEAD = "lm_head.weight"
 # Buffers that older versions of transformers wrote: computed, not learned.
 _COMPUTED = re.compile(r"\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|masked_bias)$")
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
-_UNREAD = re.compile(r"\.self_attn\.[kv]_(proj|norm)\.")  # where a layer reads another's keys and values
+# Of layers that read another's keys and values.
+_UNREAD = re.compile(r"\.(self_attn\.[kv]_(proj|norm)|attn_(k|v|k_norm))\.")
 _USER = {"role": "user", "content": "Hello."}
 _ANSWERED = [_USER, {"role": "assistant", "content": "Hello."}, _USER]
 _CONVERSATIONS = (

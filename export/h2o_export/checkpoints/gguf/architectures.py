@@ -9,16 +9,18 @@ from typing import Any
 from gguf import MODEL_ARCH
 
 from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.checkpoints.gguf import states
+from h2o_export.checkpoints.gguf.gemma4 import gemma4_config
+from h2o_export.checkpoints.gguf.header import Metadata
+from h2o_export.checkpoints.gguf.rope import LOG_MULTIPLIER, proportional
 from h2o_runtime.limits import MAX_LAYERS
 
 WINDOW = "attention.sliding_window"
 ATTENTION_FACTOR = "rope.scaling.attn_factor"
 TEMPERATURE = "attention.temperature_scale"
-LOG_MULTIPLIER = "yarn_log_multiplier"
-Value = Callable[[str], Any]  # a key after the architecture's name → what the metadata mean
 
 
-def nothing(value: Value) -> dict[str, Any]:
+def nothing(value: Metadata) -> dict[str, Any]:
     return {}
 
 
@@ -33,20 +35,24 @@ class Architecture:
     own         further words of config.json
     allowed     keys after its name that change a layer's arithmetic, and are read
     rope        further words of rope_parameters
+    optional    keys that its files may lack, of those that the files of all architectures have
     window_base base of the rotation in layers with a window, where the file does not say; None: as in all others
+    stopped_pairs whether the tensor of RoPE's factors only says which pairs turn, in layers without a window
     """
 
     model_type: str
     kind: MODEL_ARCH
     neighbours: bool = False
     required: tuple[tuple[str, str], ...] = ()
-    own: Callable[[Value], dict[str, Any]] = nothing
+    own: Callable[[Metadata], dict[str, Any]] = nothing
     allowed: tuple[str, ...] = ()
-    rope: Callable[[Value], dict[str, Any]] = nothing
+    rope: Callable[[Metadata], dict[str, Any]] = nothing
+    optional: tuple[str, ...] = ()
     window_base: float | None = None
+    stopped_pairs: bool = False
 
 
-def _granite(value: Value) -> dict[str, Any]:
+def _granite(value: Metadata) -> dict[str, Any]:
     words = {
         "embedding_multiplier": value("embedding_scale"),
         "residual_multiplier": value("residual_scale"),
@@ -57,7 +63,7 @@ def _granite(value: Value) -> dict[str, Any]:
     return said | {"attention_multiplier": value("attention.scale") or None}
 
 
-def _exaone4(value: Value) -> dict[str, Any]:
+def _exaone4(value: Metadata) -> dict[str, Any]:
     """Without a window all layers are alike."""
     if value(WINDOW):
         return _windows(value)
@@ -65,18 +71,18 @@ def _exaone4(value: Value) -> dict[str, Any]:
     return {"layer_types": [FULL] * min(layers, MAX_LAYERS)} if isinstance(layers, int) else {}
 
 
-def _olmo2(value: Value) -> dict[str, Any]:
+def _olmo2(value: Metadata) -> dict[str, Any]:
     """With a window it is the third version, in llama.cpp too."""
     return {"model_type": "olmo3", **_windows(value)} if value(WINDOW) else {}
 
 
-def _olmo2_rope(value: Value) -> dict[str, Any]:
+def _olmo2_rope(value: Metadata) -> dict[str, Any]:
     """The file has the attention_factor of config.json."""
     factor = value(ATTENTION_FACTOR)
     return {"attention_factor": factor} if factor else {}
 
 
-def _windows(value: Value) -> dict[str, Any]:
+def _windows(value: Metadata) -> dict[str, Any]:
     """Which layers have the window, if the file says so; otherwise llama.cpp uses the same default as we
     do.
     """
@@ -86,11 +92,19 @@ def _windows(value: Value) -> dict[str, Any]:
     return {"layer_types": [SLIDING if one else FULL for one in pattern]}
 
 
-def _qwen3_moe(value: Value) -> dict[str, Any]:
+def _qwen3_moe(value: Metadata) -> dict[str, Any]:
     return {"norm_topk_prob": True}  # always, in llama.cpp
 
 
-def _gemma2(value: Value) -> dict[str, Any]:
+def _qwen_delta_moe(value: Metadata) -> dict[str, Any]:
+    return {
+        **states.delta_config(value),
+        **_qwen3_moe(value),
+        "shared_expert_intermediate_size": value("expert_shared_feed_forward_length"),
+    }
+
+
+def _gemma2(value: Metadata) -> dict[str, Any]:
     """Of the scale of scores llama.cpp knows that the largest model has one of its own."""
     layers, heads, hidden = (
         value(key) for key in ("block_count", "attention.head_count", "embedding_length")
@@ -103,7 +117,7 @@ def _gemma2(value: Value) -> dict[str, Any]:
     } | _windows(value)
 
 
-def _gemma3(value: Value) -> dict[str, Any]:
+def _gemma3(value: Metadata) -> dict[str, Any]:
     """llama.cpp knows that the largest model has its own scale of scores."""
     layers, heads, hidden = (
         value(key) for key in ("block_count", "attention.head_count", "embedding_length")
@@ -119,11 +133,11 @@ def _gemma3(value: Value) -> dict[str, Any]:
     return said | {"sliding_window_pattern": (pattern or 6) if window else 1}
 
 
-def _gpt_oss_rope(value: Value) -> dict[str, Any]:
+def _gpt_oss_rope(value: Metadata) -> dict[str, Any]:
     return {"truncate": False}  # a file does not say it
 
 
-def _mistral3_rope(value: Value) -> dict[str, Any]:
+def _mistral3_rope(value: Metadata) -> dict[str, Any]:
     """Queries grow only where cosines do not: of YaRN's two factors the file has the one of scores."""
     growth = value(TEMPERATURE)
     said = {"mscale": 1.0, "mscale_all_dim": value(f"rope.scaling.{LOG_MULTIPLIER}") or None}
@@ -142,6 +156,18 @@ _GPT_OSS = (
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_feed_forward_length", "intermediate_size"),
 )
+
+
+def _qwen_delta_moe_of(model_type: str, kind: MODEL_ARCH) -> Architecture:
+    return Architecture(
+        model_type,
+        kind,
+        required=(*states.REQUIRED, *_QWEN3_MOE),
+        own=_qwen_delta_moe,
+        allowed=("expert_count",),
+        optional=("feed_forward_length",),
+    )
+
 
 # Mistral models are "llama" too, because they compute the same. `latent` reads DeepSeek's.
 ARCHITECTURES = {
@@ -185,6 +211,20 @@ ARCHITECTURES = {
         allowed=(WINDOW, "final_logit_softcapping"),
         window_base=10_000.0,
     ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        MODEL_ARCH.GEMMA4,
+        own=gemma4_config,
+        allowed=(WINDOW, "final_logit_softcapping", "expert_count"),
+        rope=proportional,
+        window_base=10_000.0,
+        stopped_pairs=True,
+    ),
+    "qwen35": Architecture(
+        "qwen3_5_text", MODEL_ARCH.QWEN35, required=states.REQUIRED, own=states.delta_config
+    ),
+    "qwen35moe": _qwen_delta_moe_of("qwen3_5_moe_text", MODEL_ARCH.QWEN35MOE),
+    "qwen3next": _qwen_delta_moe_of("qwen3_next", MODEL_ARCH.QWEN3NEXT),
     "gpt-oss": Architecture(
         "gpt_oss",
         MODEL_ARCH.GPT_OSS,

@@ -17,15 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.checkpoints.base import CheckpointInFiles
-from h2o_export.checkpoints.gguf import latent, names
+from h2o_export.checkpoints.gguf import latent, names, rope, states
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
-from h2o_export.checkpoints.gguf.blocks import BLOCKS
-from h2o_export.checkpoints.gguf.config import (
-    ROPE_TENSORS,
-    architecture,
-    huggingface_config,
-    model_config,
-)
+from h2o_export.checkpoints.gguf.blocks import BLOCK, BLOCKS
+from h2o_export.checkpoints.gguf.config import architecture, huggingface_config, model_config
 from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
 from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
 from h2o_runtime.bundles.manifest import file_sha256
@@ -73,7 +68,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return (
-            frozenset(self.header.tensors) - {own for name in used for own in self._own(name)} - ROPE_TENSORS
+            frozenset(self.header.tensors) - {own for name in used for own in self._own(name)} - rope.TENSORS
         )
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -81,32 +76,38 @@ class GGUFCheckpoint(CheckpointInFiles):
         entries = [self._stored(name, own) for own in self._own(name)]
         with np.errstate(all="ignore"):  # the code that stores the values checks for NaN
             values = [gguf.dequantize(_read(entry), entry.kind).reshape(entry.shape) for entry in entries]
-        whole = values[0] if len(values) == 1 else latent.joined(*values)
-        if whole.shape != shape:
+        whole = values[0] if len(values) == 1 else _joined(name, values)
+        if _without_ones(whole.shape) != _without_ones(shape):  # a file omits dimensions of 1
             raise CheckpointError(
                 f"{entries[0].path}: tensor '{entries[0].name}' has shape {list(whole.shape)}, but the metadata "
                 f"imply {list(shape)}"
             )
-        tensor = torch.from_numpy(np.ascontiguousarray(self._halves(name, whole)))
+        rows, columns = self._rows(name, whole.reshape(shape), len(entries)), self._column_order(name)
+        ordered = rows if columns is None else rows[:, columns]
+        tensor = torch.from_numpy(np.ascontiguousarray(ordered))
+        if name.endswith(states.DECAY):
+            return (-tensor).log()
         less = self.config.arrangement.lessened(name)  # added by llama.cpp's converter
         return tensor - less if less else tensor
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        own = self._own(name)
-        if len(own) > 1:
+        matrices = [_unpacked(self._stored(name, own)) for own in self._own(name)]
+        matrix = _stacked(matrices)
+        if matrix is None:
             return None
-        stored = self._stored(name, own[0])
-        unpack = BLOCKS.get(stored.kind)
-        if unpack is None or len(stored.shape) != 2:
+        columns = self._column_order(name)
+        if columns is not None and (len(columns) != matrix.q.shape[1] or self._cuts_blocks):
             return None
-        with np.errstate(all="ignore"):
-            matrix = unpack(_read(stored), *stored.shape)
 
-        def rows(values: NDArray[Any]) -> NDArray[Any]:
-            return np.ascontiguousarray(self._halves(name, values))
+        def ordered(values: NDArray[Any]) -> NDArray[Any]:
+            rows = self._rows(name, values, len(matrices))
+            if columns is None:
+                return np.ascontiguousarray(rows)
+            each = matrix.q.shape[1] // values.shape[1]  # 1, or a block
+            return np.ascontiguousarray(rows[:, columns[::each] // each])
 
-        offsets = None if matrix.offsets is None else rows(matrix.offsets)
-        return replace(matrix, q=rows(matrix.q), scales=rows(matrix.scales), offsets=offsets)
+        offsets = None if matrix.offsets is None else ordered(matrix.offsets)
+        return replace(matrix, q=ordered(matrix.q), scales=ordered(matrix.scales), offsets=offsets)
 
     def sha256(self) -> str:
         """Hash over the hashes of the shards."""
@@ -121,14 +122,14 @@ class GGUFCheckpoint(CheckpointInFiles):
     def transformers_config(self) -> Any:
         from transformers import AutoConfig
 
-        rope = dict(self.raw["rope_parameters"])
+        angles = dict(self.raw["rope_parameters"])
         if self.config.rope.factors:
-            rope |= self.config.rope.in_transformers()
-            rope |= {"original_max_position_embeddings": self.config.max_position_embeddings}
+            angles |= self.config.rope.in_transformers()
+            angles |= {"original_max_position_embeddings": self.config.max_position_embeddings}
         # Before version 5, transformers used another name.
-        spellings = {"rope_parameters": rope}
-        if "rope_theta" in rope:
-            spellings |= {"rope_scaling": rope, "rope_theta": rope["rope_theta"]}
+        spellings = {"rope_parameters": angles}
+        if "rope_theta" in angles:
+            spellings |= {"rope_scaling": angles, "rope_theta": angles["rope_theta"]}
         # The family's padding token may be outside a small vocabulary, and nothing is padded.
         return AutoConfig.for_model(**{**self.raw, **spellings, "pad_token_id": None})
 
@@ -136,29 +137,90 @@ class GGUFCheckpoint(CheckpointInFiles):
         stored = self.header.tensors.get(own)
         if stored is None:
             raise CheckpointError(f"{self.source}: has no tensor '{own}'; download it again")
-        experts = self.config.experts
-        return stored if experts is None else names.one_expert(name, stored, experts.count)
+        experts = 0 if self.config.experts is None else self.config.experts.count
+        return names.inside(name, stored, experts, self.config.layers)
 
     def _own(self, name: str) -> tuple[str, ...]:
-        """The tensors of the file that hold `name`: one, except for W_uk and W_uv."""
-        several = latent.own_names(name, self.header.tensors)
-        single = names.own_name(name) or self.own_names.get_name(names.mapped(name), (".weight", ".bias"))
+        """The tensors of the file that hold `name`: one, except W_uk and W_uv, and some layers' q, k, v and z."""
+        stored = self.header.tensors
+        several = latent.own_names(name, stored) or states.own_names(name, stored)
+        single = names.own_name(name, stored) or self.own_names.get_name(
+            names.mapped(name), (".weight", ".bias")
+        )
         return several or (single or name,)
 
-    def _halves(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows of q and k in transformers' order. In some families llama.cpp rotates pairs of neighbours."""
+    def _rows(self, name: str, rows: NDArray[Any], tensors: int) -> NDArray[Any]:
+        """Rows in transformers' order. In some families llama.cpp rotates pairs of neighbours."""
+        delta = self.config.delta
+        order = None if delta is None else states.row_order(name, delta, self._dealt, tensors)
+        if order is not None and len(order) == len(rows):
+            return rows[order]
         heads = {"q_proj": self.config.query_heads, "k_proj": self.config.kv_heads}.get(name.split(".")[-2])
         if heads is None or not ARCHITECTURES[architecture(self.header)].neighbours:
             return rows
         pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
         return pairs.swapaxes(1, 2).reshape(rows.shape)
 
+    def _column_order(self, name: str) -> NDArray[np.int64] | None:
+        """Where the file has each column of transformers' matrix; None: in the same place."""
+        delta = self.config.delta
+        return None if delta is None else states.column_order(name, delta, self._dealt)
+
+    @property
+    def _dealt(self) -> bool:
+        return architecture(self.header) in states.DEALT
+
+    @property
+    def _cuts_blocks(self) -> bool:
+        """Whether columns that move together are no whole blocks of integers."""
+        return self.config.delta is not None and self.config.delta.value_size % BLOCK != 0
+
+
+def _joined(name: str, values: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    keys, others = values
+    return latent.joined(keys, others) if latent.is_both(name) else np.concatenate(values)
+
+
+def _unpacked(stored: TensorEntry) -> QuantizedTensor | None:
+    unpack = BLOCKS.get(stored.kind)
+    if unpack is None or len(stored.shape) != 2:
+        return None
+    with np.errstate(all="ignore"):
+        return unpack(_read(stored), *stored.shape)
+
+
+def _stacked(matrices: list[QuantizedTensor | None]) -> QuantizedTensor | None:
+    """Matrices one below the other; None where one is no blocks of integers, or they are of different types."""
+    found = [matrix for matrix in matrices if matrix is not None]
+    if len(found) < len(matrices) or len({(one.bits, one.offsets is None) for one in found}) > 1:
+        return None
+    if len(found) == 1:
+        return found[0]
+    offsets = [one.offsets for one in found if one.offsets is not None]
+    return replace(
+        found[0],
+        q=np.concatenate([one.q for one in found]),
+        scales=np.concatenate([one.scales for one in found]),
+        offsets=np.concatenate(offsets) if offsets else None,
+    )
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
+
 
 def _read(stored: TensorEntry) -> NDArray[np.uint8]:
     """The tensor's bytes, one row per row of the tensor; [bytes] for a vector."""
     try:
-        data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
-    except OSError as error:
+        if not stored.step:
+            data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
+        else:
+            row = stored.length // stored.shape[0]
+            whole = np.memmap(
+                stored.path, np.uint8, "r", stored.offset, ((stored.shape[0] - 1) * stored.step + row,)
+            )
+            data = np.lib.stride_tricks.as_strided(whole, (stored.shape[0], row), (stored.step, 1)).copy()
+    except (OSError, ValueError) as error:  # ValueError: a file that is too short for a mapping
         raise CheckpointError(f"{stored.path}: cannot read tensor '{stored.name}': {error}") from error
     if data.size != stored.length:
         raise CheckpointError(f"{stored.path}: cannot read tensor '{stored.name}': the file became shorter")

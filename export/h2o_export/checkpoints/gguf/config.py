@@ -6,27 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gguf import dequantize
-from numpy.typing import NDArray
 
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.architecture.families.base import FULL, SLIDING
 from h2o_export.architecture.rope import SHARE
-from h2o_export.checkpoints.gguf import latent
-from h2o_export.checkpoints.gguf.architectures import (
-    ARCHITECTURES,
-    LOG_MULTIPLIER,
-    TEMPERATURE,
-    WINDOW,
-    Architecture,
-)
-from h2o_export.checkpoints.gguf.header import Header
+from h2o_export.checkpoints.gguf import latent, rope
+from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, TEMPERATURE, WINDOW, Architecture
+from h2o_export.checkpoints.gguf.header import Header, Metadata
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
-
-ROPE_FACTORS = "rope_freqs.weight"
-LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
-ROPE_TENSORS = frozenset((ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS))
 
 # (key after the architecture's name, key of config.json); a file without one of them is damaged.
 _REQUIRED = (
@@ -78,11 +66,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     arithmetic.
     """
     name = architecture(header)
-    known = ARCHITECTURES[name]
-
-    def value(key: str) -> Any:
-        return header.metadata.get(f"{name}.{key}")
-
+    known, value = ARCHITECTURES[name], Metadata(header, name)
     for key, harmless, what in _REFUSED:
         if key == WINDOW and _covers(value(key), value("context_length")):
             continue  # every key is inside the window
@@ -92,7 +76,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
             )
     raw: dict[str, Any] = {"model_type": known.model_type}
     for key, word in (*_REQUIRED, *known.required):
-        if value(key) is None:
+        if value(key) is None and key not in known.optional:
             raise CheckpointError(f"{header.path}: its metadata lack {name}.{key}; download it again")
         raw[word] = value(key)
     if name == latent.NAME:
@@ -105,21 +89,21 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["architectures"] = [FAMILIES[raw["model_type"]].architecture]
     raw["sliding_window"] = value(WINDOW) or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
-    rope = _rope(header, value, known, name == latent.NAME) | rotated | known.rope(value)
-    raw["rope_parameters"] = _by_layer(rope, value, known)
+    angles = rope.rotation(value, known.allowed) | rotated | known.rope(value)
+    raw["rope_parameters"] = _by_layer(angles, value, known)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
-    raw["attention_bias"] = any(f"blk.0.{own}.bias" in header.tensors for own in ("attn_q", "attn_kv_a_mqa"))
+    raw["attention_bias"] = any(own.endswith(("attn_q.bias", "attn_kv_a_mqa.bias")) for own in header.tensors)
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
     return raw
 
 
-def _by_layer(rope: dict[str, Any], value: Any, known: Architecture) -> dict[str, Any]:
-    """`rope` itself, or the rotation of each kind of layer if layers with a window have their own."""
+def _by_layer(angles: dict[str, Any], value: Metadata, known: Architecture) -> dict[str, Any]:
+    """`angles` itself, or the rotation of each kind of layer if layers with a window have their own."""
     if known.window_base is None:
-        return rope
+        return angles
     base = value("rope.freq_base_swa")
     local = {"rope_type": "default", "rope_theta": known.window_base if base is None else base}
-    return {FULL: rope, SLIDING: local}
+    return {FULL: angles, SLIDING: local}
 
 
 def _covers(window: Any, context: Any) -> bool:
@@ -134,40 +118,24 @@ def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
         config = ModelConfig.from_huggingface(raw)
     except (CheckpointError, UnsupportedModelError) as error:
         raise type(error)(f"{header.path}: {str(error).replace('config.json: ', 'its metadata: ')}") from None
-    factors = _rope_factors(header, ROPE_FACTORS, config.rotated_size)
+    value = Metadata(header, architecture(header))
+    if ARCHITECTURES[value.name].stopped_pairs:
+        return config
+    factors = rope.factors(value, rope.FACTORS, config.rotated_size)
     if factors is None or np.all(factors == 1):
         return config
-    scaled = [rope.kind for rope in config.ropes if rope.kind != "default"]
+    scaled = [one.kind for one in config.ropes if one.kind != "default"]
     if scaled:
         raise UnsupportedModelError(
-            f"{header.path}: {ROPE_FACTORS} and RoPE scaling '{scaled[0]}' together are not supported"
+            f"{header.path}: {rope.FACTORS} and RoPE scaling '{scaled[0]}' together are not supported"
         )
     given = tuple(factors.tolist())
     return replace(
-        config, ropes=tuple(RopeConfig(rope.theta, "factors", factors=given) for rope in config.ropes)
+        config, ropes=tuple(RopeConfig(one.theta, "factors", factors=given) for one in config.ropes)
     )
 
 
-def _rope_factors(header: Header, name: str, rotated: int | None = None) -> NDArray[np.float32] | None:
-    """The divisors of RoPE's frequencies, float32 [rotated / 2], which store Llama 3's scaling. None: the
-    file has no such tensor.
-    """
-    stored = header.tensors.get(name)
-    if stored is None:
-        return None
-    if rotated is not None and stored.shape != (rotated // 2,):
-        raise CheckpointError(
-            f"{header.path}: {name} has shape {list(stored.shape)}, but heads of {rotated} elements "
-            f"have {rotated // 2} frequencies; download it again"
-        )
-    data = np.fromfile(stored.path, np.uint8, stored.length, offset=stored.offset)
-    factors: NDArray[np.float32] = dequantize(data, stored.kind)
-    if not np.all(np.isfinite(factors) & (factors > 0)):
-        raise CheckpointError(f"{header.path}: {name} must hold positive numbers; download it again")
-    return factors
-
-
-def _head_size(header: Header, raw: dict[str, Any], value: Any) -> tuple[int | None, dict[str, Any]]:
+def _head_size(header: Header, raw: dict[str, Any], value: Metadata) -> tuple[int | None, dict[str, Any]]:
     """Elements of a head, None if hidden size / heads gives it; and the share of them that is rotated."""
     partly = FAMILIES[raw["model_type"]].default_rotated is not None
     size, of_v, rotated = (
@@ -196,45 +164,3 @@ def _rows(header: Header, name: str) -> int:
     if stored is None or len(stored.shape) != 2:
         raise CheckpointError(f"{header.path}: no matrix {name!r} in it; download it again")
     return stored.shape[0]
-
-
-def _rope(header: Header, value: Any, known: Architecture, latents: bool) -> dict[str, Any]:
-    base = value("rope.freq_base")
-    theta = 10000.0 if base is None else base
-    if LONG_FACTORS in header.tensors:
-        return {"rope_type": "longrope", "rope_theta": theta} | _longrope(header, value)
-    factor = value("rope.scaling.factor") or value("rope.scale_linear") or 1.0
-    kind = value("rope.scaling.type") or "linear"  # llama.cpp's default; a factor of 1 means no scaling
-    if kind == "none" or (kind == "linear" and factor == 1):
-        return {"rope_type": "default", "rope_theta": theta}
-    scaling = {"rope_type": kind, "rope_theta": theta, "factor": factor}
-    return scaling | _yarn(header, value, known, latents) if kind == "yarn" else scaling
-
-
-def _longrope(header: Header, value: Any) -> dict[str, Any]:
-    """llama.cpp multiplies by the factor in the file, or by 1 if there is none."""
-    long, short = (_rope_factors(header, name) for name in (LONG_FACTORS, SHORT_FACTORS))
-    return {
-        "long_factor": None if long is None else long.tolist(),
-        "short_factor": None if short is None else short.tolist(),
-        "original_max_position_embeddings": value("rope.scaling.original_context_length"),
-        "attention_factor": value("rope.scaling.attn_factor") or 1.0,
-    }
-
-
-def _yarn(header: Header, value: Any, known: Architecture, latents: bool) -> dict[str, Any]:
-    """YaRN's settings besides its factor. Raises if the file lacks one, or has a setting that is not
-    supported.
-    """
-    original = value("rope.scaling.original_context_length")
-    if original is None:
-        raise CheckpointError(
-            f"{header.path}: RoPE is scaled by YaRN, and its metadata lack "
-            "rope.scaling.original_context_length; download it again"
-        )
-    for key in ("attn_factor", LOG_MULTIPLIER, "yarn_ext_factor", "yarn_attn_factor"):
-        if value(f"rope.scaling.{key}") is not None and f"rope.scaling.{key}" not in known.allowed:
-            raise UnsupportedModelError(f"{header.path}: YaRN with rope.scaling.{key} is not supported")
-    betas = {name: value(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
-    factors = latent.yarn_factors(value) if latents else {}
-    return {"original_max_position_embeddings": original, **betas, **factors}

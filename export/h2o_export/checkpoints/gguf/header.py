@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,7 +38,10 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor. `shape` is in transformers' order, rows first; `offset` and `length` are in bytes."""
+    """One tensor, or a part of one. `shape` is in transformers' order, rows first; the other sizes are in bytes.
+
+    step  from one row to the next; 0: rows follow each other
+    """
 
     path: Path
     name: str
@@ -46,6 +49,37 @@ class TensorEntry:
     shape: tuple[int, ...]
     offset: int
     length: int
+    step: int = 0
+
+    def rows(self, index: int, count: int) -> TensorEntry:
+        """One of `count` parts of as many rows each. Raises CheckpointError if there are none such."""
+        size, left = divmod(self.shape[0], count)
+        if left:
+            raise CheckpointError(
+                f"{self.path}: '{self.name}' has {self.shape[0]} rows, which are no {count} parts of one size; "
+                "download it again"
+            )
+        length = self.length // count
+        shape = (size, *self.shape[1:])
+        return replace(self, shape=shape, offset=self.offset + index * length, length=length)
+
+    def columns(self, index: int, count: int) -> TensorEntry:
+        """The same of a matrix's columns, which must be whole blocks of its type. Raises UnsupportedModelError."""
+        block, size = GGML_QUANT_SIZES[self.kind]
+        blocks, left = divmod(self.shape[1], count * block)
+        if left:
+            raise UnsupportedModelError(
+                f"{self.path}: '{self.name}' has {self.shape[1]} columns of {count} layers, and a layer's are no "
+                f"whole blocks of {self.kind.name}"
+            )
+        length = blocks * size
+        return replace(
+            self,
+            shape=(self.shape[0], blocks * block),
+            offset=self.offset + index * length,
+            length=self.shape[0] * length,
+            step=count * length,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,6 +89,17 @@ class Header:
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, TensorEntry]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a file says of its model, by keys after the architecture's name; None: nothing."""
+
+    header: Header
+    name: str
+
+    def __call__(self, key: str) -> Any:
+        return self.header.metadata.get(f"{self.name}.{key}")
 
 
 def read_header(path: Path) -> Header:

@@ -86,6 +86,11 @@ def own_names(name: str, tensors: dict[str, TensorEntry]) -> tuple[str, ...] | N
     return None
 
 
+def is_both(name: str) -> bool:
+    """Whether transformers' tensor holds W_uk and W_uv."""
+    return _BOTH.fullmatch(name) is not None
+
+
 def joined(keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
     """W_uk [H, r, dn] and W_uv [H, dv, r] combined as in transformers: [H (dn + dv), r]."""
     both = np.concatenate((keys.swapaxes(1, 2), values), axis=1)

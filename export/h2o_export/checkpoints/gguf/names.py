@@ -11,8 +11,22 @@ from dataclasses import replace
 from h2o_export.checkpoints.gguf.header import TensorEntry
 from h2o_runtime.errors import CheckpointError
 
-_EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
-_SINKS = re.compile(r"model\.layers\.(\d+)\.self_attn\.sinks")
+_EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp\.)?experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+_BOTH = ".ffn_gate_up_exps."  # gates above ups
+_IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_OWN = {
+    "self_attn.sinks": "attn_sinks.weight",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "layer_scalar": "layer_output_scale.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+}
+# Tensors with the rows, or columns, of one layer after the other.
+_ROWS, _COLUMNS = "per_layer_model_proj.weight", "per_layer_token_embd.weight"
+_OF_ALL = {
+    "per_layer_model_projection.weight": _ROWS,
+    "embed_tokens_per_layer.weight": _COLUMNS,
+}
 # A tensor of a router: its name in transformers, and in the map of the package gguf.
 _BIAS = ("e_score_correction_bias", "e_score_correction.bias")
 
@@ -22,25 +36,35 @@ def mapped(name: str) -> str:
     return name.replace(*_BIAS)
 
 
-def own_name(name: str) -> str | None:
+def own_name(name: str, tensors: dict[str, TensorEntry]) -> str | None:
     """The tensor of the file that holds `name` and that the package gguf does not name; else None."""
     if expert := _EXPERT.fullmatch(name):
-        return f"blk.{expert[1]}.ffn_{expert[3]}_exps.{expert[4]}"
-    if sinks := _SINKS.fullmatch(name):
-        return f"blk.{sinks[1]}.attn_sinks.weight"
+        both = f"blk.{expert[1]}{_BOTH}{expert[4]}"
+        alone = f"blk.{expert[1]}.ffn_{expert[3]}_exps.{expert[4]}"
+        return both if expert[3] != "down" and both in tensors else alone
+    if place := _IN_LAYER.fullmatch(name):
+        own = _OWN.get(place[2])
+        return _OF_ALL.get(place[2]) if own is None else f"blk.{place[1]}.{own}"
     return None
 
 
-def one_expert(name: str, stored: TensorEntry, experts: int) -> TensorEntry:
-    """Where the expert's matrix or bias `name` is inside those of all experts, [E, out, in] or [E, out]."""
-    expert = _EXPERT.fullmatch(name)
-    if expert is None:
-        return stored
+def inside(name: str, stored: TensorEntry, experts: int, layers: int) -> TensorEntry:
+    """Where `name` is inside a tensor of all experts, [E, out, in] or [E, out], or of all layers; else `stored`."""
+    if expert := _EXPERT.fullmatch(name):
+        return _one_expert(expert, stored, experts)
+    place = _IN_LAYER.fullmatch(name)
+    if place is not None and stored.name == _ROWS:
+        return stored.rows(int(place[1]), layers)
+    if place is not None and stored.name == _COLUMNS:
+        return stored.columns(int(place[1]), layers)
+    return stored
+
+
+def _one_expert(expert: re.Match[str], stored: TensorEntry, experts: int) -> TensorEntry:
     if stored.shape[:1] != (experts,):
         raise CheckpointError(
             f"{stored.path}: '{stored.name}' has {stored.shape[0]} experts, and its metadata say {experts}; "
             "download it again"
         )
-    length = stored.length // experts
-    offset = stored.offset + int(expert[2]) * length
-    return replace(stored, shape=stored.shape[1:], offset=offset, length=length)
+    one = replace(stored.rows(int(expert[2]), experts), shape=stored.shape[1:])
+    return one.rows(("gate", "up").index(expert[3]), 2) if _BOTH in stored.name else one

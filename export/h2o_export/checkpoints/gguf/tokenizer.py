@@ -11,7 +11,7 @@ from h2o_export.checkpoints.gguf.header import Header
 from h2o_runtime.errors import BundleError, CheckpointError, UnsupportedModelError
 from h2o_runtime.text import Tokenizer
 
-KINDS = ("gpt2", "llama")  # byte-level BPE; sentencepiece
+KINDS = ("gpt2", "llama", "gemma4")  # byte-level BPE; sentencepiece; sentencepiece with its merges
 _LLAMA3 = ("llama3", "llama-v3", "llama-bpe")
 # Tokenizers in which a word that is a token always becomes that token, whatever the merges give.
 _WHOLE_WORDS = (*_LLAMA3, "tekken")
@@ -32,7 +32,8 @@ _ROLES = {
     "pad_token": "padding_token_id",
 }
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_END_OF_TURN = "<end_of_turn>"  # of Gemma's chats; files do not list it with these, llama.cpp knows it too
+# Ends of Gemma's turns; files do not list them with these, and llama.cpp knows them too.
+_ENDS_OF_TURN = ("<end_of_turn>", "<turn|>")
 
 
 def tokenizer_files(header: Header) -> dict[str, str]:
@@ -57,7 +58,7 @@ def tokenizer_files(header: Header) -> dict[str, str]:
             settings[role] = tokens[token]
     settings["add_bos_token"] = (kind == "llama" or pre in _LLAMA3) if add_bos is None else bool(add_bos)
     named = {token for key in _ENDS if (token := _token(header, key)) is not None}
-    ends = sorted(named | ({tokens.index(_END_OF_TURN)} if _END_OF_TURN in tokens else set()))
+    ends = sorted(named | {tokens.index(end) for end in _ENDS_OF_TURN if end in tokens})
     files = {
         "tokenizer.json": _tokenizer_json(header, str(pre)),
         "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False),

@@ -1,0 +1,113 @@
+"""Bundles of GGUF files compute what those of the same model's safetensors do, within the rounding of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from tests import bundles, family_models
+from tests.reference import gguf_files
+
+from h2o_export.checkpoints import open_checkpoint
+from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+
+BOUND = 0.05  # relative error of logits with weights of 8 bits
+
+
+def logits(bundle: Path) -> np.ndarray:
+    with Generator.load(bundle) as generator:
+        ids = bundles.random_ids(150, vocab=family_models.VOCAB)
+        return np.array(generator.prefill(ids, PrefillConfig(policy="full")))
+
+
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_5"])
+def test_logits_of_8_bits_are_those_of_the_safetensors(tmp_path: Path, name: str) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", name)
+    expected = logits(bundles.export(folder, tmp_path / "expected"))
+    path = gguf_files.write(folder, tmp_path / "model.gguf", Kind.Q8_0)
+    found = logits(bundles.export(path, tmp_path / "found"))
+    assert bundles.relative_error(found, expected) < BOUND
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-experts", "qwen3_5", "qwen3_5_moe", "qwen3_next"])
+@pytest.mark.parametrize("value_size", [24, 32])
+def test_integers_of_a_file_are_its_values(tmp_path: Path, name: str, value_size: int) -> None:
+    family, settings = family_models.MODELS[name]
+    if family.startswith("qwen"):
+        settings = settings | {"linear_value_head_dim": value_size}
+    elif value_size != 32:
+        pytest.skip("no heads of values of their own")
+    folder = family_models.save(tmp_path / "checkpoint", name, {name: (family, settings)})
+    opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "model.gguf", Kind.Q8_0)))
+    kept = 0
+    for tensor, shape in checkpoint_tensors(opened.config).items():
+        integers = opened.blocks(tensor) if len(shape) == 2 else None
+        if integers is not None:
+            np.testing.assert_array_equal(integers.dequantize(), opened.tensor(tensor, shape).numpy(), tensor)
+            kept += 1
+    whole = any(
+        name.endswith("out_proj.weight") and opened.blocks(name) is not None
+        for name in checkpoint_tensors(opened.config)
+    )
+    assert kept > 20
+    assert not family.startswith("qwen") or family == "qwen3_next" or whole == (value_size == 32)
+
+
+def test_an_older_qwen3_next_has_one_tensor_of_queries_keys_values_and_gates(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "qwen3_next")
+    original = open_checkpoint(str(folder))
+    name = "model.layers.0.linear_attn.in_proj_qkvz.weight"
+    rows = original.original.tensor(name, (256, 64)).numpy()  # type: ignore[attr-defined]
+    older = {"blk.0.attn_qkv.weight": None, "blk.0.attn_gate.weight": None, "blk.0.ssm_in.weight": rows}
+    opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "model.gguf", tensors=older)))
+    for part, size in (("qkv", 160), ("z", 96)):
+        own = f"model.layers.0.linear_attn.in_proj_{part}.weight"
+        np.testing.assert_array_equal(opened.tensor(own, (size, 64)), original.tensor(own, (size, 64)))
+    assert not opened.unused(checkpoint_tensors(opened.config))
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "qwen3_5")
+    path = gguf_files.write(
+        folder, tmp_path / "m.gguf", metadata={"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
+    )
+    config = open_checkpoint(str(path)).config
+    assert (config.layers, config.draft_layers) == (4, 1)
+
+
+REFUSED = {
+    "a window everywhere": (
+        {"metadata": {"gemma4.attention.sliding_window_pattern": [True] * 4}}, "which of 4 layers have a window",
+    ),
+    "no pattern": ({"metadata": {"gemma4.attention.sliding_window_pattern": None}}, "which of 4 layers have"),
+    "other MLPs": (
+        {"metadata": {"gemma4.feed_forward_length": [96, 192, 96, 192]}}, "only the last 2 layers",
+    ),
+    "partial rotation": ({"metadata": {"gemma4.rope.dimension_count_swa": 16}}, r"\(16 of 32 elements\)"),
+    "no factors": ({"tensors": {"rope_freqs.weight": None}}, "has no tensor 'rope_freqs.weight'"),
+    "other factors": (
+        {"tensors": {"rope_freqs.weight": np.full(32, 2, np.float32)}}, "more than stop the last pairs",
+    ),
+    "no table": ({"tensors": {"per_layer_token_embd.weight": None}}, "no matrix 'per_layer_token_embd.weight'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_of_a_gemma4(tmp_path: Path, what: str) -> None:
+    changes, says = REFUSED[what]
+    folder = family_models.save(tmp_path / "checkpoint", "gemma4")
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
+        open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf", **changes)))  # type: ignore[arg-type]
+
+
+def test_columns_of_a_layer_that_are_no_whole_blocks_are_refused(tmp_path: Path) -> None:
+    family, settings = family_models.MODELS["gemma4"]
+    settings = settings | {"hidden_size_per_layer_input": 16}
+    folder = family_models.save(tmp_path / "checkpoint", "gemma4", {"gemma4": (family, settings)})
+    opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf", Kind.Q8_0)))
+    with pytest.raises(UnsupportedModelError, match="a layer's are no whole blocks of Q8_0"):
+        opened.tensor("model.layers.1.embed_tokens_per_layer.weight", (512, 16))
