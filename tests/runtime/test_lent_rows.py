@@ -6,6 +6,7 @@ Layer 4 reads layer 1, both with a window, and layer 5 reads layer 3.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,40 +17,27 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
+from tests.runtime import layer_cases
+from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
+from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-FULL = PrefillConfig(policy="full", batch_size=64)
-H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-CONFIGS = {
-    "full": FULL,
-    "query": H2O,
-    "colsum": H2O.altered(score="colsum"),
-    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
-    "minference": PrefillConfig(policy="minference", batch_size=64),
-}
 CONTEXT = 400
-PROMPT = random_ids(250, 1, VOCAB).tolist()
-NEXT = random_ids(40, 2, VOCAB).tolist()
+load = partial(layer_cases.load, context=CONTEXT)
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lent")
     return export(save(folder / "checkpoint", "gemma4", WINDOWS), folder / "bundle")
-
-
-def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
-    cache = cache or Contiguous()
-    return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache, **more)
 
 
 def conversation(generator: Generator, config: PrefillConfig) -> Iterator[NDArray[np.float32]]:
@@ -62,9 +50,7 @@ def conversation(generator: Generator, config: PrefillConfig) -> Iterator[NDArra
         yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], config)
 
 
-def agree(ours: Generator, theirs: Generator, config: PrefillConfig, share: float) -> None:
-    for one, other in zip(conversation(ours, config), conversation(theirs, config), strict=True):
-        assert relative_error(one, other) < share
+agree = partial(layer_cases.agree, conversation)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

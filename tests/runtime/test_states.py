@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, save
+from tests.runtime import layer_cases
+from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
 
-from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.caches.states import BLOCK, COPIES, States, session_bytes, states_bytes
@@ -21,19 +22,9 @@ from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-FULL = PrefillConfig(policy="full", batch_size=64)
-H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-CONFIGS = {
-    "full": FULL,
-    "h2o": H2O,
-    "colsum": H2O.altered(score="colsum"),
-    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
-    "minference": PrefillConfig(policy="minference", batch_size=64),
-}
 CONTEXT = 1400
-PROMPT = random_ids(300, 1, VOCAB).tolist()
+load = partial(layer_cases.load, context=CONTEXT)
 LONG = random_ids(1200, 4, VOCAB).tolist()
-NEXT = random_ids(40, 2, VOCAB).tolist()
 CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Contiguous(cache_dtype="int8")}
 
 
@@ -42,10 +33,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three layers with a state to one that sees everything."""
     folder = tmp_path_factory.mktemp("states")
     return export(save(folder / "checkpoint", "qwen3_5"), folder / "bundle")
-
-
-def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
-    return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache or Contiguous(), **more)
 
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)

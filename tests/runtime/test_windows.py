@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
+from tests.runtime import layer_cases
+from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.answers.events import PromptPieceRead
@@ -25,18 +28,8 @@ from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-FULL = PrefillConfig(policy="full", batch_size=64)
-H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-CONFIGS = {
-    "full": FULL,
-    "h2o": H2O,
-    "colsum": H2O.altered(score="colsum"),
-    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
-    "minference": PrefillConfig(policy="minference", batch_size=64),
-}
 WINDOW, CONTEXT = 100, 600
-PROMPT = random_ids(300, 1, VOCAB).tolist()
-NEXT = random_ids(40, 2, VOCAB).tolist()
+load = partial(layer_cases.load, context=CONTEXT)
 DTYPES = ("model", "float16", "int8")
 
 
@@ -45,11 +38,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Layers 0 and 3 see everything, 1 and 2 a window."""
     folder = tmp_path_factory.mktemp("windows")
     return export(save(folder / "checkpoint", "qwen3", WINDOWS), folder / "bundle")
-
-
-def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
-    cache = cache or Contiguous()
-    return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache, **more)
 
 
 def conversation(generator: Generator, config: PrefillConfig) -> Iterator[np.ndarray]:
@@ -70,9 +58,7 @@ def conversation(generator: Generator, config: PrefillConfig) -> Iterator[np.nda
     yield logits
 
 
-def agree(ours: Generator, theirs: Generator, config: PrefillConfig, share: float) -> None:
-    for one, other in zip(conversation(ours, config), conversation(theirs, config), strict=True):
-        assert relative_error(one, other) < share
+agree = partial(layer_cases.agree, conversation)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

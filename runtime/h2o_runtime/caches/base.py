@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -18,6 +19,8 @@ from h2o_runtime.model import ModelSpec
 
 if TYPE_CHECKING:
     from h2o_runtime.attention.base import AttentionProvider
+
+Present = TypeVar("Present", bound="PresentLayer")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,18 @@ class LayerStore(Protocol):
     def attended(self, q: Tensor) -> None:
         """Attention to a prompt's new rows is done; q [n, Hq, d] are their queries."""
         return
+
+
+class PresentLayer(LayerStore):
+    """A layer whose rows are always there: opening and closing it does nothing."""
+
+    def __enter__(self: Present) -> Present:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
 
 
 class RetainedRows(Protocol):

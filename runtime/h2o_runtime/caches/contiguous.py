@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
-from h2o_runtime.caches.base import KVStore, LayerStore, Rows
+from h2o_runtime.caches.base import KVStore, PresentLayer, Rows
 from h2o_runtime.caches.lent import LentRows
 from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, shared_rows, slides, sliding_bytes
 from h2o_runtime.caches.stored import Fresh, FreshRows, RowFormat, StoredCache, StoredRows
@@ -110,7 +109,7 @@ class ContiguousStore(KVStore):
         return sum(layer.nbytes for layer in self._open) + self._other_bytes
 
 
-class LayerRows(LayerStore):
+class LayerRows(PresentLayer):
     """Opening is free: the layer is always present. `fresh` is None if dense graphs write directly into the
     cache.
     """
@@ -128,14 +127,6 @@ class LayerRows(LayerStore):
         self._step = step.rows(0, 1)
         self._fresh = fresh
         self._provider = provider
-
-    def __enter__(self) -> LayerRows:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
         if rows.at is not None:

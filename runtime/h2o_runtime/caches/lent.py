@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.caches.base import LayerStore, Rows
+from h2o_runtime.caches.base import LayerStore, PresentLayer, Rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 
 
-class LentRows(LayerStore):
+class LentRows(PresentLayer):
     """One such layer: `source` has all rows of a prompt, and a step's row, when this layer is opened."""
 
     nbytes = 0
 
     def __init__(self, source: LayerStore) -> None:
         self._source = source
-
-    def __enter__(self) -> LentRows:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
         return {}

@@ -1,0 +1,41 @@
+"""What tests of layers share that see less than everything: policies, prompts, and generators that must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tests.bundles import random_ids, relative_error
+from tests.family_models import VOCAB
+
+from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.caches import Cache, Contiguous
+
+FULL = PrefillConfig(policy="full", batch_size=64)
+H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+CONFIGS = {
+    "full": FULL,
+    "h2o": H2O,
+    "colsum": H2O.altered(score="colsum"),
+    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
+    "minference": PrefillConfig(policy="minference", batch_size=64),
+}
+PROMPT = random_ids(300, 1, VOCAB).tolist()
+NEXT = random_ids(40, 2, VOCAB).tolist()
+Conversation = Callable[
+    [Generator, PrefillConfig], Iterator[NDArray[np.float32]]
+]  # logits, one after the other
+
+
+def load(bundle: Path, cache: Cache | None = None, *, context: int, **more: Any) -> Generator:
+    return Generator.load(bundle, context=context, threads=1, cache=cache or Contiguous(), **more)
+
+
+def agree(
+    conversation: Conversation, ours: Generator, theirs: Generator, config: PrefillConfig, share: float
+) -> None:
+    for one, other in zip(conversation(ours, config), conversation(theirs, config), strict=True):
+        assert relative_error(one, other) < share
