@@ -26,7 +26,8 @@ bool has_values_of_their_own(const std::string& op) {
 }
 
 test::Case case_of(const std::string& op, h2o_dtype dtype) {
-    return {{kHeads, kKvHeads, kKvHeads, kD, 0.125f, dtype, has_values_of_their_own(op) ? kDV : kD}, 1};
+    return {{kHeads, kKvHeads, kKvHeads, kD, 0.125f, dtype, has_values_of_their_own(op) ? kDV : kD, 0, 0.0f},
+            1};
 }
 
 }  // namespace
