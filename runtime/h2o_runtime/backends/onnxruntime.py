@@ -32,9 +32,10 @@ from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
 
-# Limit of an MLP's intermediate activations on a CPU, except for calls of few rows. More rows are hardly
-# faster and take more memory, and their results leave every cache before they are read.
-BETWEEN_BYTES, FEW_ROWS = 32 << 20, 512
+# Limit of an MLP's intermediate activations on a CPU, except for calls of few rows. More rows take more memory,
+# where these activations are kept for all rows at once. With fewer rows, all weights are read more often, and
+# threads wait for each other more often.
+BETWEEN_BYTES, FEW_ROWS = 64 << 20, 512
 STEP = "decode step"
 
 Multiply = Callable[[Any, Path, int], tuple[Any, Mapping[str, NDArray[Any]]]]  # as `multiply_natively`
