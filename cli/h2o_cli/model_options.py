@@ -13,6 +13,7 @@ from h2o_cli.prefill_options import click_option, given_settings
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
+from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import (
     BACKENDS,
     DENSE_FORMS,
@@ -95,7 +96,7 @@ _CONTEXT = click.option(
     "-c",
     "--ctx-size",
     "context",
-    type=click.IntRange(min=1, max=2**31 - 1),  # the runtime stores positions as int32
+    type=click.IntRange(min=1, max=MAX_CONTEXT),
     help="Maximum tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
 )
 

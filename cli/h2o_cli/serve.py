@@ -17,6 +17,7 @@ from h2o_runtime.completion import TextModel
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
+from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.names import METRICS_NAMES, Pooling
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
@@ -31,6 +32,8 @@ def _slot_count(context: click.Context, parameter: click.Parameter, value: str) 
         return None
     if not value.isdecimal():
         raise click.BadParameter(f"{value!r} is neither a number nor auto")
+    if not 1 <= int(value) <= MAX_SLOTS:
+        raise click.BadParameter(f"{value} is not from 1 to {MAX_SLOTS:,}")
     return int(value)
 
 

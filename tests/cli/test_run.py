@@ -144,6 +144,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "S huge": (("-p", "a", "-ub", 10**20, "-b", 10**21), 2, "must be at most 2147483647"),
     "invalid stop": (("-p", "a", "--stop", b"\xff"), 1, "--stop is not valid UTF-8"),
     "context 0": (("-p", "a", "-c", 0), 2, "0 is not in the range"),
+    "context beyond positions": (("-p", "a", "-c", 1 << 25), 2, "is not in the range 1<=x<=16777216"),
     "M >= S": (
         ("-p", "a", "-ub", 512),
         2,

@@ -13,6 +13,7 @@ from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.layers.model import LayerSettings, kinds_of
+from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.process import available_bytes
@@ -100,10 +101,10 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
 
     Where they share memory, each can have a whole context as long as others leave it room, and there are at least
     LEAST_SHARING unless fewer are wanted. most_bytes: for their rows; None is half of the free memory. Raises
-    ConfigError for none at all.
+    ConfigError for none at all, or too many.
     """
-    if wanted is not None and wanted < 1:
-        raise ConfigError(f"slots must be at least 1, but is {wanted}", field="slots")
+    if wanted is not None and not 1 <= wanted <= MAX_SLOTS:
+        raise ConfigError(f"slots must be from 1 to {MAX_SLOTS:,}, but is {wanted}", field="slots")
     if most_bytes is not None and most_bytes < 1:
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
     rows = session_bytes(spec.cache, spec.model, spec.context)
