@@ -130,6 +130,7 @@ class TorchBackend:
         self.bundle = bundle
         self.device = device
         self.recordable = device.memory == "cuda"  # torch on the host runs at once, recording or not
+        self.native_products = False
         self._graphs: dict[str, _Graph] = {}
         self._shared: dict[tuple[str, int], Tensor] = {}  # weights that several graphs share
 

@@ -59,7 +59,14 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
         for _ in range(2):
             generator.reset()
             generator.prefill(ids, config, Watch(progress=step))
-        estimate = footprint(generator.model, tokens, config, most_rows=generator.loaded.backend.most_rows)
+        backend = generator.loaded.backend
+        estimate = footprint(
+            generator.model,
+            tokens,
+            config,
+            most_rows=backend.most_rows,
+            native_products=backend.native_products,
+        )
         each_layer = len(steps) // 2 // generator.model.layers
     peak = peak_bytes()
     first, second = steps[: len(steps) // 2], steps[len(steps) // 2 :]

@@ -48,12 +48,14 @@ class Backend(Protocol):
     most_rows   the most rows of one call
     step_rows   the most rows of a `bound` call
     recordable  whether its calls can be recorded into a CUDA graph after a first run
+    native_products  whether our own products multiply in its graphs, inside mixtures of experts too
     """
 
     name: str
     most_rows: int
     step_rows: int
     recordable: bool
+    native_products: bool
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all dense graphs, or those named in `only`. Raises BackendError if the backend's library is

@@ -75,6 +75,7 @@ class OnnxRuntimeBackend:
         self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
         on_cpu = self.device.memory == "cpu"
         self.dense_form = _dense_form(bundle.manifest, self.threads, dense_form) if on_cpu else "exact"
+        self.native_products = self.dense_form == "native"
         if packed is not None and self.dense_form != "native":
             raise ConfigError(
                 "`packed_weights` does nothing here: weights are packed on a CPU, under `dense_form=native`; leave "

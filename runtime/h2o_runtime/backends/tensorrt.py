@@ -30,6 +30,7 @@ class TensorRTBackend:
     """
 
     recordable = True
+    native_products = False
 
     def __init__(self, bundle: Bundle, device: CudaDevice, target: str, context: int) -> None:
         self.name = target

@@ -33,7 +33,8 @@ class Footprint:
                  logits
     memory       what the policies remember, as scores and memory sets
     scratch      inside one dense graph, on as many rows as it is given at once: four times the MLP's intermediate
-                 rows (gate, its sigmoid, their product, up), the normalised rows and the residual
+                 rows (gate, its sigmoid, their product, up) or what a mixture of experts keeps, the normalised rows
+                 and the residual
     """
 
     weights: int
@@ -72,9 +73,10 @@ def footprint(
     layers: LayerSettings | None = None,
     most_rows: int | None = None,
     slots: Slots | None = None,
+    native_products: bool = False,
 ) -> Footprint:
     """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once; for one
-    session, or those of `slots`.
+    session, or those of `slots`. native_products: `Backend.native_products`.
 
     Python and the native libraries add about 65 MB before a model is loaded.
     """
@@ -91,7 +93,7 @@ def footprint(
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
         memory=slots.count * states,
-        scratch=rows * (4 * _widest(model) + 2 * model.hidden_size) * item,
+        scratch=rows * (_inside(model, native_products) + 2 * model.hidden_size) * item,
     )
 
 
@@ -123,12 +125,15 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     return Slots(wanted, max(1, min((wanted - 1) * rows, most_bytes - rows)))
 
 
-def _widest(model: ModelSpec) -> int:
-    """Elements per token inside an MLP, or of a mixture of experts: its experts' inputs and outputs, each in
-    two orders.
+def _inside(model: ModelSpec, native_products: bool) -> int:
+    """Elements per token inside an MLP, or a mixture of experts: the larger.
+
+    Graphs of a mixture keep its experts' inputs and outputs, each in two orders. Our own products keep the outputs
+    alone. The router, and what is unused of an arena, take about as much again.
     """
     experts = model.experts
-    return max(model.intermediate_size, experts.chosen * model.hidden_size if experts else 0)
+    copies = 2 if native_products else 4
+    return max(4 * model.intermediate_size, copies * experts.chosen * model.hidden_size if experts else 0)
 
 
 def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:

@@ -167,4 +167,5 @@ class Service:
             generator.spec.layers.settings,
             generator.loaded.backend.most_rows,
             generator.slots,
+            generator.loaded.backend.native_products,
         ).total
