@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ from h2o_runtime.answers.events import (
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.caches.reuse import Prefix, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import Prefix, Reuse
 from h2o_runtime.config.compatibility import check_forgetting, check_policy
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.config.prefill import PrefillConfig
@@ -33,6 +33,7 @@ from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_t
 from h2o_runtime.execution.embedding import read_embedding
 from h2o_runtime.execution.footprint import Slots, slots_of
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.prompt_reader import PromptReader
 from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
 from h2o_runtime.loaded_model import LoadedModel
@@ -88,9 +89,8 @@ class Generator:
         self.session: Session = Session(self.spec, spare, beside.session if beside else None)
         self.pool.join(self.session)
         self.others = tuple(Generator(loaded, beside=self) for _ in range(slots.count - 1))
-        self.reused = 0  # tokens that the last prefill found in the cache
         self.drafts = DraftCount()  # of the last answer
-        self._read_timer: Callable[[], PrefillTimer] = PrefillTimer  # where its time went
+        self._reader = PromptReader(loaded.forward, self.session, self.pool)
         self._owns_weights = False
         let_go_at_exit(self)
 
@@ -155,9 +155,7 @@ class Generator:
         """The number of prompt tokens that the live session already holds. Raises as `prefill`."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         config = config or self.bundle.manifest.prefill
-        if self._answered(tokens, config):
-            return len(tokens)
-        return plan_reuse(self.session.known, self.session.origin, tokens, config).length
+        return self._reader.keeps(tokens, config)
 
     # The three main calls: prefill, decode, logprobs
 
@@ -173,50 +171,9 @@ class Generator:
         The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
-        *_, logits = self._read(ids, config, watch, reuse)
+        *_, logits = self._reader.read(*self._checked(ids, config, watch), reuse)
         assert not isinstance(logits, PromptPieceRead)
         return logits
-
-    def _read(
-        self,
-        ids: ArrayLike,
-        config: PrefillConfig | None,
-        watch: Watch | None,
-        reuse: bool,
-        prompt_piece: int | None = None,
-        shared: SharedPrompt | None = None,
-    ) -> Iterator[PromptPieceRead | Float32]:
-        """As `prefill`, in pieces of about `prompt_piece` tokens if the policy allows; yields the logits
-        last.
-        """
-        config, watch = config or self.bundle.manifest.prefill, watch or Watch()
-        tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.spec.layers, config.algorithm, self.spec.device)
-        session = self.session
-        if shared is not None and shared.session is not None:
-            self.pool.begin_answer(shared, session)
-        elif not reuse:
-            self.pool.set_aside(session)
-            session.reset()
-        else:
-            self.pool.change(session, tokens, config)
-        if self._answered(tokens, config):
-            self.reused = len(tokens)
-            self._read_timer = PrefillTimer(config.algorithm.phases).read
-            assert session.logits is not None
-            if shared is not None:
-                self.pool.keep(shared, session)
-            yield session.logits
-            return
-        plan = plan_reuse(session.known, session.origin, tokens, config)
-        reading = Reading(self.loaded.forward, session, tokens, config, plan, watch, prompt_piece)
-        self.reused = plan.length
-        yield from reading.run(needed=-1)
-        logits = session.keep_logits(self.loaded.forward.logits(Span(reading.last - 1, reading.last))[0])
-        self._read_timer = reading.read_timer
-        if shared is not None:
-            self.pool.keep(shared, session)
-        yield logits
 
     def decode(self, token: int) -> Float32:
         """Append one token and attend to everything → logits float32 [vocab]."""
@@ -277,15 +234,13 @@ class Generator:
 
         Yields rows and float32 [len(rows), vocab], valid until the next are requested. Raises as `prefill`.
         """
-        config, watch = config or self.bundle.manifest.prefill, watch or Watch()
-        tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.spec.layers, config.algorithm, self.spec.device)
+        tokens, config, watch = self._checked(ids, config, watch)
         self.reset()
         nothing = Reuse(Prefix.NONE, 0)
         reading = Reading(self.loaded.forward, self.session, tokens, config, nothing, watch)
         for _ in reading.run(needed=0):
             raise AssertionError("a prompt that is read at once has one piece")
-        self.reused, self._read_timer = 0, reading.read_timer
+        self._reader.was_read(0, reading.read_timer)
         yield from self._every_logits(len(tokens))
 
     def _every_logits(self, n: int) -> Iterator[tuple[Span, Float32]]:
@@ -346,7 +301,8 @@ class Generator:
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         logits: Float32 | None = None
-        for read in self._read(tokens, config, watch, reuse, prompt_piece, shared):
+        _, config, watch = self._checked(tokens, config, watch)
+        for read in self._reader.read(tokens, config, watch, reuse, prompt_piece, shared):
             if isinstance(read, PromptPieceRead):
                 yield read
             else:
@@ -371,13 +327,11 @@ class Generator:
         The live session is empty afterwards; the pool keeps what it held. `prompt_piece` is `run`'s. Raises as
         `prefill`, and ConfigError for a backend without hidden states.
         """
-        config, watch = config or self.bundle.manifest.prefill, watch or Watch()
-        tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.spec.layers, config.algorithm, self.spec.device)
+        tokens, config, watch = self._checked(ids, config, watch)
         self.loaded.backend.load_hidden()
         self.pool.set_aside(self.session)
         self.session.reset()
-        self.reused = 0
+        self._reader.reused = 0
         forward = self.loaded.forward
         yield from read_embedding(forward, self.session, tokens, config, pooling, watch, prompt_piece)
 
@@ -445,24 +399,25 @@ class Generator:
         return self.loaded.forward.layers.report()
 
     @property
+    def reused(self) -> int:
+        """Tokens that the last prefill found in the cache."""
+        return self._reader.reused
+
+    @property
     def timer(self) -> PrefillTimer:
         """How the time of the last prefill divides into phases. May wait for the device."""
-        return self._read_timer()
+        return self._reader.timer()
 
     @property
     def length(self) -> int:
         """Tokens in the cache."""
         return self.session.length
 
-    def _answered(self, tokens: IntArray, config: PrefillConfig) -> bool:
-        """Whether the session holds exactly this prompt with its logits. After sparsely computed tokens, an
-        exact request does not accept them.
-        """
-        session = self.session
-        exact = session.origin.exact_rows(session.length) == session.length
-        return (
-            session.logits is not None
-            and (exact or not config.algorithm.exact)
-            and same_arithmetic(session.origin.config, config)
-            and len(tokens) == session.length == shared_prefix(session.known, tokens)
-        )
+    def _checked(
+        self, ids: ArrayLike, config: PrefillConfig | None, watch: Watch | None
+    ) -> tuple[IntArray, PrefillConfig, Watch]:
+        """A prompt, and how it is read. Raises as `prefill`."""
+        config = config or self.bundle.manifest.prefill
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
+        check_policy(self.spec.layers, config.algorithm, self.spec.device)
+        return tokens, config, watch or Watch()

@@ -1,0 +1,91 @@
+"""Reads the prompts of one session: what it or the pool holds of a prompt is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.devices.timings import PrefillTimer
+from h2o_runtime.execution.forward import Forward, Watch
+from h2o_runtime.execution.reading import Reading
+from h2o_runtime.schedule import Span
+from h2o_runtime.sessions.pool import SessionPool, SharedPrompt
+from h2o_runtime.sessions.session import Float32, IntArray, Session
+
+
+class PromptReader:
+    """For one session and the pool where it waits.
+
+    reused  tokens that the last prompt found in the cache
+    timer   tells where the time of its reading went
+    """
+
+    def __init__(self, forward: Forward, session: Session, pool: SessionPool) -> None:
+        self._forward, self._session, self._pool = forward, session, pool
+        self.reused = 0
+        self.timer: Callable[[], PrefillTimer] = PrefillTimer
+
+    def was_read(self, reused: int, timer: Callable[[], PrefillTimer]) -> None:
+        """A prompt was read."""
+        self.reused, self.timer = reused, timer
+
+    def keeps(self, tokens: IntArray, config: PrefillConfig) -> int:
+        """The number of the prompt's tokens that the session already holds."""
+        if self._answers(tokens, config):
+            return len(tokens)
+        return plan_reuse(self._session.known, self._session.origin, tokens, config).length
+
+    def read(
+        self,
+        tokens: IntArray,
+        config: PrefillConfig,
+        watch: Watch,
+        reuse: bool = True,
+        prompt_piece: int | None = None,
+        shared: SharedPrompt | None = None,
+    ) -> Iterator[PromptPieceRead | Float32]:
+        """Read a whole prompt, in pieces of about `prompt_piece` tokens if the policy allows; yields the logits
+        after its last token last, float32 [vocab].
+
+        Without `reuse` the prompt runs from its first token. shared: of all answers to it. Raises Cancelled,
+        BackendError, ConfigError.
+        """
+        session = self._session
+        if shared is not None and shared.session is not None:
+            self._pool.begin_answer(shared, session)
+        elif not reuse:
+            self._pool.set_aside(session)
+            session.reset()
+        else:
+            self._pool.change(session, tokens, config)
+        if self._answers(tokens, config):
+            self.was_read(len(tokens), PrefillTimer(config.algorithm.phases).read)
+            assert session.logits is not None
+            if shared is not None:
+                self._pool.keep(shared, session)
+            yield session.logits
+            return
+        plan = plan_reuse(session.known, session.origin, tokens, config)
+        reading = Reading(self._forward, session, tokens, config, plan, watch, prompt_piece)
+        self.reused = plan.length
+        yield from reading.run(needed=-1)
+        logits = session.keep_logits(self._forward.logits(Span(reading.last - 1, reading.last))[0])
+        self.timer = reading.read_timer
+        if shared is not None:
+            self._pool.keep(shared, session)
+        yield logits
+
+    def _answers(self, tokens: IntArray, config: PrefillConfig) -> bool:
+        """Whether the session holds exactly this prompt with its logits. After sparsely computed tokens, an
+        exact request does not accept them.
+        """
+        session = self._session
+        exact = session.origin.exact_rows(session.length) == session.length
+        return (
+            session.logits is not None
+            and (exact or not config.algorithm.exact)
+            and same_arithmetic(session.origin.config, config)
+            and len(tokens) == session.length == shared_prefix(session.known, tokens)
+        )
