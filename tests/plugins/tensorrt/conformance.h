@@ -18,6 +18,7 @@ struct Field {
     bool real = false;
     int32_t integer = 0;
     float number = 0;
+    bool optional = false;  // whether a node may omit it
 };
 
 // A node as a network would hold it: its attributes, and the sizes and types of its tensors.
@@ -28,7 +29,9 @@ struct Node {
     std::vector<nvinfer1::DataType> input_types, output_types;
 };
 
-// One node of each operator, in float32 or float16.
+constexpr float kScale = 0.125f, kSoftcap = 3.0f;  // attributes of every node that has them
+
+// One node of each operator, in float32 or float16; none has a window.
 std::vector<Node> nodes(nvinfer1::DataType model);
 
 // The library's creators by name.

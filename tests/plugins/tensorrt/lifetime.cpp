@@ -67,7 +67,7 @@ void check_fields(nvinfer1::IPluginCreatorV3One& creator, const Node& node) {
     for (size_t i = 0; i < node.fields.size(); ++i) {
         std::vector<Field> fields = node.fields;
         fields.erase(fields.begin() + static_cast<int64_t>(i));
-        refused(fields, "a field missing");
+        if (!node.fields[i].optional) refused(fields, "a field missing");
         fields = node.fields;
         fields[i].real = !fields[i].real;
         refused(fields, "a field of the wrong type");

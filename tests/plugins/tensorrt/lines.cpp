@@ -22,7 +22,7 @@ void check_lines(const Trial& t) {
                 const double* const key = TokenMajor{t.in(1)}(h / (kHeads / kKvHeads), j);
                 double dot = 0;
                 for (int i = 0; i < kD; ++i) dot += t.in(0)[(size_t(r) * kHeads + h) * kD + i] * key[i];
-                p.push_back(std::exp(0.125 * dot));
+                p.push_back(std::exp(kSoftcap * std::tanh(kScale * dot / kSoftcap)));
                 sum += p.back();
             }
             for (int j = 0; j <= position; ++j) {

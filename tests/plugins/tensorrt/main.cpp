@@ -171,9 +171,12 @@ Node node_of(const h2o::OperatorSpec& op, DataType model) {
     for (int i = 0; i < op.attributes; ++i) {
         const h2o::AttributeSpec& each = op.attribute[i];
         if (each.integer) {
-            node.fields.push_back({each.name, false, static_cast<int32_t>(number(op.name, each.name)), 0});
+            const int64_t value =
+                each.of_model == h2o::OfModel::kWindow ? each.absent : number(op.name, each.name);
+            node.fields.push_back({each.name, false, static_cast<int32_t>(value), 0, each.optional});
         } else {
-            node.fields.push_back({each.name, true, 0, 0.125f});
+            const float value = each.of_model == h2o::OfModel::kSoftcap ? kSoftcap : kScale;
+            node.fields.push_back({each.name, true, 0, value, each.optional});
         }
     }
     for (int i = 0; i < op.tensors; ++i) {

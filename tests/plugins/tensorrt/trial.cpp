@@ -1,5 +1,6 @@
 #include "trial.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace conformance {
@@ -25,15 +26,17 @@ bool has_values_of_their_own(const std::string& op) {
            op == "CachedAttention";
 }
 
-test::Case case_of(const std::string& op, h2o_dtype dtype) {
-    return {{kHeads, kKvHeads, kKvHeads, kD, 0.125f, dtype, has_values_of_their_own(op) ? kDV : kD, 0, 0.0f},
-            1};
+test::Case case_of(const Node& node, h2o_dtype dtype) {
+    const bool capped = std::any_of(node.fields.begin(), node.fields.end(),
+                                    [](const Field& field) { return field.name == "softcap"; });
+    const int32_t values = has_values_of_their_own(node.op) ? kDV : kD;
+    return {{kHeads, kKvHeads, kKvHeads, kD, kScale, dtype, values, 0, capped ? kSoftcap : 0.0f}, 1};
 }
 
 }  // namespace
 
 Trial::Trial(const Node& n, h2o_dtype model, const Creators& creators, std::mt19937& generator)
-    : node(n), c(case_of(n.op, model)), random(generator), creators_(creators) {
+    : node(n), c(case_of(n, model)), random(generator), creators_(creators) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
         const DataType type = node.input_types[i];
         const bool integer = type == DataType::kINT32 || type == DataType::kINT64;
