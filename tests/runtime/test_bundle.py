@@ -53,6 +53,10 @@ MANIFESTS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda m: m["opset"].update(h2o=2),
         "made for version 2 of the operators of h2o, this is 1",
     ),
+    "a field of a later version": (
+        lambda m: m["model"].update(wonder=1),
+        "model.wonder is not known: a later version wrote it; install that version",
+    ),
     "another version of ONNX": (
         lambda m: m["opset"].update({"": 99}),
         "dense_00.onnx: has version 18 of the operators of ONNX, the manifest says 99",
