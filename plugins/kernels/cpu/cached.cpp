@@ -42,13 +42,17 @@ void copy(const States& from, const States& to) {
     std::copy_n(from.o, from.floats(), to.o);
 }
 
-// Adds a later segment's state of a block to the state of the segments before.
-void add(const KernelTable& kernels, const States& later, const States& sum) {
+// Adds a later segment's state of a block to the state of the segments before. Lanes without a row, and rows
+// that see nothing of the segment, stay as they are.
+void add(const KernelTable& kernels, const States& later, int64_t lanes, const States& sum) {
     float keep[kLanes], scale[kLanes];
     for (int64_t r = 0; r < kLanes; ++r) {
+        keep[r] = 1.0f;
+        scale[r] = 0.0f;
+        if (r >= lanes || !(later.l[r] > 0.0f)) continue;
         const Fused state = fuse(sum.m[r], sum.l[r], later.m[r], later.l[r]);
         keep[r] = std::exp(sum.m[r] - state.m);
-        scale[r] = later.l[r] > 0.0f ? std::exp(later.m[r] - state.m) : 0.0f;
+        scale[r] = std::exp(later.m[r] - state.m);
         sum.m[r] = state.m;
         sum.l[r] = state.l;
     }
@@ -57,16 +61,20 @@ void add(const KernelTable& kernels, const States& later, const States& sum) {
 
 class Prefill {
   public:
-    Prefill(h2o_cpu* context, const Cached& op) : context_(context), op_(op) {
+    Prefill(h2o_cpu* context, const Cached& op)
+        : context_(context), op_(op), range_blocks_(op.shape.window > 0 ? kWindowBlocks : kRangeBlocks) {
         segments_ = op.shape.window > 0 ? 1 : (op.length + kSegmentKeys - 1) / kSegmentKeys;
-        const int64_t threads = context->pool.size();
+        const int64_t wanted = kItemsPerThread * context->pool.size();
         const int64_t state = (output_floats() + 2 * kLanes) * static_cast<int64_t>(sizeof(float));
-        apart_ = segments_ > 1 && heads() * ranges() < kItemsPerThread * threads &&
-                 heads() * blocks() * segments_ * state <= kStateBytes;
-        const int64_t most = std::min(blocks(), range_blocks());
-        const int64_t kept = segments_ > 1 && !apart_ ? 2 * most : most;
-        prepare(context, {op.shape.head_size, op.dv(), keys_together(op.shape), kept, true, false},
-                context->scratch.data());
+        const bool few = heads() * ranges() < wanted && op.shape.window == 0;
+        apart_ = few && segments_ > 1 && heads() * blocks() * segments_ * state <= kStateBytes;
+        if (few && !apart_) {  // smaller ranges: each packs all keys
+            range_blocks_ = std::clamp<int64_t>(heads() * blocks() / wanted, 1, kRangeBlocks);
+        }
+        const int64_t most = std::min(blocks(), range_blocks_);
+        SweepSize size{op.shape.head_size, op.dv(), keys_together(op.shape), most, true, false};
+        if (segments_ > 1 && !apart_) size.more_states = most;
+        prepare(context, size, context->scratch.data());
         if (!apart_) return;
         Carver shared(nullptr);
         carve_shared(shared);
@@ -94,9 +102,8 @@ class Prefill {
   private:
     int64_t heads() const { return op_.shape.kv_heads; }
     int64_t blocks() const { return (op_.rows() + kLanes - 1) / kLanes; }
-    int64_t range_blocks() const { return op_.shape.window > 0 ? kWindowBlocks : kRangeBlocks; }
-    int64_t ranges() const { return (blocks() + range_blocks() - 1) / range_blocks(); }
-    int64_t range_end(int64_t range) const { return std::min(blocks(), (range + 1) * range_blocks()); }
+    int64_t ranges() const { return (blocks() + range_blocks_ - 1) / range_blocks_; }
+    int64_t range_end(int64_t range) const { return std::min(blocks(), (range + 1) * range_blocks_); }
     int64_t output_floats() const { return round_up(op_.dv(), kPanel) * kLanes; }
     int64_t segment_end(int64_t segment) const {
         return segment + 1 == segments_ ? op_.length : (segment + 1) * kSegmentKeys;
@@ -134,7 +141,7 @@ class Prefill {
     void sweep_segment(const Sweep& rows, int64_t range, int64_t segment, SweepScratch& scratch,
                        Store&& store) const {
         const int64_t end = range_end(range), first = segment * kSegmentKeys;
-        int64_t begin = range * range_blocks();
+        int64_t begin = range * range_blocks_;
         while (begin < end && rows.visible_to_block(begin) <= first) ++begin;
         if (begin == end) return;
         scratch.packed_unit = -1;  // other segments of this head have other keys
@@ -150,7 +157,7 @@ class Prefill {
     // All segments of a range. The state of those before is kept behind the slots of the sweep.
     void attend(int64_t head, int64_t range, SweepScratch& scratch) {
         const Sweep rows = sweep(head);
-        const int64_t begin = range * range_blocks(), kept = range_end(range) - begin;
+        const int64_t begin = range * range_blocks_, kept = range_end(range) - begin;
         for (int64_t segment = 0; segment < segments_; ++segment) {
             sweep_segment(rows, range, segment, scratch, [&](int64_t block, int64_t slot) {
                 const bool last = rows.visible_to_block(block) <= segment_end(segment);
@@ -160,7 +167,8 @@ class Prefill {
                     if (segment == 0) {
                         copy(slot_of(scratch, slot), slot_of(scratch, sum));
                     } else {
-                        add(*context_->kernels, slot_of(scratch, slot), slot_of(scratch, sum));
+                        add(*context_->kernels, slot_of(scratch, slot), rows.lanes(block),
+                            slot_of(scratch, sum));
                     }
                 }
                 if (last) rows.store_state(scratch, block, sum, op_.m, op_.l);
@@ -173,7 +181,7 @@ class Prefill {
         const States sum = state(head, block, 0);
         const int64_t seen = (rows.visible_to_block(block) + kSegmentKeys - 1) / kSegmentKeys;
         for (int64_t segment = 1; segment < seen; ++segment)
-            add(*context_->kernels, state(head, block, segment), sum);
+            add(*context_->kernels, state(head, block, segment), rows.lanes(block), sum);
         SweepScratch view{};
         view.o = sum.o;
         view.m = sum.m;
@@ -183,6 +191,7 @@ class Prefill {
 
     h2o_cpu* context_;
     const Cached& op_;
+    int64_t range_blocks_;
     int64_t segments_ = 1;
     bool apart_ = false;  // whether segments are items of their own
     States states_{};

@@ -195,7 +195,8 @@ struct KernelTable {
                        int64_t d, void* const* rows);
     // One row: out = a * x + b * y; x or y is not read where its factor is 0.
     void (*blend_row)(h2o_dtype dtype, int64_t d, float a, const void* x, float b, const void* y, void* out);
-    // A block of rows: o[:, r] = keep[r] * o[:, r] + factor[r] * other[:, r]; both are [d][kLanes].
+    // A block of rows: o[:, r] = keep[r] * o[:, r] + factor[r] * other[:, r]; both are [d][kLanes]. What is
+    // not finite in `other` does not count where the factor is 0.
     void (*blend_block)(const float* keep, const float* factor, const float* other, int64_t d, float* o);
     // mean += share * (a row of storage - mean); a share of 1 replaces what was there. The row is `in` times
     // `scale`; rows come in order.

@@ -162,7 +162,8 @@ inline void blend_block(const float* keep, const float* factor, const float* oth
         const Simd::Vec kept = Simd::load(keep + r), scale = Simd::load(factor + r);
         for (int64_t c = r; c < r + d * kLanes; c += kLanes) {
             const Simd::Vec added = Simd::mul(Simd::load(other + c), scale);
-            Simd::store(o + c, Simd::fma(Simd::load(o + c), kept, added));
+            const Simd::Vec finite = Simd::select_le(scale, Simd::zero(), Simd::zero(), added);
+            Simd::store(o + c, Simd::fma(Simd::load(o + c), kept, finite));
         }
     }
 }

@@ -15,9 +15,10 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     if (size.values) made.v = carver.take<float>(value_room(size.keys) * round_up(size.dv, kPanel));
     made.p = carver.take<float>(keys * kLanes);
     made.q = carver.take<float>(size.blocks * size.d * kLanes);
-    if (size.values) made.o = carver.take<float>(size.blocks * round_up(size.dv, kPanel) * kLanes);
-    made.m = carver.take<float>(size.blocks * kLanes);
-    made.l = carver.take<float>(size.blocks * kLanes);
+    const int64_t states = size.blocks + size.more_states;
+    if (size.values) made.o = carver.take<float>(states * round_up(size.dv, kPanel) * kLanes);
+    made.m = carver.take<float>(states * kLanes);
+    made.l = carver.take<float>(states * kLanes);
     if (size.colsum) made.colsum = carver.take<float>(keys * kColsumLanes);
     if (size.colsum && !size.values)
         made.tops = carver.take<float>(round_up(keys, kKeyStep) / kKeyStep * kLanes);

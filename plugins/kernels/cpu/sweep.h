@@ -38,6 +38,7 @@ struct SweepSize {
     int64_t blocks;  // row blocks whose state is kept across key blocks; 1 when there is one key block
     bool values;
     bool colsum;
+    int64_t more_states = 0;  // row blocks with a state and without queries, behind the others
 };
 
 SweepScratch* carve(Carver& carver, const SweepSize& size);

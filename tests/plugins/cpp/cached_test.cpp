@@ -87,27 +87,31 @@ TEST_P(Cached, ThreadCountChangesNoBit) {
 }
 
 // A prompt that continues a cache must equal one that is read at once: the rows from `first` on, and all
-// rows.
+// rows. With four heads, one thread sweeps the segments of all rows in order, and four threads apart.
 TEST_P(Cached, RowsBesideChangeNoBit) {
-    const Shape shape{1, 3, 16, H2O_F32};
-    const int64_t length = 4200;
-    const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
-                 k = Stored::random(H2O_F32, shape.k_size(length), 2),
-                 v = Stored::random(H2O_F32, shape.k_size(length), 3);
-    const auto bits = [](const Stored& stored, int64_t first, int64_t count) {
-        const char* const begin = static_cast<const char*>(stored.data()) + first * 3 * 16 * 4;
-        return std::string(begin, static_cast<size_t>(count * 3 * 16 * 4));
-    };
-    const Stored all = run(context(1).get(), shape, length, length, q, k, v);
-    const std::pair<int64_t, int64_t> parts[] = {{4190, 4200}, {4000, 4100}, {2000, 2101}, {700, 3300}};
-    for (const auto& [first, end] : parts) {
-        Stored some(H2O_F32, shape.q_size(end - first));
-        for (size_t i = 0; i < some.size(); ++i) {
-            some.set(i, static_cast<float>(q[static_cast<size_t>(first * 3 * 16) + i]));
-        }
-        for (int threads : {1, 4}) {
-            const Stored o = run(context(threads).get(), shape, end - first, end, some, k, v);
-            EXPECT_TRUE(bits(o, 0, end - first) == bits(all, first, end - first)) << first << " " << threads;
+    for (int64_t kv_heads : {1, 4}) {
+        const Shape shape{kv_heads, 3, 8, H2O_F32};
+        const int64_t length = 4200, row = shape.q_size(1);
+        const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
+                     k = Stored::random(H2O_F32, shape.k_size(length), 2),
+                     v = Stored::random(H2O_F32, shape.k_size(length), 3);
+        const auto bits = [&](const Stored& stored, int64_t first, int64_t count) {
+            const char* const begin = static_cast<const char*>(stored.data()) + first * row * 4;
+            return std::string(begin, static_cast<size_t>(count * row * 4));
+        };
+        const Stored all = run(context(1).get(), shape, length, length, q, k, v);
+        EXPECT_TRUE(all == run(context(4).get(), shape, length, length, q, k, v));
+        const std::pair<int64_t, int64_t> parts[] = {{4190, 4200}, {4000, 4100}, {2000, 2101}, {700, 3300}};
+        for (const auto& [first, end] : parts) {
+            Stored some(H2O_F32, shape.q_size(end - first));
+            for (size_t i = 0; i < some.size(); ++i) {
+                some.set(i, static_cast<float>(q[static_cast<size_t>(first * row) + i]));
+            }
+            for (int threads : {1, 4}) {
+                const Stored o = run(context(threads).get(), shape, end - first, end, some, k, v);
+                EXPECT_TRUE(bits(o, 0, end - first) == bits(all, first, end - first))
+                    << kv_heads << " " << first << " " << threads;
+            }
         }
     }
 }
