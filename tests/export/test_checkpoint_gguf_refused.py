@@ -16,7 +16,7 @@ from tests.reference import gguf_files
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.checkpoints.gguf.config import huggingface_config, model_config
-from h2o_export.checkpoints.gguf.header import read_header
+from h2o_export.checkpoints.gguf.header import Header, Metadata, TensorEntry, read_header
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats import FORMATS
 from h2o_export.weights import WeightFile
@@ -329,3 +329,17 @@ def test_a_truncated_part_is_named(parts: list[Path]) -> None:
     parts[2].write_bytes(parts[2].read_bytes()[:-40])
     with pytest.raises(CheckpointError, match=f"{parts[2].name}: ends before its tensor"):
         open_checkpoint(str(parts[0]))
+
+
+@pytest.mark.parametrize("found", ["three", 2.5, -1, True, [3]])
+def test_a_number_of_the_metadata_is_one(found: object, tmp_path: Path) -> None:
+    metadata = Metadata(Header(tmp_path / "x.gguf", {"qwen35.block_count": found}, {}), "qwen35")
+    with pytest.raises(CheckpointError, match=r"x.gguf: qwen35.block_count must be a whole number"):
+        metadata.number("block_count")
+    assert metadata.number("nextn_predict_layers") == 0
+
+
+def test_a_tensor_without_rows_has_no_parts(tmp_path: Path) -> None:
+    entry = TensorEntry(tmp_path / "x.gguf", "blk.0.t", Kind.F32, (), 0, 4)
+    with pytest.raises(CheckpointError, match=r"'blk.0.t' has the shape \[\]"):
+        entry.rows(0, 2)

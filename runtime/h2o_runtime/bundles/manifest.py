@@ -214,8 +214,8 @@ class Manifest(_Strict):
             where = ".".join(map(str, first["loc"]))
             if first["type"] == "extra_forbidden":
                 raise BundleError(
-                    f"{path}: {where} is not known: a later version wrote it; install that version, or export "
-                    "the checkpoint again with this one"
+                    f"{path}: {where} is not known: a later version may have written it; install that version, "
+                    "or export the checkpoint again with this one"
                 ) from error
             raise BundleError(f"{path}: {where}: {first['msg']}; export the checkpoint again") from error
 

@@ -17,7 +17,7 @@ EMBEDDINGS = "per_layer_token_embd.weight"
 
 def gemma4_config(value: Metadata) -> dict[str, Any]:
     """The `config.json` keys of such layers. Raises CheckpointError and UnsupportedModelError."""
-    windowed, layers = value("attention.sliding_window_pattern"), value("block_count")
+    windowed, layers = value("attention.sliding_window_pattern"), value.number("block_count")
     if not isinstance(windowed, list) or len(windowed) != layers or all(windowed):
         raise CheckpointError(
             f"{value.header.path}: its metadata must say in gemma4.attention.sliding_window_pattern which of "
@@ -30,7 +30,7 @@ def gemma4_config(value: Metadata) -> dict[str, Any]:
             "is not supported"
         )
     full = windowed.index(False)
-    shared = value("attention.shared_kv_layers") or 0
+    shared = value.number("attention.shared_kv_layers")
     return {
         "layer_types": [SLIDING if one else FULL for one in windowed],
         "head_dim": size,

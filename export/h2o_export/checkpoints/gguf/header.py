@@ -53,11 +53,11 @@ class TensorEntry:
 
     def rows(self, index: int, count: int) -> TensorEntry:
         """One of `count` parts of as many rows each. Raises CheckpointError if there are none such."""
-        size, left = divmod(self.shape[0], count)
+        size, left = divmod(self.shape[0], count) if self.shape else (0, 1)
         if left:
             raise CheckpointError(
-                f"{self.path}: '{self.name}' has {self.shape[0]} rows, which are no {count} parts of one size; "
-                "download it again"
+                f"{self.path}: '{self.name}' has the shape {list(self.shape)}: rows that are no {count} parts of "
+                "one size; download it again"
             )
         length = self.length // count
         shape = (size, *self.shape[1:])
@@ -100,6 +100,18 @@ class Metadata:
 
     def __call__(self, key: str) -> Any:
         return self.header.metadata.get(f"{self.name}.{key}")
+
+    def number(self, key: str) -> int:
+        """A whole number that is not negative; 0 where the file says nothing. Raises CheckpointError."""
+        found = self(key)
+        if found is None:
+            return 0
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            raise CheckpointError(
+                f"{self.header.path}: {self.name}.{key} must be a whole number that is not negative, not "
+                f"{found!r}; download it again"
+            )
+        return found
 
 
 def read_header(path: Path) -> Header:

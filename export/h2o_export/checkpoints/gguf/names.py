@@ -63,8 +63,8 @@ def inside(name: str, stored: TensorEntry, experts: int, layers: int) -> TensorE
 def _one_expert(expert: re.Match[str], stored: TensorEntry, experts: int) -> TensorEntry:
     if stored.shape[:1] != (experts,):
         raise CheckpointError(
-            f"{stored.path}: '{stored.name}' has {stored.shape[0]} experts, and its metadata say {experts}; "
-            "download it again"
+            f"{stored.path}: '{stored.name}' has the shape {list(stored.shape)}, and its metadata say {experts} "
+            "experts; download it again"
         )
     one = replace(stored.rows(int(expert[2]), experts), shape=stored.shape[1:])
     return one.rows(("gate", "up").index(expert[3]), 2) if _BOTH in stored.name else one

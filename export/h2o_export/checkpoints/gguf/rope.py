@@ -59,7 +59,7 @@ def factors(value: Metadata, name: str, rotated: int | None = None) -> NDArray[n
 
 def proportional(value: Metadata) -> dict[str, Any]:
     """RoPE of which only the first pairs turn: the file divides the frequencies of the others by a huge number."""
-    divisors = factors(value, FACTORS, value("attention.key_length"))
+    divisors = factors(value, FACTORS, value.number("attention.key_length"))
     if divisors is None:
         raise CheckpointError(f"{value.header.path}: has no tensor '{FACTORS}'; download it again")
     turning = int((divisors == 1).sum())

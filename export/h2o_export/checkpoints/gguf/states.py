@@ -36,10 +36,10 @@ def delta_config(value: Metadata) -> dict[str, Any]:
     """The `config.json` keys of such layers, besides those of `REQUIRED`."""
     inner, heads = value("ssm.inner_size"), value("ssm.time_step_rank")
     whole = isinstance(inner, int) and isinstance(heads, int) and heads > 0 and inner % heads == 0
-    layers, more = value("block_count"), value("nextn_predict_layers") or 0
+    layers, more = value.number("block_count"), value.number("nextn_predict_layers")
     said = {
         "linear_value_head_dim": inner // heads if whole else inner,
-        "num_hidden_layers": layers - more if isinstance(layers, int) else layers,
+        "num_hidden_layers": layers - more,
         "num_nextn_predict_layers": more,
         "full_attention_interval": value("full_attention_interval") or 4,
     }
