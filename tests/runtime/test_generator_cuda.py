@@ -30,6 +30,9 @@ CONFIGS = {
     "full": PrefillConfig(policy="full", batch_size=100),
     "colsum": PrefillConfig(**SMALL, score="colsum", dense_tail=20),
     "query": PrefillConfig(**SMALL, score="query", score_tile=20, score_candidates=40),
+    "query, query heads": PrefillConfig(
+        **SMALL, score="query", score_heads="query", score_tile=20, score_candidates=40
+    ),
     "window": PrefillConfig(**SMALL, score="window", score_window=8, sink=2, dense_tail=0),
     "query heads": PrefillConfig(**SMALL, score="colsum", score_heads="query", dense_tail=130),
     "window, query heads": PrefillConfig(**SMALL, score="window", score_window=12, score_heads="query"),
