@@ -42,7 +42,7 @@ def test_who_takes_part() -> None:
     ]
     assert found[2].config.score == "window"
     assert (found[3].config.local, found[3].config.heavy) == (32, 448)
-    assert "score_heads=kv" in found[1].settings
+    assert "score_heads=auto" in found[1].settings
 
 
 def test_an_exact_rule_is_compared_with_the_first_sparse_one() -> None:

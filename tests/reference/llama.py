@@ -310,7 +310,7 @@ def h2o_run(
     heavy: int,
     score: Literal["colsum", "window"] = "colsum",
     score_window: int | None = None,
-    score_heads: Literal["kv", "query"] = "kv",
+    score_heads: Literal["auto", "kv", "query"] = "kv",
     sink: int = 0,
     dense_tail: int = 128,
 ) -> H2ORun:
@@ -325,7 +325,7 @@ def h2o_run(
     if score == "window" and not 1 <= (score_window or 0) <= local:
         raise ValueError('score="window" needs 1 <= score_window <= local')
     window = score_window if score == "window" else None
-    heads = model.kv_heads if score_heads == "kv" else model.query_heads
+    heads = model.query_heads if score_heads == "query" else model.kv_heads
     states = [
         _LayerState(
             k=np.zeros((length, model.kv_heads, model.head_size)),

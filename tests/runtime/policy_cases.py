@@ -48,7 +48,7 @@ def h2o_configs(
         score_queries=draw(st.integers(1, chunk)),
         score_candidates=draw(st.integers(1, local + heavy + 150)),
         score_grow=draw(st.sampled_from([0, 40, 97, "never"])),
-        score_heads=draw(st.sampled_from(["kv", "query"])),
+        score_heads=draw(st.sampled_from(["auto", "kv", "query"])),
         score_checks=draw(st.integers(1, chunk)),
         score_missed=draw(st.sampled_from([0.0, 0.01, 1.0])),
         sink=0 if grows else draw(st.integers(0, heavy)),

@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "score_grow": 8192,
         "score_checks": 2,
         "score_missed": 1.0,
-        "score_heads": "kv",
+        "score_heads": "auto",
         "sink": 0,
         "dense_tail": 128,
         "window": 128,
@@ -61,7 +61,7 @@ def test_a_config_is_a_value() -> None:
     [
         ({"policy": "sparse"}, "policy", "one of h2o, full"),
         ({"score": "sum"}, "score", "one of query, colsum, window"),
-        ({"score_heads": "both"}, "score_heads", "one of kv, query"),
+        ({"score_heads": "both"}, "score_heads", "one of auto, kv, query"),
         ({"chunk_size": 1}, "chunk_size", "at least 2"),
         ({"chunk_size": 0}, "chunk_size", "at least 2"),
         ({"batch_size": 0}, "batch_size", "at least 1"),

@@ -216,7 +216,7 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_window_and_sinks(
     generator.reset()
     generator.prefill(ids, config)
     boundaries = (len(ids) - 1) // config.chunk_size
-    heads = generator.model.kv_heads if config.score_heads == "kv" else generator.model.query_heads
+    heads = generator.model.query_heads if config.score_heads == "query" else generator.model.kv_heads
     sets = generator.boundary_memory()
     assert sets.shape == (generator.model.layers, boundaries, heads, config.algorithm.memory)
     assert sets.dtype == np.int32

@@ -16,6 +16,7 @@ from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill.h2o import query_tiles
+from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.schedule import Span
 from h2o_runtime.server.memory_view import MemorySnapshot
 
@@ -87,6 +88,30 @@ def test_a_memory_grows_from_some_past_on(
     assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
 
 
+@pytest.mark.parametrize(
+    ("settings", "past", "heads", "votes"),
+    [
+        ({}, 8191, 2, 32),
+        ({}, 8192, 14, 64),
+        ({"score_heads": "kv"}, 8192, 2, 64),
+        ({"score_heads": "query"}, 0, 14, 32),
+        ({"score_grow": "never"}, 1 << 20, 2, 32),
+        ({"heavy": "auto"}, 0, 14, 64),
+        ({"score_queries": 100}, 8192, 14, 128),  # all queries of a tile vote
+    ],
+)
+def test_query_heads_choose_alone_where_a_memory_grows(
+    settings: dict[str, Any], past: int, heads: int, votes: int
+) -> None:
+    policy = PrefillConfig(**settings).algorithm
+    model: Any = SimpleNamespace(
+        head_counts=lambda kind: {2 if kind == "kv" else 14},
+        score_heads=lambda kind: 2 if kind == "kv" else 14,
+    )
+    assert policy.heads_at(past, policy.set_heads(model)) == heads
+    assert policy.tile // policy.vote_stride_at(past) == votes
+
+
 def test_what_a_memory_is_said_to_be() -> None:
     assert PrefillConfig().algorithm.summary() == "Chunks of 1,024, memory 512 to 960"
     assert PrefillConfig(score_grow="never").algorithm.summary() == "Chunks of 1,024, memory 512"
@@ -105,7 +130,8 @@ def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]
     policy = PrefillConfig(
         chunk_size=32, batch_size=256, local=4, heavy=4, score_tile=16, score_grow=grow
     ).algorithm
-    assert [len(rows) // 32 for rows in policy._alike(_call(0), Span(0, 224))] == together
+    state: Any = SimpleNamespace(heads=SetHeads(1, 2))
+    assert [len(rows) // 32 for rows in policy._alike(_call(0), state, Span(0, 224))] == together
 
 
 @pytest.mark.parametrize("past", [0, 5, 31, 64, 95, 97])
@@ -119,13 +145,14 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
     groups = [
         rows
         for start in range(0, 1000, 64)
-        for rows in policy._alike(_call(past), Span(start, min(start + 64, 1000)))
+        for rows in policy._alike(_call(past), state, Span(start, min(start + 64, 1000)))
     ]
-    sets = [policy._sets(_call(past), policy._new_tiles(rows), rows) for rows in groups]
+    sets = [policy._sets(_call(past), state, policy._new_tiles(rows), rows) for rows in groups]
     for number, where in enumerate(sets):
         state.sets(0, where)[:] = number
+    assert {where.heads for where in sets} == {generator.model.kv_heads, generator.model.query_heads}
     for number, where in enumerate(sets):
-        assert state.sets(0, where).shape[0] == where.count
+        assert state.sets(0, where).shape[:2] == (where.count, where.heads)
         assert (state.sets(0, where) == number).all()
 
 

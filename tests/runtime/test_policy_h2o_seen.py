@@ -102,13 +102,13 @@ class Run:
             tiles = [tile for tile in policy.tiles(chunk.start, chunk.stop) if tile.start < tail]
             if not tiles:
                 continue
-            sets = self.state.sets(0, policy._sets(self.call, tiles, chunk))  # [t, Hs, M]
+            sets = self.state.sets(0, policy._sets(self.call, self.state, tiles, chunk))  # [t, Hs, M]
             for tile, own in zip(tiles, sets, strict=True):
                 for head in range(HEADS):
                     visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True
             of_chunk = []
             for tile in tiles:
-                rows = checked_rows(tile, policy.score_checks, policy.vote_stride)
+                rows = checked_rows(tile, policy.score_checks, policy.vote_stride_at(before))
                 saw.append(np.where(visible, p, 0)[:, rows].sum(axis=2).mean())
                 top = p[:, rows].argmax(axis=2)[..., None]
                 hidden = ~np.take_along_axis(visible[:, rows], top, axis=2)
@@ -136,7 +136,8 @@ def policies(draw: st.DrawFn) -> OwnQueries:
         score_tile=draw(st.integers(3, 20)),
         score_queries=draw(st.integers(1, 5)),
         score_candidates=draw(st.integers(8, 60)),
-        score_heads=draw(st.sampled_from(["kv", "query"])),
+        score_grow=draw(st.sampled_from([0, 40, "never"])),
+        score_heads=draw(st.sampled_from(["auto", "kv", "query"])),
         score_checks=draw(st.integers(1, 5)),
         score_missed=draw(st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0])),
         dense_tail=draw(st.sampled_from([0, 7, 30])),

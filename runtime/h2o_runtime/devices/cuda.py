@@ -98,10 +98,11 @@ class CudaDevice:
 
     def spread(self, source: CudaArray, target: CudaArray) -> None:
         rows, heads, size = source.shape
-        each = target.shape[1] // heads
-        flat, lists = target.reshape(rows * heads * each, size), source.reshape(rows * heads, size)
-        for i in range(rows * heads * each):
-            self.copy(lists[i // each], flat[i])
+        each, width = target.shape[1] // heads, size * source.dtype.itemsize
+        for i in range(each if source.nbytes else 0):
+            self.lanes.attention.copy_rows(
+                source.address, target.address + i * width, rows * heads, width, each * width
+            )
 
     def clear(self, target: CudaArray) -> None:
         if target.nbytes:

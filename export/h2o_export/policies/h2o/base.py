@@ -36,7 +36,7 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
         return 2 * policy.chunk_size
 
     def describe(self, policy: Rule) -> str:
-        heads = "" if policy.score_heads == "kv" else ", query heads"
+        heads = ", query heads" if policy.score_heads == "query" else ""
         return f"h2o S={policy.chunk_size} L={policy.local} H={policy.heavy} {policy.score}{heads}"
 
     def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:

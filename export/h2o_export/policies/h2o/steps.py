@@ -39,8 +39,8 @@ from h2o_runtime.policies.prefill.h2o.chain import MemoryChain
 
 
 def score_heads(policy: H2O[Any], query_heads: int, kv_heads: int) -> int:
-    """Hs: memory sets of a layer."""
-    return kv_heads if policy.score_heads == "kv" else query_heads
+    """Hs: memory sets of a layer, where a memory does not grow."""
+    return query_heads if policy.score_heads == "query" else kv_heads
 
 
 @dataclass(frozen=True)

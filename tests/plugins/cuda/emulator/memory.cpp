@@ -160,6 +160,20 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return waits && error == cudaSuccess ? cudaStreamSynchronize(stream) : error;
 }
 
+// Inside the device only: the pages that a host would have to keep are not emulated.
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (kind != cudaMemcpyDeviceToDevice || width > to_pitch || width > from_pitch)
+        return cudaErrorInvalidValue;
+    auto* const target = static_cast<unsigned char*>(to);
+    const auto* const source = static_cast<const unsigned char*>(from);
+    return enqueue(stream, [=] {
+        for (size_t row = 0; row < height; ++row) {
+            std::memmove(target + row * to_pitch, source + row * from_pitch, width);
+        }
+    });
+}
+
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
     return cudaMemsetAsync(to, value, bytes, nullptr);
 }

@@ -28,26 +28,34 @@ from h2o_export.policies.h2o.steps import partial_state, score_heads
 from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
+from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
+from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
+
+
+def set_heads(policy: OwnQueries, query_heads: int, kv_heads: int) -> SetHeads:
+    """Of a model whose layers are alike."""
+    least = score_heads(policy, query_heads, kv_heads)
+    return SetHeads(least, least if policy.score_heads == "kv" else query_heads)
 
 
 @dataclass(frozen=True)
 class QueryPhase2(AttentionStep):
-    """One tile's step: choose a memory set from the candidates, attend to it, fuse."""
+    """One tile's step: choose a memory set from the candidates, attend to it, fuse. As behind the longest past."""
 
     policy: OwnQueries
     name: ClassVar[str] = "phase2"
 
     @property
     def _select(self) -> dict[str, int]:
-        policy = self.policy
+        policy, stride = self.policy, self.policy.vote_stride_at(MOST)
         return {
             "tile": policy.tile,
-            "stride": policy.vote_stride,
+            "stride": stride,
             "share": 1,
-            "reach": policy.vote_stride // 2,
+            "reach": stride // 2,
             "local": policy.local,
             "heavy": policy.memory - policy.local,
             "sink": policy.sink,
@@ -56,7 +64,7 @@ class QueryPhase2(AttentionStep):
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past [1] and the Phase 1 state."""
         policy = self.policy
-        heads = score_heads(policy, shape.query_heads, shape.kv_heads)
+        heads = policy.heads_at(MOST, set_heads(policy, shape.query_heads, shape.kv_heads))
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
@@ -96,7 +104,7 @@ class QueryPhase2(AttentionStep):
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The first tile of the second chunk, with all earlier rows as candidates."""
         rows, chunk = self.policy.tile, self.policy.chunk_size
-        heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
+        heads = self.policy.heads_at(MOST, set_heads(self.policy, shape.query_heads, shape.kv_heads))
         past = min(chunk, self.policy.candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
@@ -174,11 +182,11 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         """Rows of a tile that represent it, as offsets in its chunk: in the middle of equal parts, between
         votes.
         """
-        policy, rows, places = self.policy, tile.stop - tile.start, set()
-        count = min(policy.score_checks, rows)
+        rows, places, stride = tile.stop - tile.start, set(), self.policy.vote_stride_at(start)
+        count = min(self.policy.score_checks, rows)
         for i in range(count):
             middle = (2 * i + 1) * rows // (2 * count)
-            place = middle - middle % policy.vote_stride + policy.vote_stride // 2
+            place = middle - middle % stride + stride // 2
             places.add(tile.start - start + min(place, rows - 1))
         return sorted(places)
 
@@ -199,12 +207,12 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
 
     def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a tile may choose from; q [Hq, rows, d]."""
-        heads = score_heads(self.policy, len(q), self.kv_heads)
+        heads = self.policy.heads_at(past, set_heads(self.policy, len(q), self.kv_heads))
         lists = min(self.kv_heads, heads)  # the heads of a group choose among the same candidates
         everything = torch.ones(lists, past, dtype=torch.bool)
         if past <= self.policy.candidates_at(past):
             return Candidates(everything, ~everything).of_heads(heads)
-        rank = self._rank(q, self.policy.narrowing_stride, k, everything)
+        rank = self._rank(q, self.policy.narrowing_stride_at(past), k, everything)
         best = self._best(rank, self.policy.candidates_at(past) - self.policy.local)
         border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
         return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs()).of_heads(heads)
@@ -217,9 +225,10 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         if self.adopt is not None:
             index = self.policy.tiles_before(first) - self.policy.tiles_of_chunk
             size = self.policy.memory_at(past)  # the rest only fills up
-            theirs = torch.from_numpy(self.adopt[layer, index][:, :size]).long()
+            each = self.adopt.shape[2] // len(possible)  # heads that share a set
+            theirs = torch.from_numpy(self.adopt[layer, index][::each, :size]).long()
             possible = candidates.as_adopted(theirs)
-        rank = self._rank(q, self.policy.vote_stride, k, possible)
+        rank = self._rank(q, self.policy.vote_stride_at(past), k, possible)
         chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 

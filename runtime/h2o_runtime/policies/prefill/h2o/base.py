@@ -18,6 +18,7 @@ from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
 from h2o_runtime.policies.prefill.base import (
     WHOLE,
@@ -88,8 +89,11 @@ class H2O(PrefillPolicy[Store]):
         least=0,
     )
     score: str = score_rule("")
-    score_heads: Literal["kv", "query"] = option(
-        "kv", "Which heads have their own memory set: key/value or query heads.", symbol="heads"
+    score_heads: Literal["auto", "kv", "query"] = option(
+        "auto",
+        "Which heads have their own memory set: key/value or query heads. auto: key/value heads, but query heads "
+        "where --score query remembers more.",
+        symbol="heads",
     )
     sink: int = option(
         0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0
@@ -165,6 +169,13 @@ class H2O(PrefillPolicy[Store]):
         return self.local + self.heavy
 
     # --- What all rules share -----------------------------------------------------------------------------
+
+    def heads(self, model: ModelSpec) -> int:
+        """Hs, the heads of a layer with their own memory set. Raises ConfigError if layers differ in them."""
+        if self.score_heads != "auto":
+            return model.score_heads(self.score_heads)
+        alike = len(model.head_counts("kv")) <= 1 or len(model.head_counts("query")) > 1
+        return model.score_heads("kv" if alike else "query")
 
     @property
     def memory(self) -> int:

@@ -17,14 +17,21 @@ from h2o_runtime.schedule import Span
 
 
 @dataclass(frozen=True)
-class StoreSizes:
-    """heads is Hs; lists is how many heads of each layer have candidates of their own, the others sharing those
-    of their group; rooms has the most keys of each tile, which never become fewer; tiles_at_once are those of a
-    logical batch; candidates are the most that a tile has, whole the most rows that a chunk sees all of; rows are
-    those of a logical batch, capacity is the cache's."""
+class SetHeads:
+    """Hs, the heads of a layer with their own memory set: `least` of them, and `grown` where the memory grows."""
 
-    heads: int
-    lists: tuple[int, ...]
+    least: int
+    grown: int
+
+
+@dataclass(frozen=True)
+class StoreSizes:
+    """kv_heads are those of each layer; rooms has the most keys of each tile's sets, of all heads, which never
+    become fewer; tiles_at_once are those of a logical batch; candidates are the most that a tile has, whole the
+    most rows that a chunk sees all of; rows are those of a logical batch, capacity is the cache's."""
+
+    heads: SetHeads
+    kv_heads: tuple[int, ...]
     rooms: tuple[int, ...]
     tiles_at_once: int
     candidates: int
@@ -32,25 +39,20 @@ class StoreSizes:
     rows: int
     capacity: int
 
-    @property
-    def memory(self) -> int:
-        """Most keys of any tile."""
-        return self.rooms[-1]
-
     def nbytes(self, model: ModelSpec) -> int:
-        sets = model.layers * sum(self.rooms) * self.heads
-        candidates = self.tiles_at_once * self.candidates * (self.heads + self.spread)
+        sets = model.layers * sum(self.rooms)
+        candidates = self.tiles_at_once * self.candidates * (self.heads.grown + self.spread)
         return (sets + candidates) * 4 + self.rows * model.query_heads * 8
 
     @property
     def spread(self) -> int:
         """Most heads whose candidates are copied for the heads of a group."""
-        return max((lists for lists in self.lists if lists < self.heads), default=0)
+        return max((heads for heads in self.kv_heads if heads < self.heads.grown), default=0)
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The place of some tiles' memory sets: `count` tiles, `memory` keys per head.
+    """The place of some tiles' memory sets: `count` tiles, `heads` with `memory` keys each.
 
     They lie behind those of `skipped` tiles, which are of the same chunk and begin with tile `first`.
     Tiles that take all of their room lie as one array; those of fewer keys do so chunk by chunk.
@@ -58,14 +60,20 @@ class Sets:
 
     first: int
     count: int
+    heads: int
     memory: int
     skipped: int = 0
 
+    @property
+    def size(self) -> int:
+        """Of a tile's sets."""
+        return self.heads * self.memory
+
     def with_skipped(self) -> Sets:
-        return Sets(self.first, self.skipped + self.count, self.memory)
+        return Sets(self.first, self.skipped + self.count, self.heads, self.memory)
 
 
-_NUMBERS = ("start", "stop", "first", "count", "memory")
+_NUMBERS = ("start", "stop", "first", "count", "heads", "memory")
 
 
 @dataclass(frozen=True)
@@ -78,14 +86,16 @@ class LastTile:
     @classmethod
     def of_numbers(cls, numbers: Mapping[str, int], prefix: str) -> LastTile | None:
         """Raises LookupError if one is missing."""
-        start, stop, first, count, memory = (numbers[f"{prefix}_{name}"] for name in _NUMBERS)
-        return cls(Span(start, stop), Sets(first, count, memory)) if count else None
+        start, stop, *sets = (numbers[f"{prefix}_{name}"] for name in _NUMBERS)
+        found = Sets(*sets)
+        return cls(Span(start, stop), found) if found.count else None
 
     @staticmethod
     def numbers(last: LastTile | None, prefix: str) -> dict[str, int]:
-        values = (0, 0, 0, 0, 0)
+        values = (0,) * len(_NUMBERS)
         if last is not None:
-            values = (last.rows.start, last.rows.stop, last.sets.first, last.sets.count, last.sets.memory)
+            rows, sets = last.rows, last.sets
+            values = (rows.start, rows.stop, sets.first, sets.count, sets.heads, sets.memory)
         return {f"{prefix}_{name}": value for name, value in zip(_NUMBERS, values, strict=True)}
 
 
@@ -102,29 +112,30 @@ class QueryStore(PartialScratch):
         super().__init__(sizes.rows, model.query_heads, device)
         self.seen: TileChecks | None = None
         if checks and device.name == "cpu":
-            self.seen = TileChecks(model.layers, tiles, heads, sizes.capacity)
+            self.seen = TileChecks(model.layers, tiles, heads.least, heads.grown * sizes.capacity)
         self.last: LastTile | None = None
         self._turn = 0  # rows that a conversation's last turn found,
         self._before_turn: LastTile | None = None  # and the last tile then
         self._past: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
         self.heads = heads
-        self._places = heads * np.cumsum((0, *sizes.rooms))  # of each tile's set in those of a layer
+        self._places = np.cumsum((0, *sizes.rooms))  # of each tile's sets in those of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
-        self._lists, self._spread = sizes.lists, sizes.spread
+        self._kv_heads, self._spread = sizes.kv_heads, sizes.spread
         entries = sizes.tiles_at_once * sizes.candidates
-        self._candidates: Tensor = device.zeros((entries * heads,), np.int32)
+        self._candidates: Tensor = device.zeros((entries * heads.grown,), np.int32)
         self._narrowed: Tensor = device.zeros((entries * sizes.spread,), np.int32)
-        self._whole: Tensor = device.zeros((heads * sizes.whole,), np.int32)
-        self.whole_past: Tensor = self._whole[:0].reshape(heads, 0)
+        self._whole: Tensor = device.zeros((heads.least * sizes.whole,), np.int32)
+        self.whole_past: Tensor = self._whole[:0].reshape(heads.least, 0)
 
     def begin(self, past: NDArray[np.int64], whole: Span) -> None:
         """A prompt's new tiles have `past` [t] rows before their chunks; its first chunk sees all of `whole`."""
         self.past_of_tiles = self._past[: len(past)]
         self.device.upload(past, self.past_of_tiles)
-        self.whole_past = self._whole[: self.heads * len(whole)].reshape(self.heads, len(whole))
+        heads = self.heads.least
+        self.whole_past = self._whole[: heads * len(whole)].reshape(heads, len(whole))
         rows = np.arange(whole.start, whole.stop, dtype=np.int32)
-        self.device.upload(np.tile(rows, (self.heads, 1)), self.whole_past)
+        self.device.upload(np.tile(rows, (heads, 1)), self.whole_past)
 
     def forget_checks(self) -> None:
         """A prompt begins; no tile has been compared yet."""
@@ -162,14 +173,13 @@ class QueryStore(PartialScratch):
         if not (where.first >= 0 < where.memory and 0 < where.count < len(self._places) - where.first):
             return False
         room = self._places[where.first + where.count] - self._places[where.first]
-        return bool(where.count * self.heads * where.memory <= room)
+        return where.heads in (self.heads.least, self.heads.grown) and bool(where.count * where.size <= room)
 
     def sets(self, layer: int, where: Sets) -> Tensor:
         """int32 [count, Hs, memory]."""
-        tile = self.heads * where.memory
-        start, entries = int(self._places[where.first]) + where.skipped * tile, where.count * tile
-        flat: Tensor = self._sets[layer][start : start + entries]
-        return flat.reshape(where.count, self.heads, where.memory)
+        start = int(self._places[where.first]) + where.skipped * where.size
+        flat: Tensor = self._sets[layer][start : start + where.count * where.size]
+        return flat.reshape(where.count, where.heads, where.memory)
 
     def host_sets(self, where: Sets) -> NDArray[np.int32]:
         """Of all layers, int32 [count, layers, Hs, memory], on the host."""
@@ -182,22 +192,22 @@ class QueryStore(PartialScratch):
         none: Tensor = self._candidates[:0]
         return none.reshape(1, heads, 0)
 
-    def narrowed(self, layer: int, tiles: int, count: int) -> Tensor:
-        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]. It grows when a
-        later prompt comes with a larger batch size, once."""
-        entries = tiles * self.heads * count
+    def narrowed(self, layer: int, sets: Sets, count: int) -> Tensor:
+        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]: the heads of a
+        group share them. It grows when a later prompt comes with a larger batch size, once."""
+        tiles, entries = sets.count, sets.count * self.heads.grown * count
         if entries > self._candidates.shape[0]:
             self._candidates = self.device.zeros((entries,), np.int32)
             self._narrowed = self.device.zeros((tiles * self._spread * count,), np.int32)
-        heads = self._lists[layer]
-        scratch = self._narrowed if heads < self.heads else self._candidates
+        heads = min(self._kv_heads[layer], sets.heads)
+        scratch = self._narrowed if heads < sets.heads else self._candidates
         return scratch[: tiles * heads * count].reshape(tiles, heads, count)
 
-    def candidates(self, narrowed: Tensor) -> Tensor:
-        """`narrowed` for all heads that choose, int32 [tiles, Hs, count]."""
-        tiles, heads, count = narrowed.shape
-        if heads == self.heads:
+    def candidates(self, narrowed: Tensor, heads: int) -> Tensor:
+        """`narrowed` for all heads that choose, int32 [tiles, heads, count]."""
+        tiles, lists, count = narrowed.shape
+        if lists == heads:
             return narrowed
-        spread: Tensor = self._candidates[: tiles * self.heads * count].reshape(tiles, self.heads, count)
+        spread: Tensor = self._candidates[: tiles * heads * count].reshape(tiles, heads, count)
         self.device.spread(narrowed, spread)
         return spread

@@ -10,7 +10,7 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O
-from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, StoreSizes
+from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans, tail_start
 
 NARROWING = 8  # every so many of the queries that choose a tile's memory find its candidates in all its past
@@ -18,6 +18,7 @@ NARROWING = 8  # every so many of the queries that choose a tile's memory find i
 # `heavy="auto"` it has at least AUTO_LEAST.
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
+GROWN_QUERIES = 2  # times as many queries choose it
 AUTO_LEAST = 512
 NEVER = "never"  # of `score_grow`
 
@@ -48,7 +49,8 @@ class QueryTiles(H2O[QueryStore]):
     )
     score_grow: int | Literal["never"] = option(
         8192,
-        "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto.",
+        "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto, and "
+        "twice as many queries choose.",
         symbol="",
         least=0,
     )
@@ -102,6 +104,16 @@ class QueryTiles(H2O[QueryStore]):
         least = max(min(AUTO_LEAST, most), self.local) if self.heavy == AUTO else super().memory_at(past)
         return max(least, min(past // GROWN_DIVISOR, most)) if self._grows_at(past) else least
 
+    def heads_at(self, past: int, heads: SetHeads) -> int:
+        """Hs, the heads with their own memory set in a chunk behind `past` rows."""
+        return heads.grown if self._grows_at(past) else heads.least
+
+    def set_heads(self, model: ModelSpec) -> SetHeads:
+        """Raises ConfigError if layers differ in them."""
+        least = self.heads(model)
+        alike = self.score_heads == "auto" and len(model.head_counts("query")) <= 1
+        return SetHeads(least, model.score_heads("query") if alike else least)
+
     def _grows_at(self, past: int) -> bool:
         return self.heavy == AUTO or (isinstance(self.score_grow, int) and past >= self.score_grow)
 
@@ -115,15 +127,14 @@ class QueryTiles(H2O[QueryStore]):
         times = GROWN_CANDIDATES if self._grows_at(past) else 1
         return max(self.score_candidates, self.memory_at(past) * times)
 
-    @property
-    def vote_stride(self) -> int:
-        """From one query of a tile that chooses its memory to the next."""
-        return max(self.tile // self.score_queries, 1)
+    def vote_stride_at(self, past: int) -> int:
+        """From one query that chooses its tile's memory, in a chunk behind `past` rows, to the next."""
+        queries = self.score_queries * (GROWN_QUERIES if self._grows_at(past) else 1)
+        return max(self.tile // queries, 1)
 
-    @property
-    def narrowing_stride(self) -> int:
-        """From one query of a tile that finds its candidates to the next."""
-        return self.vote_stride * NARROWING
+    def narrowing_stride_at(self, past: int) -> int:
+        """From one query that finds its tile's candidates to the next."""
+        return self.vote_stride_at(past) * NARROWING
 
     def tiles_before(self, row: int) -> int:
         """How many tiles a prompt's rows before this one take."""
@@ -137,11 +148,11 @@ class QueryTiles(H2O[QueryStore]):
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
-        heads = model.score_heads(self.score_heads)
+        heads = self.set_heads(model)
         return StoreSizes(
             heads=heads,
-            lists=tuple(min(spec.kv_heads, heads) for spec in model.each_layer),
-            rooms=tuple(map(self.room, range(tiles))),
+            kv_heads=tuple(spec.kv_heads for spec in model.each_layer),
+            rooms=tuple(self.room(tile, heads) for tile in range(tiles)),
             tiles_at_once=self.tiles_before(self.batch_rows(capacity)),
             candidates=min(self.candidates_at(capacity), capacity),
             whole=min(self.chunk_size, capacity),
@@ -149,21 +160,24 @@ class QueryTiles(H2O[QueryStore]):
             capacity=capacity,
         )
 
-    def room(self, tile: int) -> int:
-        """Most keys of the set of a prompt's tile; a turn's chunk begins anywhere in the tile's."""
-        return self.memory_at((tile // self.tiles_of_chunk + 1) * self.chunk_size - 1)
+    def room(self, tile: int, heads: SetHeads) -> int:
+        """Most keys of all heads' sets of a prompt's tile; a turn's chunk begins anywhere in the tile's."""
+        last = (tile // self.tiles_of_chunk + 1) * self.chunk_size - 1
+        return self.heads_at(last, heads) * self.memory_at(last)
 
-    def sets_of(self, chunk: Span) -> Sets:
+    def sets_of(self, chunk: Span, heads: SetHeads) -> Sets:
         """Where the sets of a fresh prompt's chunk lie."""
-        first = self.tiles_before(chunk.start)
-        return Sets(first, self.tiles_before(chunk.stop) - first, self.memory_at(chunk.start))
+        first, past = self.tiles_before(chunk.start), chunk.start
+        return Sets(
+            first, self.tiles_before(chunk.stop) - first, self.heads_at(past, heads), self.memory_at(past)
+        )
 
-    def last_tile(self, rows: int) -> LastTile | None:
+    def last_tile(self, rows: int, heads: SetHeads) -> LastTile | None:
         """The last tile with a memory set among a fresh prompt's first `rows` rows."""
         start = max(rows - 1, 0) // self.chunk_size * self.chunk_size
         if self.memory_at(start) >= start:
             return None
-        return LastTile(list(self.tiles(start, rows))[-1], self.sets_of(Span(start, rows)))
+        return LastTile(list(self.tiles(start, rows))[-1], self.sets_of(Span(start, rows), heads))
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return self.store_sizes(model, context).nbytes(model)

@@ -74,11 +74,11 @@ def checked_rows(tile: Span, count: int, stride: int) -> Int64:
 class TileChecks:
     """What one prompt's tiles saw, and scratch; in host memory."""
 
-    def __init__(self, layers: int, tiles: int, heads: int, capacity: int) -> None:
-        """heads: Hs, the number of key lists in the operators."""
+    def __init__(self, layers: int, tiles: int, heads: int, keys: int) -> None:
+        """heads: Hs, the number of lists of all keys; keys: most of all lists."""
         self._found = np.full((3, layers, tiles), np.nan, np.float32)  # seen, missed, whether widened
         self._heads = heads
-        self._keys = np.empty(heads * capacity, np.int32)
+        self._keys = np.empty(keys, np.int32)
         self._room: dict[tuple[str, tuple[int, ...]], NDArray[Any]] = {}
 
     def begin(self) -> None:
@@ -118,9 +118,10 @@ class TileChecks:
 
     def widen(self, call: LayerCall, tile: Tile, memory: Tensor, state: PartialSoftmax) -> None:
         """Let a tile see the rest of its past: all but `memory`, int32 [Hs, M]. state: of its rows."""
-        missing = np.ones((self._heads, tile.past), bool)
+        heads, seen = memory.shape
+        missing = np.ones((heads, tile.past), bool)
         np.put_along_axis(missing, memory, False, axis=1)
-        keys = self._keys[: self._heads * (tile.past - memory.shape[1])].reshape(self._heads, -1)
+        keys = self._keys[: heads * (tile.past - seen)].reshape(heads, -1)
         keys[:] = np.nonzero(missing)[1].reshape(keys.shape)
         self._attend(call, call.q[tile.rows.start : tile.rows.stop], keys, state)
 

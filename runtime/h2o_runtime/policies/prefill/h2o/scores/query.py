@@ -79,7 +79,9 @@ class OwnQueries(QueryTiles):
             return  # the first piece has done the rest
         state.forget_checks()
         if prompt.prefix is not Prefix.HISTORY:
-            state.last = self.last_tile(min(prompt.past, self.lasting_rows(prompt.past + prompt.n)))
+            state.last = self.last_tile(
+                min(prompt.past, self.lasting_rows(prompt.past + prompt.n)), state.heads
+            )
         state.begin_turn(prompt.past if prompt.prefix is Prefix.HISTORY else 0)
 
     def look_back(
@@ -87,22 +89,26 @@ class OwnQueries(QueryTiles):
     ) -> None:
         if batch.start == 0 and first == 0 and state.whole_past.shape[1]:
             self._see_all(call, state, batch, partial)
-        for chunks in self._alike(call, batch):
+        for chunks in self._alike(call, state, batch):
             self._select(call, state, chunks)
             self._remember(call, state, chunks, first, batch, partial)
             call.checkpoint(chunks.stop)
         call.checkpoint(batch.stop)
 
-    def _alike(self, call: LayerCall, batch: Span) -> Iterator[Span]:
+    def _alike(self, call: LayerCall, state: QueryStore, batch: Span) -> Iterator[Span]:
         """Chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of one
-        size, look at lists of one length or at all rows, and choose as many as there is room for. The first may
-        begin before row 0."""
+        size, look at lists of one length or at all rows, and choose as many as there is room for, with as many
+        votes. The first may begin before row 0."""
 
-        def kind(chunk: Span) -> tuple[int, int, bool]:
+        def kind(chunk: Span) -> tuple[int, int, int, int, bool]:
             before = call.past + chunk.start
-            candidates, sets = self.candidates_at(before), self._sets(call, self._new_tiles(chunk), chunk)
-            full = {sets.memory} == {self.room(sets.first), self.room(sets.first + sets.count - 1)}
-            return sets.memory, candidates if before > candidates else 0, full
+            candidates, sets = (
+                self.candidates_at(before),
+                self._sets(call, state, self._new_tiles(chunk), chunk),
+            )
+            rooms = {self.room(tile, state.heads) for tile in (sets.first, sets.first + sets.count - 1)}
+            narrowed = candidates if before > candidates else 0
+            return sets.heads, sets.memory, narrowed, self.vote_stride_at(before), {sets.size} == rooms
 
         start = batch.start or -self.begun(call)
         chunks = spans(batch.stop, self.chunk_size, start=start)
@@ -118,25 +124,25 @@ class OwnQueries(QueryTiles):
         """Tiles of some chunks, but those before row 0."""
         return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
 
-    def _sets(self, call: LayerCall, tiles: Sequence[Span], chunks: Span) -> Sets:
+    def _sets(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], chunks: Span) -> Sets:
         """Where the sets of some tiles lie, which are of these chunks and whose memory is of one size."""
-        begun = self.begun(call)
+        begun, past = self.begun(call), call.past + chunks.start
         base = self.tiles_before(call.past - begun)
         first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
-        return Sets(first, len(tiles), self.memory_at(call.past + chunks.start), own - first)
+        heads = self.heads_at(past, state.heads)
+        return Sets(first, len(tiles), heads, self.memory_at(past), own - first)
 
     def _select(self, call: LayerCall, state: QueryStore, chunks: Span) -> None:
         """The memory sets of all new tiles of some chunks at once."""
         tiles, before = self._new_tiles(chunks), call.past + chunks.start
-        sets, count = self._sets(call, tiles, chunks), self.candidates_at(before)
-        candidates = state.every_row(state.heads)
+        sets, count = self._sets(call, state, tiles, chunks), self.candidates_at(before)
+        candidates = state.every_row(sets.heads)
         if before > count:  # a few queries choose what the others choose from, together for a key/value head
-            narrowed = state.narrowed(call.layer, len(tiles), count)
-            self._vote(
-                call, state, tiles, state.every_row(narrowed.shape[1]), self.narrowing_stride, narrowed
-            )
-            candidates = state.candidates(narrowed)
-        self._vote(call, state, tiles, candidates, self.vote_stride, state.sets(call.layer, sets))
+            narrowed, stride = state.narrowed(call.layer, sets, count), self.narrowing_stride_at(before)
+            self._vote(call, state, tiles, state.every_row(narrowed.shape[1]), stride, narrowed)
+            candidates = state.candidates(narrowed, sets.heads)
+        stride = self.vote_stride_at(before)
+        self._vote(call, state, tiles, candidates, stride, state.sets(call.layer, sets))
         rows = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
         state.last = LastTile(rows, sets.with_skipped())
 
@@ -192,10 +198,13 @@ class OwnQueries(QueryTiles):
         tiles = [one for one in self._new_tiles(chunks) if one.start >= first]
         if not tiles:
             return
-        rows, where = Span(tiles[0].start, chunks.stop), self._sets(call, tiles, chunks)
+        rows, where = Span(tiles[0].start, chunks.stop), self._sets(call, state, tiles, chunks)
         sets = state.sets(call.layer, where)
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
-        checks = self._checks(call, state, tiles, where, own)  # before the state sees more than its chunks
+        stride = self.vote_stride_at(call.past + chunks.start)
+        checks = self._checks(
+            call, state, tiles, where, stride, own
+        )  # before the state sees more than its chunks
         call.provider.run(
             TILED_MEMORY_ATTENTION,
             call.kv,
@@ -208,9 +217,15 @@ class OwnQueries(QueryTiles):
             self._widen(call, state, checks, own, sets)
 
     def _checks(
-        self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], where: Sets, own: PartialSoftmax
+        self,
+        call: LayerCall,
+        state: QueryStore,
+        tiles: Sequence[Span],
+        where: Sets,
+        stride: int,
+        own: PartialSoftmax,
     ) -> Checks | None:
-        """Of some tiles; `own` is their state."""
+        """Of some tiles, of which every `stride`-th query has voted; `own` is their state."""
         if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
             return None
         begun, size, number = self.begun(call), self.chunk_size, where.first + where.skipped
@@ -218,7 +233,7 @@ class OwnQueries(QueryTiles):
         compared = [
             Tile(number + i, one, base + (begun + one.start) // size * size) for i, one in enumerate(tiles)
         ]
-        return state.seen.checks(call, compared, self.score_checks, self.vote_stride, own)
+        return state.seen.checks(call, compared, self.score_checks, stride, own)
 
     def _widen(
         self, call: LayerCall, state: QueryStore, checks: Checks, own: PartialSoftmax, sets: Tensor
@@ -282,13 +297,15 @@ class OwnQueries(QueryTiles):
             return PrefillReport.empty()
         last = state.host_sets(state.last.sets)[-1]
         none = np.zeros((0, *last.shape), np.int32)
-        found = [none, *(state.host_sets(self.sets_of(chunk)) for chunk in chunks)]
+        found = [none, *(state.host_sets(self.sets_of(chunk, state.heads)) for chunk in chunks)]
         return PrefillReport(last, _stacked(found), seen_by, state.last.rows)
 
 
 def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Sets of several sizes as one array, with -1 where one has fewer keys than the largest."""
-    most = max(one.shape[3] for one in sets)
+    """Sets of several sizes as one array [t, layers, Hs, M]: a set that heads share stands at each of them, and -1
+    where one has fewer keys than the largest."""
+    heads, most = (max(one.shape[axis] for one in sets) for axis in (2, 3))
+    alike = [np.repeat(one, heads // one.shape[2], axis=2) for one in sets]
     return np.concatenate(
-        [np.pad(one, ((0, 0), (0, 0), (0, 0), (0, most - one.shape[3])), constant_values=-1) for one in sets]
+        [np.pad(one, ((0, 0), (0, 0), (0, 0), (0, most - one.shape[3])), constant_values=-1) for one in alike]
     )
