@@ -113,27 +113,34 @@ def maker() -> TaskMaker:
     return TaskMaker(Tokenizer.load(EXAMPLE), 4096)
 
 
-def test_a_needle_lies_where_it_should(maker: TaskMaker) -> None:
-    tokenizer, places = Tokenizer.load(EXAMPLE), []
-    for depth in (0.0, 0.5, 1.0):
-        sample = maker.needle(800, depth, seed=3)
-        text = tokenizer.decode(sample.ids.tolist())
-        assert len(sample.ids) == 800
+def test_needles_lie_where_they_should_in_one_document(maker: TaskMaker) -> None:
+    tokenizer, depths = Tokenizer.load(EXAMPLE), (1.0, 0.0, 0.5)
+    samples = maker.needles(800, depths, seed=3)
+    assert max(len(one.ids) for one in samples) == 800
+    texts = [tokenizer.decode(one.ids.tolist()) for one in samples]
+    (document,) = {text[: text.index("\nWhat is the special")] for text in texts}
+    places = []
+    for text, sample in zip(texts, samples, strict=True):
         assert text.count(sample.answers[0]) == 1
-        places.append(text.index(sample.answers[0]) / len(text))
+        asked = text[len(document) :].split(" for ")[1].split(" mentioned")[0]
+        assert f"for {asked} is: {sample.answers[0]}." in document
         assert text.endswith("mentioned in the provided text is")
-    assert places[0] < 0.3 < places[1] < 0.7 < places[2]
-    assert (maker.needle(800, 0.5, seed=3).ids == maker.needle(800, 0.5, seed=3).ids).all()
-    assert maker.needle(800, 0.5, seed=4).answers != sample.answers
+        places.append(document.index(sample.answers[0]) / len(document))
+    assert places[1] < 0.3 < places[2] < 0.7 < places[0]
+    again, other = (maker.needles(800, depths, seed=seed) for seed in (3, 4))
+    assert (again[0].ids == samples[0].ids).all()
+    assert other[0].answers != samples[0].answers
+    with pytest.raises(ConfigError, match="at least"):
+        maker.needles(100, depths, seed=3)
 
 
-def test_a_question_in_the_middle(maker: TaskMaker) -> None:
-    sample = maker.needle(800, 1.0, seed=3, middle=True)
-    text = Tokenizer.load(EXAMPLE).decode(sample.ids.tolist())
-    assert len(sample.ids) == 800
-    assert (
-        0.3 < text.index(sample.answers[0]) / len(text) < text.index("What is the special") / len(text) < 0.7
-    )
+def test_a_question_before_the_end(maker: TaskMaker) -> None:
+    for middle in (True, False):
+        sample = maker.needle(800, 0.9, seed=3, middle=middle)
+        text = Tokenizer.load(EXAMPLE).decode(sample.ids.tolist())
+        assert len(sample.ids) == 800
+        question, fact = (text.index(one) / len(text) for one in ("What is the special", sample.answers[0]))
+        assert 0.3 < fact < question < 0.7 if middle else question < 0.25 < 0.7 < fact
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -14,7 +14,7 @@ from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.plan import METRICS, Extent
 from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.suite import HALVES, SIZES, SUITES
-from h2o_cli.eval.tasks import TASKS
+from h2o_cli.eval.tasks import QUESTIONS, TASKS
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import model_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
@@ -155,7 +155,7 @@ _FLAGS = (
     click.option("--seeds", type=click.IntRange(min=1), help="Prompts of each kind.  [default: 3]"),
     click.option(
         "--question",
-        type=click.Choice(["end", "middle"]),
+        type=click.Choice(QUESTIONS),
         default="end",
         show_default=True,
         help="Where a needle's question is.",
@@ -218,7 +218,7 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
         (chosen.get("needles") or (min(length, room - 64),)) if asks else (),
         flags.pop("depths"),
         chosen["seeds"],
-        flags.pop("question") == "middle",
+        flags.pop("question"),
         flags.pop("tasks"),
     )
     if flags["context"] is None:

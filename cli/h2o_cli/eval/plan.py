@@ -14,7 +14,7 @@ from h2o_cli.eval.metrics import buckets, counted, evenly
 from h2o_cli.eval.readings import Reading, read, read_on, read_up_to
 from h2o_cli.eval.recall import Recall, measure_recall
 from h2o_cli.eval.sanity import Sanity, judge
-from h2o_cli.eval.tasks import TaskMaker, score
+from h2o_cli.eval.tasks import Question, Sample, TaskMaker, score
 from h2o_cli.eval.texts import Document
 from h2o_cli.eval.values import Measure, Value
 from h2o_runtime import Generator
@@ -35,7 +35,7 @@ class Extent:
     decoded  tokens of its continuation
     metrics  of METRICS
     needles  lengths of needle prompts, and `depths` of each, `seeds` times
-    middle   whether a needle's question stands in the middle
+    question where a needle's question stands
     tasks    names of RULER's tasks, at the lengths of needles
     """
 
@@ -46,7 +46,7 @@ class Extent:
     needles: tuple[int, ...]
     depths: tuple[float, ...]
     seeds: int
-    middle: bool
+    question: Question
     tasks: tuple[str, ...]
 
     @property
@@ -125,10 +125,10 @@ class Measurer:
                 names = frozenset(f"recall {document.name} {one.name}" for one in missing)
                 yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
         for length in self._extent.needles:  # what is compared comes together: a stopped run can be read
-            for depth in self._extent.depths if "needle" in metrics else ():
+            for seed in range(self._extent.seeds) if "needle" in metrics else ():
                 for one in leading:
-                    run = partial(self._needle, one, length, depth)
-                    yield self._job("needle", one, f"{length} {depth:.2f}", run)
+                    run = partial(self._needle, one, length, seed)
+                    yield self._job("needle", one, f"{length} {seed}", run)
             for task in self._extent.tasks if "tasks" in metrics else ():
                 for one in leading:
                     yield self._job(task, one, str(length), partial(self._task, one, length, task))
@@ -179,15 +179,25 @@ class Measurer:
             )
         ]
 
-    def _needle(self, contestant: Contestant, length: int, depth: float) -> list[Value]:
-        samples = [
-            self._maker.needle(length, depth, 1000 * seed + round(100 * depth), self._extent.middle)
-            for seed in range(self._extent.seeds)
+    def _needle(self, contestant: Contestant, length: int, seed: int) -> list[Value]:
+        value = _writer(f"needle {length} {seed}", contestant, "needle", length)
+        values = []
+        self._generator.reset()
+        for depth, sample in zip(self._extent.depths, self._asked(length, seed), strict=True):
+            # A document is read once for all of its questions.
+            hit = score(self._generator, self._tokenizer, sample, contestant.config, reuse=True)
+            values.append(value(Measure.NEEDLE, hit, f"{depth:.2f}"))
+        return values
+
+    def _asked(self, length: int, seed: int) -> list[Sample]:
+        """A prompt for each depth. Behind a document there are questions for all of its facts."""
+        depths, where = self._extent.depths, self._extent.question
+        if where == "end":
+            return self._maker.needles(length, depths, seed)
+        return [
+            self._maker.needle(length, depth, 1000 * seed + round(100 * depth), where == "middle")
+            for depth in depths
         ]
-        hits = [score(self._generator, self._tokenizer, one, contestant.config) for one in samples]
-        where = f"{length} {depth:.2f}"
-        value = _writer(f"needle {where}", contestant, "needle", length)
-        return [value(Measure.NEEDLE, hit, f"{depth:.2f}") for hit in hits]
 
     def _task(self, contestant: Contestant, length: int, task: str) -> list[Value]:
         samples = [self._maker.make(task, length, seed) for seed in range(self._extent.seeds)]

@@ -13,7 +13,7 @@ import string
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -30,8 +30,15 @@ QUIZ = (
     "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about "
     "the {kind} afterwards.\n"
 )
+QUIZ_OF_MANY = (
+    "Some special magic {kind}s are hidden within the following text. Make sure to memorize them. I will quiz you "
+    "about the {kind}s afterwards.\n"
+)
 QUESTION = "\nWhat is the special magic {kind} for {key} mentioned in the provided text?"
 ANSWER = " The special magic {kind} for {key} mentioned in the provided text is"
+
+Question = Literal["end", "middle", "first"]  # where a needle's question stands
+QUESTIONS: tuple[Question, ...] = get_args(Question)
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,11 @@ class Sample:
     tokens: int
 
 
-def score(generator: Generator, tokenizer: Tokenizer, sample: Sample, config: PrefillConfig) -> float:
-    """Share of the expected answers in the model's greedy answer."""
-    said = answer(generator, tokenizer, sample.ids, config, sample.tokens)
+def score(
+    generator: Generator, tokenizer: Tokenizer, sample: Sample, config: PrefillConfig, reuse: bool = False
+) -> float:
+    """Share of the expected answers in the model's greedy answer. reuse: see `answer`."""
+    said = answer(generator, tokenizer, sample.ids, config, sample.tokens, reuse=reuse)
     return found(said, sample.answers)
 
 
@@ -63,9 +72,13 @@ def answer(
     config: PrefillConfig,
     tokens: int,
     watch: Watch | None = None,
+    reuse: bool = False,
 ) -> str:
-    """The most likely tokens after a prompt, at most `tokens`, up to the end of the answer."""
-    logits: Any = generator.prefill(ids, config, watch, reuse=False)
+    """The most likely tokens after a prompt, at most `tokens`, up to the end of the answer.
+
+    reuse: keep what the cache has of the prompt; the answer is that of a fresh run.
+    """
+    logits: Any = generator.prefill(ids, config, watch, reuse=reuse)
     said: list[int] = []
     while True:
         token = int(np.argmax(logits))
@@ -88,26 +101,44 @@ class TaskMaker:
         self._haystack: IntArray | None = None
         self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
 
-    def needle(self, length: int, depth: float, seed: int, middle: bool = False) -> Sample:
-        """One fact in a document, at `depth` (0 to 1) of the text before the question.
-
-        middle: the question is in the middle of the prompt, and only the beginning of the answer at the end.
+    def needles(self, length: int, depths: Sequence[float], seed: int) -> list[Sample]:
+        """A fact at each of `depths` (0 to 1) of one document, and for each a prompt that asks for it behind the
+        document. The longest prompt has `length` tokens.
         """
         lot = random.Random(seed)
-        facts = {"kind": "number", "key": self._key(lot), "value": str(lot.randint(10**6, 10**7 - 1))}
-        head, needle = self._encode(QUIZ.format(**facts), first=True), self._encode(NEEDLE.format(**facts))
-        question, last = self._encode(QUESTION.format(**facts)), self._encode(ANSWER.format(**facts))
-        room = length - len(head) - len(needle) - len(question) - len(last)
-        if room < 0:
-            raise ConfigError(
-                f"a needle's prompt has at least {length - room} tokens, but length is {length}",
-                field="length",
-            )
+        facts = [self._fact(lot) for _ in depths]
+        head = self._encode(QUIZ_OF_MANY.format(**facts[0]), first=True)
+        hidden = [self._encode(NEEDLE.format(**one)) for one in facts]
+        asked = [self._encode(QUESTION.format(**one) + ANSWER.format(**one)) for one in facts]
+        room = _room(length, [head, *hidden, max(asked, key=len)])
         text = self._document(room, lot)
-        before = room // 2 if middle else room
-        place = round(depth * before)
+        places = [round(depth * room) for depth in depths]
+        document, done = [head], 0
+        for i in sorted(range(len(places)), key=places.__getitem__):
+            document += [text[done : places[i]], hidden[i]]
+            done = places[i]
+        document.append(text[done:])
+        return [
+            Sample(np.concatenate([*document, question]), (one["value"],), 16)
+            for one, question in zip(facts, asked, strict=True)
+        ]
+
+    def needle(self, length: int, depth: float, seed: int, middle: bool) -> Sample:
+        """One fact in a document, asked for in the middle of the prompt or at its beginning; only the first words
+        of the answer are at the end. depth: 0 to 1, of the text before a question in the middle, otherwise of all.
+        """
+        lot = random.Random(seed)
+        fact = self._fact(lot)
+        head, needle = self._encode(QUIZ.format(**fact), first=True), self._encode(NEEDLE.format(**fact))
+        question, last = self._encode(QUESTION.format(**fact)), self._encode(ANSWER.format(**fact))
+        room = _room(length, [head, needle, question, last])
+        text = self._document(room, lot)
+        before = room // 2 if middle else 0  # the question
+        place = round(depth * (before or room))
         segments = [head, text[:place], needle, text[place:before], question, text[before:], last]
-        return Sample(np.concatenate(segments), (facts["value"],), 16)
+        if not middle:
+            segments = [head, question, text[:place], needle, text[place:], last]
+        return Sample(np.concatenate(segments), (fact["value"],), 16)
 
     def make(self, name: str, length: int, seed: int) -> Sample:
         """A sample of the task `name`, of at most `length` tokens and at most one line less."""
@@ -117,10 +148,7 @@ class TaskMaker:
         """A needle among noise, or among others of its kind; numbers under words, or ids under ids."""
 
         def fact() -> dict[str, str]:
-            key, value = (
-                (_uuid(lot), _uuid(lot)) if ids else (self._key(lot), str(lot.randint(10**6, 10**7 - 1)))
-            )
-            return {"kind": "uuid" if ids else "number", "key": key, "value": value}
+            return {"kind": "uuid", "key": _uuid(lot), "value": _uuid(lot)} if ids else self._fact(lot)
 
         def lines() -> Iterator[str]:
             while True:
@@ -217,12 +245,7 @@ class TaskMaker:
         """head, as many lines as fit, with the needles in order among them, and tail."""
         first, last = self._encode(head, first=True), self._encode(tail)
         hidden = [self._encode(needle) for needle in needles]
-        room = length - len(first) - len(last) - sum(map(len, hidden))
-        if room < 0:
-            raise ConfigError(
-                f"this task's prompt has at least {length - room} tokens, but length is {length}",
-                field="length",
-            )
+        room = _room(length, [first, last, *hidden])
         body: list[IntArray] = []
         for line in lines:
             ids = self._encode(line)
@@ -248,6 +271,9 @@ class TaskMaker:
         ids = self._tokenizer.encode(text, add_special_tokens=first)
         return np.array(ids, np.int64) % self._vocabulary
 
+    def _fact(self, lot: random.Random) -> dict[str, str]:
+        return {"kind": "number", "key": self._key(lot), "value": str(lot.randint(10**6, 10**7 - 1))}
+
     def _key(self, lot: random.Random) -> str:
         return f"{lot.choice(self._words)}-{lot.choice(self._words)}"
 
@@ -261,6 +287,16 @@ TASKS: dict[str, Maker] = {
     "cwe": TaskMaker.common_words,
     "fwe": TaskMaker.frequent_words,
 }
+
+
+def _room(length: int, parts: Sequence[IntArray]) -> int:
+    """Tokens of text around a prompt's other parts. Raises ConfigError."""
+    room = length - sum(map(len, parts))
+    if room < 0:
+        raise ConfigError(
+            f"this task's prompt has at least {length - room} tokens, but length is {length}", field="length"
+        )
+    return room
 
 
 def _repeat(line: str) -> Iterator[str]:
