@@ -250,8 +250,9 @@ def same_but_for_near_ties(
 def query_score(
     q: Array, k_cache: Array, candidates: Array, past: int, *, scale: float, stride: int, reach: int
 ) -> Float64:
-    """What each candidate gets of every `stride`-th query of one tile: softmax over the candidates, summed; and a
-    quarter of what the candidates up to `reach` rows before and behind it get.
+    """What each candidate gets of one of each `stride` of a tile's queries, another one for each head of those that
+    vote together: softmax over the candidates, summed; and a quarter of what the candidates up to `reach` rows
+    before and behind it get.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`
     -> [past, Hs], zero for rows that are no candidates.
@@ -263,7 +264,9 @@ def query_score(
         kv = h // (query_heads // kv_heads)
         s = h // (query_heads // score_heads)
         rows = candidates[s] if candidates.shape[1] else np.arange(past)
-        for r in range(0, len(q), stride):
+        together = query_heads // max(kv_heads, score_heads)
+        for run in range(0, len(q), stride):
+            r = min(run + h % together * stride // together, len(q) - 1)
             logits = scale * (k_cache[rows, kv] @ q[r, h])[None]  # [1, rows]
             *_, a = softmax_state(logits, np.zeros((len(rows), q.shape[2])))
             score[rows, s] += a[0]

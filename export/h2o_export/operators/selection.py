@@ -107,7 +107,9 @@ def QuerySelect(
     sink: int,
     softcap: float = 0.0,
 ):
-    """Memory sets of query tiles. Every `stride`-th row of a tile votes, including its first.
+    """Memory sets of query tiles. Of each `stride` rows of a tile one votes for each query head: row
+    j * `stride` // G for head j of the G that a score head and a key/value head share, or the last row of a shorter
+    rest.
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
     i chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below
@@ -132,17 +134,24 @@ def QuerySelect(
     size = op.Reshape(op.Constant(value_int=tile), one)
     spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads of a score head
     votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
-    # The voting rows, [t, Hv, w, Hq/Hv, d]. Rows after the last real one do not vote.
-    missing = op.Sub(op.Mul(tiles, size), n)
-    pads = op.Concat(op.Constant(value_ints=[0, 0, 0]), missing, zero, zero, axis=0)
-    tiled = op.Reshape(op.Pad(op.Cast(q, to=1), pads), op.Concat(tiles, size, votings, minus_one, d, axis=0))
-    steps = op.Reshape(op.Constant(value_int=stride), one)
-    sample = op.Transpose(op.Slice(tiled, zero, size, one, steps), perm=[0, 2, 1, 3, 4])
-    every_row = op.Range(first, op.Squeeze(op.Mul(tiles, size), zero), step)
-    grid = op.Reshape(every_row, op.Concat(tiles, one, size, one, one, axis=0))
-    real = op.Less(op.Slice(grid, zero, size, op.Constant(value_ints=[2]), steps), n)  # [t, 1, w, 1, 1]
-    # The rows looked at, [t, Hs, K].
+    # The voting rows, [t, Hv, w, Hq/Hv, d]. Behind a tile's last row nobody votes.
     each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
+    begin = op.Mul(each_tile, size)
+    stop = op.Unsqueeze(op.Min(op.Add(begin, size), n), one)  # [t, 1]
+    later = op.Range(first, op.Constant(value_int=tile), op.Constant(value_int=stride))
+    run = op.Add(op.Unsqueeze(begin, one), op.Unsqueeze(later, zero))  # [t, w]
+    real = op.Unsqueeze(op.Less(run, stop), op.Constant(value_ints=[1, 3, 4]))
+    query_heads = op.Shape(q, start=1, end=2)
+    together = op.Div(query_heads, votings)
+    query_head = op.Range(first, op.Squeeze(query_heads, zero), step)  # [Hq]
+    within = op.Div(op.Mul(op.Mod(query_head, together), op.Constant(value_int=stride)), together)
+    voter = op.Add(op.Unsqueeze(run, op.Constant(value_ints=[2])), within)
+    voter = op.Min(voter, op.Unsqueeze(op.Sub(stop, one), one))  # [t, w, Hq]
+    every_query = op.Reshape(op.Cast(q, to=1), op.Concat(minus_one, d, axis=0))
+    voting = op.Gather(every_query, op.Add(op.Mul(voter, query_heads), query_head), axis=0)
+    by_head = op.Concat(op.Shape(run), votings, minus_one, d, axis=0)
+    sample = op.Transpose(op.Reshape(voting, by_head), perm=[0, 2, 1, 3, 4])
+    # The rows looked at, [t, Hs, K].
     listed = op.Gather(op.Cast(candidates, to=7), op.Div(each_tile, op.Constant(value_int=share)), axis=0)
     unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
     every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0

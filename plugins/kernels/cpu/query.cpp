@@ -9,8 +9,8 @@
 namespace h2o {
 namespace {
 
-// Tile i has rows [i * tile, (i + 1) * tile) of the n, of which every stride-th votes, and looks at the
-// candidates of list i / share.
+// Tile i has rows [i * tile, (i + 1) * tile) of the n, and looks at the candidates of list i / share. Of each
+// stride of rows one votes, for each query head of those that vote together another one.
 struct Tiles {
     int64_t n, tile, stride, share, reach;
     int64_t tiles;       // n / tile, rounded up
@@ -100,7 +100,8 @@ struct Query {
         const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
         Sweep votes =
             head_sweep(context, shape, heads(), head, queries, (rows + sizes.stride - 1) / sizes.stride);
-        votes.query_heads *= sizes.stride;  // from one vote to the next
+        votes.stride = sizes.stride;
+        votes.last_row = rows - 1;
         votes.keys = cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv),
                                 list(tile, head / spanned()), count);
         votes.total_keys = votes.offset = votes.key_block = count;

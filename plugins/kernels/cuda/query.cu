@@ -34,15 +34,20 @@ struct Tiles {
     }
 };
 
-// votes [tiles * votes_of_whole] = rows of q. If the last tile has fewer, the rest keep their old contents.
+// votes [tiles * votes_of_whole] = a row of q for each stride of rows, for each of the `group` query heads
+// that vote together another one. If the last tile has fewer, the rest keep their old contents.
 __global__ void __launch_bounds__(kCopyThreads)
-    take_votes(const uint4* q, int n, int tile, int stride, int votes, int64_t row_pieces, int64_t count,
-               uint4* out) {
+    take_votes(const uint4* q, Tiles tiles, int votes, int group, int64_t head_pieces, int64_t row_pieces,
+               int64_t count, uint4* out) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kCopyThreads + threadIdx.x;
     if (i >= count) return;
     const int64_t vote = i / row_pieces;
-    const int64_t row = vote / votes * tile + vote % votes * stride;
-    if (row < n) out[i] = __ldg(q + row * row_pieces + (i - vote * row_pieces));
+    const int64_t start = vote / votes * tiles.tile, run = start + vote % votes * tiles.stride;
+    if (run >= tiles.n) return;
+    const int64_t piece = i - vote * row_pieces, head = piece / head_pieces % group;
+    const int64_t end = start + tiles.tile < tiles.n ? start + tiles.tile : tiles.n;
+    const int64_t own = run + head * tiles.stride / group;
+    out[i] = __ldg(q + (own < end ? own : end - 1) * row_pieces + piece);
 }
 
 // The number of rows of a sorted list below `border`.
@@ -162,12 +167,13 @@ struct Query {
     cudaStream_t stream;
 
     h2o_status copy_votes(const Scratch& scratch) const {
-        const int64_t row_pieces =
-            static_cast<int64_t>(shape.query_heads) * pieces_of(shape, shape.head_size);
+        const int64_t head_pieces = pieces_of(shape, shape.head_size);
+        const int64_t row_pieces = shape.query_heads * head_pieces;
         const int64_t count = tiles.count() * tiles.votes_of_whole() * row_pieces;
         return launch(take_votes, dim3(ceil_div(count, kCopyThreads), 1, 1), kCopyThreads, 0, stream,
-                      static_cast<const uint4*>(q), tiles.n, tiles.tile, tiles.stride, tiles.votes_of_whole(),
-                      row_pieces, count, static_cast<uint4*>(scratch.votes));
+                      static_cast<const uint4*>(q), tiles, tiles.votes_of_whole(),
+                      static_cast<int>(shape.query_heads / own_heads(shape)), head_pieces, row_pieces, count,
+                      static_cast<uint4*>(scratch.votes));
     }
 
     KeySource keys(int places) const {

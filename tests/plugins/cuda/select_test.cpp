@@ -115,8 +115,10 @@ std::vector<double> votes_of(const Query& s, int set, int tile, const std::vecto
                              const Numbers& q, const Numbers& k) {
     constexpr int heads = 4, sets = 2;
     std::vector<double> sum(rows.size()), smooth(rows.size());
-    for (int row = tile * s.tile; row < std::min(s.n, (tile + 1) * s.tile); row += s.stride)
-        for (int h = set * heads / sets; h < (set + 1) * heads / sets; ++h) {
+    const int end = std::min(s.n, (tile + 1) * s.tile), together = heads / sets;
+    for (int run = tile * s.tile; run < end; run += s.stride)
+        for (int h = set * together; h < (set + 1) * together; ++h) {
+            const int row = std::min(run + h % together * s.stride / together, end - 1);
             std::vector<double> p(rows.size());
             double top = -INFINITY, total = 0;
             for (size_t j = 0; j < rows.size(); ++j) {

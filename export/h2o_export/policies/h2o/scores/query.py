@@ -233,11 +233,13 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
-        """Scores by every `stride`-th of the rows q [Hq, rows, d]: [Hs, past]; -inf for keys that are no
-        candidates.
+        """Scores by one of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote
+        together: [Hs, past]; -inf for keys that are no candidates.
         """
-        votes = q[:, ::stride]
         heads, past = candidates.shape
+        head, together = torch.arange(len(q))[:, None], len(q) // max(heads, self.kv_heads)
+        rows = torch.arange(0, q.shape[1], stride) + head % together * stride // together
+        votes = q[head, rows.clamp(max=q.shape[1] - 1)]
         group = len(votes) // heads
         seen = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
         given = masked_softmax(self.scores(votes, k[:, :past]), seen).sum(1).double()

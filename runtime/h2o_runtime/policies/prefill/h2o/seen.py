@@ -4,8 +4,8 @@ seen    the share of full attention's probability that a row's own chunk and mem
 missed  the probability of the row's most likely key if it is not among them, otherwise 0
 
 Both follow from the states of the sparse and the exact softmax. Losing attention that is spread over many
-keys does little harm, so a low `seen` says little. A missed most likely key is a fact that the row lacks. The
-compared rows did not vote for the memory set, so they represent the others.
+keys does little harm, so a low `seen` says little. A missed most likely key is a fact that the row lacks. Few heads
+vote by the compared rows for the memory set, so they represent the others.
 """
 
 from __future__ import annotations
