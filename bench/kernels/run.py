@@ -43,7 +43,7 @@ class Products:
     def __init__(self, size: int) -> None:
         self.flops = 2 * size**3
         dtypes = {"matmul": torch.float32}
-        if Kernels.multiplies_bfloat16():
+        if Kernels.multiplies("bfloat16"):
             dtypes["matmul_bfloat16"] = torch.bfloat16
         self._factors = {
             name: [torch.randn(size, size).to(dtype) for _ in range(3)] for name, dtype in dtypes.items()
@@ -154,8 +154,8 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     """Name -> (call, work, the rate it is measured against)."""
     calls = {name: (*call, "matmul") for name, call in blocked_calls(kernels).items()}
     calls |= {name: (*call, "read") for name, call in decode_calls(kernels).items()}
-    if Kernels.multiplies_bfloat16():
-        lower = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), False, bfloat16=True)
+    if Kernels.multiplies("bfloat16"):
+        lower = Kernels(kernels.threads, None, HQ, HKV, D, float(SCALE), False, precision="bfloat16")
         calls |= {
             f"{name}, bfloat16": (*call, "matmul_bfloat16") for name, call in blocked_calls(lower).items()
         }

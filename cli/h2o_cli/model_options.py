@@ -52,7 +52,7 @@ _EXECUTION = (
         type=click.Choice(PRECISIONS),
         default="auto",
         show_default=True,
-        help="Precision of attention in prefill: auto is bfloat16 for integer weights, if this CPU has it.",
+        help="Precision of attention in prefill: auto is this CPU's fastest for integer weights.",
     ),
 )
 dense_precision_option = click.option(

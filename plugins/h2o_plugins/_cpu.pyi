@@ -47,7 +47,7 @@ class Kernels:
         value_size: int = 0,
         window: int = 0,
         softcap: float = 0,
-        bfloat16: bool = False,
+        precision: str = "float32",
     ) -> None: ...
     @property
     def threads(self) -> int: ...
@@ -56,8 +56,14 @@ class Kernels:
     @property
     def scratch_bytes(self) -> int: ...
     @staticmethod
-    def multiplies_bfloat16(isa: str | None = None) -> bool:
-        """Whether this machine has such products, with that instruction set."""
+    def multiplies(precision: str, isa: str | None = None) -> bool:
+        """
+        Whether this machine has products of that precision, with that instruction set.
+        """
+
+    @staticmethod
+    def fastest_precision() -> str:
+        """That of this machine's fastest attention."""
 
     def run(self, operator: str, kv: KV | None, arguments: dict) -> None:
         """

@@ -21,9 +21,9 @@ DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 DenseForm: TypeAlias = Literal["exact", "native", "blocks"]
 DenseChoice: TypeAlias = Literal["auto", DenseForm]
 
-# Precision of the factors of prefill attention's products. "auto" is bfloat16 for bundles of integer weights
-# if the processor has bfloat16 products, otherwise float32.
-AttentionPrecision: TypeAlias = Literal["float32", "bfloat16"]
+# Precision of the factors of prefill attention's products. "auto" is the processor's fastest for bundles of
+# integer weights, otherwise float32.
+AttentionPrecision: TypeAlias = Literal["float32", "bfloat16", "int16"]
 PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 
 # Precision of the factors of products with float weights on a CPU.

@@ -33,9 +33,16 @@ if h2o_plugins.cpu_kernels() is None:
 from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
 
 Array = np.ndarray[Any, Any]
-MULTIPLIES = h2o_plugins.load_cpu_kernels().Kernels.multiplies_bfloat16()
-# (precision, instruction set): bfloat16 in plain C++, and as this machine has it
-PRECISIONS = [("float32", None), ("bfloat16", "scalar"), *([("bfloat16", None)] if MULTIPLIES else [])]
+MULTIPLIES = [
+    name for name in ("bfloat16", "int16") if h2o_plugins.load_cpu_kernels().Kernels.multiplies(name)
+]
+# (precision, instruction set): lower ones in plain C++, and as this machine has them
+PRECISIONS = [
+    ("float32", None),
+    ("bfloat16", "scalar"),
+    ("int16", "scalar"),
+    *((name, None) for name in MULTIPLIES),
+]
 BFLOAT16 = 2.0**-8  # what rounding to 8 bits changes at most, as a share
 
 
@@ -72,14 +79,16 @@ class Case:
 
     def factor(self, x: Array, scale: float = 1.0) -> Array:
         """What attention multiplies in place of x · scale, exactly; ml_dtypes rounds to bfloat16."""
-        if self.precision == "float32":
+        if self.precision != "bfloat16":
             return x.astype(np.float64) * scale
         return (x.astype(np.float32) * np.float32(scale)).astype(ml_dtypes.bfloat16).astype(np.float64)
 
     def check(self, actual: Array, expected: Array, dtype: Any, what: str, v: Array | None = None) -> None:
         """For outputs with the values `v`, whose weighted means they are: in bfloat16 each weight is rounded
-        after the sum by which it is divided.
+        after the sum by which it is divided. In int16 scores lack a part of a step for each of d products.
         """
+        if self.precision == "int16":
+            return self.check_int16(actual, expected, dtype, what, v)
         if self.precision == "float32" or what in ("m", "votes"):
             return assert_close(actual, expected, dtype, what)
         assert np.isfinite(actual).all(), what
@@ -90,6 +99,15 @@ class Case:
             least = np.finfo(np.float16).eps if np.dtype(dtype) == np.float16 else 0.0
             assert error <= (BFLOAT16 + 2.5e-4 + 2 * least) * np.abs(v.astype(np.float64)).max(), what
         return None
+
+    def check_int16(self, actual: Array, expected: Array, dtype: Any, what: str, v: Array | None) -> None:
+        # Half a step of 2^-15 of a row's length, twice; random rows are at most 1.5 sqrt(d) long.
+        lost = 2.0**-15 * np.sqrt(self.d) * 1.5**2 * self.d * self.scale * max(self.spread, 1.0)
+        assert np.isfinite(actual).all(), what
+        error = np.abs(actual.astype(np.float64) - expected).max()
+        least = 2 * np.finfo(np.float16).eps if np.dtype(dtype) == np.float16 else 2e-5
+        largest = np.abs(expected if v is None else v.astype(np.float64)).max()
+        assert error <= (np.expm1(2 * lost) + least) * max(largest, 1.0), what
 
     def empty_state(self, n: int) -> PartialSoftmax:
         return PartialSoftmax(

@@ -26,7 +26,7 @@ def cache(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "int16"])
 def generator(request: pytest.FixtureRequest, cache: str, shared_folder: Path) -> Iterator[Generator]:
     precision: AttentionPrecision = request.param
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]

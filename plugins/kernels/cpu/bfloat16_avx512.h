@@ -6,6 +6,8 @@ namespace {
 struct BFloat16 {
     static constexpr int kPair = 2;
     static constexpr bool kMatrices = false;
+    static constexpr int kScales = 0;
+    using Values = BFloat16;
 
     static __m512 dot(__m512 a, __m512 b, __m512 sum) {
         return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));

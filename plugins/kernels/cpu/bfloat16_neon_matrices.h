@@ -9,6 +9,8 @@ namespace {
 
 struct BFloat16 : BFloat16Pairs {
     static constexpr bool kMatrices = true;
+    static constexpr int kScales = 0;
+    using Values = BFloat16;
 
     // As multiply_vectors, for a panel. A step takes two words of every row and column. Of an odd depth, the
     // last words meet zeros.

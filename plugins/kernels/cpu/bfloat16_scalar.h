@@ -14,6 +14,8 @@ inline uint16_t round_to_bfloat16(float value) {
 struct BFloat16 {
     static constexpr int kPair = 2;
     static constexpr bool kMatrices = false;
+    static constexpr int kScales = 0;
+    using Values = BFloat16;
 
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) {
         for (int i = 0; i < Simd::kWidth; ++i) {

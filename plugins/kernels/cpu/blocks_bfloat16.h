@@ -3,18 +3,6 @@
 
 namespace {
 
-// Transposes eight words of eight rows.
-inline void turn(const float (*words)[8], int64_t rows, int64_t columns, float* out, int64_t stride) {
-    if (rows == 8 && columns == 8) {
-        const float* const in[] = {words[0], words[1], words[2], words[3],
-                                   words[4], words[5], words[6], words[7]};
-        return transpose_8x8<false>(in, 1.0f, out, stride);
-    }
-    for (int64_t i = 0; i < columns; ++i) {
-        for (int64_t j = 0; j < rows; ++j) __builtin_memcpy(out + i * stride + j, &words[j][i], 4);
-    }
-}
-
 // Words [d / 2][stride] of eight rows from `first` on, or of fewer.
 inline void pack_eight(const RowList& rows, int64_t first, int64_t count, int64_t d, float scale, float* out,
                        int64_t stride) {
@@ -70,7 +58,8 @@ void attend_bfloat16(const BlockArgs& args) {
     attend_form<BFloat16, true>(args);
 }
 
-constexpr h2o::BlockAttention kBFloat16 = {BFloat16::kPair, attend_bfloat16, pack_keys_bfloat16,
-                                           pack_values_bfloat16, pack_queries_bfloat16};
+constexpr h2o::BlockAttention kBFloat16 = {BFloat16::kPair,      BFloat16::kScales,  BFloat16::kPair,
+                                           attend_bfloat16,      pack_keys_bfloat16, pack_values_bfloat16,
+                                           pack_queries_bfloat16};
 
 }  // namespace

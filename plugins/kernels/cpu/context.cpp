@@ -48,16 +48,23 @@ const KernelTable* choose(const char* name) {
     return nullptr;
 }
 
-// The table's bfloat16 kernels, or null if this machine cannot run them.
+// The table's kernels in a precision, or null if this machine cannot run them.
 const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precision) {
     if (precision == H2O_FLOAT32) return &table->float32;
-    if (precision != H2O_BFLOAT16) return nullptr;
+    const bool scalar = table == scalar_kernels();
+    if (precision == H2O_BFLOAT16) {
 #if defined(__x86_64__)
-    if (table == avx512_kernels() && __builtin_cpu_supports("avx512bf16")) return avx512_bfloat16();
+        if (table == avx512_kernels() && __builtin_cpu_supports("avx512bf16")) return avx512_bfloat16();
 #elif defined(__aarch64__) && defined(__linux__)
-    if (table == neon_kernels() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16();
+        if (table == neon_kernels() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16();
 #endif
-    return table == scalar_kernels() ? scalar_bfloat16() : nullptr;
+        return scalar ? scalar_bfloat16() : nullptr;
+    }
+    if (precision != H2O_INT16) return nullptr;
+#if defined(__x86_64__)
+    if (table == avx512_kernels() && __builtin_cpu_supports("avx512vnni")) return avx512_int16();
+#endif
+    return scalar ? scalar_int16() : nullptr;
 }
 
 }  // namespace
@@ -143,6 +150,20 @@ h2o_status h2o_cpu_create(int threads, const char* isa, h2o_precision precision,
 bool h2o_cpu_supports(const char* isa, h2o_precision precision) {
     const h2o::KernelTable* const table = h2o::choose(isa);
     return table != nullptr && h2o::blocks_of(table, precision) != nullptr;
+}
+
+// Measured: Intel's cores (Emerald Rapids) start one VDPBF16PS every two cycles, beside two VPDPWSSD or two
+// FMA a cycle; AMD's (Zen 5) start two.
+h2o_precision h2o_cpu_fastest_precision(void) {
+    const bool bfloat16 = h2o_cpu_supports(nullptr, H2O_BFLOAT16),
+               int16 = h2o_cpu_supports(nullptr, H2O_INT16);
+#if defined(__x86_64__)
+    const bool slow = int16 && __builtin_cpu_is("intel");
+#else
+    const bool slow = false;
+#endif
+    if (bfloat16 && !slow) return H2O_BFLOAT16;
+    return int16 ? H2O_INT16 : H2O_FLOAT32;
 }
 
 h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_cpu** context) {

@@ -11,6 +11,9 @@
 // of d in queries and keys, two neighbouring keys in values and probabilities. The forms are the same, with
 // half as many words: q [d/2][R], keys [keys / P][d/2][P], values [dv / P][keys / 2][P]. Scores, maxima, sums
 // and outputs stay float32.
+//
+// With 16-bit integers such words have one more row, of scales: q [d/2 + 1][R], keys [keys / P][d/2 + 1][P].
+// Values and probabilities are float32.
 #pragma once
 
 #include <cstddef>
@@ -172,13 +175,17 @@ struct DeltaArgs {
 
 // Attention on packed blocks in one number format.
 struct BlockAttention {
-    int64_t pair;  // numbers a word
+    int64_t pair;        // numbers a word of queries and keys
+    int64_t scales;      // words behind them: 1 where every key and query has a scale of its own, else 0
+    int64_t value_pair;  // numbers a word of values
     void (*attend)(const BlockArgs& args);
     // rows[j] -> panels; the last panel is filled with zeros.
     void (*pack_keys)(const RowList& rows, int64_t keys, int64_t d, float* out);
     void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
     // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
     void (*pack_queries)(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out);
+
+    int64_t key_words(int64_t d) const { return d / pair + scales; }
 };
 
 struct KernelTable {
@@ -226,5 +233,9 @@ const KernelTable* neon_kernels();
 const BlockAttention* scalar_bfloat16();
 const BlockAttention* avx512_bfloat16();
 const BlockAttention* neon_bfloat16();
+
+// For machines that add products of 16-bit integers; in plain C++ for all others.
+const BlockAttention* scalar_int16();
+const BlockAttention* avx512_int16();
 
 }  // namespace h2o

@@ -28,14 +28,22 @@ void attend(const BlockArgs& args) {
 }
 
 constexpr h2o::KernelTable kTable = {
-    Simd::kName,   {Float32::kPair, attend, pack_keys, pack_values, pack_queries},
-    finish_rows,   decode,
-    decode_pieces, bounds,
-    store_rows,    blend_row,
-    blend_block,   average_row,
-    to_float,      from_float,
-    to_int8,       sum_lanes,
-    line_sums,     delta,
+    Simd::kName,
+    {Float32::kPair, Float32::kScales, Float32::kPair, attend, pack_keys, pack_values, pack_queries},
+    finish_rows,
+    decode,
+    decode_pieces,
+    bounds,
+    store_rows,
+    blend_row,
+    blend_block,
+    average_row,
+    to_float,
+    from_float,
+    to_int8,
+    sum_lanes,
+    line_sums,
+    delta,
     exp_many,
 };
 

@@ -64,8 +64,8 @@ class RowBlocks {
 
     // Attention starts at the packed key `from`, the first of a panel.
     void skip(BlockArgs& args, int64_t from) const {
-        args.k += from * args.d / attention().pair;
-        args.v += from * kPanel / attention().pair;
+        args.k += from * attention().key_words(args.d);
+        args.v += from * kPanel / attention().value_pair;
     }
 
     // Attend with some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After

@@ -64,11 +64,11 @@ inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
     constexpr int kCount = kRows / kWidth;
     S::Vec top[kCount];
     for (int v = 0; v < kCount; ++v) top[v] = S::load(args.m + v * kWidth);
-    const int64_t depth = args.d / Numbers::kPair;
+    const int64_t depth = args.d / Numbers::kPair, words = depth + Numbers::kScales;
     for (int64_t key = begin; key < end; key += kPanel) {
         float* p = args.p + key * kLanes;
         if constexpr (kPacked) {
-            multiply_panel<Numbers, false, kRows>(depth, args.q, args.k + key * depth, Packed{}, p);
+            multiply_panel<Numbers, false, kRows>(depth, args.q, args.k + key * words, Packed{}, p);
         } else {
             // The very first keys have not been prefetched.
             const float* const keys = args.k + key * args.stride;
@@ -296,16 +296,17 @@ inline void attend_rows(const BlockArgs& args) {
     }
     score<Numbers, kRows, kPacked>(args, 0, args.keys);
     if (!args.fresh) rescale<kRows>(args, old_m);
-    Weights<Numbers, kRows> weights;
+    using Values = typename Numbers::Values;
+    Weights<Values, kRows> weights;
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
         fetch_out(args, key / kKeyStep, (args.keys + kKeyStep - 1) / kKeyStep);
         const float* const made = weights.make(args, args.p + key * kLanes, step);
         if (args.v == nullptr) continue;
         if (args.fresh && key == 0) {
-            weigh<Numbers, false, kRows, kPacked>(args, made, key, step);
+            weigh<Values, false, kRows, kPacked>(args, made, key, step);
         } else {
-            weigh<Numbers, true, kRows, kPacked>(args, made, key, step);
+            weigh<Values, true, kRows, kPacked>(args, made, key, step);
         }
     }
     if (args.colsum == nullptr) return;

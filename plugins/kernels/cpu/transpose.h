@@ -49,4 +49,16 @@ inline void transpose_8x8(const float* const* in, float scale, float* out, int64
 
 #endif
 
+// Transposes eight words of eight rows.
+inline void turn(const float (*words)[8], int64_t rows, int64_t columns, float* out, int64_t stride) {
+    if (rows == 8 && columns == 8) {
+        const float* const in[] = {words[0], words[1], words[2], words[3],
+                                   words[4], words[5], words[6], words[7]};
+        return transpose_8x8<false>(in, 1.0f, out, stride);
+    }
+    for (int64_t i = 0; i < columns; ++i) {
+        for (int64_t j = 0; j < rows; ++j) __builtin_memcpy(out + i * stride + j, &words[j][i], 4);
+    }
+}
+
 }  // namespace

@@ -1,5 +1,7 @@
 #include "kernels.h"
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 
 namespace h2o::python::cpu {
@@ -157,6 +159,15 @@ void Kernels::run(nb::str name, const KV* kv, nb::dict given) {
     check(status, op.spec->method);
 }
 
+// By h2o_precision.
+constexpr const char* kPrecisions[] = {"float32", "bfloat16", "int16"};
+
+h2o_precision precision_of(const std::string& name) {
+    const auto found = std::find(std::begin(kPrecisions), std::end(kPrecisions), name);
+    if (found == std::end(kPrecisions)) throw nb::value_error(("no precision is named " + name).c_str());
+    return static_cast<h2o_precision>(found - std::begin(kPrecisions));
+}
+
 void bind_kernels(nb::module_& module) {
     nb::class_<KV>(module, "KV",
                    "One layer's cache, as h2o_runtime's KV has it. ValueError: arrays that do not agree.")
@@ -170,24 +181,28 @@ void bind_kernels(nb::module_& module) {
             "__init__",
             [](Kernels* self, int threads, const std::optional<std::string>& isa, int32_t query_heads,
                int32_t kv_heads, int32_t head_size, float scale, bool half, int32_t value_size,
-               int32_t window, float softcap, bool bfloat16) {
+               int32_t window, float softcap, const std::string& precision) {
                 const h2o_dtype dtype = half ? H2O_F16 : H2O_F32;
                 const int32_t values = value_size > 0 ? value_size : head_size;
-                new (self) Kernels(threads, isa, bfloat16 ? H2O_BFLOAT16 : H2O_FLOAT32,
+                new (self) Kernels(threads, isa, precision_of(precision),
                                    h2o_shape{query_heads, kv_heads, kv_heads, head_size, scale, dtype, values,
                                              window, softcap});
             },
             "threads"_a, "isa"_a.none(), "query_heads"_a, "kv_heads"_a, "head_size"_a, "scale"_a, "half"_a,
-            "value_size"_a = 0, "window"_a = 0, "softcap"_a = 0, "bfloat16"_a = false)
+            "value_size"_a = 0, "window"_a = 0, "softcap"_a = 0, "precision"_a = "float32")
         .def_prop_ro("threads", &Kernels::threads)
         .def_prop_ro("isa", &Kernels::isa)
         .def_prop_ro("scratch_bytes", &Kernels::scratch_bytes)
         .def_static(
-            "multiplies_bfloat16",
-            [](const std::optional<std::string>& isa) {
-                return h2o_cpu_supports(isa ? isa->c_str() : nullptr, H2O_BFLOAT16);
+            "multiplies",
+            [](const std::string& precision, const std::optional<std::string>& isa) {
+                return h2o_cpu_supports(isa ? isa->c_str() : nullptr, precision_of(precision));
             },
-            "isa"_a = nb::none(), "Whether this machine has such products, with that instruction set.")
+            "precision"_a, "isa"_a = nb::none(),
+            "Whether this machine has products of that precision, with that instruction set.")
+        .def_static(
+            "fastest_precision", [] { return kPrecisions[h2o_cpu_fastest_precision()]; },
+            "That of this machine's fastest attention.")
         .def("run", &Kernels::run, "operator"_a, "kv"_a.none(), "arguments"_a,
              "Runs an operator of the table by its name. The arguments are its tensors, without those of kv, "
              "and its attributes, by their names.");

@@ -58,7 +58,7 @@ class NativeCpuProvider:
             value_size=shape.value_size,
             window=shape.window,
             softcap=shape.softcap,
-            bfloat16=self.precision == "bfloat16",
+            precision=self.precision,
         )
 
     def deactivate(self) -> None:

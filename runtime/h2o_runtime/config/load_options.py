@@ -33,8 +33,8 @@ class LoadOptions:
     context       most tokens that prompt and answer can have together; by default what the model was trained for,
                   at most 8192
     attention     executes the attention operators; "auto" takes the native kernels where they are built
-    attention_precision  of the factors of prefill attention's products; "auto" is bfloat16 where weights are
-                  integers and the processor multiplies such numbers, else float32
+    attention_precision  of the factors of prefill attention's products; "auto" is the processor's fastest where
+                  weights are integers, else float32
     threads       of the CPU; by default one a core
     device        "auto" takes a GPU where the backend can use it
     cache         owns keys and values

@@ -34,6 +34,7 @@ typedef struct h2o_cpu h2o_cpu;
 typedef enum h2o_precision {
     H2O_FLOAT32 = 0,
     H2O_BFLOAT16 = 1,  // AVX-512 or AArch64 with BF16; "scalar" has it everywhere
+    H2O_INT16 = 2,     // queries and keys, with a scale a row; AVX-512 with VNNI, and "scalar"
 } h2o_precision;
 
 // threads <= 0: all that the process may use. isa: null for the best of this machine, or one of "scalar",
@@ -42,6 +43,9 @@ h2o_status h2o_cpu_create(int threads, const char* isa, h2o_precision precision,
 
 // Whether a context of that instruction set, null for the best, supports that precision.
 bool h2o_cpu_supports(const char* isa, h2o_precision precision);
+
+// The precision whose attention is fastest on this machine.
+h2o_precision h2o_cpu_fastest_precision(void);
 
 // The caller's threads. run calls work(data, i) once for every i below count, on any number of threads, and
 // returns when all are done.
