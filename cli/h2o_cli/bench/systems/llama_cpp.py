@@ -46,6 +46,10 @@ class LlamaCppSystem:
             parameters.flash_attn_type = int(settings["flash_attention"])
         else:
             parameters.flash_attn = settings["flash_attention"]
+        if hasattr(parameters, "swa_full"):
+            parameters.swa_full = (
+                False  # as in its own programs: layers with a window keep only what they read
+            )
         parameters.no_perf = True
         self._context = api.llama_init_from_model(self._model, parameters)
         if not self._context:
