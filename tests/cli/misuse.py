@@ -104,7 +104,7 @@ def assert_one_sentence(misuse: Misuse, place: Place, run: Callable[[list[Any]],
     before = _snapshot(place.folder)
     result, shown, message = run([word.format(**names) if isinstance(word, str) else word for word in args])
     assert "Traceback" not in message
-    assert sentence.format(**names) in " ".join(message.split())
+    assert sentence.format(**names) in " ".join(message.split()), message
     assert (result, shown) == (code, "")
     assert message.lower().count("error:") == 1
     if code == 1:

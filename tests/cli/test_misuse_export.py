@@ -133,6 +133,17 @@ EXPORT: dict[str, Misuse] = {
         1,
         "{ck}/config.json: transformers cannot build the model",
     ),
+    "windows of other layers": (
+        lambda p: p.configure(
+            model_type="mistral",
+            architectures=["MistralForCausalLM"],
+            layer_types=["sliding_attention"] * 3,
+            sliding_window=8,
+        ),
+        ("{ck}", "-o", "{out}"),
+        1,
+        "must be equal to the number of `layer_types` (3)",
+    ),
     "half the weights": (
         lambda p: p.truncate("ck/model.safetensors"),
         ("{ck}", "-o", "{out}"),

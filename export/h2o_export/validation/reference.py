@@ -6,6 +6,7 @@ fit into memory can still be a reference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from itertools import accumulate
@@ -53,9 +54,8 @@ class StreamedModel:
                 build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
                 self._model = build(config, attn_implementation=name).to(dtype)
         except Exception as error:  # a setting that it refuses can raise anything
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
             raise CheckpointError(
-                f"{checkpoint.config_file}: transformers cannot build the model: {reason}"
+                f"{checkpoint.config_file}: transformers cannot build the model: {_reason(error)}"
             ) from error
         self._model.eval()
         self._tokens: list[Tensor] = []  # of every text
@@ -227,6 +227,15 @@ class StreamedModel:
     def _load(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor, less = self.checkpoint.tensor(name, shape), self.checkpoint.config.arrangement.lessened(name)
         return (tensor - less if less else tensor).to(self.dtype)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of its message; the second too, where the first only announces it."""
+    first, *others = (str(error).strip() or type(error).__name__).splitlines()
+    if not first.endswith(":") or not others:
+        return first.rstrip(":")
+    second = re.sub(r"^\w+Error: ", "", others[0].strip())
+    return f"{first} {second}"
 
 
 def exact_attention(
