@@ -7,11 +7,13 @@ h2o_runtime.operators has their tensors and attributes. Arrays are C-contiguous.
 
 def product_instructions() -> str:
     """
-    What products with integer weights run on here: avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
+    What products with integer weights run on here: avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
     """
 
 def products_multiply_bfloat16() -> bool:
-    """Whether these products also take weights and activations in bfloat16."""
+    """
+    Whether these products round activations to bfloat16 where weights are: others multiply floats.
+    """
 
 class KV:
     """

@@ -147,10 +147,10 @@ int64_t GatedMlp::columns_of(int64_t rows) const {
 
 MlpRows GatedMlp::buffers(int64_t rows, int64_t columns, Memory* memory) const {
     MlpRows made{};
-    made.x = memory->take(h2o_products_scratch_bytes(gate_up.all, rows));
+    made.x = memory->take(h2o_products_scratch_bytes(gate_up.products, gate_up.all, rows));
     made.gate = memory->take<float>(rows * columns);
     made.up = memory->take<float>(rows * columns);
-    made.inner = memory->take(h2o_products_scratch_bytes(down.all, rows));
+    made.inner = memory->take(h2o_products_scratch_bytes(down.products, down.all, rows));
     return made;
 }
 

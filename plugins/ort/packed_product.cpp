@@ -75,7 +75,10 @@ Status* Run::outputs() {
     }
     const h2o_block_matrix* const first = kernel_.matrices.all;
     const bool as_it_is = h2o_products_as_it_is(first, &x_) != 0;
-    const int64_t size = as_it_is ? 0 : static_cast<int64_t>(h2o_products_scratch_bytes(first, given_.n));
+    const int64_t size =
+        as_it_is
+            ? 0
+            : static_cast<int64_t>(h2o_products_scratch_bytes(kernel_.matrices.products, first, given_.n));
     H2O_RETURN_IF(kernel_.ort.output(context_, 0, &size, 1, &out));
     return kernel_.ort.data(out, &scratch_);
 }

@@ -56,8 +56,8 @@ struct ProductTile {
 
 // The same with float weights and rows. A word is a float, or two bfloat16 that are neighbours in K.
 struct FloatTile {
-    int64_t words;   // of a row
-    const float* x;  // [rows][words], one `stride` behind the other
+    int64_t words;   // of a column
+    const float* x;  // rows of words, one `stride` behind the other
     int64_t stride;
     const float* weights;  // [panels][words][16]
     TileOfY out;
@@ -65,8 +65,9 @@ struct FloatTile {
 
 // Products of one kind of words.
 struct FloatProducts {
-    int64_t rows;    // the most of a tile
-    int64_t panels;  // likewise
+    int64_t rows;     // the most of a tile
+    int64_t panels;   // likewise
+    int64_t numbers;  // of x in a word: 2 if rows become bfloat16, as weights are
     void (*prepare)(const RowOfX& row, float* words);
     void (*multiply)(const FloatTile& tile, int64_t rows, int64_t panels);
 };
@@ -81,6 +82,7 @@ struct h2o_products {
     void (*round)(const h2o::RowOfX& row, const h2o::Rounding& how, const h2o::Rounded& out);
     void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
     h2o::FloatProducts floats;
+    h2o::FloatProducts bfloat16;  // of such weights
     void (*rotate)(int64_t heads, int64_t half, const float* cos, const float* sin, float* row);
 };
 
@@ -92,7 +94,7 @@ const h2o_products* avx512vnni_products();
 const h2o_products* dotprod_products();
 const h2o_products* i8mm_products();
 
-// Of bfloat16, for processors that have further instructions for it.
+// That round rows to bfloat16 too, for processors that have further instructions for it.
 const FloatProducts* scalar_bfloat16_products();
 const FloatProducts* avx512_bfloat16_products();
 const FloatProducts* neon_bfloat16_products();

@@ -13,6 +13,9 @@ namespace {
 
 // Words of two neighbours of K. A row's number is rounded once, after its norm or gate.
 struct BFloat16Words : BFloat16 {
+    static constexpr int kSteps = 1;
+    static constexpr int kNumbers = 2;
+    static Simd::Vec weights(Simd::Vec word, int) { return word; }
     static void prepare(const RowOfX& row, float* words) {
         constexpr int64_t kSome = 256, kRounded = 16;
         const float factor = norm_factor(row);

@@ -34,7 +34,8 @@ struct Products {
 const h2o_products* h2o::i8mm_products() {
     static constexpr h2o_products kPairs = {
         Products::kName, kPairRows,      Products::kPanels,       Products::kSurplus,
-        round_row,       multiply_pairs, kFloatProducts<Float32>, rotate,
+        round_row,       multiply_pairs, kFloatProducts<Float32>, kFloatProducts<WideBFloat16>,
+        rotate,
     };
     return &kPairs;
 }

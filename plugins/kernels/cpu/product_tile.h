@@ -175,7 +175,8 @@ void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_
 
 constexpr h2o_products kProducts = {
     Products::kName, Products::kRows, Products::kPanels,       Products::kSurplus,
-    round_row,       multiply,        kFloatProducts<Float32>, rotate,
+    round_row,       multiply,        kFloatProducts<Float32>, kFloatProducts<WideBFloat16>,
+    rotate,
 };
 
 }  // namespace

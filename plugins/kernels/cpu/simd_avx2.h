@@ -51,6 +51,14 @@ struct Simd {
         __builtin_memcpy(p, &bytes, count == kWidth ? 8 : 4);
     }
 
+    // Of two bfloat16 in each lane, as floats.
+    static Vec low_halves(Vec x) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 16));
+    }
+    static Vec high_halves(Vec x) {
+        return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(-65536)));
+    }
+
     static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
     static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
     static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }

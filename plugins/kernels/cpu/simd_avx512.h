@@ -41,6 +41,14 @@ struct Simd {
         _mm_mask_storeu_epi8(p, low(count), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
     }
 
+    // Of two bfloat16 in each lane, as floats.
+    static Vec low_halves(Vec x) {
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16));
+    }
+    static Vec high_halves(Vec x) {
+        return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
+    }
+
     static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
     static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
     static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }

@@ -37,6 +37,12 @@ struct Simd {
         __builtin_memcpy(p, &four, 4);
     }
 
+    // Of two bfloat16 in each lane, as floats.
+    static Vec low_halves(Vec x) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(x), 16)); }
+    static Vec high_halves(Vec x) {
+        return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0xffff0000u)));
+    }
+
     static Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
     static Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
     static Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }

@@ -41,6 +41,14 @@ struct Simd {
         }
     }
 
+    // Of two bfloat16 in each lane, as floats.
+    static Vec low_halves(Vec x) {
+        return map_bits(x, [](uint32_t bits) { return bits << 16; });
+    }
+    static Vec high_halves(Vec x) {
+        return map_bits(x, [](uint32_t bits) { return bits & 0xffff0000u; });
+    }
+
     static Vec add(Vec a, Vec b) {
         return map([&](int i) { return a.lane[i] + b.lane[i]; });
     }
@@ -102,6 +110,14 @@ struct Simd {
     template <class F>
     static Vec map(F f) {
         return {{f(0), f(1), f(2), f(3)}};
+    }
+    template <class F>
+    static Vec map_bits(Vec x, F f) {
+        uint32_t bits[kWidth];
+        std::memcpy(bits, x.lane, sizeof bits);
+        for (uint32_t& each : bits) each = f(each);
+        std::memcpy(x.lane, bits, sizeof bits);
+        return x;
     }
 };
 

@@ -14,7 +14,8 @@ NB_MODULE(_cpu, module) {
             check(h2o_products_find(nullptr, &kernels), "product_instructions");
             return std::string(h2o_products_isa(kernels));
         },
-        "What products with integer weights run on here: avx512vnni, avxvnni, i8mm, dotprod, or scalar, "
+        "What products with integer weights run on here: avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or "
+        "scalar, "
         "which is "
         "slow.");
     module.def(
@@ -24,6 +25,6 @@ NB_MODULE(_cpu, module) {
             check(h2o_products_find(nullptr, &kernels), "products_multiply_bfloat16");
             return h2o_products_multiply_bfloat16(kernels) != 0;
         },
-        "Whether these products also take weights and activations in bfloat16.");
+        "Whether these products round activations to bfloat16 where weights are: others multiply floats.");
     bind_kernels(module);
 }

@@ -20,7 +20,7 @@ const h2o_products* find(const std::string& isa) {
 
 std::vector<std::string> product_instructions() {
     std::vector<std::string> found;
-    for (const char* isa : {"scalar", "avxvnni", "avx512vnni", "dotprod", "i8mm"}) {
+    for (const char* isa : {"scalar", "avxvnni", "avx512vnni", "avx512bf16", "dotprod", "i8mm"}) {
         if (find(isa) != nullptr) found.emplace_back(isa);
     }
     return found;
@@ -101,7 +101,7 @@ class Products : public testing::TestWithParam<std::string> {
                     int64_t panels = 1000, const Floats& addend = {}) const {
         const h2o_products* kernels = find(GetParam());
         EXPECT_EQ(h2o_products_check(&matrix), H2O_OK);
-        const size_t bytes = h2o_products_scratch_bytes(&matrix, n);
+        const size_t bytes = h2o_products_scratch_bytes(kernels, &matrix, n);
         std::vector<char> memory(bytes + 128, 0x55);
         char* scratch = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
         Floats y(static_cast<size_t>(n * matrix.outputs), NAN);

@@ -38,12 +38,12 @@ typedef struct h2o_block_matrix {
     const float* offsets;  // alike, or null
 } h2o_block_matrix;
 
-// isa: null for the best of this machine, or one of "scalar", "avxvnni", "avx512vnni", "dotprod", "i8mm".
-// H2O_UNSUPPORTED if the build or the machine lacks it.
+// isa: null for the best of this machine, or one of "scalar", "avxvnni", "avx512vnni", "avx512bf16",
+// "dotprod", "i8mm". H2O_UNSUPPORTED if the build or the machine lacks it.
 h2o_status h2o_products_find(const char* isa, const h2o_products** kernels);
 const char* h2o_products_isa(const h2o_products* kernels);
 
-// Whether these kernels have products with bfloat16: all others need the matrix to have other bits than 16.
+// Whether rows become bfloat16 where weights are: otherwise floats are multiplied with such weights.
 int h2o_products_multiply_bfloat16(const h2o_products* kernels);
 
 // Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Does not look at pointers.
@@ -53,7 +53,7 @@ h2o_status h2o_products_check(const h2o_block_matrix* matrix);
 int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matrix* matrix);
 
 // Bytes of scratch for n rows of x, aligned to 64.
-size_t h2o_products_scratch_bytes(const h2o_block_matrix* matrix, int64_t n);
+size_t h2o_products_scratch_bytes(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n);
 
 // The function of an MLP's gate, f(x, up). SILU: x / (1 + exp(-x)) up. GELU: up times x times the normal
 // distribution at x, by a tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. CLAMPED: x / (1 +
