@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.ort.integer_products import INTEGER_ACTIVATIONS, MICROSOFT
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.ort.native import multiplies_bfloat16, operators
+from h2o_runtime.ort.native import is_fast, operators
 from h2o_runtime.ort.packed_nodes import DOMAIN, PRODUCT
 from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
 
@@ -109,7 +109,7 @@ def float_contestants(k: int, n: int, threads: int) -> dict[str, Product]:
         "MatMul": session("MatMul", "", {"w": matrix}, ["y"], threads),
         "ours, floats": float_product(pack_floats(matrix.T), 32, k, n, threads),
     }
-    if multiplies_bfloat16():
+    if is_fast():
         made[OURS] = float_product(pack_bfloat16(np.ascontiguousarray(matrix.T)), 16, k, n, threads)
         made[TORCHS] = torch_product(matrix)
     return made

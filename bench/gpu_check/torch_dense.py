@@ -33,7 +33,7 @@ from h2o_runtime.errors import BackendError
 from h2o_runtime.layers.model import Layers
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.loaded_model import LoadedModel
-from h2o_runtime.names import DeviceName
+from h2o_runtime.names import DensePrecision, DeviceName
 from h2o_runtime.sessions.spec import SessionSpec
 
 
@@ -128,9 +128,11 @@ class TorchBackend:
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.bundle = bundle
+        self.model = bundle.manifest.model
         self.device = device
         self.recordable = device.memory == "cuda"  # torch on the host runs at once, recording or not
         self.native_products = False
+        self.dense_precision: DensePrecision | None = None
         self._graphs: dict[str, _Graph] = {}
         self._shared: dict[tuple[str, int], Tensor] = {}  # weights that several graphs share
 

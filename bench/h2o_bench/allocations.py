@@ -66,6 +66,7 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
             config,
             most_rows=backend.most_rows,
             native_products=backend.native_products,
+            dense_precision=backend.dense_precision,
         )
         each_layer = len(steps) // 2 // generator.model.layers
     peak = peak_bytes()

@@ -60,7 +60,8 @@ dense_precision_option = click.option(
     type=click.Choice(DENSE_PRECISIONS),
     default=DENSE_PRECISIONS[0],
     show_default=True,
-    help="Precision of products with float32 weights on a CPU: bfloat16 is faster, and rounds both factors.",
+    help="Precision of products with float weights on a CPU: bfloat16 is faster, and rounds both factors. auto is "
+    "bfloat16 for float16 weights, if this CPU has it.",
 )
 dense_form_option = click.option(
     "--dense-form",
@@ -68,7 +69,7 @@ dense_form_option = click.option(
     default="auto",
     show_default=True,
     help="How ONNX Runtime multiplies on a CPU. auto: for integer weights the best form that h2o-bench "
-    "dense found; for float32 native, if this CPU is fast at it.",
+    "dense found; for floats native, if this CPU is fast at it.",
 )
 speculate_option = grouped(
     Group.DECODE,

@@ -77,6 +77,6 @@ def preview_export(
     for layer, kind in enumerate(each_kind(config)):
         graphs += [graph.spec(layer) for graph in kind.small_graphs(config, options.dtype)]
     graphs += [graph.spec for graph in model_graphs(options.prefill, model)]
-    native = options.dtype == "float32"  # as on a CPU, where our own products multiply such activations
+    native = options.dtype == "float32"  # as on a CPU with our own products; float16 as on a GPU
     memory = footprint(model, context, options.prefill, native_products=native)
     return ExportPreview(model, options, tuple(graphs), context, memory)

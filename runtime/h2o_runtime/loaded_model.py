@@ -57,8 +57,7 @@ class LoadedModel:
         bundle = Bundle.open(path)
         if options.verify:
             bundle.verify()
-        model = bundle.manifest.model
-        context = _context(model, options.context)
+        context = _context(bundle.manifest.model, options.context)
         check_threads(options.threads)
         device = make_device(options.device, options.backend)
         place = options.packed_weights
@@ -77,7 +76,7 @@ class LoadedModel:
             options.attention, bundle, device, options.threads, options.attention_precision
         )
         backend.activate()
-        layers = Layers(model, make, options.layers)
+        layers = Layers(backend.model, make, options.layers)
         # What another process has read should come as fast as it can be copied.
         commit = options.folder_shared
         spec = SessionSpec(

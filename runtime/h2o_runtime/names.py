@@ -26,8 +26,10 @@ DenseChoice: TypeAlias = Literal["auto", DenseForm]
 AttentionPrecision: TypeAlias = Literal["float32", "bfloat16", "int16"]
 PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 
-# Precision of the factors of products with float weights on a CPU.
+# Precision of the factors of products with float weights on a CPU. "auto" is bfloat16 for float16 weights if the
+# processor has bfloat16 products, otherwise float32.
 DensePrecision: TypeAlias = Literal["float32", "bfloat16"]
+DensePrecisionChoice: TypeAlias = Literal["auto", DensePrecision]
 
 Quality: TypeAlias = Literal["fast", "balanced", "guarded", "exact"]  # of a prefill
 
@@ -49,7 +51,7 @@ PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
 DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
 PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
-DENSE_PRECISIONS: tuple[DensePrecision, ...] = get_args(DensePrecision)
+DENSE_PRECISIONS: tuple[DensePrecisionChoice, ...] = get_args(DensePrecisionChoice)
 SPECULATIONS: tuple[Speculation, ...] = get_args(Speculation)
 METRICS_NAMES: tuple[MetricsNames, ...] = get_args(MetricsNames)
 QUALITIES: tuple[Quality, ...] = get_args(Quality)

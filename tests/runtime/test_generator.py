@@ -405,7 +405,7 @@ def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Ge
     _, target = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")
     ids: IntArray = random_ids(90)
     with Generator.load(target, context=100) as half:
-        assert half.model.dtype == "float16"
+        assert half.bundle.manifest.model.dtype == "float16"
         for config in (PrefillConfig(policy="full"), CONFIG):
             small.reset()
             half.reset()

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tests.packed_matrices import BLOCK, RandomMatrix, packed, rows, session
 
-from h2o_plugins import load_cpu_kernels
-
 K, INNER, N, EXPERTS = 64, 160, 40, 7  # inner columns are more than one step, and no multiple of it
 INPUTS = ("x", "chosen", "shares", "addend")
 
@@ -106,8 +104,6 @@ def expected(inputs: dict[str, NDArray[Any]], experts: Sequence[Expert]) -> NDAr
 @pytest.mark.parametrize(("bits", "offsets"), [(8, False), (4, True), (16, False), (32, False)])
 def test_a_mixture_is_that_of_float64(bits: int, offsets: bool, n: int) -> None:
     """Few rows, whose columns threads share, and many, of which each thread takes some."""
-    if bits == 16 and not load_cpu_kernels().products_multiply_bfloat16():
-        pytest.skip("this CPU has no bfloat16")
     inputs = routed(n, 3) | {"addend": rows(n, N, seed=6)}
     found = run(mixture(bits, offsets, threads=2, addend=True), inputs)
     wanted = expected(inputs, experts_of(bits, offsets))

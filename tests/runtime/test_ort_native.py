@@ -23,7 +23,7 @@ from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.errors import BackendError
 from h2o_runtime.ort.fusion import fuse
 from h2o_runtime.ort.native import multiply_natively, operators
-from h2o_runtime.ort.packed import aligned, takes
+from h2o_runtime.ort.packed import aligned
 from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 from h2o_runtime.ort.session import open_session
 
@@ -275,16 +275,6 @@ def test_biases_are_no_residuals(shared_folder: Path, weights: str) -> None:
     for node in made.graph.node:
         if node.op_type == "PackedProduct":
             assert node.input[6] not in constants
-
-
-def test_graphs_in_half_precision_stay_with_onnx_runtime(shared_folder: Path) -> None:
-    folder = bundles.named(
-        shared_folder, "llama-g2-d64-llama3", "-half-int8", weights="int8", dtype="float16"
-    )[1]
-    assert not takes(onnx.load(folder / "onnx" / "dense_01.onnx", load_external_data=False).graph)
-    with Generator.load(folder, context=16, device="cpu", threads=1, dense_form="native") as generator:
-        assert np.isfinite(generator.prefill([1, 2, 3])).all()
-        assert np.isfinite(generator.decode(4)).all()
 
 
 def test_one_head_is_no_dimension(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         decoding=decode_policy(flags),
         dense_form=flags.get("dense_form", "auto"),
         attention_precision=flags["attention_precision"],
-        dense_precision=flags.get("dense_precision", "float32"),
+        dense_precision=flags.get("dense_precision", "auto"),
         openvino_model=_openvino_model(flags["openvino_model"]),
     )
     spec, on_cpu = model.manifest.model, device == "cpu"

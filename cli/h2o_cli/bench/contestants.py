@@ -17,7 +17,7 @@ from h2o_runtime.errors import H2OError
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,
-    DensePrecision,
+    DensePrecisionChoice,
     DeviceName,
     PrecisionChoice,
     ProviderChoice,
@@ -83,7 +83,7 @@ class Entry:
     prompt: tuple[int, ...] = ()
     dense_form: DenseChoice = "auto"
     attention_precision: PrecisionChoice = "auto"
-    dense_precision: DensePrecision = "float32"
+    dense_precision: DensePrecisionChoice = "auto"
     openvino_model: Path | None = None
 
     @property
@@ -120,7 +120,7 @@ class Entry:
         suffix = "" if self.dense_form == "auto" else f" form={self.dense_form}"
         if self.attention_precision != "auto":
             suffix += f" attention={self.attention_precision}"
-        if self.dense_precision != "float32":
+        if self.dense_precision != "auto":
             suffix += f" dense={self.dense_precision}"
         return self.prefill.altered(policy=policy).algorithm.in_short() + suffix
 

@@ -14,6 +14,7 @@ from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop, layer_flop
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
+from h2o_runtime.backends.onnxruntime import as_computed, chosen_precision, dense_form_on_cpu
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import DENSE
 from h2o_runtime.execution.footprint import footprint
@@ -135,7 +136,7 @@ def make_rows(
                 "floor_share": floor and floor / middle,
                 "peak_bytes": one.peak,
                 "libraries_bytes": one.libraries,
-                "estimate_bytes": _estimate(mode, model, one, policy),
+                "estimate_bytes": _estimate(mode, entry, one, policy),
                 "same_token": _agrees(one, truth),
                 "nll": one.nll,
                 "perplexity_change": _perplexity_change(one, list(alike.values())),
@@ -176,11 +177,17 @@ def _phases(series: Series) -> dict[str, float | None]:
     }
 
 
-def _estimate(mode: str, model: ModelSpec, series: Series, policy: PrefillConfig) -> int | None:
+def _estimate(mode: str, entry: Entry, series: Series, policy: PrefillConfig) -> int | None:
     """The runtime's own estimate, plus its libraries."""
     if series.contestant.system != OWN_SYSTEM or mode == "decode":
         return None
-    return footprint(model, series.length, policy).total
+    manifest = entry.model.manifest
+    if entry.backend != "onnxruntime" or entry.device != "cpu":
+        return footprint(manifest.model, series.length, policy).total
+    precision = chosen_precision(manifest.model, entry.dense_form, entry.dense_precision)
+    native = dense_form_on_cpu(manifest, entry.threads, entry.dense_form, precision) == "native"
+    model = as_computed(manifest.model, native)
+    return footprint(model, series.length, policy, native_products=native, dense_precision=precision).total
 
 
 def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:

@@ -40,7 +40,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "context": model.generator.context,
         "backend": model.generator.loaded.backend.name,
         "dense_form": getattr(model.generator.loaded.backend, "dense_form", None),
-        "dense_precision": getattr(model.generator.loaded.backend, "dense_precision", None),
+        "dense_precision": model.generator.loaded.backend.dense_precision,
         **model.generator.layer_report,
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,

@@ -16,7 +16,7 @@ from h2o_runtime.layers.model import LayerSettings, equivalent_settings
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,
-    DensePrecision,
+    DensePrecisionChoice,
     DeviceChoice,
     PrecisionChoice,
     ProviderChoice,
@@ -34,7 +34,7 @@ class ComparedBundle:
     threads: int | None = None
     dense_form: DenseChoice = "auto"
     attention_precision: PrecisionChoice = "auto"
-    dense_precision: DensePrecision = "float32"
+    dense_precision: DensePrecisionChoice = "auto"
     device: Device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,4 +93,11 @@ class ComparedBundle:
     def rounds_activations(self) -> bool:
         """Whether dense graphs round activations here, and another dense form does not."""
         on_cpu = self.backend == "onnxruntime" and self.device.memory == "cpu"
-        return on_cpu and (self.bundle.manifest.model.quantized or self.dense_precision == "bfloat16")
+        return on_cpu and (self.bundle.manifest.model.quantized or self.rounds_floats)
+
+    @property
+    def rounds_floats(self) -> bool:
+        """Whether products with float weights have other numbers here than the bundle says."""
+        backend = self.open_backend(context=1)
+        rounded = backend.dense_precision == "bfloat16"
+        return rounded or backend.model.dtype != self.bundle.manifest.model.dtype

@@ -52,7 +52,10 @@ class _GraphRunner(BaseRunner):  # type: ignore[misc]
 
     def _empty(self, spec: TensorSpec, sizes: dict[str, int]) -> Tensor:
         shape = tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
-        return self.device.empty(shape, np.dtype(spec.dtype))
+        return self.device.empty(shape, self._dtype(spec))
+
+    def _dtype(self, spec: TensorSpec) -> np.dtype[Any]:
+        return np.dtype(spec.dtype)
 
 
 class BackendRunner(_GraphRunner):
@@ -63,9 +66,15 @@ class BackendRunner(_GraphRunner):
         self.backend = backend
 
     def compute(self, feed: Feed, outputs: dict[str, Tensor]) -> None:
-        self.backend.infer(
-            self.graph.name, {name: put(self.device, array) for name, array in feed.items()}, outputs
-        )
+        inputs = {
+            spec.name: put(self.device, feed[spec.name].astype(self._dtype(spec), copy=False))
+            for spec in self.graph.inputs
+        }
+        self.backend.infer(self.graph.name, inputs, outputs)
+
+    def _dtype(self, spec: TensorSpec) -> np.dtype[Any]:
+        """What the backend computes in, where the bundle has float16."""
+        return np.dtype(self.backend.model.dtype if spec.dtype == "float16" else spec.dtype)
 
 
 class StepRunner(_GraphRunner):

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import AttentionShape
+from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import DensePrecision
 
 Tensors = Mapping[str, Tensor]
 
@@ -49,6 +51,8 @@ class Backend(Protocol):
     step_rows   the most rows of a `bound` call
     recordable  whether its calls can be recorded into a CUDA graph after a first run
     native_products  whether our own products multiply in its graphs, inside mixtures of experts too
+    dense_precision  of the factors of products with float weights; None: the backend decides
+    model       the bundle's, with the dtype of its graphs' inputs and results here
     """
 
     name: str
@@ -56,6 +60,8 @@ class Backend(Protocol):
     step_rows: int
     recordable: bool
     native_products: bool
+    dense_precision: DensePrecision | None
+    model: ModelSpec
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all dense graphs, or those named in `only`. Raises BackendError if the backend's library is

@@ -18,16 +18,17 @@ from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision
+from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision, DensePrecisionChoice
 from h2o_runtime.ort.choice import chosen_dense_form
 from h2o_runtime.ort.fusion import fuse, names_functions
 from h2o_runtime.ort.hidden import without_head
 from h2o_runtime.ort.integer_products import multiply_integers
-from h2o_runtime.ort.native import is_fast, multiply_natively, operators
+from h2o_runtime.ort.native import is_fast, is_fast_with_float16, multiply_natively, operators
 from h2o_runtime.ort.packed import takes
 from h2o_runtime.ort.packed_files import PackedFolder
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.ort.whole_step import RewrittenGraph, whole_step
+from h2o_runtime.ort.widen import widen
 from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class OnnxRuntimeBackend:
         device: Device | None = None,
         dense_form: DenseChoice = "auto",
         packed: PackedFolder | None = None,
-        dense_precision: DensePrecision = "float32",
+        dense_precision: DensePrecisionChoice = "auto",
     ) -> None:
         """Raises ConfigError for a folder of packed weights where none are packed."""
         self.bundle = bundle
@@ -74,7 +75,11 @@ class OnnxRuntimeBackend:
         self.device = device or HostDevice()
         self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
         on_cpu = self.device.memory == "cpu"
-        self.dense_form = _dense_form(bundle.manifest, self.threads, dense_form) if on_cpu else "exact"
+        precision = self._precision = chosen_precision(bundle.manifest.model, dense_form, dense_precision)
+        self.dense_precision: DensePrecision | None = precision
+        self.dense_form: DenseForm = "exact"
+        if on_cpu:
+            self.dense_form = dense_form_on_cpu(bundle.manifest, self.threads, dense_form, precision)
         self.native_products = self.dense_form == "native"
         if packed is not None and self.dense_form != "native":
             raise ConfigError(
@@ -83,7 +88,7 @@ class OnnxRuntimeBackend:
                 field="packed_weights",
             )
         self._packed = packed
-        self.dense_precision = dense_precision
+        self.model = as_computed(bundle.manifest.model, self.native_products)
         self._sessions: dict[str, BoundSession] = {}
         self._native_graphs: dict[str, RewrittenGraph] = {}  # sessions with native products
 
@@ -122,7 +127,7 @@ class OnnxRuntimeBackend:
         path = self.bundle.path(last)
         model = without_head(_read(path), path)
         if self.device.memory == "cpu":
-            multiply = functools.partial(multiply_natively, precision=self.dense_precision)
+            multiply = functools.partial(multiply_natively, precision=self._precision)
             session = self._open(self._rewritten(model, path, multiply), path.parent)
         else:
             session = open_session(
@@ -199,7 +204,7 @@ class OnnxRuntimeBackend:
 
     def _multiplying(self, graph: GraphSpec) -> Multiply:
         """Gives a graph of the bundle native products, with weights from files of packed ones if there are such."""
-        precision = self.dense_precision
+        precision = self._precision
         if self._packed is None:
             return functools.partial(multiply_natively, precision=precision)
         manifest = self.bundle.manifest
@@ -215,6 +220,8 @@ class OnnxRuntimeBackend:
         Those that stay as they are stay in their files.
         """
         weights: Mapping[str, NDArray[Any]] = {}
+        if self.model.dtype != self.bundle.manifest.model.dtype:
+            model = widen(model, path)
         native = self.dense_form == "native" and takes(model.graph)
         if native:
             model, weights = multiply(model, path, self.threads)
@@ -224,12 +231,34 @@ class OnnxRuntimeBackend:
         return RewrittenGraph(model, weights, native)
 
 
-def _dense_form(manifest: Manifest, threads: int, choice: DenseChoice) -> DenseForm:
+def dense_form_on_cpu(
+    manifest: Manifest, threads: int, choice: DenseChoice, precision: DensePrecision
+) -> DenseForm:
+    """On a CPU, of products with factors of a precision. float16 weights take twice their memory as float32, so
+    our own products multiply them in bfloat16 alone, unless they are asked for.
+    """
     if choice != "auto":
         return choice
     if manifest.model.quantized:
         return chosen_dense_form(manifest, threads)
-    return "native" if manifest.model.dtype == "float32" and is_fast() else "exact"
+    return (
+        "native" if is_fast() and (manifest.model.dtype == "float32" or precision == "bfloat16") else "exact"
+    )
+
+
+def as_computed(model: ModelSpec, native: bool) -> ModelSpec:
+    """The model with the dtype of its activations, with products of our own or without."""
+    return model.model_copy(update={"dtype": "float32"}) if native else model
+
+
+def chosen_precision(
+    model: ModelSpec, dense_form: DenseChoice, choice: DensePrecisionChoice
+) -> DensePrecision:
+    """Of factors of our own products with float weights; "auto" is bfloat16 for those of float16."""
+    if choice != "auto":
+        return choice
+    half = model.dtype == "float16" and not model.quantized
+    return "bfloat16" if half and dense_form in ("auto", "native") and is_fast_with_float16() else "float32"
 
 
 def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:

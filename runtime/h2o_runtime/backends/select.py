@@ -8,8 +8,8 @@ from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import BACKENDS, DENSE_PRECISIONS, DenseChoice, DensePrecision
-from h2o_runtime.ort.native import multiplies_bfloat16
+from h2o_runtime.names import BACKENDS, DENSE_PRECISIONS, DenseChoice, DensePrecisionChoice
+from h2o_runtime.ort.native import is_fast
 from h2o_runtime.ort.packed_files import PackedFolder
 
 
@@ -21,7 +21,7 @@ def make_backend(
     context: int,
     dense_form: DenseChoice = "auto",
     packed: PackedFolder | None = None,
-    dense_precision: DensePrecision = "float32",
+    dense_precision: DensePrecisionChoice = "auto",
 ) -> Backend:
     """For at most `context` tokens; `dense_form` is how ONNX Runtime multiplies on a CPU.
 
@@ -69,7 +69,7 @@ def check_dense_form(dense_form: DenseChoice, backend: str, on_cpu: bool, quanti
 
 
 def check_dense_precision(
-    precision: DensePrecision, dense_form: DenseChoice, backend: str, on_cpu: bool, model: ModelSpec
+    precision: DensePrecisionChoice, dense_form: DenseChoice, backend: str, on_cpu: bool, model: ModelSpec
 ) -> None:
     """Raises ConfigError for a precision that is unknown, does nothing, or cannot be had there."""
     if precision not in DENSE_PRECISIONS:
@@ -77,16 +77,16 @@ def check_dense_precision(
             f"dense_precision must be one of {', '.join(DENSE_PRECISIONS)}, but is {precision!r}",
             field="dense_precision",
         )
-    if precision == "float32":
+    if precision != "bfloat16":
         return
     if backend != "onnxruntime" or not on_cpu:
         missing = "ONNX Runtime on a CPU"
-    elif model.quantized or model.dtype != "float32":
-        missing = "float32 weights, of h2o-export --weights float --dtype float32"
+    elif model.quantized:
+        missing = "float weights, of h2o-export --weights float"
     elif dense_form not in ("auto", "native"):
         missing = "`dense_form=native`"
-    elif not multiplies_bfloat16():
-        missing = "a processor that multiplies such numbers (AVX-512 or AArch64 with BF16)"
+    elif not is_fast():
+        missing = "products of our own, on a processor with AVX-VNNI, AVX-512 VNNI or Arm's dot product"
     else:
         return
     raise ConfigError(

@@ -17,6 +17,7 @@ from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError, ConfigError
+from h2o_runtime.names import DensePrecision
 from h2o_runtime.operators import BLOCK_PRODUCT, DOMAIN, VERSION
 
 
@@ -31,10 +32,12 @@ class TensorRTBackend:
 
     recordable = True
     native_products = False
+    dense_precision: DensePrecision | None = None
 
     def __init__(self, bundle: Bundle, device: CudaDevice, target: str, context: int) -> None:
         self.name = target
         self.bundle = bundle
+        self.model = bundle.manifest.model
         self.most_rows = self.step_rows = 1
         self._device = device
         self._context = context

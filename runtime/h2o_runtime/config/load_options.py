@@ -13,7 +13,7 @@ from h2o_runtime.layers.model import LayerSettings
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,
-    DensePrecision,
+    DensePrecisionChoice,
     DeviceChoice,
     PrecisionChoice,
     ProviderChoice,
@@ -39,7 +39,8 @@ class LoadOptions:
     device        "auto" takes a GPU where the backend can use it
     cache         owns keys and values
     decoding      what a generated token sees
-    dense_precision  of the factors of products with float weights on a CPU
+    dense_precision  of the factors of products with float weights on a CPU; "auto" is bfloat16 where weights are
+                  float16 and the processor multiplies such numbers, else float32
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
     speculate     "lookup" drafts tokens from the conversation's own text, and those that a grammar forces, which
                   changes no answer; "off" does not
@@ -65,7 +66,7 @@ class LoadOptions:
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     dense_form: DenseChoice = "auto"
-    dense_precision: DensePrecision = "float32"
+    dense_precision: DensePrecisionChoice = "auto"
     speculate: Speculation = "lookup"
     layers: LayerSettings = field(default_factory=dict)
     slots: int | None = 1

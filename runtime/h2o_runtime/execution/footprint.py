@@ -15,6 +15,7 @@ from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.layers.model import LayerSettings, kinds_of
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.names import DensePrecision
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.process import available_bytes
 from h2o_runtime.sessions.spec import SessionSpec
@@ -74,9 +75,10 @@ def footprint(
     most_rows: int | None = None,
     slots: Slots | None = None,
     native_products: bool = False,
+    dense_precision: DensePrecision | None = None,
 ) -> Footprint:
     """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once; for one
-    session, or those of `slots`. native_products: `Backend.native_products`.
+    session, or those of `slots`. native_products, dense_precision: as `Backend` has them.
 
     Python and the native libraries add about 65 MB before a model is loaded.
     """
@@ -88,7 +90,7 @@ def footprint(
     slots = slots or Slots(1, 0)
     states = sum(policy.state_bytes(model.under_policies, context) for policy in policies)
     return Footprint(
-        weights=weight_bytes(model),
+        weights=weight_bytes(model, dense_precision if native_products else None),
         cache=slots.cache_bytes(cache, model, context),
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
@@ -153,8 +155,8 @@ def cache_bytes(model: ModelSpec, context: int) -> dict[str, int]:
     }
 
 
-def weight_bytes(model: ModelSpec) -> int:
-    """Weights in memory while the model runs.
+def weight_bytes(model: ModelSpec, packed: DensePrecision | None = None) -> int:
+    """Weights in memory while the model runs. packed: how our own products hold those that are floats, if they do.
 
     The dense form "exact" converts one matrix at a time to floats; that scratch is not counted.
     """
@@ -162,4 +164,9 @@ def weight_bytes(model: ModelSpec) -> int:
     stored, weights = model.weight_bytes, model.weights
     if model.tied:
         stored += weights.table_bytes if weights else model.vocab_size * model.hidden_size * item
+    if packed and weights and not weights.quantized:
+        item = 2 if packed == "bfloat16" else 4
+        matrices = weights.projection_bytes + (weights.table_bytes if model.tied else weights.head_bytes)
+        elements = weights.projection_elements + model.vocab_size * model.hidden_size
+        stored += elements * item - matrices
     return stored

@@ -99,7 +99,7 @@ class Forward:
         activations: Activations,
         device: Device,
     ) -> None:
-        self.model = manifest.model
+        self.model = backend.model
         self._policy_layers = self.model.policy_layers
         self.dense_graphs = [graph.name for graph in manifest.dense_graphs()]  # dense_00 … dense_n
         self.backend = backend

@@ -73,9 +73,9 @@ ROUTER = ".mlp.gate.weight"  # the end of a name: rounding would choose other ex
 
 @dataclass(frozen=True)
 class FloatProduct:
-    """A Gemm of activations [n, K] with a matrix of float32.
+    """A Gemm of activations [n, K] with a matrix of floats.
 
-    weight  an initializer [N, K]
+    weight  an initializer [N, K]: float32, or float16 behind a Cast to float32
     bias    an initializer [N] that it adds, or ""
     bits    of the factors in a native product: 16 is bfloat16
     """
@@ -95,15 +95,21 @@ def float_products(graph: Any, precision: DensePrecision = "float32") -> Iterato
     """All such products of a GraphProto, in the exporter's form. Routers stay float32."""
     from onnx import TensorProto, helper
 
-    matrices = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    singles = {name for name, of in types.items() if of == TensorProto.FLOAT}
+    halves = {name for name, of in types.items() if of == TensorProto.FLOAT16}
+    cast = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
+    matrices = {name: name for name in singles}
+    matrices |= {name: source for name, source in cast.items() if source in halves}
     defaults = {"alpha": 1.0, "beta": 1.0, "transA": 0}
     for node in graph.node:
         if node.op_type == "Gemm" and node.input[1] in matrices:
             settings = {one.name: helper.get_attribute_value(one) for one in node.attribute}
             bias = node.input[2] if len(node.input) > 2 else ""
-            if defaults | settings == defaults | {"transB": 1} and (not bias or bias in matrices):
-                rounded = precision == "bfloat16" and not node.input[1].endswith(ROUTER)
-                yield FloatProduct(node, node.input[1], bias, 16 if rounded else 32)
+            if defaults | settings == defaults | {"transB": 1} and (not bias or bias in singles):
+                weight = matrices[node.input[1]]
+                rounded = precision == "bfloat16" and not weight.endswith(ROUTER)
+                yield FloatProduct(node, weight, bias, 16 if rounded else 32)
 
 
 def _offset(product: Any, readers: Mapping[str, Sequence[Any]], constants: Collection[str]) -> Any | None:

@@ -2,15 +2,17 @@
 
 With integer weights, activations become integers in blocks of the same size. Those of a head are rounded
 twice, first themselves and then the rounding error, 15 bits together, because errors go directly into the
-logits. With float32 weights nothing is rounded, unless both factors become bfloat16. Products that read the
-same activations are one node, which prepares them once. For one token of a small model each node costs as
-much as a matrix. So a product's node also includes its neighbours: the norm or the gate of an MLP before it,
-block offsets, the residual added to its result, the rotation of queries and keys. A gated MLP is one node:
+logits. With float weights nothing is rounded, unless weights become bfloat16, and on some processors
+activations too. Products that read the same activations are one node, which prepares them once. For one
+token of a small model each node costs as much as a matrix. So a product's node also includes its
+neighbours: the norm or the gate of an MLP before it, block offsets, the residual added to its result, the
+rotation of queries and keys. A gated MLP is one node:
 in a long prompt, the activations between its products never leave the caches.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,10 +44,15 @@ def is_fast() -> bool:
     return True
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for products of bfloat16 too."""
+def is_fast_with_float16() -> bool:
+    """Whether the native products, of such weights as bfloat16, are faster than ONNX Runtime's with float16.
+
+    x86-64 makes floats of these. AArch64 may multiply them, which was not measured: without instructions for
+    bfloat16 it is left to ONNX Runtime.
+    """
     kernels = cpu_kernels()
-    return is_fast() and kernels is not None and kernels.products_multiply_bfloat16()
+    on_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return is_fast() and kernels is not None and (on_x86 or kernels.products_multiply_bfloat16())
 
 
 def operators() -> Path:

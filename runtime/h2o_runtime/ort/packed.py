@@ -70,15 +70,8 @@ def name_of(matrices: Sequence[Product]) -> str:
 
 
 def takes(graph: Any) -> bool:
-    """Whether a GraphProto's products can be native: float32 throughout, and block sizes that kernels
-    support.
-    """
-    from onnx import TensorProto
-
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    return TensorProto.FLOAT16 not in types.values() and all(
-        product.block_size in BLOCKS for product in quantized_products(graph)
-    )
+    """Whether a GraphProto's products can be native: kernels support their block sizes."""
+    return all(product.block_size in BLOCKS for product in quantized_products(graph))
 
 
 def products(graph: Any, precision: DensePrecision = "float32") -> list[Product]:

@@ -168,4 +168,5 @@ class Service:
             generator.loaded.backend.most_rows,
             generator.slots,
             generator.loaded.backend.native_products,
+            generator.loaded.backend.dense_precision,
         ).total

@@ -39,7 +39,8 @@ class SessionSpec:
 
     @property
     def model(self) -> ModelSpec:
-        return self.bundle.manifest.model
+        """With the dtype of activations, which may be wider than the bundle's."""
+        return self.layers.model
 
     @property
     def provider(self) -> AttentionProvider:
