@@ -92,7 +92,20 @@ def test_a_report_that_is_stopped_goes_on(
     h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "report"
-    flags = ("report", tiny_bundle, "-o", folder, *SMALL, *FEW, "--needle-lengths", "192,256", "--seeds", 1)
+    flags = (
+        "report",
+        tiny_bundle,
+        "-o",
+        folder,
+        *SMALL,
+        *FEW,
+        "--needle-lengths",
+        "192,256",
+        "--depths",
+        "0.5",
+        "--seeds",
+        1,
+    )
     process = start_h2o("eval", *flags)
     while not (folder / "rows.csv").exists():
         assert process.poll() is None

@@ -50,7 +50,7 @@ class PipelineComparison:
         formats = formats_of(self.compared.bundle.manifest.model)
         if formats is None:
             yield from self._against("pipeline", self.compared.exact, checkpoint, configs, progress)
-            if self.compared.attention_precision != "float32" or self.compared.rounds_floats:
+            if self.compared.attention_precision in ("bfloat16", "int16") or self.compared.rounds_floats:
                 yield from self._against("rounding", self.compared, checkpoint, configs[:1], progress)
             return
         rounded = RoundedCheckpoint.of(as_stored(checkpoint, self.compared.bundle), formats)
