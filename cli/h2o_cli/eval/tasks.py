@@ -289,9 +289,9 @@ TASKS: dict[str, Maker] = {
 }
 
 
-def _room(length: int, parts: Sequence[IntArray]) -> int:
-    """Tokens of text around a prompt's other parts. Raises ConfigError."""
-    room = length - sum(map(len, parts))
+def _room(length: int, segments: Sequence[IntArray]) -> int:
+    """Tokens of text around a prompt's other segments. Raises ConfigError."""
+    room = length - sum(map(len, segments))
     if room < 0:
         raise ConfigError(
             f"this task's prompt has at least {length - room} tokens, but length is {length}", field="length"
