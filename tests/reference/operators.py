@@ -264,7 +264,7 @@ def query_score(
         kv = h // (query_heads // kv_heads)
         s = h // (query_heads // score_heads)
         rows = candidates[s] if candidates.shape[1] else np.arange(past)
-        together = query_heads // max(kv_heads, score_heads)
+        together = query_heads // score_heads
         for run in range(0, len(q), stride):
             r = min(run + h % together * stride // together, len(q) - 1)
             logits = scale * (k_cache[rows, kv] @ q[r, h])[None]  # [1, rows]

@@ -108,8 +108,7 @@ def QuerySelect(
     softcap: float = 0.0,
 ):
     """Memory sets of query tiles. Of each `stride` rows of a tile one votes for each query head: row
-    j * `stride` // G for head j of the G that a score head and a key/value head share, or the last row of a shorter
-    rest.
+    j * `stride` // G for head j of the G of a score head, or the last row of a shorter rest.
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
     i chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below
@@ -142,7 +141,7 @@ def QuerySelect(
     run = op.Add(op.Unsqueeze(begin, one), op.Unsqueeze(later, zero))  # [t, w]
     real = op.Unsqueeze(op.Less(run, stop), op.Constant(value_ints=[1, 3, 4]))
     query_heads = op.Shape(q, start=1, end=2)
-    together = op.Div(query_heads, votings)
+    together = op.Div(query_heads, score_heads)
     query_head = op.Range(first, op.Squeeze(query_heads, zero), step)  # [Hq]
     within = op.Div(op.Mul(op.Mod(query_head, together), op.Constant(value_int=stride)), together)
     voter = op.Add(op.Unsqueeze(run, op.Constant(value_ints=[2])), within)

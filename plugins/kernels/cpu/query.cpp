@@ -102,6 +102,8 @@ struct Query {
             head_sweep(context, shape, heads(), head, queries, (rows + sizes.stride - 1) / sizes.stride);
         votes.stride = sizes.stride;
         votes.last_row = rows - 1;
+        votes.first_voter = head % spanned() * votes.group;
+        votes.voters = spanned() * votes.group;
         votes.keys = cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv),
                                 list(tile, head / spanned()), count);
         votes.total_keys = votes.offset = votes.key_block = count;

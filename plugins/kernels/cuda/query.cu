@@ -172,7 +172,7 @@ struct Query {
         const int64_t count = tiles.count() * tiles.votes_of_whole() * row_pieces;
         return launch(take_votes, dim3(ceil_div(count, kCopyThreads), 1, 1), kCopyThreads, 0, stream,
                       static_cast<const uint4*>(q), tiles, tiles.votes_of_whole(),
-                      static_cast<int>(shape.query_heads / own_heads(shape)), head_pieces, row_pieces, count,
+                      static_cast<int>(shape.query_heads / shape.score_heads), head_pieces, row_pieces, count,
                       static_cast<uint4*>(scratch.votes));
     }
 

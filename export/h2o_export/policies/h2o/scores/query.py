@@ -237,7 +237,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         together: [Hs, past]; -inf for keys that are no candidates.
         """
         heads, past = candidates.shape
-        head, together = torch.arange(len(q))[:, None], len(q) // max(heads, self.kv_heads)
+        head, together = torch.arange(len(q))[:, None], len(q) // heads
         rows = torch.arange(0, q.shape[1], stride) + head % together * stride // together
         votes = q[head, rows.clamp(max=q.shape[1] - 1)]
         group = len(votes) // heads
