@@ -125,7 +125,8 @@ def test_votes(isa: str | None, listed: int) -> None:
         n=200, first=700, tile=64, stride=2, share=2, reach=1, local=20, heavy=80, sink=3, listed=listed, d=64
     )
     call.q, call.k, call.scale = whole(call.q), whole(call.k), call.scale / 40**2
-    call.check(call.run(NativeCpuProvider(2, isa, "bfloat16")), rtol=3e-4)  # of a short exponential
+    # Scaled queries are rounded, but where votes are int8 products: there the exponential is a short one.
+    call.check(call.run(NativeCpuProvider(2, isa, "bfloat16")), rtol=2**-8 if isa == "scalar" else 3e-4)
 
 
 @pytest.mark.parametrize("cache", ["float16", "int8"])
