@@ -70,7 +70,7 @@ struct Sweep {
     int64_t block_rows = kLanes;  // or fewer, what BlockArgs::rows may be
     // Queries stand for runs of so many rows, and none behind the last. Of a run each of the `voters` heads
     // that vote together has another row; here are those from `first_voter` on.
-    int64_t stride = 1, last_row = INT64_MAX, first_voter = 0, voters = INT64_MAX;
+    int64_t stride = 1, last_row = INT64_MAX, first_voter = 0, voters = 0;
 
     int64_t rows() const { return tokens * group; }
     int64_t output_floats() const { return round_up(dv, kPanel) * kLanes; }  // of a block
@@ -86,7 +86,8 @@ struct Sweep {
     // Where row f stands among [tokens, Hq].
     int64_t at(int64_t f) const {
         const int64_t head = f % group;
-        const int64_t row = std::min(f / group * stride + (first_voter + head) * stride / voters, last_row);
+        const int64_t own = voters > 0 ? (first_voter + head) * stride / voters : 0;  // of a run
+        const int64_t row = std::min(f / group * stride + own, last_row);
         return row * query_heads + first_head + head;
     }
     char* row_of_out(int64_t f) const { return out + at(f) * dv * element_size(dtype); }

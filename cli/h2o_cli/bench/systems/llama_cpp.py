@@ -47,9 +47,8 @@ class LlamaCppSystem:
         else:
             parameters.flash_attn = settings["flash_attention"]
         if hasattr(parameters, "swa_full"):
-            parameters.swa_full = (
-                False  # as in its own programs: layers with a window keep only what they read
-            )
+            # As in its own programs: layers with a window keep only what they read.
+            parameters.swa_full = False
         parameters.no_perf = True
         self._context = api.llama_init_from_model(self._model, parameters)
         if not self._context:
