@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 
@@ -42,6 +43,10 @@ class AttentionShape:
     def __post_init__(self) -> None:
         if not self.value_size:
             object.__setattr__(self, "value_size", self.head_size)
+
+    @property
+    def head_counts(self) -> HeadCounts:
+        return HeadCounts(frozenset({self.query_heads}), frozenset({self.kv_heads}))
 
     @property
     def half(self) -> bool:

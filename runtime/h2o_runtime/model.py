@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
@@ -251,21 +251,10 @@ class ModelSpec(BaseModel):
             sizes[spec.rotation] = max(sizes[spec.rotation], spec.rotary_size)
         return tuple(sizes)
 
-    def head_counts(self, kind: Literal["kv", "query"]) -> set[int]:
-        """How many such heads the layers have."""
-        return {spec.kv_heads if kind == "kv" else spec.query_heads for spec in self.each_layer}
-
-    def score_heads(self, kind: Literal["kv", "query"]) -> int:
-        """Hs: the number of heads with their own scores and list. Raises ConfigError if layers differ in
-        it.
-        """
-        counts = self.head_counts(kind)
-        if len(counts) > 1:
-            alike = kind == "kv" and len(self.head_counts("query")) == 1
-            other = "give each query head a list with `score_heads=query`, or " if alike else ""
-            raise ConfigError(
-                f"the layers of this model have {', '.join(map(str, sorted(counts)))} {kind} heads, and one list "
-                f"for each {kind} head needs as many in all layers: {other}use `policy=full`",
-                field="score_heads",
-            )
-        return counts.pop() if counts else self.kv_heads if kind == "kv" else self.query_heads
+    @property
+    def head_counts(self) -> HeadCounts:
+        """Of all layers."""
+        return HeadCounts(
+            query=frozenset(spec.query_heads for spec in self.each_layer) or frozenset({self.query_heads}),
+            kv=frozenset(spec.kv_heads for spec in self.each_layer) or frozenset({self.kv_heads}),
+        )

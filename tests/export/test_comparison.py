@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto
 from tests import bundles
+from tests.model_specs import grouped
 from tests.reference import llama, operators
 
 from h2o_export.checkpoints import open_checkpoint
@@ -32,6 +33,7 @@ from h2o_export.validation.reference import StreamedModel
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
+from h2o_runtime.model import ModelSpec
 
 pytestmark = pytest.mark.timeout(240)
 LLAMA3 = "llama-g2-d64-llama3"  # head size 64: the scale 1/8 is the same number in float32 and float64
@@ -239,9 +241,13 @@ def _sets(run: llama.H2ORun) -> NDArray[np.int32]:
     )  # [layers, boundaries, Hs, M]
 
 
-def single_pass(policy: Any, kv_heads: int, adopt: Any = None) -> SinglePass[Any]:
+def single_pass(policy: Any, model: Any, adopt: Any = None) -> SinglePass[Any]:
     rules = {"colsum": ColumnSumPass, "window": VotePass}
-    return rules[policy.score](policy, kv_heads, adopt)
+    return rules[policy.score](policy, model, adopt)
+
+
+def layers_of(bundle: Path) -> ModelSpec:
+    return Bundle.open(bundle).manifest.model
 
 
 def _single_pass(checkpoint: Path, ids: NDArray[np.int64], rule: SinglePass[Any]) -> NDArray[np.float64]:
@@ -258,25 +264,25 @@ def _single_pass(checkpoint: Path, ids: NDArray[np.int64], rule: SinglePass[Any]
 def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
     name: str, case: str, shared_folder: Path
 ) -> None:
-    checkpoint, _ = bundles.named(shared_folder, name)
+    checkpoint, bundle = bundles.named(shared_folder, name)
     config, ids = CASES[case], bundles.random_ids(211, seed=3)
     run = _reference(checkpoint, ids, config)
-    rule = single_pass(config.algorithm, kv_heads=2, adopt=_sets(run))
+    rule = single_pass(config.algorithm, layers_of(bundle), _sets(run))
     logits = _single_pass(checkpoint, ids, rule)
     assert bundles.relative_error(logits, run.logits) < 10 * ANGLES
     assert (rule.wrong, rule.swapped) == (0, 0)
-    alone = _single_pass(checkpoint, ids, single_pass(config.algorithm, kv_heads=2))
+    alone = _single_pass(checkpoint, ids, single_pass(config.algorithm, layers_of(bundle)))
     assert np.array_equal(alone, logits)
 
 
 def test_the_policy_of_the_single_pass_is_sparse(shared_folder: Path) -> None:
-    checkpoint, _ = bundles.named(shared_folder, LLAMA3)
+    checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(211, seed=3)
-    full = _single_pass(checkpoint, ids, single_pass(CASES["one chunk"].algorithm, kv_heads=2))
+    full = _single_pass(checkpoint, ids, single_pass(CASES["one chunk"].algorithm, layers_of(bundle)))
     plain = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64)
     *_, hidden = plain.hidden_states(ids.tolist())
     assert bundles.relative_error(full, plain.logits(hidden).numpy()) < EXACT
-    sparse = _single_pass(checkpoint, ids, single_pass(CHUNKS.algorithm, kv_heads=2))
+    sparse = _single_pass(checkpoint, ids, single_pass(CHUNKS.algorithm, layers_of(bundle)))
     assert np.allclose(sparse[:48], full[:48], rtol=0, atol=1e-9)  # the first chunk sees all there is
     assert bundles.relative_error(sparse[48:], full[48:]) > 1e-2
 
@@ -303,14 +309,14 @@ def _forgotten(run: llama.H2ORun) -> int:
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) -> None:
-    checkpoint, _ = bundles.named(shared_folder, LLAMA3)
+    checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(150, seed=4)
     run = _reference(checkpoint, ids, CHUNKS)
     sets = _sets(run)
     chosen = sets[0, 1, 0]
     entry = np.flatnonzero(chosen < 88)[0]  # a heavy hitter
     chosen[entry] = WRONG[what](chosen, run)
-    rule = single_pass(CHUNKS.algorithm, kv_heads=2, adopt=sets)
+    rule = single_pass(CHUNKS.algorithm, layers_of(bundle), sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -318,14 +324,14 @@ def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) 
 
 @pytest.mark.parametrize(("lost", "sink"), [(0, 3), (95, 0)])
 def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, shared_folder: Path) -> None:
-    checkpoint, _ = bundles.named(shared_folder, LLAMA3)
+    checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
     ids, config = bundles.random_ids(150, seed=4), CHUNKS.altered(sink=sink)
     run = _reference(checkpoint, ids, config)
     sets = _sets(run)
     chosen = sets[0, 1, 0]
     assert lost in chosen
     chosen[chosen == lost] = next(j for j in range(48, 88) if j not in chosen)
-    rule = single_pass(config.algorithm, kv_heads=2, adopt=sets)
+    rule = single_pass(config.algorithm, layers_of(bundle), sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -335,10 +341,10 @@ def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
     # All keys are alike, so under `window` every candidate has the same votes but for the last rows.
     config = CHUNKS.altered(score="window", chunk_size=16, batch_size=16, local=4, heavy=3, score_window=2)
     q, k = torch.zeros(1, 2, 20, 4), torch.zeros(1, 1, 20, 4)
-    module = SimpleNamespace(layer_idx=0)
+    module, model = SimpleNamespace(layer_idx=0), grouped(2, 1)
     mine, theirs = [0, 1, 2, 12, 13, 14, 15], [0, 5, 9, 12, 13, 14, 15]
     for chosen, swapped in ((mine, 0), (theirs, 4)):
-        rule = single_pass(config.algorithm, kv_heads=1, adopt=np.array(chosen, np.int32).reshape(1, 1, 1, 7))
+        rule = single_pass(config.algorithm, model, np.array(chosen, np.int32).reshape(1, 1, 1, 7))
         rule(module, q, k, torch.randn(1, 1, 20, 4), None, 0.5)
         assert (rule.swapped, rule.wrong) == (swapped, 0)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from tests import bundles
+from tests.model_specs import grouped
 
 from h2o_cli.compare import main
 from h2o_export import policies
@@ -64,19 +65,19 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(
     settings = {"chunk_size": 32, "local": 2, "heavy": 21, "score_candidates": 23, "dense_tail": 0}
     config, draw = PrefillConfig(**settings), torch.Generator().manual_seed(5)
     q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)
-    k = k.repeat_interleave(2, dim=1)
-    own = OwnQueriesPass(config.algorithm, kv_heads=1)
+    k, model = k.repeat_interleave(2, dim=1), grouped(1, 1)
+    own = OwnQueriesPass(config.algorithm, model)
     chosen = (
-        own._choose(0, 32, q[:, 32:], k, 32, own._candidates(q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
+        own._choose(0, 32, q[:, 32:], k, 32, own._candidates(0, q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
     )
     (lone,) = (row for row in chosen if row < 30 and row ^ 1 not in chosen)
     sets = sorted({*chosen, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
-    rule = OwnQueriesPass(config.algorithm, 1, np.array(sets, np.int32)[None, None, None])
+    rule = OwnQueriesPass(config.algorithm, model, np.array(sets, np.int32)[None, None, None])
     rule._attend(0, q, k, k)
     assert (rule.wrong, rule.verdict().sound) == (0, True)
     strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]
     rule = OwnQueriesPass(
-        config.algorithm, 1, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
+        config.algorithm, model, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
     )
     rule._attend(0, q, k, k)
     assert rule.wrong == 2

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests import bundles
 from tests.bundles import random_ids
+from tests.model_specs import grouped
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches.reuse import Prefix
@@ -104,11 +105,7 @@ def test_query_heads_choose_alone_where_a_memory_grows(
     settings: dict[str, Any], past: int, heads: int, votes: int
 ) -> None:
     policy = PrefillConfig(**settings).algorithm
-    model: Any = SimpleNamespace(
-        head_counts=lambda kind: {2 if kind == "kv" else 14},
-        score_heads=lambda kind: 2 if kind == "kv" else 14,
-    )
-    assert policy.heads_at(past, policy.set_heads(model)) == heads
+    assert policy.heads_at(past, policy.set_heads(grouped(14, 2).head_counts)) == heads
     assert policy.tile // policy.vote_stride_at(past) == votes
 
 

@@ -102,12 +102,12 @@ class PipelineComparison:
         sets: NDArray[np.int32],
     ) -> Row:
         half = self._dtype == "float16"
-        kv_heads = self.compared.bundle.manifest.model.under_policies.kv_heads
-        reference = make(kv_heads, sets)
+        model = self.compared.bundle.manifest.model.under_policies
+        reference = make(model, sets)
         expected = self._expected(checkpoint, reference, torch.float32)
         tolerance = TOLERANCE
         if half:
-            own = self._expected(checkpoint, make(kv_heads, sets), torch.float16)
+            own = self._expected(checkpoint, make(model, sets), torch.float16)
             tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         if stage == "quantization":
             tolerance = QUANTIZATION_TOLERANCE[self._weights]

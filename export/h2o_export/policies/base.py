@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.validation.reference import Attention
 from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 ROWS = 512  # of the caches, where graphs are compared
@@ -45,9 +46,9 @@ class Reference:
     verdict: Callable[[], Verdict] = Verdict
 
 
-# From the number of key/value heads and the memory sets, int32 [layers, boundaries, Hs, M], of the compared
+# From the layers under policies and the memory sets, int32 [layers, boundaries, Hs, M], of the compared
 # run: a reference may adopt them where the rule allows several choices.
-MakeReference = Callable[[int, NDArray[np.int32]], Reference]
+MakeReference = Callable[[ModelSpec, NDArray[np.int32]], Reference]
 
 
 class PolicyEntry(Generic[Policy]):

@@ -14,4 +14,4 @@ class FullEntry(PolicyEntry[Full]):
         return (config,)
 
     def reference(self, policy: Full) -> MakeReference:
-        return lambda kv_heads, sets: Reference("transformers")
+        return lambda model, sets: Reference("transformers")

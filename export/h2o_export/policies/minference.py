@@ -206,4 +206,4 @@ class VerticalSlashEntry(PolicyEntry[VerticalSlash]):
         return f"minference {policy.in_short()}"
 
     def reference(self, policy: VerticalSlash) -> MakeReference:
-        return lambda kv_heads, sets: Reference("single pass", SinglePass(policy))
+        return lambda model, sets: Reference("single pass", SinglePass(policy))

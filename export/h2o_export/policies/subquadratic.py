@@ -174,7 +174,7 @@ class SubquadraticEntry(PolicyEntry[Subquadratic]):
         return f"subquadratic {policy.in_short()}"
 
     def reference(self, policy: Subquadratic) -> MakeReference:
-        return lambda kv_heads, sets: Reference("single pass", SinglePass(policy.pattern))
+        return lambda model, sets: Reference("single pass", SinglePass(policy.pattern))
 
 
 def _constant(name: str, array: NDArray[Any]) -> NodeProto:

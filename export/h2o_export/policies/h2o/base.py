@@ -15,6 +15,7 @@ from h2o_export.policies.h2o.single_pass import Rule, SinglePass
 from h2o_export.policies.h2o.steps import Phase1
 from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.h2o import SCORES
 
 
@@ -25,7 +26,7 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
     def phase2(self, policy: Rule) -> AttentionStep: ...
 
     @abstractmethod
-    def single_pass(self, policy: Rule, kv_heads: int, sets: NDArray[np.int32]) -> SinglePass[Rule]:
+    def single_pass(self, policy: Rule, model: ModelSpec, sets: NDArray[np.int32]) -> SinglePass[Rule]:
         """sets [layers, boundaries, Hs, M]: those to adopt."""
 
     def steps(self, policy: Rule) -> tuple[AttentionStep, ...]:
@@ -49,8 +50,8 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
                 yield config.altered(score=score)
 
     def reference(self, policy: Rule) -> MakeReference:
-        def make(kv_heads: int, sets: NDArray[np.int32]) -> Reference:
-            rule = self.single_pass(policy, kv_heads, sets)
+        def make(model: ModelSpec, sets: NDArray[np.int32]) -> Reference:
+            rule = self.single_pass(policy, model, sets)
             return Reference("single pass", rule, rule.verdict)
 
         return make

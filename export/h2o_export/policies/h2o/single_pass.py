@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.policies.base import Verdict
-from h2o_export.policies.h2o.steps import score_heads
 from h2o_export.validation.softmax import capped, masked_softmax
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.h2o import H2O
 
 NEGLIGIBLE = 1e-30  # scores below tie at zero
@@ -35,7 +35,7 @@ class SinglePass(ABC, Generic[Rule]):
     """
 
     policy: Rule
-    kv_heads: int
+    model: ModelSpec  # the layers under policies
     adopt: NDArray[np.int32] | None = None
     softcap: float | None = None  # of the call in progress, as the sinks
     sinks: Tensor | None = None
@@ -98,8 +98,7 @@ class ChainPass(SinglePass[Rule]):
         heads, n = q.shape[0], q.shape[1]
         size = self.policy.chunk_size
         tail = n - self.policy.dense_tail if n > size else n
-        scored = score_heads(self.policy, heads, self.kv_heads)
-        score = torch.zeros(scored, n, dtype=torch.float64)  # [Hs, N]
+        score = torch.zeros(self.policy.heads(self.model.head_counts), n, dtype=torch.float64)  # [Hs, N]
         memory = torch.zeros(len(score), n, dtype=torch.bool)
         out = q.new_empty((*q.shape[:2], v.shape[2]))
         for boundary, start in enumerate(range(0, n, size)):

@@ -38,11 +38,6 @@ from h2o_runtime.policies.prefill.h2o import H2O
 from h2o_runtime.policies.prefill.h2o.chain import MemoryChain
 
 
-def score_heads(policy: H2O[Any], query_heads: int, kv_heads: int) -> int:
-    """Hs: memory sets of a layer, where a memory does not grow."""
-    return query_heads if policy.score_heads == "query" else kv_heads
-
-
 @dataclass(frozen=True)
 class Phase1(AttentionStep):
     """Attention inside the chunks of a logical batch."""
@@ -51,7 +46,7 @@ class Phase1(AttentionStep):
     name: ClassVar[str] = "phase1"
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
-        heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
+        heads = self.policy.heads(shape.head_counts)
         inputs = (queries("q", shape), *keys_values("kv", "n", shape))
         colsum = TensorSpec(name="colsum", dtype="float32", shape=("n", heads))
         outputs = (attended("o", shape), *partial_state("", shape), colsum)
@@ -125,7 +120,7 @@ class ChainPhase2(AttentionStep):
         """Inputs q [n, Hq, d] of one full chunk, the caches, memory [Hs, Mp], the chunk's Phase 1 state,
         score [cap, Hs] (the chunk's rows filled from Phase 1, where the rule sums), chunk_range [start, stop]."""
         policy = self.policy
-        heads = score_heads(policy, shape.query_heads, shape.kv_heads)
+        heads = policy.heads(shape.head_counts)
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
@@ -166,7 +161,7 @@ class ChainPhase2(AttentionStep):
         chunk, local = self.policy.chunk_size, self.policy.local
         heavy = self.policy.memory - local
         cache = caches(draw, shape, room.capacity)
-        heads = score_heads(self.policy, shape.query_heads, shape.kv_heads)
+        heads = self.policy.heads(shape.head_counts)
         early = [np.sort(draw.choice(chunk - local, heavy, replace=False)) for _ in range(heads)]
         last = np.arange(chunk - local, chunk)
         return {

@@ -76,7 +76,7 @@ class Quest(DecodePolicy[PageState]):
     def _shapes(self, model: ModelSpec, rows: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
         layers = max(model.layers - self.quest_dense_layers, 0)
         bounds = (layers, -(-rows // self.quest_page), model.kv_heads, model.head_size)
-        return bounds, (model.score_heads(self.quest_heads), self.quest_budget // self.quest_page)
+        return bounds, (model.head_counts.scored(self.quest_heads), self.quest_budget // self.quest_page)
 
     def reads_in_pages(self, layer: int) -> bool:
         return layer >= self.quest_dense_layers

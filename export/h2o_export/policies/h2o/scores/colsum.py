@@ -16,6 +16,7 @@ from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
 from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSums
 
 
@@ -50,5 +51,5 @@ class ColumnSumsEntry(ScoreEntry[ColumnSums]):
     def phase2(self, policy: ColumnSums) -> ColumnSumPhase2:
         return ColumnSumPhase2(policy)
 
-    def single_pass(self, policy: ColumnSums, kv_heads: int, sets: NDArray[np.int32]) -> ColumnSumPass:
-        return ColumnSumPass(policy, kv_heads, sets)
+    def single_pass(self, policy: ColumnSums, model: ModelSpec, sets: NDArray[np.int32]) -> ColumnSumPass:
+        return ColumnSumPass(policy, model, sets)

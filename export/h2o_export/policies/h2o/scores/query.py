@@ -24,21 +24,15 @@ from h2o_export.attention_graphs.graph import (
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.h2o.base import ScoreEntry
 from h2o_export.policies.h2o.single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass
-from h2o_export.policies.h2o.steps import partial_state, score_heads
+from h2o_export.policies.h2o.steps import partial_state
 from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
-from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
-
-
-def set_heads(policy: OwnQueries, query_heads: int, kv_heads: int) -> SetHeads:
-    """Of a model whose layers are alike."""
-    least = score_heads(policy, query_heads, kv_heads)
-    return SetHeads(least, least if policy.score_heads == "kv" else query_heads)
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class QueryPhase2(AttentionStep):
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past [1] and the Phase 1 state."""
         policy = self.policy
-        heads = policy.heads_at(MOST, set_heads(policy, shape.query_heads, shape.kv_heads))
+        heads = policy.heads_at(MOST, policy.set_heads(shape.head_counts))
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
@@ -104,7 +98,7 @@ class QueryPhase2(AttentionStep):
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The first tile of the second chunk, with all earlier rows as candidates."""
         rows, chunk = self.policy.tile, self.policy.chunk_size
-        heads = self.policy.heads_at(MOST, set_heads(self.policy, shape.query_heads, shape.kv_heads))
+        heads = self.policy.heads_at(MOST, self.policy.set_heads(shape.head_counts))
         past = min(chunk, self.policy.candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
@@ -167,7 +161,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, sparse, policy.tile)]
             if start and tiles:
                 for tile in tiles:
-                    candidates = self._candidates(q[:, tile], k, start)
+                    candidates = self._candidates(layer, q[:, tile], k, start)
                     memory = self._choose(layer, tile.start, q[:, tile], k, start, candidates)
                     seen = memory.repeat_interleave(len(q) // len(memory), dim=0)[:, None]
                     visible[:, tile.start - start : tile.stop - start, :start] |= seen
@@ -205,10 +199,11 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             tiles.append(torch.where(seen, 0.0, most).mean())
         return bool(torch.stack(tiles).mean() > self.policy.score_missed)
 
-    def _candidates(self, q: Tensor, k: Tensor, past: int) -> Candidates:
+    def _candidates(self, layer: int, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a tile may choose from; q [Hq, rows, d]."""
-        heads = self.policy.heads_at(past, set_heads(self.policy, len(q), self.kv_heads))
-        lists = min(self.kv_heads, heads)  # the heads of a group choose among the same candidates
+        heads = self.policy.heads_at(past, self.policy.set_heads(self.model.head_counts))
+        # The heads of a group choose among the same candidates.
+        lists = min(self.model.layer(layer).kv_heads, heads)
         everything = torch.ones(lists, past, dtype=torch.bool)
         if past <= self.policy.candidates_at(past):
             return Candidates(everything, ~everything).of_heads(heads)
@@ -268,5 +263,5 @@ class OwnQueriesEntry(ScoreEntry[OwnQueries]):
     def phase2(self, policy: OwnQueries) -> QueryPhase2:
         return QueryPhase2(policy)
 
-    def single_pass(self, policy: OwnQueries, kv_heads: int, sets: NDArray[np.int32]) -> OwnQueriesPass:
-        return OwnQueriesPass(policy, kv_heads, sets)
+    def single_pass(self, policy: OwnQueries, model: ModelSpec, sets: NDArray[np.int32]) -> OwnQueriesPass:
+        return OwnQueriesPass(policy, model, sets)

@@ -17,6 +17,7 @@ from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
 from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
+from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 from h2o_runtime.policies.prefill.h2o.scores.window import LastQueries
 
@@ -91,5 +92,5 @@ class LastQueriesEntry(ScoreEntry[LastQueries]):
     def phase2(self, policy: LastQueries) -> VotePhase2:
         return VotePhase2(policy)
 
-    def single_pass(self, policy: LastQueries, kv_heads: int, sets: NDArray[np.int32]) -> VotePass:
-        return VotePass(policy, kv_heads, sets)
+    def single_pass(self, policy: LastQueries, model: ModelSpec, sets: NDArray[np.int32]) -> VotePass:
+        return VotePass(policy, model, sets)

@@ -18,7 +18,7 @@ from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
 from h2o_runtime.policies.prefill.base import (
     WHOLE,
@@ -170,12 +170,12 @@ class H2O(PrefillPolicy[Store]):
 
     # --- What all rules share -----------------------------------------------------------------------------
 
-    def heads(self, model: ModelSpec) -> int:
+    def heads(self, counts: HeadCounts) -> int:
         """Hs, the heads of a layer with their own memory set. Raises ConfigError if layers differ in them."""
         if self.score_heads != "auto":
-            return model.score_heads(self.score_heads)
-        alike = len(model.head_counts("kv")) <= 1 or len(model.head_counts("query")) > 1
-        return model.score_heads("kv" if alike else "query")
+            return counts.scored(self.score_heads)
+        only_keys_differ = len(counts.kv) > 1 and len(counts.query) == 1
+        return counts.scored("query" if only_keys_differ else "kv")
 
     @property
     def memory(self) -> int:

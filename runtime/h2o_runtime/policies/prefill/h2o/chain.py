@@ -27,7 +27,7 @@ class MemoryChain(H2O[MemoryStore]):
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
         return MemoryStore(
             layers=model.layers,
-            heads=self.heads(model),
+            heads=self.heads(model.head_counts),
             query_heads=model.query_heads,
             capacity=capacity,
             chunk_size=self.chunk_size,
@@ -101,7 +101,7 @@ class MemoryChain(H2O[MemoryStore]):
         return Provenance()
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
-        heads = self.heads(model)
+        heads = self.heads(model.head_counts)
         sets = (context // self.chunk_size + 1) * heads * self.memory * 8
         scores = model.layers * (3 * context * heads * 4 + sets) + context * heads * 4
         batch = self.batch_rows(context)

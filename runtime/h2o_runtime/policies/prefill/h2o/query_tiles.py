@@ -8,6 +8,7 @@ from typing import Literal
 
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
@@ -108,11 +109,11 @@ class QueryTiles(H2O[QueryStore]):
         """Hs, the heads with their own memory set in a chunk behind `past` rows."""
         return heads.grown if self._grows_at(past) else heads.least
 
-    def set_heads(self, model: ModelSpec) -> SetHeads:
+    def set_heads(self, counts: HeadCounts) -> SetHeads:
         """Raises ConfigError if layers differ in them."""
-        least = self.heads(model)
-        alike = self.score_heads == "auto" and len(model.head_counts("query")) <= 1
-        return SetHeads(least, model.score_heads("query") if alike else least)
+        least = self.heads(counts)
+        grows = self.score_heads == "auto" and len(counts.query) == 1
+        return SetHeads(least, counts.scored("query") if grows else least)
 
     def _grows_at(self, past: int) -> bool:
         return self.heavy == AUTO or (isinstance(self.score_grow, int) and past >= self.score_grow)
@@ -148,7 +149,7 @@ class QueryTiles(H2O[QueryStore]):
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
-        heads = self.set_heads(model)
+        heads = self.set_heads(model.head_counts)
         return StoreSizes(
             heads=heads,
             kv_heads=tuple(spec.kv_heads for spec in model.each_layer),
