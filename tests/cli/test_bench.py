@@ -21,6 +21,7 @@ import pytest
 from safetensors.numpy import load_file
 from tests import bundles
 from tests.cli.conftest import Run, Start
+from tests.reference import gguf_files
 
 from h2o_cli.bench.contestants import Contestant, Entry, models
 from h2o_cli.bench.convert import convert
@@ -319,6 +320,17 @@ def test_llama_cpp_gets_as_many_bits(shared_folder: Path, tmp_path: Path, form: 
     truth = load_file(checkpoint / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
     step = np.abs(truth).max() / {"float32": 1e6, "int8": 127, "int4": 8}[form]
     assert np.abs(values - truth).max() <= step
+
+
+def test_a_converter_gets_the_floats_of_a_gguf_file(shared_folder: Path, tmp_path: Path) -> None:
+    checkpoint, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    file = gguf_files.write(checkpoint, tmp_path / "model.gguf")
+    model = BenchmarkModel.open(str(bundle), tmp_path, "float32", file)
+    folder = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto").folder()
+    truth, found = (load_file(place / "model.safetensors") for place in (checkpoint, folder))
+    for name, weight in found.items():
+        assert np.array_equal(weight, truth[name].astype(np.float32)), name
+    assert "quantization_config" not in json.loads((folder / "config.json").read_text())
 
 
 def gguf_entry(bundle: Path, folder: Path) -> Entry:

@@ -36,7 +36,14 @@ def _write_folder(file: Path, folder: Path) -> None:
 
     auto: Any = transformers
     source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    auto.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).save_pretrained(folder)
+    model = auto.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # transformers refuses to save it: it counts as quantized, though its weights are floats by now.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    with torch.device("meta"):
+        plain = type(model)(model.config)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.save_pretrained(folder)
     auto.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 
