@@ -80,8 +80,8 @@ def test_settings_are_of_their_kinds() -> None:
 @pytest.mark.parametrize(
     ("settings", "n", "memory"),
     [
-        ({}, 8192, 512),
-        ({}, 16384, 960),
+        ({}, 4096, 512),
+        ({}, 8192, 960),
         ({"score_grow": "never"}, 16384, 512),
         ({"heavy": "auto"}, 4096, 768),
         ({"score": "colsum", "local": 256, "heavy": 256}, 16384, 512),

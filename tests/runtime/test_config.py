@@ -29,7 +29,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "score_tile": 128,
         "score_queries": 32,
         "score_candidates": 2048,
-        "score_grow": 8192,
+        "score_grow": 4096,
         "score_checks": 2,
         "score_missed": 1.0,
         "score_heads": "auto",

@@ -31,7 +31,7 @@ CONFIGS = {
     "colsum": PrefillConfig(**SMALL, score="colsum", dense_tail=20),
     "query": PrefillConfig(**SMALL, score="query", score_tile=20, score_candidates=40),
     "query, query heads": PrefillConfig(
-        **SMALL, score="query", score_grow=96, score_tile=20, score_queries=5, score_candidates=40
+        **SMALL, score="query", score_grow=48, score_tile=20, score_queries=5, score_candidates=40
     ),
     "window": PrefillConfig(**SMALL, score="window", score_window=8, sink=2, dense_tail=0),
     "query heads": PrefillConfig(**SMALL, score="colsum", score_heads="query", dense_tail=130),

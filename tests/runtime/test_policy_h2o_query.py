@@ -72,8 +72,8 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
 @pytest.mark.parametrize(
     ("settings", "past", "memory", "candidates"),
     [
-        ({}, 8191, 512, 2048),
-        ({}, 8192, 960, 3840),
+        ({}, 4095, 512, 2048),
+        ({}, 4096, 960, 3840),
         ({}, 1 << 20, 960, 3840),
         ({"score_grow": 1024, "heavy": 192}, 1023, 256, 2048),
         ({"score_grow": 1024, "heavy": 192}, 2000, 500, 2048),
@@ -92,8 +92,11 @@ def test_a_memory_grows_from_some_past_on(
 @pytest.mark.parametrize(
     ("settings", "past", "heads", "votes"),
     [
-        ({}, 8191, 2, 32),
+        ({}, 4095, 2, 32),
+        ({}, 4096, 2, 64),
+        ({}, 8191, 2, 64),
         ({}, 8192, 14, 64),
+        ({"score_grow": 0}, 0, 14, 64),
         ({"score_heads": "kv"}, 8192, 2, 64),
         ({"score_heads": "query"}, 0, 14, 32),
         ({"score_grow": "never"}, 1 << 20, 2, 32),
@@ -101,7 +104,7 @@ def test_a_memory_grows_from_some_past_on(
         ({"score_queries": 100}, 8192, 14, 128),  # all queries of a tile vote
     ],
 )
-def test_query_heads_choose_alone_where_a_memory_grows(
+def test_query_heads_choose_alone_behind_twice_the_tokens_where_a_memory_grows(
     settings: dict[str, Any], past: int, heads: int, votes: int
 ) -> None:
     policy = PrefillConfig(**settings).algorithm
@@ -121,7 +124,7 @@ def _call(past: int) -> Any:
     return SimpleNamespace(past=past, prefix=Prefix.HISTORY if past else Prefix.NONE)
 
 
-@pytest.mark.parametrize(("grow", "together"), [(96, [2, 1, 3]), ("never", [6])])
+@pytest.mark.parametrize(("grow", "together"), [(48, [1, 1, 1, 3]), ("never", [6])])
 def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]) -> None:
     """Room is that of a tile's own size, so that sets of the smaller ones lie in one array too."""
     policy = PrefillConfig(
@@ -135,7 +138,7 @@ def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]
 def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -> None:
     """Of a prompt, and of a conversation's turn that begins anywhere: 1,000 tokens in chunks of 32."""
     policy = PrefillConfig(
-        chunk_size=32, batch_size=64, local=4, heavy=4, score_tile=12, score_grow=96
+        chunk_size=32, batch_size=64, local=4, heavy=4, score_tile=12, score_grow=48
     ).algorithm
     state = policy.new_state(generator.model, past + 1000, generator.spec.device)
     assert policy.state_bytes(generator.model, past + 1000) >= state._sets.nbytes

@@ -91,8 +91,8 @@ class H2O(PrefillPolicy[Store]):
     score: str = score_rule("")
     score_heads: Literal["auto", "kv", "query"] = option(
         "auto",
-        "Which heads have their own memory set: key/value or query heads. auto: key/value heads, but query heads "
-        "where --score query remembers more.",
+        "Which heads have their own memory set: key/value or query heads. auto: key/value heads, but under "
+        "--score query query heads behind twice --score-grow tokens.",
         symbol="heads",
     )
     sink: int = option(

@@ -18,7 +18,7 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class SetHeads:
-    """Hs, the heads of a layer with their own memory set: `least` of them, and `grown` where the memory grows."""
+    """Hs, the heads of a layer with their own memory set: `least` of them, and `grown` far back."""
 
     least: int
     grown: int

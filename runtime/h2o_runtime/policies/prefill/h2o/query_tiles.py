@@ -20,6 +20,7 @@ NARROWING = 8  # every so many of the queries that choose a tile's memory find i
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
 GROWN_QUERIES = 2  # times as many queries choose it
+ALONE = 2  # behind so many times `score_grow` tokens, each query head has a memory set of its own
 AUTO_LEAST = 512
 NEVER = "never"  # of `score_grow`
 
@@ -49,7 +50,7 @@ class QueryTiles(H2O[QueryStore]):
         least=1,
     )
     score_grow: int | Literal["never"] = option(
-        8192,
+        4096,
         "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto, and "
         "twice as many queries choose.",
         symbol="",
@@ -107,7 +108,8 @@ class QueryTiles(H2O[QueryStore]):
 
     def heads_at(self, past: int, heads: SetHeads) -> int:
         """Hs, the heads with their own memory set in a chunk behind `past` rows."""
-        return heads.grown if self._grows_at(past) else heads.least
+        alone = self.heavy == AUTO or self._is_behind(past, ALONE)
+        return heads.grown if alone else heads.least
 
     def set_heads(self, counts: HeadCounts) -> SetHeads:
         """Raises ConfigError if layers differ in them."""
@@ -116,7 +118,10 @@ class QueryTiles(H2O[QueryStore]):
         return SetHeads(least, counts.scored("query") if grows else least)
 
     def _grows_at(self, past: int) -> bool:
-        return self.heavy == AUTO or (isinstance(self.score_grow, int) and past >= self.score_grow)
+        return self.heavy == AUTO or self._is_behind(past, 1)
+
+    def _is_behind(self, past: int, times: int) -> bool:
+        return isinstance(self.score_grow, int) and past >= times * self.score_grow
 
     @property
     def candidates(self) -> int:

@@ -31,7 +31,7 @@ from h2o_runtime.schedule import Span, spans
 TOLD_LAYERS = 4  # one of so many is compared, where what a prompt saw is told and changes nothing
 GUARD = {"score_checks": 2, "score_missed": 0.008}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
-BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 8192}
+BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 4096}
 
 
 @dataclass(frozen=True)
