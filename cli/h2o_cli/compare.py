@@ -69,7 +69,9 @@ _comparison_options = grouped(
         help="Also compare log-probabilities with those of this attention provider.",
     ),
     click.option(
-        "--prompt-file", type=click.Path(path_type=Path), help="Text to run.  [default: Python's manual]"
+        "--prompt-file",
+        type=click.Path(path_type=Path),
+        help="Prompt.  [default: Python's manual]",
     ),
     click.option(
         "-n",
@@ -77,7 +79,7 @@ _comparison_options = grouped(
         type=click.IntRange(2, 32768),
         default=1100,
         show_default=True,
-        help="Prompt length.",
+        help="Prompt length in tokens.",
     ),
     click.option(
         "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
@@ -105,14 +107,13 @@ def main(
     """Compare BUNDLE, graph by graph and as a whole, with references in float64 and with its checkpoint.
 
     \b
-    files      every file still has the content that was exported
+    files      the hash of every file against the manifest
     dense      each dense graph against its float64 twin
     attention  each attention graph against the ONNX function bodies in float64
     pipeline   log-probabilities against transformers (policy full) and against an independent
                computation of the sparse policy
 
-    Where weights are integers, or products bfloat16, both have their errors told apart from what rounding costs
-    (rounding, quantization).
+    For integer weights and bfloat16 products, the loss from rounding has rows of its own (rounding, quantization).
 
     The prefill flags set the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
     of 1,100 tokens has several). Exit code 3: a tolerance was missed.

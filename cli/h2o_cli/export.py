@@ -57,13 +57,19 @@ _FIRST = (
 )
 _weight_options = grouped(
     Group.WEIGHTS,
-    click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True),
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", "float16"]),
+        default="float32",
+        show_default=True,
+        help="Precision of activations, and of weights that stay floats.",
+    ),
     click.option(
         "--weights",
         type=click.Choice(WEIGHTS),
         default="float",
         show_default=True,
-        help="Format of matrices: float is --dtype; integers have a scale per block.",
+        help="Format of weight matrices: float is --dtype; integers have a scale per block.",
     ),
     click.option(
         "--block-size",
@@ -75,8 +81,8 @@ _weight_options = grouped(
     click.option(
         "--head-weights",
         type=click.Choice(WEIGHTS),
-        help="Format of the language-model head, and of an embedding tied to it.  [default: float, or "
-        "int8 with integers]",
+        help="Format of the language-model head, and of an embedding tied to it.  [default: float; int8 if "
+        "--weights is int8 or int4]",
     ),
     click.option(
         "--calibrate",

@@ -45,14 +45,15 @@ _EXECUTION = (
         type=click.Choice(PROVIDERS),
         default="auto",
         show_default=True,
-        help="Executes attention: native kernels, or the ONNX function bodies.",
+        help="Executes attention: native kernels, or the ONNX function bodies, which are slow. auto: native if "
+        "they are built.",
     ),
     click.option(
         "--attention-precision",
         type=click.Choice(PRECISIONS),
         default="auto",
         show_default=True,
-        help="Precision of attention in prefill: auto is this CPU's fastest for integer weights.",
+        help="Precision of attention in prefill. auto: this CPU's fastest for integer weights, else float32.",
     ),
 )
 dense_precision_option = click.option(
@@ -60,16 +61,16 @@ dense_precision_option = click.option(
     type=click.Choice(DENSE_PRECISIONS),
     default=DENSE_PRECISIONS[0],
     show_default=True,
-    help="Precision of products with float weights on a CPU: bfloat16 is faster, and rounds both factors. auto is "
-    "bfloat16 for float16 weights, if this CPU has it.",
+    help="Precision of products with float weights on a CPU: bfloat16 is faster, and rounds weights and "
+    "activations. auto: bfloat16 for float16 weights, if this CPU has it.",
 )
 dense_form_option = click.option(
     "--dense-form",
     type=click.Choice(("auto", *DENSE_FORMS)),
     default="auto",
     show_default=True,
-    help="How ONNX Runtime multiplies on a CPU. auto: for integer weights the best form that h2o-bench "
-    "dense found; for floats native, if this CPU is fast at it.",
+    help="How ONNX Runtime multiplies by weights on a CPU. auto: for integer weights the best form that "
+    "h2o-bench dense found; for float weights native, if this CPU is fast at it.",
 )
 speculate_option = grouped(
     Group.DECODE,
@@ -78,7 +79,7 @@ speculate_option = grouped(
         type=click.Choice(SPECULATIONS),
         default=SPECULATIONS[0],
         show_default=True,
-        help="lookup drafts tokens that followed the same words earlier or that a grammar forces, and "
+        help="lookup drafts tokens that followed the same tokens earlier, or that a grammar forces, and "
         "verifies several in one step. The answer is the same; quotes and JSON are faster.",
     ),
 )
@@ -86,19 +87,20 @@ _PACKED = click.option(
     "--packed-weights",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep weights here as a CPU reads them: later starts are faster, and processes share the memory.",
+    help="Folder for weights in the layout that a CPU reads: later starts are faster, and processes share the "
+    "memory.",
 )
 _VERIFY = click.option(
     "--verify",
     is_flag=True,
-    help="First check every file of the bundle against its hash.",
+    help="First compare every file of the bundle with its hash.",
 )
 _CONTEXT = click.option(
     "-c",
     "--ctx-size",
     "context",
     type=click.IntRange(min=1, max=MAX_CONTEXT),
-    help="Maximum tokens of prompt and answer.  [default: what the model was trained for, at most 8192]",
+    help="Maximum tokens of prompt and answer.  [default: the model's own limit, at most 8192]",
 )
 
 

@@ -54,7 +54,11 @@ _server_options = grouped(
     Group.SERVER,
     click.option("--host", default=ServerSettings.host, show_default=True, help="Address to listen on."),
     click.option(
-        "--port", type=int, default=ServerSettings.port, show_default=True, help="0: any free port."
+        "--port",
+        type=int,
+        default=ServerSettings.port,
+        show_default=True,
+        help="Port to listen on; 0 takes any free port.",
     ),
     click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
     click.option(
@@ -83,8 +87,8 @@ _server_options = grouped(
         "allowed_hosts",
         multiple=True,
         metavar="NAME",
-        help="Host name that the server accepts, such as a proxy's; repeatable, * is any.  [default: "
-        "this machine's; any if a key is required]",
+        help="Host name that requests may use, such as a proxy's; repeatable, * is any.  [default: this "
+        "machine's names; any if a key is required]",
     ),
     click.option(
         "--slots",
@@ -92,21 +96,22 @@ _server_options = grouped(
         default="auto",
         metavar="N|auto",
         show_default=True,
-        help="Requests that are answered at once; auto: as many as --slot-memory holds, up to 8, and at least 4 "
-        "with --cache paged; one on GPUs, and with other caches than that and contiguous.",
+        help="Number of requests that are answered at once. auto: as many as --slot-memory holds, up to 8, and at "
+        "least 4 with --cache paged; one on a GPU, with --cache offload and with --cache-tokens.",
     ),
     click.option(
         "--slot-memory",
         type=click.IntRange(min=1),
-        help="MiB for the rows of all --slots together. With --cache paged they share it, and each has a whole "
-        "context as long as others leave room.  [default: half of the free memory]",
+        help="MiB for the rows of all --slots together. With --cache paged slots share them, and each may grow to "
+        "the whole context while there are free pages.  [default: half of the free memory]",
     ),
     click.option(
         "--piece",
         type=int,
         default=ServerSettings.prompt_piece,
         show_default=True,
-        help="With several --slots: prompt tokens read while other answers wait, in whole chunks.",
+        help="With several --slots: prompt tokens that are read at once, in whole chunks, while other answers "
+        "wait.",
     ),
     click.option(
         "--pooling",
@@ -114,7 +119,7 @@ _server_options = grouped(
         callback=lambda context, parameter, value: Pooling(value),
         default=ServerSettings.pooling.value,
         show_default=True,
-        help="What an embedding is made of: the mean of all tokens' hidden states, or the last one's.",
+        help="How an embedding is computed: the mean of all tokens' hidden states, or the last token's.",
     ),
     click.option(
         "--max-queue",
@@ -133,7 +138,7 @@ _server_options = grouped(
         type=click.IntRange(min=1),
         default=RequestLimits.body_bytes // _MIB,
         show_default=True,
-        help="Maximum request body in MiB; less if the context holds less text.",
+        help="Maximum request body in MiB; the limit is lower if the context holds less text.",
     ),
     click.option(
         "--body-memory",
@@ -153,7 +158,7 @@ _server_options = grouped(
         type=float,
         default=RequestLimits.stall_timeout,
         show_default=True,
-        help="Seconds without progress of running requests after which /health is 503.",
+        help="Seconds without progress of a running request after which /health answers 503.",
     ),
     click.option(
         "--grace",
@@ -169,7 +174,13 @@ _server_options = grouped(
         show_default=True,
         help="vllm adds vLLM's names to /metrics, for routers that expect them.",
     ),
-    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Format of the log on standard error.",
+    ),
 )
 _pool_options = grouped(
     Group.CACHE,
@@ -178,8 +189,8 @@ _pool_options = grouped(
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="MiB of memory for waiting conversations, which then need not be read again. The oldest are "
-        "dropped first.",
+        help="MiB of memory for waiting conversations, which are then not read again. The one that has waited "
+        "longest is dropped first.",
     ),
     click.option(
         "--cache-dir",
@@ -199,7 +210,7 @@ _pool_options = grouped(
         type=click.IntRange(min=1),
         default=LoadOptions.folder_bytes // _MIB,
         show_default=True,
-        help="Maximum MiB in --cache-dir; the least recently used are dropped.",
+        help="Maximum MiB in --cache-dir; the least recently used conversations are removed.",
     ),
 )
 
@@ -214,10 +225,10 @@ _pool_options = grouped(
 @verbose_option
 @guarded
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
-    """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a page to talk to it.
+    """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
-    Prefill flags are the defaults of requests; each request may override them. The first Ctrl-C or SIGTERM lets
-    running requests finish, the second ends them.
+    Prefill flags are the defaults of requests; each request may override them. After the first Ctrl-C or SIGTERM
+    running requests finish; the second one stops them.
     """
     try:
         from h2o_runtime.server.logs import start_logging

@@ -41,5 +41,5 @@ shard_option = click.option(
     "--shard",
     type=_ShardType(),
     default=Shard(),
-    help="Do every N-th case from the I-th on, as 1/3; `merge` joins what several machines did.  [default: 1/1]",
+    help="Do every N-th case from the I-th on, for example 1/3; `merge` joins the results.  [default: 1/1]",
 )

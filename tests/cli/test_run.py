@@ -158,7 +158,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "quality": (
         ("-p", "a", "--quality", "exact", "--prefill", "h2o"),
         2,
-        "quality exact stands for policy=full",
+        "quality exact sets policy=full",
     ),
     "H auto": (
         ("-p", "a", "--h2o-heavy", "auto", "--score", "window"),

@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 def main() -> None:
     """Measure speed against widely used tools, in interleaved rounds.
 
-    BUNDLE_OR_SHAPE is a bundle's folder, or smollm2-135m or llama-3.2-1b: a random checkpoint of that shape is
-    then written and exported. Every contestant runs in a process of its own, with the same threads; peers that
-    are not installed are left out, and the results say so.
+    BUNDLE_OR_SHAPE is a bundle's folder, or a shape (smollm2-135m or llama-3.2-1b). For a shape a random checkpoint
+    is written and exported. Every contestant runs in its own process, with the same threads. Peers that are not
+    installed are left out, and the results say so.
     """
 
 

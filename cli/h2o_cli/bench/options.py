@@ -88,38 +88,57 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
     """Add the flags; their values arrive as keyword arguments."""
     options = (
         click.argument("model", metavar="BUNDLE_OR_SHAPE"),
-        click.option("--lengths", type=Lengths(), default=lengths, show_default=True, help="Tokens."),
-        click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True),
         click.option(
-            "--warm-up", type=click.IntRange(min=0), default=1, show_default=True, help="Runs before."
+            "--lengths",
+            type=Lengths(),
+            default=lengths,
+            show_default=True,
+            help="Lengths to measure, in tokens.",
         ),
         click.option(
-            "--peers", type=Peers(peers), default="all", help=f"all, none, or some of: {', '.join(peers)}."
+            "--repetitions",
+            type=click.IntRange(min=1),
+            default=7,
+            show_default=True,
+            help="Measured rounds of each length.",
+        ),
+        click.option(
+            "--warm-up",
+            type=click.IntRange(min=0),
+            default=1,
+            show_default=True,
+            help="Runs of each contestant before the measured rounds.",
+        ),
+        click.option(
+            "--peers",
+            type=Peers(peers),
+            default="all",
+            help=f"Other systems to measure: all, none, or some of {', '.join(peers)}.",
         ),
         click.option(
             "--time-limit",
             type=NotNegative(),
             default=600.0,
             show_default=True,
-            help="Leave out contestants that need more seconds for one run.",
+            help="Leave out contestants that need more than so many seconds for one run.",
         ),
         click.option(
             "--text",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Take prompts from the start of this file instead of random tokens, for policies whose "
-            "work depends on the text.",
+            help="Take prompts from the start of this file instead of random tokens, because the time of some "
+            "policies depends on the text.",
         ),
         click.option(
             "--dtype",
             type=click.Choice(["float32", "float16"]),
             default="float32",
             show_default=True,
-            help="Precision of a built-in shape; a bundle has its own.",
+            help="Precision of a built-in shape; not for bundles, which have their own.",
         ),
         click.option(
             "--checkpoint",
             type=click.Path(path_type=Path),
-            help="The bundle's checkpoint, if it has moved since the export.",
+            help="Folder of the bundle's checkpoint, if it has moved since the export.",
         ),
         click.option(
             "--openvino-model",

@@ -75,9 +75,9 @@ class Commands(click.Group):
 def main() -> None:
     """Measure the loss of quality from sparse prefill, compared with full attention.
 
-    h2o-eval BUNDLE prints a table of the configured rule, of full attention and of baselines with as many keys;
-    h2o-eval report BUNDLE -o DIR also varies every setting, and writes a page with plots. The options of
-    h2o-eval BUNDLE are in h2o-eval measure --help.
+    h2o-eval BUNDLE prints a table of the configured rule, of full attention and of baselines with the same number
+    of keys. h2o-eval report BUNDLE -o DIR also varies every setting, and writes a page with plots. h2o-eval measure
+    --help shows the options of h2o-eval BUNDLE.
     """
 
 
@@ -89,7 +89,7 @@ def main() -> None:
         "--tolerance",
         type=NotNegative(),
         metavar="PERCENT",
-        help="Exit with 3 if the rule's perplexity rises by more.",
+        help="Exit with code 3 if the rule's perplexity is more than so many percent above full attention's.",
     ),
 )
 @guarded
@@ -135,7 +135,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
         "--ablate/--no-ablate",
         default=True,
         show_default=True,
-        help="Also the rule with each setting changed in turn.",
+        help="Also measure the rule with each setting changed, one at a time.",
     ),
 )
 @guarded

@@ -102,25 +102,25 @@ _FLAGS = (
     click.option(
         "--suite-texts",
         type=click.IntRange(min=1),
-        help="Read so many texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
+        help="Number of texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
     ),
     click.option(
         "-n",
         "--length",
         type=click.IntRange(min=16),
-        help="Tokens read of a text, which must have --decode-tokens more.  [default: 4096, or what fits]",
+        help="Tokens read of each text; it needs --decode-tokens more.  [default: 4096, or what fits]",
     ),
     click.option(
         "--from",
         "first",
         type=click.IntRange(min=1),
-        help="Only tokens from this position on count.  [default: a quarter of --length]",
+        help="First position that counts for perplexity.  [default: a quarter of --length]",
     ),
     click.option(
         "--decode-tokens",
         "decoded",
         type=click.IntRange(min=1),
-        help="Tokens after a text; each sees everything.  [default: 256]",
+        help="Tokens decoded after a text; each attends to every earlier token.  [default: 256]",
     ),
     click.option(
         "--metrics",
@@ -137,7 +137,7 @@ _FLAGS = (
         "--baselines",
         type=Names("baseline", lambda: BASELINES.names),
         default="all",
-        help="Baselines with the same number of keys: all, none, or some.",
+        help="Baselines with the same number of keys: all, none, or some of their names.",
     ),
     click.option(
         "--needle-lengths",
@@ -150,18 +150,25 @@ _FLAGS = (
         type=Depths(),
         default="0,0.25,0.5,0.75,1",
         show_default=True,
-        help="Where needles are.",
+        help="Depths of needles: 0 is the start of the prompt, 1 its end.",
     ),
-    click.option("--seeds", type=click.IntRange(min=1), help="Prompts of each kind.  [default: 3]"),
+    click.option(
+        "--seeds",
+        type=click.IntRange(min=1),
+        help="Number of needle and task prompts of each kind.  [default: 3]",
+    ),
     click.option(
         "--question",
         type=click.Choice(QUESTIONS),
         default="end",
         show_default=True,
-        help="Where a needle's question is.",
+        help="Place of a needle's question.",
     ),
     click.option(
-        "--tasks", type=Names("task", lambda: tuple(TASKS)), default="all", help="Tasks as RULER's."
+        "--tasks",
+        type=Names("task", lambda: tuple(TASKS)),
+        default="all",
+        help=f"Tasks like RULER's, for the metric tasks: all, none, or some of {', '.join(TASKS)}.",
     ),
     prefill_options,
     model_options,

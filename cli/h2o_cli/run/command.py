@@ -80,7 +80,8 @@ _prompt_options = grouped(
     click.option(
         "--chat",
         is_flag=True,
-        help="A conversation in the chat template. A prompt is the first message; with --json the only one.",
+        help="Hold a conversation, with the model's chat template. A prompt is its first message, and with --json "
+        "the only one.",
     ),
     click.option("--system", metavar="TEXT", help="The conversation's system message."),
 )
@@ -128,8 +129,8 @@ def main(
     """Answer a prompt with the model in the folder BUNDLE.
 
     The answer streams to standard output, everything else to standard error. Ctrl-C stops it. With - in place
-    of --prompt, the prompt comes from standard input. Prefill flags that are not given take the bundle's values,
-    which --json shows.
+    of --prompt, the prompt comes from standard input. The defaults of prefill flags are the bundle's; --json shows
+    them.
     """
     start_logging(verbose)
     prepare_output()

@@ -11,11 +11,15 @@ from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import Sampling
 
 _FLAGS: tuple[tuple[str, Any, str], ...] = (
-    ("temperature", float, "0 always takes the most probable token, 1 is the model's own distribution."),
-    ("top_k", int, "Keep the k best tokens; 0 keeps all."),
-    ("top_p", float, "Keep the fewest best tokens with this share of the probability; 1 keeps all."),
-    ("min_p", float, "Drop tokens less probable than this fraction of the best; 0 keeps all."),
-    ("repetition_penalty", float, "Make recent tokens less probable; 1 does nothing."),
+    (
+        "temperature",
+        float,
+        "0 always takes the most probable token; 1 samples from the model's own distribution.",
+    ),
+    ("top_k", int, "Keep the k most probable tokens; 0 keeps all."),
+    ("top_p", float, "Keep the most probable tokens up to this total probability; 1 keeps all."),
+    ("min_p", float, "Drop tokens below this fraction of the highest probability; 0 keeps all."),
+    ("repetition_penalty", float, "Make recent tokens less probable; 1 has no effect."),
     ("presence_penalty", float, "Subtract this from the logit of recent tokens."),
     ("frequency_penalty", float, "Subtract this once for each time a recent token occurred."),
 )
@@ -30,7 +34,7 @@ def sampling_options(command: Command) -> Command:
         help="With --json: log-probabilities of each token and of the N most probable ones.",
     )
     seed = click.option(
-        "--seed", type=int, help="The same seed gives the same answer.  [default: a fresh one]"
+        "--seed", type=int, help="The same seed gives the same answer.  [default: a random one]"
     )
     return grouped(Group.ANSWER, *(_option(*flag) for flag in _FLAGS), seed, logprobs)(command)
 

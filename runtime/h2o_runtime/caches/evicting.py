@@ -42,8 +42,8 @@ class Evicting(Contiguous):
 
     cache_tokens: int = option(
         0,
-        "Maximum tokens in the cache: beyond it the token that attention saw least is evicted, and answers are no "
-        "longer exact. 0 keeps all.",
+        "Maximum tokens in the cache. Beyond it the token that received the least attention is evicted, and "
+        "answers are no longer exact. 0 keeps all.",
         least=0,
     )
     cache_recent: int | Literal["half"] = option(

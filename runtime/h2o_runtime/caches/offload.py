@@ -37,7 +37,9 @@ class Offload(Cache):
     title: ClassVar[str] = "layers on the host"
 
     ring_buffers: int = option(2, "Layers that --cache offload keeps on the device.", least=1)
-    cache_file: str = option("", "New file for the layers of --cache offload; removed when the process ends.")
+    cache_file: str = option(
+        "", "New file for --cache offload, required on a CPU; it is removed when the process ends."
+    )
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]

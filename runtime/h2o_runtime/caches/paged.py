@@ -43,7 +43,7 @@ class Paged(StoredCache):
 
     page_rows: int = option(
         16,
-        "Tokens of one page of the cache, a power of two.",
+        "Tokens of one page of --cache paged, a power of two.",
         label="Tokens of a page",
         symbol="page",
         flags=("--page-size",),

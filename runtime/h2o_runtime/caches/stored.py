@@ -112,7 +112,7 @@ class StoredCache(Cache):
 
     cache_dtype: Literal["model", "float16", "int8"] = option(
         "model",
-        "Format of keys and values: model is the model's own; int8 has a scale per row and head.",
+        "Row format of keys and values: model is the model's own; int8 has a scale per row and head.",
         label="Keys and values as",
         symbol="kv",
     )

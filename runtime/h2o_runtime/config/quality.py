@@ -11,8 +11,8 @@ from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill import PREFILL
 
 MEANING: Final = (
-    "A preset of several settings. guarded: a chunk that would miss important keys sees all; exact: full "
-    "attention."
+    "A preset of several settings. guarded: a chunk that misses too much attention sees its whole past; exact: "
+    "full attention."
 )
 
 
@@ -33,8 +33,8 @@ def configured(base: PrefillConfig, given: Mapping[str, Any], quality: Quality |
     for name, value in settings.items():
         if given.get(name, value) != value:
             raise ConfigError(
-                f"quality {quality} stands for {name}={value}, and {name}={given[name]} was given: leave out one "
-                "of the two",
+                f"quality {quality} sets {name}={value}, but {name}={given[name]} was given too: leave out one of "
+                "the two",
                 field=name,
             )
     return base.altered(**{**given, **settings})

@@ -41,8 +41,8 @@ class Latent(LayerKind):
 
     latent: Literal["auto", "absorbed", "expanded"] = option(
         "auto",
-        "How latent attention reads a prompt: on latents, or on keys and values made of them; auto counts "
-        "operations.",
+        "How latent attention reads a prompt: on latents (absorbed), or on the keys and values of every head "
+        "(expanded). auto takes the mode with fewer operations.",
     )
 
     def load(self, resources: LayerResources) -> LatentLayers:

@@ -41,11 +41,15 @@ class Quest(DecodePolicy[PageState]):
     name: ClassVar[str] = "quest"
     title: ClassVar[str] = "best pages"
 
-    quest_budget: int = option(1024, "Tokens that a generated token attends to, in whole pages.", least=1)
-    quest_page: int = option(16, "Rows of a page.", least=1)
-    quest_dense_layers: int = option(2, "First layers that attend to everything.", least=0)
+    quest_budget: int = option(
+        1024, "Tokens that a generated token attends to under --decode quest, in whole pages.", least=1
+    )
+    quest_page: int = option(16, "Tokens of one page of --decode quest.", least=1)
+    quest_dense_layers: int = option(
+        2, "First layers that attend to every token under --decode quest.", least=0
+    )
     quest_heads: Literal["query", "kv"] = option(
-        "query", "Which heads have their own list of pages: query or key/value heads."
+        "query", "Heads with their own list of pages: query heads or key/value heads."
     )
 
     def __post_init__(self) -> None:

@@ -147,7 +147,7 @@ def chunk_option() -> Any:
     """The chunk size, for policies with chunks: the same option for all."""
     return option(
         1024,
-        "Chunk S: unit of the block-sparse pattern.",
+        "Chunk S: tokens of one unit of the sparse pattern.",
         symbol="S",
         flags=("-ub", "--chunk-size"),
         least=2,
@@ -196,7 +196,7 @@ class PrefillPolicy(ABC, Generic[State]):
 
     batch_size: int = option(
         4096,
-        "Logical batch B: maximum tokens in one dense call.",
+        "Logical batch B: maximum tokens in one call of a dense graph.",
         symbol="B",
         flags=("-b", "--batch-size"),
         least=1,

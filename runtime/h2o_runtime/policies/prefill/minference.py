@@ -60,14 +60,14 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     slash: int = option(1024, "Diagonals that a head sees: distances at which many queries attend.", least=1)
     line_fraction: float = option(
         0.0,
-        "Columns and diagonals as a fraction of the keys so far, instead of counts; 0: use the counts.",
+        "Columns and diagonals as a fraction of the earlier keys, instead of counts; 0 uses the counts.",
         symbol="",
         least=0,
     )
     estimate: Literal["chunk", "prompt"] = option(
         "chunk",
-        "Whose last queries choose the lines: each chunk's, or the whole prompt's as published. With "
-        "prompt, early rows depend on late ones.",
+        "Whose last queries choose columns and diagonals: each chunk's, or the whole prompt's as published. With "
+        "prompt, early rows depend on later ones.",
         symbol="",
     )
 

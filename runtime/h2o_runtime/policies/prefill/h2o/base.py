@@ -73,7 +73,7 @@ class H2O(PrefillPolicy[Store]):
     chunk_size: int = chunk_option()
     local: int = option(
         64,
-        "Local window L: last tokens of a chunk that are always remembered.",
+        "Local window L: last tokens of a chunk that a memory set always has.",
         label="Local window",
         symbol="L",
         flags=("--h2o-local",),
@@ -81,8 +81,8 @@ class H2O(PrefillPolicy[Store]):
     )
     heavy: int | Literal["auto"] = option(
         448,
-        "Heavy hitters H: earlier tokens remembered by score. auto, where the score rule can: L + H grow with the "
-        "past from its beginning on.",
+        "Heavy hitters H: earlier tokens with the highest scores. auto, if the score rule supports it: L + H grows "
+        "with the past from the beginning of the prompt.",
         label="Heavy hitters",
         symbol="H",
         flags=("--h2o-heavy",),
@@ -91,16 +91,16 @@ class H2O(PrefillPolicy[Store]):
     score: str = score_rule("")
     score_heads: Literal["auto", "kv", "query"] = option(
         "auto",
-        "Which heads have their own memory set: key/value or query heads. auto: key/value heads, but under "
-        "--score query query heads behind twice --score-grow tokens.",
+        "Heads with their own memory set: key/value heads (kv) or query heads (query). auto: kv, but query under "
+        "--score query after twice --score-grow tokens.",
         symbol="heads",
     )
     sink: int = option(
-        0, "First tokens of the prompt that are always remembered.", label="Sink tokens", least=0
+        0, "First tokens of the prompt that a memory set always has.", label="Sink tokens", least=0
     )
     dense_tail: int = option(
         128,
-        "Last tokens of the prompt that attend to everything; under --score query from the beginning of a tile on.",
+        "Last tokens of the prompt that attend to every token; under --score query they begin with a whole tile.",
         symbol="tail",
         least=0,
     )

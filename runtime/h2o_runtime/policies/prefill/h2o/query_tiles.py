@@ -37,36 +37,35 @@ class QueryTiles(H2O[QueryStore]):
     )
     score_queries: int = option(
         32,
-        "Queries of a tile that choose its memory set under --score query; a smaller tile uses all of "
-        "its queries.",
+        "Queries of a tile that vote for its memory set under --score query; in a smaller tile all queries vote.",
         symbol="",
         least=1,
     )
     score_candidates: int = option(
         2048,
-        "Tokens that a tile chooses from under --score query; a longer past is narrowed first. At least as many as "
-        "are remembered.",
+        "Candidates for a tile's memory set under --score query; a longer past is first narrowed to so many. At "
+        "least L + H.",
         symbol="",
         least=1,
     )
     score_grow: int | Literal["never"] = option(
         4096,
-        "Chunks behind so many tokens remember more under --score query: L + H grow as under --h2o-heavy auto, and "
-        "twice as many queries choose.",
+        "Chunks after so many tokens have larger memory sets under --score query: L + H grows as under --h2o-heavy "
+        "auto, and twice as many queries vote.",
         symbol="",
         least=0,
     )
     score_checks: int = option(
         2,
-        "Queries of a tile whose attention is compared with exact attention, to report how much of it a "
-        "prompt saw; on the CPU.",
+        "Queries of a tile that --score query compares with exact attention, to report how much of it a prompt "
+        "saw; on the CPU.",
         symbol="",
         least=0,
     )
     score_missed: float = option(
         1.0,
-        "Maximum share of attention that a chunk may miss; a chunk that misses more sees its whole past. "
-        "On the CPU; 1 allows all.",
+        "Guard of --score query: a chunk that misses more than this share of attention sees its whole past. On "
+        "the CPU; 1 turns the guard off.",
         symbol="missed",
         least=0,
     )

@@ -27,7 +27,7 @@ class LastQueries(ChosenAhead):
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "score_window": 32})
 
     score: Literal["window"] = score_rule("window")
-    score_window: int = option(64, "Queries that vote under --score window.", symbol="")
+    score_window: int = option(64, "Last queries of a chunk that vote under --score window.", symbol="")
 
     def __post_init__(self) -> None:
         super().__post_init__()
