@@ -157,9 +157,9 @@ def test_a_score_rule_has_its_flags_fields_and_checks(tiny_bundle: Path) -> None
         "h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-every", 0, status=2
     )
     wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score-every", 3, status=2)
-    assert "--score-every does nothing with --score query: it goes with --score every" in wrong
+    assert "--score-every has no effect with --score query: it belongs to --score every" in wrong
     wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-tile", 3, status=2)
-    assert "--score-tile does nothing with --score every: it goes with --score query" in wrong
+    assert "--score-tile has no effect with --score every: it belongs to --score query" in wrong
 
 
 def test_a_score_rules_bundle_is_compared_with_its_own_single_pass(tmp_path: Path) -> None:

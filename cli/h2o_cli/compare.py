@@ -226,7 +226,8 @@ def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Che
     checkpoint = open_checkpoint(named or origin.source, context)
     if checkpoint.sha256() != origin.sha256:
         raise CheckpointError(
-            f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs)"
+            f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs): "
+            "name that one with --checkpoint"
         )
     return checkpoint
 
@@ -241,7 +242,7 @@ def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
         text = decode_utf8(read_input(file), str(file))
     ids = Tokenizer.load(bundle.folder).encode(text)[:tokens]
     if len(ids) < 2:
-        raise InputError(f"{file}: too short a text, at least 2 tokens are needed")
+        raise InputError(f"{file}: its text has fewer than 2 tokens; name a longer one")
     return [token % bundle.manifest.model.vocab_size for token in ids]
 
 

@@ -65,7 +65,11 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.calibrate is not None and (self.weights == "float" or not self.calibrated):
-            raise ConfigError("calibrate is for integer weights that are calibrated", field="calibrate")
+            raise ConfigError(
+                "calibrate needs integer weights, without --no-calibrate: leave it out, or add --weights int8 or "
+                "int4",
+                field="calibrate",
+            )
 
     def of(self, checkpoint: Checkpoint) -> ExportOptions:
         """The same for a checkpoint of its own kind: int4 keeps the offsets of the checkpoint's 4-bit

@@ -126,7 +126,7 @@ def check_output(output: Path, force: bool) -> None:
         if not output.is_dir():
             raise OutputError(f"{output}: exists and is not a folder")
         if Path.cwd().is_relative_to(output.resolve()):
-            raise OutputError(f"{output}: is where this command runs; name a new folder in it")
+            raise OutputError(f"{output}: is the current folder; name a new folder in it")
         if output.is_mount():
             raise OutputError(f"{output}: is a mount point and cannot be replaced; name a new folder in it")
         if any(output.iterdir()):

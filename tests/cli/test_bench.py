@@ -217,8 +217,8 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below --chunk-size"),
-        (("--dense-form", "blocks"), "--dense-form blocks does nothing with float weights"),
-        (("--vertical", 9), "--vertical does nothing with --prefill h2o and --prefill full: it goes with"),
+        (("--dense-form", "blocks"), "--dense-form blocks has no effect with float weights"),
+        (("--vertical", 9), "--vertical has no effect with --prefill h2o and --prefill full: it belongs to"),
     ],
 )
 def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], says: str) -> None:

@@ -31,7 +31,7 @@ def test_merged_parts_are_the_whole_measurement(h2o: Run, tiny_bundle: Path, tmp
     assert merged.read_text() == before, "nothing is measured again"
 
     twice = h2o("bench", "merge", first, first, "-o", tmp_path / "out.csv")
-    assert (twice.returncode, b"has length 64, as a file before it" in twice.stderr) == (1, True)
+    assert (twice.returncode, b"has length 64, which an earlier file has too" in twice.stderr) == (1, True)
     for column, value, words in (
         ("mode", "prefill", b"whose mode is 'prefill' and not 'attention'"),
         ("settings", "other", b"whose settings is 'other' and not"),

@@ -143,7 +143,7 @@ def test_engines_for_two_generations_of_gpus(h2o: Run, bundle: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sm", "says"),
-    [((), "no NVIDIA GPU was found here, so say what to build for"), (("--sm", 87), "but is 87")],
+    [((), "no NVIDIA GPU was found here; name the compute capability"), (("--sm", 87), "but is 87")],
 )
 def test_a_gpu_that_cannot_be_built_for(h2o: Run, bundle: Path, sm: tuple[object, ...], says: str) -> None:
     tensorrt_rtx()

@@ -250,7 +250,8 @@ def test_another_checkpoint_is_no_truth(
     other, _ = bundles.named(shared_folder, "llama-g1-d32")
     done = compare_here(small, "--stage", "pipeline", "--checkpoint", other, *SMALL)
     assert (done.exit_code, done.stdout) == (1, "")
-    sentence = f"error: {other} is not the checkpoint that {small} was exported from (its hash differs)\n"
+    says = f"{other} is not the checkpoint that {small} was exported from (its hash differs)"
+    sentence = f"error: {says}: name that one with --checkpoint\n"
     assert done.stderr == sentence
 
 

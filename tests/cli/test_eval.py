@@ -156,11 +156,15 @@ def test_a_report_that_is_stopped_goes_on(
         (("--depths", "2"), 2, "depths must be from 0 to 1"),
         (("-c", 100), 2, "--ctx-size is 100, and 264 tokens are needed"),
         (("--h2o-local", 64), 2, "must be below --chunk-size"),
-        (("--vertical", 9), 2, "--vertical does nothing with --prefill full and --prefill h2o: it goes with"),
+        (
+            ("--vertical", 9),
+            2,
+            "--vertical has no effect with --prefill full and --prefill h2o: it belongs to",
+        ),
         (
             ("--also", "vertical=9"),
             2,
-            "vertical does nothing with policy h2o: it goes with policy minference",
+            "vertical has no effect with policy h2o: it belongs to policy minference",
         ),
     ],
 )

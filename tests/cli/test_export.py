@@ -224,7 +224,7 @@ def test_another_policys_flag_is_kept_and_told(h2o: Run, checkpoint: Path, tmp_p
     plan = _json(done.stdout)["prefill"]
     assert (plan["policy"], plan["vertical"]) == ("h2o", 64)
     assert (
-        "--vertical does nothing with --prefill h2o: it goes with --prefill minference; the bundle keeps"
+        "--vertical has no effect with --prefill h2o: it belongs to --prefill minference; the bundle keeps"
         in (" ".join(done.stderr.decode().split()))
     )
 

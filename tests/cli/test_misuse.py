@@ -61,7 +61,7 @@ COMPARE: dict[str, Misuse] = {
         lambda p: p.write("text", ""),
         ("{bundle}", "--prompt-file", "{folder}/text"),
         1,
-        "{folder}/text: too short a text",
+        "{folder}/text: its text has fewer than 2 tokens",
     ),
     "bytes as text": (
         lambda p: p.write("text", b"Gr\xfc\xdfe"),

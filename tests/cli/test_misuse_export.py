@@ -64,7 +64,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p.configure(layer_types=["sliding_attention"]),
         ("{ck}", "-o", "{out}"),
         1,
-        "layer_types names layers with a sliding window, and sliding_window = None gives them none",
+        "layer_types names layers with a sliding window, but sliding_window = None gives no window",
     ),
     "another RoPE": (
         lambda p: p.configure(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
@@ -220,7 +220,7 @@ EXPORT: dict[str, Misuse] = {
         "{out}: exists and is not a bundle, so --force does not replace it",
     ),
     "output is the checkpoint": (lambda p: p, ("{ck}", "-o", "{ck}"), 1, "{ck}: exists already"),
-    "output is here": (lambda p: p, ("{ck}", "-o", "."), 1, ".: is where this command runs"),
+    "output is here": (lambda p: p, ("{ck}", "-o", "."), 1, ".: is the current folder"),
     # The flags
     "unknown dtype": (
         lambda p: p,

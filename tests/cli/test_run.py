@@ -163,17 +163,17 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "H auto": (
         ("-p", "a", "--h2o-heavy", "auto", "--score", "window"),
         2,
-        "the memory is of one size",
+        "memory sets have one size",
     ),
     "another policy's": (
         ("-p", "a", "--prefill", "h2o", "--vertical", 64),
         2,
-        "--vertical does nothing with --prefill h2o: it goes with --prefill minference",
+        "--vertical has no effect with --prefill h2o: it belongs to --prefill minference",
     ),
     "no policy's chunk": (
         ("-p", "a", "--quality", "exact", "-ub", 64),
         2,
-        "--chunk-size does nothing with --prefill full: it goes with --prefill h2o or --prefill minference",
+        "--chunk-size has no effect with --prefill full: it belongs to --prefill h2o or --prefill minference",
     ),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),

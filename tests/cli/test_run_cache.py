@@ -74,12 +74,12 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
         (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
         (
             (*offload, "--cache-dtype", "int8"),
-            "--cache-dtype does nothing with --cache offload: it goes with",
+            "--cache-dtype has no effect with --cache offload: it belongs to",
         ),
-        (("--keep", 2), "--keep does nothing with --cache contiguous: it goes with --cache-tokens"),
+        (("--keep", 2), "--keep has no effect with --cache contiguous: it belongs to --cache-tokens"),
         (
             ("--quest-budget", 64),
-            "--quest-budget does nothing with --decode full: it goes with --decode quest",
+            "--quest-budget has no effect with --decode full: it belongs to --decode quest",
         ),
         (("--cache-tokens", 64, "--cache-dtype", "int8"), "--cache-dtype"),
     ):

@@ -91,7 +91,7 @@ REFUSED = {
     "partial rotation": ({"metadata": {"gemma4.rope.dimension_count_swa": 16}}, r"\(16 of 32 elements\)"),
     "no factors": ({"tensors": {"rope_freqs.weight": None}}, "has no tensor 'rope_freqs.weight'"),
     "other factors": (
-        {"tensors": {"rope_freqs.weight": np.full(32, 2, np.float32)}}, "more than stop the last pairs",
+        {"tensors": {"rope_freqs.weight": np.full(32, 2, np.float32)}}, "must only stop the rotation",
     ),
     "no table": ({"tensors": {"per_layer_token_embd.weight": None}}, "no matrix 'per_layer_token_embd.weight'"),
 }  # fmt: skip
@@ -110,5 +110,5 @@ def test_columns_of_a_layer_that_are_no_whole_blocks_are_refused(tmp_path: Path)
     settings = settings | {"hidden_size_per_layer_input": 16}
     folder = family_models.save(tmp_path / "checkpoint", "gemma4", {"gemma4": (family, settings)})
     opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf", Kind.Q8_0)))
-    with pytest.raises(UnsupportedModelError, match="a layer's are no whole blocks of Q8_0"):
+    with pytest.raises(UnsupportedModelError, match="the columns of one layer are not whole blocks of Q8_0"):
         opened.tensor("model.layers.1.embed_tokens_per_layer.weight", (512, 16))

@@ -119,11 +119,11 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a norm that Llama has not": (
         {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)},
-        "'blk.0.attn_q_norm.weight', for which the model of model.gguf has no place",
+        "'blk.0.attn_q_norm.weight', which a model with this model.gguf does not use",
     ),
     "a layer too many": (
         {"blk.7.attn_norm.weight": np.ones(64, np.float32)},
-        "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted rightly",
+        "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted correctly",
     ),
 }
 
@@ -311,9 +311,7 @@ def test_a_missing_part_is_named(parts: list[Path]) -> None:
 
 def test_a_part_under_another_name_is_named(parts: list[Path]) -> None:
     other = parts[0].rename(parts[0].with_name("first.gguf"))
-    with pytest.raises(
-        CheckpointError, match="is one of 3 files of a model, which are found by names such as"
-    ):
+    with pytest.raises(CheckpointError, match="is one of 3 files of a model, but has no name like"):
         open_checkpoint(str(other))
 
 

@@ -154,11 +154,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a list of methods": ({"quant_method": ["awq"]}, "quant_method"),
     "another method": (
         {"quant_method": "bitsandbytes"},
-        "'bitsandbytes'.* is not supported; those by awq, gptq, compressed-tensors are",
+        "'bitsandbytes'.* is not supported; supported methods are awq, gptq, compressed-tensors",
     ),
     "AWQ's gemv": (awq(version="gemv"), "AWQ of version 'gemv' with 4 bits is not supported"),
     "AWQ in 8 bits": (awq(bits=8), "with 8 bits is not supported"),
-    "GPTQ in 3 bits": (gptq(3), "GPTQ with 3 bits is not supported; 2, 4, 8 are"),
+    "GPTQ in 3 bits": (gptq(3), "GPTQ with 3 bits is not supported; supported are 2, 4, 8"),
     "Marlin": (gptq(checkpoint_format="marlin"), "GPTQ in the format 'marlin' is not supported"),
     "float8": (compressed("float-quantized"), "in the format 'float-quantized' is not supported"),
     "float4": (

@@ -203,5 +203,5 @@ def test_keys_that_no_layer_reads_are_left_out(tmp_path: Path) -> None:
         tensors | {unread.replace("layers.3", "layers.1").replace("k_", "g_"): torch.zeros(8)},
         folder / "model.safetensors",
     )
-    with pytest.raises(CheckpointError, match="has no place"):
+    with pytest.raises(CheckpointError, match="does not use"):
         check_checkpoint(open_checkpoint(str(folder)))

@@ -157,7 +157,7 @@ def test_engines_are_for_the_gpu_that_is_there_or_for_those_that_were_named(
 @pytest.mark.parametrize(
     ("wanted", "machine", "error", "says"),
     [
-        ((110,), GPU, ConfigError, "sm is 110, and TensorRT builds only for the GPU that is there, SM87"),
+        ((110,), GPU, ConfigError, "sm is 110, but TensorRT builds only for the GPU of this machine, SM87"),
         ((), Machine(TARGETS["tensorrt"], "10.3.0", None), BackendError, "no NVIDIA GPU was found here"),
         ((), Machine(TARGETS["tensorrt"], "10.2.1", 87), BackendError, "TensorRT 10.2.1 is too old: 10.3"),
         ((), Machine(TARGETS["tensorrt"], "8.6.2", 87), BackendError, "TensorRT 8.6.2 is too old"),
@@ -165,7 +165,7 @@ def test_engines_are_for_the_gpu_that_is_there_or_for_those_that_were_named(
             (),
             rtx(None),
             ConfigError,
-            "no NVIDIA GPU was found here, so say what to build for: --sm, of 86, 120",
+            "no NVIDIA GPU was found here; name the compute capability to build for with --sm: 86, 120",
         ),
         ((87,), rtx(None), ConfigError, "sm must be one of 86, 120 for TensorRT for RTX 1.7.1, but is 87"),
         ((), rtx(90), ConfigError, "sm must be one of 86, 120 for TensorRT for RTX 1.7.1, but is 90"),

@@ -168,7 +168,7 @@ LAYER = "model.layers.0.self_attn"
 CONTRADICTIONS |= {
     "a bias without a place": (
         edit_weights(lambda w: w.update({f"{LAYER}.q_proj.bias": torch.ones(128)})),
-        f"has the tensor '{LAYER}.q_proj.bias', for which the model of config.json has no place",
+        f"has the tensor '{LAYER}.q_proj.bias', which a model with this config.json does not use",
     ),
     "fewer layers than weights": (
         edit_config(num_hidden_layers=1),
@@ -176,7 +176,7 @@ CONTRADICTIONS |= {
     ),
     "an untied head that is said to be tied": (
         edit_config(tie_word_embeddings=True),
-        "ties the head to the embedding, and 'lm_head.weight' is another matrix",
+        "ties the head to the embedding, but 'lm_head.weight' is another matrix",
     ),
     "NaN": (
         edit_weights(lambda w: w.update({NORM: torch.full((64,), torch.nan)})),

@@ -51,7 +51,7 @@ MANIFESTS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "another version of h2o": (
         lambda m: m["opset"].update(h2o=2),
-        "made for version 2 of the operators of h2o, this is 1",
+        "uses version 2 of the h2o operators, but this installation has version 1",
     ),
     "a field of a later version": (
         lambda m: m["model"].update(wonder=1),

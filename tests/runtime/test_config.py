@@ -173,15 +173,19 @@ def test_a_policy_with_types_is_the_same_configuration() -> None:
         (
             "score_tile",
             {"score": "colsum"},
-            "--score-tile does nothing with --score colsum: it goes with --score query",
+            "--score-tile has no effect with --score colsum: it belongs to --score query",
         ),
-        ("score_window", {}, "--score-window does nothing with --score query: it goes with --score window"),
+        ("score_window", {}, "--score-window has no effect with --score query: it belongs to --score window"),
         (
             "score_tile",
             {"policy": "full"},
-            "--score-tile does nothing with --prefill full: it goes with --prefill h2o",
+            "--score-tile has no effect with --prefill full: it belongs to --prefill h2o",
         ),
-        ("score", {"policy": "full"}, "--score does nothing with --prefill full: it goes with --prefill h2o"),
+        (
+            "score",
+            {"policy": "full"},
+            "--score has no effect with --prefill full: it belongs to --prefill h2o",
+        ),
     ],
 )
 def test_a_setting_of_another_score_rule_is_refused(given: str, chosen: dict[str, Any], says: str) -> None:

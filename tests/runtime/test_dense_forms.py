@@ -65,7 +65,7 @@ def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None
     folder = bundles.named(shared_folder, TIED)[1]
     with Generator.load(folder, context=64) as generator:
         assert generator.loaded.backend.dense_form == ("native" if native.is_fast() else "exact")  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="`dense_form=blocks` does nothing with float weights"):
+    with pytest.raises(ConfigError, match="`dense_form=blocks` has no effect with float weights"):
         Generator.load(folder, context=64, dense_form="blocks")
 
 

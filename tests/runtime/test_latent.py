@@ -252,7 +252,7 @@ def test_function_bodies_take_sizes_that_kernels_do_not(
     np.testing.assert_array_equal(*found)
     (line,) = [record.getMessage() for record in caplog.records if "kernel" in record.getMessage()]
     assert line.startswith("no kernel takes keys of 52 and values of 44 elements")
-    with pytest.raises(ConfigError, match=r"no kernel takes keys of 52.*: choose the attention functions"):
+    with pytest.raises(ConfigError, match=r"no kernel takes keys of 52.*: use `attention=functions`"):
         load(odd, attention="native")
 
 

@@ -160,7 +160,7 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
 @pytest.mark.parametrize(
     ("settings", "field", "says"),
     [
-        ({"score": "colsum"}, "heavy", "auto, but under score=colsum the memory is of one size"),
+        ({"score": "colsum"}, "heavy", "auto, but with score=colsum memory sets have one size"),
         ({"sink": 449}, "sink", "must not exceed `heavy`"),
         ({"local": 1024}, "heavy", "must be below `chunk_size`"),
     ],

@@ -123,12 +123,12 @@ BROKEN = {
 BROKEN_PREFILL = BROKEN | {
     "strange:Clash": "there is already a policy named 'full'",
     "strange:Abstract": "abstract",
-    "strange:OtherMeaning": "mean different things by 'batch_size'",
+    "strange:OtherMeaning": "define the option 'batch_size' differently",
     "strange:TakenFlag": "the flag --batch-size of rows is taken by batch_size",
     "strange:NoFlag": "the option rows has flags that are none: 'rows'",
     "strange:BadDefault": "rows must be at least 1, but is 0",
     "strange:NoDefault": "the option rows needs a number, a string or a truth value as its default",
-    "strange:Choice": "policy is the choice itself",
+    "strange:Choice": "policy is the name of the choice itself",
 }
 BROKEN_SCORES = BROKEN | {
     "strange:WideScore": "the option width and its flags must begin with score_",

@@ -94,7 +94,9 @@ main.add_command(merge)
 def _openvino_model(folder: Path | None) -> Path | None:
     """Raises ConfigError for a folder without a manifest."""
     if folder is not None and not (folder / "openvino_model.xml").is_file():
-        raise ConfigError(f"{folder}: no openvino_model.xml there", field="openvino_model")
+        raise ConfigError(
+            f"{folder}: has no openvino_model.xml; name a folder that OpenVINO wrote", field="openvino_model"
+        )
     return folder
 
 
@@ -141,7 +143,9 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         flags.get("losses", False),
     )
     if rounds.losses and not flags["text"]:
-        raise ConfigError("--losses needs --text: random tokens are equally unlikely to all", field="losses")
+        raise ConfigError(
+            "--losses needs --text: every policy has the same perplexity on random tokens", field="losses"
+        )
     _check_lengths(model, rounds)
     if flags["text"]:
         entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths)))

@@ -52,7 +52,7 @@ def _check(file: Path, found: Rows, before: Rows) -> None:
     for row in found:
         if row["length"] in lengths:
             raise InputError(
-                f"{file}: has length {row['length']:,}, as a file before it: leave out one of them"
+                f"{file}: has length {row['length']:,}, which an earlier file has too: leave out one of the two"
             )
         other = next((key for key in ALIKE if before and row[key] != before[0][key]), None)
         if other is None and row["settings"] != settings.get(row["name"], row["settings"]):

@@ -37,9 +37,7 @@ class BenchmarkModel:
             bundle = _once(folder / "bundle", lambda empty: _export(source, empty, dtype))
             return cls(name, bundle, source, folder, Manifest.read(bundle))
         if not Path(name).is_dir():
-            raise BundleError(
-                f"{name}: neither a bundle's folder nor a built-in shape, which are {', '.join(SHAPES)}"
-            )
+            raise BundleError(f"{name}: neither a bundle's folder nor a built-in shape ({', '.join(SHAPES)})")
         manifest = Manifest.read(Path(name))
         known = checkpoint or Path(manifest.checkpoint.source)
         found = known if is_gguf(known) or (known / "config.json").is_file() else None

@@ -56,7 +56,9 @@ class Baseline(PrefillPolicy[Scratch]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.memory < 1:
-            raise ConfigError("local and heavy are both 0: nothing of the past is kept", field="heavy")
+            raise ConfigError(
+                "local and heavy are both 0, so memory sets are empty: raise one of them", field="heavy"
+            )
 
     @property
     def memory(self) -> int:

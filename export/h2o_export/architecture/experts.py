@@ -66,8 +66,8 @@ class ExpertsConfig:
             )
         if self.router == "sigmoid" and self.limited and self.group_size < 2:
             raise CheckpointError(
-                "config.json: groups of one expert (n_group) have no two best ones to be scored by; the file is "
-                "damaged"
+                "config.json: n_group gives groups of one expert, but a group is scored by its two best experts; "
+                "the file is damaged"
             )
 
     @property

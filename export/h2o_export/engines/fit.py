@@ -25,7 +25,8 @@ def fitting_sm(selection: EngineSelection, machine: Machine, trt: Any) -> tuple[
     choices = ", ".join(map(str, known))
     if not wanted:
         raise ConfigError(
-            f"sm: no NVIDIA GPU was found here, so say what to build for: --sm, of {choices}", field="sm"
+            f"sm: no NVIDIA GPU was found here; name the compute capability to build for with --sm: {choices}",
+            field="sm",
         )
     for sm in wanted:
         if sm not in known:
@@ -50,8 +51,8 @@ def _own_gpu(selection: EngineSelection, machine: Machine) -> int:
     others = [sm for sm in selection.options.sm if sm != machine.sm]
     if others:
         raise ConfigError(
-            f"sm is {others[0]}, and TensorRT builds only for the GPU that is there, SM{machine.sm}; leave --sm "
-            "out, or run h2o-build on the other device",
+            f"sm is {others[0]}, but TensorRT builds only for the GPU of this machine, SM{machine.sm}; leave out "
+            "--sm, or run h2o-build on the other device",
             field="sm",
         )
     return machine.sm

@@ -77,16 +77,16 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
         )
     if options.plugins is not None and not target.plugins:
         raise ConfigError(
-            f"plugins are for the target tensorrt: networks of {target.title} hold none, its attention runs "
-            "outside the engines",
+            f"plugins are only for the target tensorrt: with {target.title} attention runs outside the engines; "
+            "leave out --plugins",
             field="plugins",
         )
     if options.int4 == "plugin":
         _check_block_products(bundle, target)
     if target.plugins and len(set(options.sm)) > 1:
         raise ConfigError(
-            f"sm is {' and '.join(map(str, options.sm))}, and {target.title} builds only for the GPU that is "
-            "there: give one at most",
+            f"sm is {' and '.join(map(str, options.sm))}, but {target.title} builds only for the GPU of this "
+            "machine: give at most one",
             field="sm",
         )
     prefill = bundle.manifest.prefill

@@ -69,7 +69,7 @@ def choose_formats(
     head = head_weights or ("float" if weights == "float" else "int8")
     if tied and head == "int4":
         raise ConfigError(
-            "head_weights must be int8 or float where the head is tied to the embedding: ONNX looks up no rows of "
+            "head_weights must be int8 or float if the head is tied to the embedding: ONNX cannot look up rows of "
             "int4",
             field="head_weights",
         )

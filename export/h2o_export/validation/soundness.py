@@ -61,11 +61,11 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
         shape = used[EMBEDDING]
         if not torch.equal(checkpoint.tensor(HEAD, shape), checkpoint.tensor(EMBEDDING, shape)):
             raise CheckpointError(
-                f"{checkpoint.source}: config.json ties the head to the embedding, and '{HEAD}' is another matrix; "
+                f"{checkpoint.source}: config.json ties the head to the embedding, but '{HEAD}' is another matrix; "
                 "correct tie_word_embeddings"
             )
     settings = checkpoint.config_file.name
-    remedy = "is config.json the right one?" if settings == "config.json" else "was it converted rightly?"
+    remedy = "is config.json the right one?" if settings == "config.json" else "was it converted correctly?"
     for name in left:
         layer = _LAYER.match(name)
         if layer and 0 <= int(layer[1]) - config.layers < config.draft_layers:
@@ -79,8 +79,8 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
             )
         if name.startswith(("model.", "lm_head.", "blk.", "output")):
             raise CheckpointError(
-                f"{checkpoint.source}: has the tensor '{name}', for which the model of {settings} has no place: "
-                f"without it the results would be others; {remedy}"
+                f"{checkpoint.source}: has the tensor '{name}', which a model with this {settings} does not use; "
+                f"without it the results would be wrong; {remedy}"
             )
     if left:
         log.warning("left out, as the exported model has no use for them: %s", _some(left))
@@ -96,7 +96,7 @@ def _check_ids(tokenizer: Tokenizer, config: ModelConfig, source: str) -> None:
     beyond = sorted(token for token in tokenizer.eos_ids if token >= size)
     if beyond and len(beyond) == len(tokenizer.eos_ids):
         raise CheckpointError(
-            f"{source}: answers end with the token {beyond[0]}, and the vocabulary has {size:,}: no answer would "
+            f"{source}: the end token {beyond[0]} is beyond the vocabulary ({size:,} tokens), so no answer would "
             "ever end; correct eos_token_id in generation_config.json"
         )
     if beyond:

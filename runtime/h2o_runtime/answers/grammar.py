@@ -264,7 +264,9 @@ class _ForkServer:
                 raise
         if number < 0:
             ours.close()
-            raise BackendError("there is no process for a grammar: the system gives out no more")
+            raise BackendError(
+                "no process could be started for the grammar: the system allows no more; try again later"
+            )
         return _Child(self, number, Connection(ours.detach()))
 
     def ask(self, child: int, *descriptors: int) -> int:
@@ -291,7 +293,7 @@ class _ForkServer:
         except (OSError, struct.error) as error:
             self.alive = False
             log.error("the process that makes grammars is gone; the next grammar starts another")
-            raise BackendError("the process that makes grammars is gone: try again") from error
+            raise BackendError("the process that compiles grammars has ended: try again") from error
 
     def _sweep(self) -> None:
         while (

@@ -64,7 +64,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.ignore_eos and self.constraint is not None:
             raise ConfigError(
-                "ignore_eos cannot be combined with a grammar, which decides where the answer ends",
+                "ignore_eos cannot be combined with a grammar, which decides where the answer ends: leave it out",
                 field="ignore_eos",
             )
         if self.max_tokens is not None and self.max_tokens < 0:

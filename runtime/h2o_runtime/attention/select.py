@@ -55,7 +55,7 @@ def make_provider(
             except NativeKernelsMissing as error:
                 raise BackendError(str(error)) from error
         if name == "native":
-            raise ConfigError(f"{_no_kernel(shape)}: choose the attention functions", field="attention")
+            raise ConfigError(f"{_no_kernel(shape)}: use `attention=functions`", field="attention")
         log.warning("%s: attention runs as ONNX function bodies, which are much slower", _no_kernel(shape))
     choose_precision(precision, "functions", device, model)
     from h2o_runtime.attention.functions import FunctionProvider

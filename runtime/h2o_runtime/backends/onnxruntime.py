@@ -83,8 +83,8 @@ class OnnxRuntimeBackend:
         self.native_products = self.dense_form == "native"
         if packed is not None and self.dense_form != "native":
             raise ConfigError(
-                "`packed_weights` does nothing here: weights are packed on a CPU, under `dense_form=native`; leave "
-                "it out",
+                "`packed_weights` has no effect here: weights are packed only on a CPU with `dense_form=native`; "
+                "leave it out",
                 field="packed_weights",
             )
         self._packed = packed

@@ -39,7 +39,8 @@ def make_backend(
         return OnnxRuntimeBackend(bundle, threads, device, dense_form, packed, dense_precision)
     if packed is not None:
         raise ConfigError(
-            "`packed_weights` does nothing here: engines hold their own", field="packed_weights"
+            "`packed_weights` has no effect with engines, which hold their own weights: leave it out",
+            field="packed_weights",
         )
     if name in TARGETS:
         from h2o_runtime.backends.tensorrt import TensorRTBackend
@@ -56,13 +57,12 @@ def check_dense_form(dense_form: DenseChoice, backend: str, on_cpu: bool, quanti
         return
     if backend != "onnxruntime" or not on_cpu:
         raise ConfigError(
-            f"`dense_form={dense_form}` does nothing here: it is how ONNX Runtime multiplies on a CPU; leave it "
-            "out",
+            f"`dense_form={dense_form}` has no effect here: it is for ONNX Runtime on a CPU; leave it out",
             field="dense_form",
         )
     if not quantized and dense_form == "blocks":
         raise ConfigError(
-            f"`dense_form={dense_form}` does nothing with float weights: leave it out, or export with --weights "
+            f"`dense_form={dense_form}` has no effect with float weights: leave it out, or export with --weights "
             "int8 or int4",
             field="dense_form",
         )

@@ -75,7 +75,7 @@ class TensorRTBackend:
 
     def load_hidden(self) -> None:
         raise ConfigError(
-            "embeddings need hidden states, and engines have only logits: start with the backend onnxruntime",
+            "embeddings need hidden states, but engines return only logits: use the backend onnxruntime",
             field="backend",
         )
 

@@ -121,8 +121,8 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
     path = folder / "manifest.json"
     if manifest.opset.get(DOMAIN, VERSION) != VERSION:
         raise BundleError(
-            f"{path}: made for version {manifest.opset[DOMAIN]} of the operators of {DOMAIN}, this is {VERSION}; "
-            f"{AGAIN} with this version"
+            f"{path}: uses version {manifest.opset[DOMAIN]} of the {DOMAIN} operators, but this installation has "
+            f"version {VERSION}; {AGAIN} with it"
         )
     dense, layers = manifest.dense_graphs(), manifest.model.layers
     if len(dense) != layers + 1:

@@ -47,7 +47,7 @@ class Offload(Cache):
         """Raises ConfigError on a CPU without a file, OutputError if the file cannot be created."""
         if device.name == "cpu" and not self.cache_file:
             raise ConfigError(
-                "`cache=offload` on a CPU saves no memory without a file: give `cache_file`, or leave it out",
+                "`cache=offload` on a CPU needs a file for the rows: give `cache_file`, or use another cache",
                 field="cache_file",
             )
         row, dtype = (capacity, model.kv_heads, model.head_size), np.dtype(model.dtype)

@@ -64,7 +64,8 @@ class _Found(Generic[T]):
         for one in options:
             if merged.setdefault(one.name, one) != one:
                 raise ConfigError(
-                    f"{kind.__name__} and another class mean different things by {one.name!r}", field=one.name
+                    f"{kind.__name__} and another class define the option {one.name!r} differently",
+                    field=one.name,
                 )
             for flag in one.flags:
                 if owners.setdefault(flag, one.name) != one.name:
@@ -160,7 +161,9 @@ class Registry(Generic[T]):
             found |= {option.name: option for option in family.options}
         choice = found.pop(self._field, None)
         if choice is not None and (self._name != self._field or choice.default != self.name_of(one)):
-            raise ConfigError(f"{self._field} is the choice itself, and no option", field=self._field)
+            raise ConfigError(
+                f"{self._field} is the name of the choice itself, so no option can have it", field=self._field
+            )
         return tuple(found.values())
 
     @property
@@ -249,7 +252,7 @@ class Registry(Generic[T]):
                     if option in self._options_of(kind)
                 )
                 raise ConfigError(
-                    f"{_name(option, flags)} does nothing with {' and '.join(dict.fromkeys(mine))}: it goes with "
+                    f"{_name(option, flags)} has no effect with {' and '.join(dict.fromkeys(mine))}: it belongs to "
                     f"{' or '.join(dict.fromkeys(kinds))}",
                     field=option.name,
                 )

@@ -50,7 +50,7 @@ class Latent(LayerKind):
         shape = expanded_shape(model)
         if choice == "expanded" and not can_expand_past(model, resources.cache):
             raise ConfigError(
-                "`latent=expanded` reads latents back as they were computed: use `cache=contiguous` and "
+                "`latent=expanded` needs latents as they were computed: use `cache=contiguous` and "
                 "`cache_dtype=model` with it, or leave it out",
                 field="latent",
             )
@@ -58,7 +58,7 @@ class Latent(LayerKind):
             if choice == "expanded":
                 raise ConfigError(
                     f"`latent=expanded` has heads of {shape.head_size} and {shape.value_size} elements, which no "
-                    "kernel supports: add `attention=functions`, or leave it out",
+                    "kernel supports: add `attention=functions`, or leave out `latent`",
                     field="latent",
                 )
             choice = "absorbed"

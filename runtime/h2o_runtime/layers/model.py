@@ -81,8 +81,8 @@ class Layers:
             provider = self._make()
             if not provider.takes(shape):
                 raise ConfigError(
-                    f"no kernel takes keys of {shape.head_size} and values of {shape.value_size} elements: choose "
-                    "the attention functions",
+                    f"no kernel takes keys of {shape.head_size} and values of {shape.value_size} elements: use "
+                    "`attention=functions`",
                     field="attention",
                 )
             provider.activate(shape)

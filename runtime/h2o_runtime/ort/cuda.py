@@ -57,6 +57,6 @@ def check_provider(session: Any) -> None:
     """
     if session.get_providers()[0] != CUDA_PROVIDER:
         raise BackendError(
-            f"ONNX Runtime's CUDA provider is installed but does not load, for want of cuDNN or another library of "
-            f"CUDA: {REMEDY}"
+            f"ONNX Runtime's CUDA provider is installed but cannot be loaded, because cuDNN or another CUDA "
+            f"library is missing: {REMEDY}"
         )

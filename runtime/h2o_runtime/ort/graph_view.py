@@ -146,7 +146,9 @@ def keep_needed(graph: Any) -> None:
             else:
                 late.append(node)
         if len(late) == len(pending):
-            raise BundleError(f"graph {graph.name}: nothing makes what {late[0].name} reads")
+            raise BundleError(
+                f"graph {graph.name}: no node computes an input of {late[0].name}; export the checkpoint again"
+            )
         pending = late
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)

@@ -39,11 +39,12 @@ def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:
     if tools and other is not None:
         name = "response_format" if other is asked else other.field
         raise ConfigError(
-            f"{name} cannot be used while tool_choice asks for a call: leave out one of the two", field=name
+            f"{name} cannot be used while tool_choice requires a call: leave out one of the two", field=name
         )
     if asked is not None and own is not None:
         raise ConfigError(
-            f"response_format cannot be honoured together with {own.field}", field="response_format"
+            f"response_format cannot be honoured together with {own.field}: leave out one of the two",
+            field="response_format",
         )
     return AnswerConstraint.of_schema(call_schema(tools), "tools") if tools else other
 
@@ -71,7 +72,9 @@ def _forced_tools(body: ChatRequest) -> list[Tool]:
     if body.tool_choice is None or body.tool_choice in ("none", "auto"):
         return []
     if not body.tools:
-        raise ConfigError("tool_choice asks for a call, and tools is empty", field="tool_choice")
+        raise ConfigError(
+            "tool_choice requires a call, but tools is empty: add a function to tools", field="tool_choice"
+        )
     if isinstance(body.tool_choice, ToolChoice):
         name = body.tool_choice.function.name
         chosen = [tool for tool in body.tools if tool.function.name == name]

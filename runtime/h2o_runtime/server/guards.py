@@ -121,7 +121,7 @@ class BodyLimits:
             if self._reserved + size > self._limits.memory_bytes:
                 raise unavailable(
                     f"the bodies of all requests together may take {self._limits.memory_bytes} bytes: try again "
-                    "later, or start the server with --body-memory",
+                    "later, or start the server with a larger --body-memory",
                     1,
                     "memory_budget",
                 )
@@ -154,7 +154,8 @@ class _Limited:
         except TimeoutError:
             raise Problem(
                 408,
-                f"the body did not arrive within {self._limits.body_timeout:g} s",
+                f"the body did not arrive within {self._limits.body_timeout:g} s: try again, or start the server "
+                "with a larger --body-timeout",
                 code="body_timeout",
                 headers=_CLOSE,
             ) from None

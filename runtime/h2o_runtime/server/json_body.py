@@ -95,8 +95,8 @@ def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> lis
         else:
             raise Problem(
                 400,
-                f"{error.error_count()} values of the body are not what they should be, none of them among the "
-                f"first {_MANY} members of a list",
+                f"{error.error_count()} values of the body are invalid, all of them after the first {_MANY} "
+                "members of a list",
                 code="invalid_value",
             )
     failures = error.errors(include_url=False, include_input=False)
@@ -176,7 +176,7 @@ def _check_type(request: Request) -> None:
     if coding != "identity":
         raise Problem(
             415,
-            f"the body is sent with Content-Encoding: {coding}: send it as it is",
+            f"the body has Content-Encoding: {coding}, which this server does not decode: send it uncompressed",
             code="unsupported_encoding",
             headers={"Accept-Encoding": "identity"},
         )

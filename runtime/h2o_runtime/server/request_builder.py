@@ -81,8 +81,8 @@ class RequestBuilder:
             if name in template and name not in named:
                 return {name: value}
         raise ConfigError(
-            "reasoning_effort cannot be honoured: this model's chat template has no name for it, or "
-            "chat_template_kwargs gives it; leave it out",
+            "reasoning_effort cannot be honoured: this model's chat template uses neither this name nor "
+            "enable_thinking, or chat_template_kwargs sets it already; leave it out",
             field="reasoning_effort",
         )
 
@@ -273,7 +273,8 @@ def _check_choices(body: CompletionRequest, prompts: int) -> None:
         raise ConfigError("best_of must not be below n: leave it out", field="best_of")
     if body.echo and body.logprobs is not None:
         raise ConfigError(
-            "echo cannot be combined with logprobs: those of the prompt's own tokens are not known",
+            "echo cannot be combined with logprobs: those of the prompt's own tokens are not computed; leave out "
+            "one of the two",
             field="echo",
         )
 

@@ -50,14 +50,14 @@ def bind(host: str, port: int) -> socket.socket:
         return listener
     except UnicodeError as error:
         raise ServerError(
-            f"cannot listen on {host}:{port}: {host!r} is no name; choose another --host"
+            f"cannot listen on {host}:{port}: {host!r} is not a host name; choose another --host"
         ) from error
     except OSError as error:
         # create_server adds the address to the system's message.
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise ServerError(
             f"cannot listen on {host}:{port}: {reason}; choose another --host or --port, or stop the program "
-            "that has it"
+            "that uses it"
         ) from error
 
 

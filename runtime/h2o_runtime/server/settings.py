@@ -44,8 +44,8 @@ class RequestLimits:
             )
         if self.memory_bytes < self.body_bytes:
             raise ConfigError(
-                f"body_memory must hold one body at least, and is {self.memory_bytes} bytes where max_body is "
-                f"{self.body_bytes}",
+                f"body_memory ({self.memory_bytes} bytes) must be at least `max_body` ({self.body_bytes} bytes): "
+                "raise one or lower the other",
                 field="body_memory",
             )
         if not self.body_timeout > 0:

@@ -57,7 +57,7 @@ class SessionShape:
         saved = config.algorithm.saved_state(session.prefill_state, session.length)
         if saved is None:
             raise ConfigError(
-                f"policy {config.algorithm.name} cannot save what it remembers of a prompt: use another",
+                f"policy {config.algorithm.name} cannot save its state of a prompt: use another policy",
                 field="policy",
             )
         has_logits, state = session.logits is not None, dict(saved.numbers)

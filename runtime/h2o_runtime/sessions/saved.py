@@ -161,7 +161,10 @@ class SavedSession:
     def _check(self, spec: SessionSpec, config: PrefillConfig) -> None:
         path, shape = self.path, self.shape
         if self.bundle != spec.bundle.manifest.identity:
-            raise InputError(f"{path}: saved with another bundle than {spec.bundle.folder}")
+            raise InputError(
+                f"{path}: saved with another bundle than {spec.bundle.folder}: use that bundle, or run the prompt "
+                "again"
+            )
         if not same_arithmetic(shape.config, config):
             raise InputError(
                 f"{path}: saved under {_in_words(shape.config)}, and this run asks for {_in_words(config)}: give "

@@ -196,7 +196,7 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
         (("--allowed-host", "http://a.b"), "allowed_host"),
         (("--allowed-host", "a.b:80"), "allowed_host"),
         (("--h2o-local", 900, "--h2o-heavy", 900), "--chunk-size"),
-        (("--vertical", 9), "--vertical does nothing with --prefill h2o"),
+        (("--vertical", 9), "--vertical has no effect with --prefill h2o"),
         (("--ctx-size", 0), "ctx-size"),
     ],
 )

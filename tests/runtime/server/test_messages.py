@@ -182,7 +182,7 @@ def test_what_cannot_be_honoured_is_named(server: Server, values: dict[str, Any]
 def test_the_client_knows_our_errors(anthropic: Any) -> None:
     import anthropic as library
 
-    with pytest.raises(library.BadRequestError, match="tool_choice asks for a call, and tools is empty"):
+    with pytest.raises(library.BadRequestError, match="tool_choice requires a call, but tools is empty"):
         anthropic.messages.create(model="m", messages=TALK, max_tokens=4, tool_choice={"type": "any"})
 
 

@@ -85,7 +85,7 @@ def test_another_policys_option_is_refused_with_its_policy(server: Server) -> No
     error = error_of(server.post("/props/prefill", {"prefill": {"vertical": 64}}), 400)
     assert error["param"] == "prefill.vertical"
     assert (
-        error["message"] == "prefill: vertical does nothing with policy h2o: it goes with policy minference"
+        error["message"] == "prefill: vertical has no effect with policy h2o: it belongs to policy minference"
     )
 
 

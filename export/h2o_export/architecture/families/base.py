@@ -196,8 +196,8 @@ class Family:
             raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
         if self.architecture not in architectures:
             raise UnsupportedModelError(
-                f"architecture {architectures[0]} has no language-model head of the kind exported here; "
-                f"expected {self.architecture}"
+                f"architecture {architectures[0]} is not supported for this model type, because its head is not a "
+                f"language model's; expected {self.architecture}"
             )
         for key, harmless, what in _REFUSED:
             if key == SHARE and self.default_rotated is not None:
@@ -207,7 +207,7 @@ class Family:
         if not self.said_window(raw) and SLIDING in (raw.get("layer_types") or []):
             window = raw.get("sliding_window")
             raise UnsupportedModelError(
-                f"layer_types names layers with a sliding window, and sliding_window = {window!r} gives them none"
+                f"layer_types names layers with a sliding window, but sliding_window = {window!r} gives no window"
             )
 
 

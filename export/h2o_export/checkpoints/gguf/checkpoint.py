@@ -236,8 +236,8 @@ def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
         return (path,), header
     if named is None or int(named["count"]) != count:
         raise CheckpointError(
-            f"{path}: is one of {count} files of a model, which are found by names such as "
-            f"model-00001-of-{count:05d}.gguf; restore its name"
+            f"{path}: is one of {count} files of a model, but has no name like model-00001-of-{count:05d}.gguf, by "
+            "which the others are found; restore its name"
         )
     shards = tuple(
         path.with_name(f"{named['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)

@@ -20,8 +20,8 @@ def gemma4_config(value: Metadata) -> dict[str, Any]:
     windowed, layers = value("attention.sliding_window_pattern"), value.number("block_count")
     if not isinstance(windowed, list) or len(windowed) != layers or all(windowed):
         raise CheckpointError(
-            f"{value.header.path}: its metadata must say in gemma4.attention.sliding_window_pattern which of "
-            f"{layers} layers have a window, not all of them; download it again"
+            f"{value.header.path}: gemma4.attention.sliding_window_pattern must say for each of {layers} layers "
+            "whether it has a window, and at least one must have none; download it again"
         )
     rotated, size = value("rope.dimension_count_swa"), value("attention.key_length_swa")
     if (rotated or size) != size:

@@ -56,8 +56,8 @@ class TensorEntry:
         size, left = divmod(self.shape[0], count) if self.shape else (0, 1)
         if left:
             raise CheckpointError(
-                f"{self.path}: '{self.name}' has the shape {list(self.shape)}: rows that are no {count} parts of "
-                "one size; download it again"
+                f"{self.path}: '{self.name}' has the shape {list(self.shape)}, whose rows cannot be divided into "
+                f"{count} equal groups; download it again"
             )
         length = self.length // count
         shape = (size, *self.shape[1:])
@@ -69,8 +69,8 @@ class TensorEntry:
         blocks, left = divmod(self.shape[1], count * block)
         if left:
             raise UnsupportedModelError(
-                f"{self.path}: '{self.name}' has {self.shape[1]} columns of {count} layers, and a layer's are no "
-                f"whole blocks of {self.kind.name}"
+                f"{self.path}: '{self.name}' has {self.shape[1]} columns for {count} layers, and the columns of "
+                f"one layer are not whole blocks of {self.kind.name}"
             )
         length = blocks * size
         return replace(
@@ -140,7 +140,7 @@ class _Reader:
             raise UnsupportedModelError(f"{self._path}: a big-endian GGUF file; convert it to little-endian")
         if version not in VERSIONS:
             raise UnsupportedModelError(
-                f"{self._path}: GGUF version {version} is not supported; versions 2 and 3 are"
+                f"{self._path}: GGUF version {version} is not supported; supported are versions 2 and 3"
             )
         tensors, entries = self._number("Q"), self._number("Q")
         metadata: dict[str, Any] = {}

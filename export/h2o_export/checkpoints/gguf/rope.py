@@ -65,7 +65,8 @@ def proportional(value: Metadata) -> dict[str, Any]:
     turning = int((divisors == 1).sum())
     if not turning or not np.all(divisors[:turning] == 1) or not np.all(divisors[turning:] >= STILL):
         raise UnsupportedModelError(
-            f"{value.header.path}: {FACTORS} that do more than stop the last pairs are not supported here"
+            f"{value.header.path}: {FACTORS} must only stop the rotation of the last pairs; other factors are not "
+            "supported for this architecture"
         )
     return {"rope_type": "proportional", SHARE: turning / len(divisors)}
 

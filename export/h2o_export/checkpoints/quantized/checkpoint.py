@@ -72,7 +72,7 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
         if method is None:
             raise UnsupportedModelError(
                 f"a quantized checkpoint (quantization_config.quant_method = {name!r}) is not supported; "
-                f"those by {', '.join(METHODS)} are"
+                f"supported methods are {', '.join(METHODS)}"
             )
         checkpoint = cls(path, source, config, tensor_files(path), {}, method(settings))
         checkpoint.check_tokenizer()

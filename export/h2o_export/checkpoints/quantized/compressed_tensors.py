@@ -35,19 +35,21 @@ class CompressedTensors(Method):
         )
         if unknown:
             raise UnsupportedModelError(
-                f"compressed-tensors in the format '{unknown[0]}' is not supported; {', '.join(FORMATS)} are"
+                f"compressed-tensors in the format '{unknown[0]}' is not supported; supported formats are "
+                f"{', '.join(FORMATS)}"
             )
         for group in groups.values():
             weights = group.get("weights") or {}
             if weights.get("type", "int") != "int":
                 raise UnsupportedModelError(
-                    f"compressed-tensors weights of type {weights['type']!r} are not supported; integers are"
+                    f"compressed-tensors weights of type {weights['type']!r} are not supported; only integers are"
                 )
         self._group_sizes = {_group_size(group.get("weights") or {}) for group in groups.values()}
         sparse = (settings.get("sparsity_config") or {}).get("format", "dense")
         if sparse != "dense" or settings.get("transform_config"):
             raise UnsupportedModelError(
-                "compressed-tensors with sparse weights or with transforms is not supported; plain integers are"
+                "compressed-tensors with sparse weights or with transforms is not supported; only plain integers "
+                "are"
             )
 
     def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
@@ -63,7 +65,9 @@ class CompressedTensors(Method):
         else:
             stored = read(f"{module}.weight")
             if stored.dtype != np.int8:
-                raise UnsupportedModelError(f"{stored.dtype} with scales is not supported; int8 is")
+                raise UnsupportedModelError(
+                    f"weights of {stored.dtype} with scales are not supported; only int8 is"
+                )
             q = stored.astype(np.int16)
         scales = _for_each_row(read(f"{module}.weight_scale").astype(np.float32), len(q))
         self._check_groups(q.shape[1], scales.shape[1])

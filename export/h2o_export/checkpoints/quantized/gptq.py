@@ -29,11 +29,12 @@ class GPTQ(Method):
         layout, bits = settings.get("checkpoint_format") or "gptq", settings.get("bits")
         if layout not in _ADDED or settings.get("pack_dtype") not in (None, "int32"):
             raise UnsupportedModelError(
-                f"GPTQ in the format {layout!r} is not supported; {' and '.join(_ADDED)} in 32-bit words are"
+                f"GPTQ in the format {layout!r} is not supported; supported are {' and '.join(_ADDED)} in 32-bit "
+                "words"
             )
         if bits not in BITS:
             raise UnsupportedModelError(
-                f"GPTQ with {bits!r} bits is not supported; {', '.join(map(str, BITS))} are"
+                f"GPTQ with {bits!r} bits is not supported; supported are {', '.join(map(str, BITS))}"
             )
         self._added = _ADDED[layout]
         self._bits = int(bits)

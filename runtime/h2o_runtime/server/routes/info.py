@@ -77,7 +77,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
         ):
             if index >= count:
                 raise Problem(
-                    400, f"{label} is {index}, and there are {count}", param=label, code="invalid_value"
+                    400,
+                    f"{label} is {index}, but must be from 0 to {count - 1}",
+                    param=label,
+                    code="invalid_value",
                 )
         return {"counts": snapshot.counts(boundary, layer)}
 
@@ -87,8 +90,10 @@ def _snapshot(service: Service, name: str) -> MemorySnapshot:
     for snapshot in service.inference.snapshots:
         if snapshot.name == name:
             return snapshot
-    last = "the last answer's is" if len(service.model.slots) == 1 else "those of the last answers are"
-    raise Problem(404, f"there is no memory of {name}: only {last} kept", code="not_found")
+    last = "the last answer" if len(service.model.slots) == 1 else "the last answers"
+    raise Problem(
+        404, f"there is no memory of {name}: the server keeps only that of {last}", code="not_found"
+    )
 
 
 def _model(service: Service, created: int) -> ModelObject:

@@ -109,7 +109,7 @@ class H2O(PrefillPolicy[Store]):
         super().__post_init__()
         if self.heavy == AUTO and not self.grows:
             raise ConfigError(
-                f"heavy is {AUTO}, but under score={self.score} the memory is of one size: give a number, or "
+                f"heavy is {AUTO}, but with score={self.score} memory sets have one size: give a number, or "
                 "another score",
                 field="heavy",
             )
@@ -127,7 +127,8 @@ class H2O(PrefillPolicy[Store]):
             )
         if self.sink > self.memory_at(0) - self.local:
             raise ConfigError(
-                f"sink ({self.sink}) must not exceed `heavy` ({self.heavy}): sinks are among the heavy hitters",
+                f"sink ({self.sink}) must not exceed `heavy` ({self.heavy}), because sinks are among the heavy "
+                "hitters: lower sink or raise heavy",
                 field="sink",
             )
 

@@ -79,8 +79,8 @@ class QueryTiles(H2O[QueryStore]):
             )
         if self.score_missed < 1 and not self.score_checks:
             raise ConfigError(
-                f"score_missed ({self.score_missed:g}) is judged by score_checks queries of a tile, which are "
-                "none: raise score_checks, or leave out score_missed",
+                f"score_checks is 0, but score_missed ({self.score_missed:g}) needs compared queries: raise "
+                "`score_checks`, or leave out `score_missed`",
                 field="score_checks",
             )
 

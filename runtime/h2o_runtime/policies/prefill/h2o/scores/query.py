@@ -255,7 +255,7 @@ class OwnQueries(QueryTiles):
         if device == "cpu" or self.score_missed >= 1:
             return ""
         return (
-            f"`score_missed={self.score_missed:g}`, as `quality=guarded` sets it, is judged on the CPU alone: use "
+            f"`score_missed={self.score_missed:g}`, as `quality=guarded` sets it, works only on the CPU: use "
             "`device=cpu`, or leave it out"
         )
 

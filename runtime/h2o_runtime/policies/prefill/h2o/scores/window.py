@@ -33,7 +33,8 @@ class LastQueries(ChosenAhead):
         super().__post_init__()
         if not 1 <= self.score_window <= self.local:
             raise ConfigError(
-                f"score_window ({self.score_window}) must be from 1 to local ({self.local})",
+                f"score_window ({self.score_window}) must be from 1 to `local` ({self.local}): lower it, or raise "
+                "`local`",
                 field="score_window",
             )
 
