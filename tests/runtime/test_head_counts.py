@@ -35,5 +35,7 @@ def test_what_no_list_can_serve_is_refused() -> None:
     assert PrefillConfig().algorithm.set_heads(QUERIES_DIFFER).grown == 2
     with pytest.raises(ConfigError, match=r"numbers of query heads \(8, 16\).*: use `policy=full`"):
         PrefillConfig(score_heads="query").algorithm.heads(QUERIES_DIFFER)
-    with pytest.raises(ConfigError, match=r"of kv heads \(2, 4\).* `score_heads=query`, or use `policy=full`"):
+    with pytest.raises(
+        ConfigError, match=r"of kv heads \(2, 4\).* `score_heads=query`, or use `policy=full`"
+    ):
         PrefillConfig(score_heads="kv").algorithm.heads(KEYS_DIFFER.head_counts)
