@@ -46,13 +46,13 @@ class H2O(PrefillPolicy[Store]):
 
     Cost grows with N: every chunk costs S²/2 + S·(L + H) dot products a head, whatever came before it.
 
-    How heavy hitters are chosen is a score rule: a subclass, registered in `SCORES` by its `score`. It has options
-    of its own, whose names begin with `score_`, a state, the steps of Phase 2 and checks.
+    A score rule chooses the heavy hitters. It is a subclass, registered in `SCORES` by its `score`. It defines
+    options, whose names begin with `score_`, a state, the steps of Phase 2 and checks.
 
-    score_title      what the rule is, as people read it
-    grows            whether the rule takes `heavy="auto"`: a memory that grows with the past
-    needs_every_row  whether the rule takes the attention of every query, also of those whose output nobody reads
-    scores_tail      whether rows of the dense tail pass through both phases too, for what the rule keeps of them
+    score_title      the rule in words, for help texts and the page
+    grows            whether the rule supports `heavy="auto"`: a memory that grows with the past
+    needs_every_row  whether the rule needs the attention of every query, even if no later layer reads the output
+    scores_tail      whether rows of the dense tail pass through both phases too, because the rule scores them
     """
 
     name: ClassVar[str] = "h2o"
@@ -138,11 +138,11 @@ class H2O(PrefillPolicy[Store]):
     def look_back(
         self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Phase 2 of a logical batch: choose memory sets, attend to them and fuse into `partial`, the batch's
-        state. Calls `call.checkpoint` between steps and at the batch's end.
+        """Phase 2 of a logical batch: choose memory sets, attend to them and fuse the result into `partial`, the
+        batch's state. Calls `call.checkpoint` between steps and at the end of the batch.
 
-        The attention of rows before `first` is not needed. The batch's memory sets and scores do not depend
-        on it.
+        Attention of rows before `first` need not be computed. Memory sets and scores of the batch do not depend
+        on `first`.
         """
 
     def before_chunks(self, call: LayerCall, state: Store) -> None:
@@ -152,16 +152,16 @@ class H2O(PrefillPolicy[Store]):
         """All chunks of a layer are done."""
 
     def after_short_turn(self, call: LayerCall, state: Store) -> None:
-        """A layer of a turn with at most one chunk is done: its rows attended to everything."""
+        """A layer of a turn with at most one chunk is done: its rows attended to all earlier rows."""
 
     def column_sums(self, call: LayerCall, state: Store, rows: Span) -> Tensor | None:
-        """Where Phase 1 writes the probabilities that some rows of the prompt received in their chunk: [rows,
-        Hs].
+        """Where Phase 1 writes the probabilities that the prompt's rows `rows` received in their chunk,
+        [rows, Hs]; None if the rule does not need them.
         """
         return None
 
     def first_of_tail(self, n: int) -> int:
-        """First row of the dense tail of n rows that begin with a chunk; n if there is none."""
+        """First row of the dense tail, if row 0 of n begins a chunk; n if there is no tail."""
         return tail_start(n, self.dense_tail)
 
     def memory_at(self, past: int) -> int:
@@ -210,7 +210,7 @@ class H2O(PrefillPolicy[Store]):
             call.flow.finished(n)
 
     def begun(self, call: LayerCall | PromptCall) -> int:
-        """How many cached rows the first chunk begins with: a rule may let a prompt go on inside a chunk."""
+        """Cached rows at the start of the first chunk: some rules let a prompt continue inside a chunk."""
         return call.past % self.chunk_size if call.prefix is Prefix.BOUNDARY else 0
 
     def tail_of(self, call: LayerCall) -> int:
@@ -220,10 +220,10 @@ class H2O(PrefillPolicy[Store]):
         return max(self.first_of_tail(begun + n) - begun, 0) if has_tail else n
 
     def _first_chunk(self, needed: int, tail: int, n: int, begun: int = 0) -> int:
-        """Where the first chunk begins whose attention must be computed; n where none must.
+        """First row of the first chunk whose attention must be computed; n if there is no such chunk.
 
-        Some rules need every query's attention. Otherwise the rows before `needed`, and those that the dense
-        tail replaces, are not computed.
+        Some rules need every query's attention. Under the others, attention is not computed for rows before
+        `needed` and for rows of the dense tail.
         """
         if not needed or self.needs_every_row:
             return 0
@@ -234,7 +234,7 @@ class H2O(PrefillPolicy[Store]):
     def _phase1(
         self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Attention inside the batch's chunks, of what is new in them. A chunk that has begun goes by itself."""
+        """Attention of the batch's new rows inside their chunks. A chunk with cached rows gets its own call."""
         end = -self.begun(call) % self.chunk_size if batch.start == 0 else 0
         for start, stop in ((batch.start, min(end, batch.stop)), (max(end, batch.start), batch.stop)):
             rows = Span(max(start, first), stop)
@@ -252,7 +252,7 @@ class H2O(PrefillPolicy[Store]):
             )
 
     def _short_turn(self, call: LayerCall, state: Store) -> None:
-        """The next turn of a conversation, with at most one chunk: everything sees everything."""
+        """The next turn of a conversation, with at most one chunk: full attention."""
         n = len(call.q)
         call.flow.needs(n)
         with call.timer.measure("phase1"):
@@ -262,26 +262,30 @@ class H2O(PrefillPolicy[Store]):
         call.flow.finished(n)
 
     def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
-        """Between chunks: the last piece has all of the dense tail, whose rows need all layers of one call."""
+        """Between chunks. The last piece has the whole dense tail, because its rows must pass all layers in one
+        call.
+        """
         size = rows_of_chunks(rows, self.chunk_size)
         begun = reuse.length % self.chunk_size if reuse.prefix is Prefix.BOUNDARY else 0
         return range(size - begun, min(self.first_of_tail(begun + n) - begun + 1, n), size)
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """All of a finished conversation that goes on, also where its last turn comes again or is put otherwise;
-        else up to a boundary, behind which the rule knows what a fresh run would see."""
+        """All rows of a finished conversation that continues, or the rows before its last turn if that turn is
+        repeated or changed. Otherwise the rows up to a boundary at which a prompt can continue as a fresh run
+        would.
+        """
         if shared == cached < n and origin.complete:
             return Reuse(Prefix.HISTORY, shared)
         if 0 < origin.turn <= shared and origin.turn < n and origin.complete:
             return Reuse(Prefix.HISTORY, origin.turn)
-        # A boundary's memory set exists if the fresh run went past it. No kept row may be in a dense tail, of
-        # the cached prompt or of the new one.
+        # A boundary has a memory set only if the fresh run continued after it. No kept row may be in a dense tail,
+        # of the cached prompt or of the new one.
         limit = min(shared, origin.sparse, self.lasting_rows(n), origin.prompt - 1, n - 1)
         boundary = self.boundary_before(limit, origin)
         return Reuse(Prefix.BOUNDARY, boundary) if boundary > 0 else Reuse(Prefix.NONE, 0)
 
     def boundary_before(self, limit: int, origin: Provenance) -> int:
-        """The last row, `limit` or an earlier one, at which a prompt can go on as a fresh run would."""
+        """The last row, at most `limit`, from which a prompt can continue as a fresh run would."""
         return limit // self.chunk_size * self.chunk_size
 
     def lasting_rows(self, n: int) -> int:
@@ -298,7 +302,7 @@ class H2O(PrefillPolicy[Store]):
         return self._chunk_pairs(n, first) + (n if tail < n else 0)
 
     def _chunk_pairs(self, n: int, first: int) -> int:
-        """For the chunks of n rows from row `first` on, with themselves and their memory sets."""
+        """Pairs of the chunks of n rows, from row `first` on, with their own rows and their memory sets."""
         pairs = 0
         for chunk in spans(n if self.scores_tail else self.lasting_rows(n), self.chunk_size, start=first):
             rows = len(chunk)

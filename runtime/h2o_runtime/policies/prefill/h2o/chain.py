@@ -69,8 +69,8 @@ class MemoryChain(H2O[MemoryStore]):
             state.layer(call.layer, call.provider).keep_scores(call.past + len(call.q))
 
     def after_short_turn(self, call: LayerCall, state: MemoryStore) -> None:
-        """No chunk's end scores these rows. Their score of 0 makes them the first to be dropped, if a later
-        turn is long enough to need a memory set.
+        """No chunk scores these rows. With a score of 0 they are dropped first, if a later turn is long enough to
+        need a memory set.
         """
         memory = state.layer(call.layer, call.provider)
         memory.clear_decoded(call.past)
@@ -79,8 +79,8 @@ class MemoryChain(H2O[MemoryStore]):
     def end_chunk(
         self, call: LayerCall, memory: LayerMemory, chunk: Span, values: Tensor | None, *, add: bool
     ) -> None:
-        """The end of a chunk: `values` [Hs, size] replace, or are added to, the scores of its memory set, and
-        the next set is chosen.
+        """End a chunk: `values` [Hs, size] replace the scores of its memory set, or are added to them. Then choose
+        the next set.
         """
         if chunk.stop < len(call.q) or call.prompt_piece.more:
             rows = Span(call.past + chunk.start, call.past + chunk.stop)
@@ -93,7 +93,7 @@ class MemoryChain(H2O[MemoryStore]):
         return Selection(self.local, self.sink)
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        """A boundary's memory sets are still stored, and so are scores that no chunk has changed."""
+        """The store still has the memory sets of the boundary, and the scores that no chunk has changed."""
         if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
             return before.at_turn(reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
@@ -116,8 +116,8 @@ class MemoryChain(H2O[MemoryStore]):
 
 @dataclass(frozen=True)
 class ChosenAhead(MemoryChain):
-    """A chain whose scores need no attention. First the memory sets of a batch's chunks are chosen, one from
-    the other in small steps. Then all chunks attend to theirs at once.
+    """A chain whose scores do not need attention. It first chooses the memory sets of all chunks of a batch, each
+    from the previous one. Then one call computes the attention of all chunks to their sets.
     """
 
     @abstractmethod

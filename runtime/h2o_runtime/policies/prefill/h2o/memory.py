@@ -64,12 +64,12 @@ class LayerMemory:
         return self._store.seen(first, stop)
 
     def clear(self) -> None:
-        """Start with an empty past."""
+        """Begin a prompt without a past."""
         self._store.set_current(0)
         self._store.has_last = False
 
     def go_on(self) -> None:
-        """The next chunk sees the memory set chosen at the last one's end."""
+        """The next chunk sees the memory set that was chosen at the end of the last chunk."""
         self._store.set_current(self._last.shape[1])
         self._device.copy(self._last, self.current)
 
@@ -80,7 +80,8 @@ class LayerMemory:
         self._device.upload(everything, self.current)
 
     def step(self, rows: Span, values: Tensor | None, add: bool, rule: Selection, fresh: bool) -> None:
-        """The end of a chunk; the next one sees a new memory set. A fresh run can go back to this boundary.
+        """End a chunk and choose the memory set of the next one. With `fresh` the set is also stored for this
+        boundary, so that a later prompt can go back to it.
 
         `values` [Hs, size] become the scores of the chunk's own memory set, unless None.
         """
@@ -134,19 +135,19 @@ class LayerMemory:
         store.has_last = True
         copy(self._sets[index], self.current)
         copy(self._sets[index], self._last)
-        # Final for tokens dropped earlier; those of the memory set have grown since.
+        # These scores are final for tokens dropped earlier; the scores of the memory set have grown since.
         copy(self._fresh_score[:boundary], self.score[:boundary])
         self.provider.run(
             SCATTER_SCORES, score=self.score, memory=self.current, values=self._set_scores[index], add=False
         )
 
     def put_scores(self, values: Tensor, add: bool) -> None:
-        """As the beginning of a step, for the last chunk, which has no step: values [Hs, size]."""
+        """Write the scores of the last chunk's memory set, values [Hs, size]: the last chunk has no `step`."""
         if self.size:
             self.provider.run(SCATTER_SCORES, score=self.score, memory=self.current, values=values, add=add)
 
     def clear_decoded(self, length: int) -> None:
-        """Decode keeps no scores: its appended tokens, up to `length`, start at 0."""
+        """Decode computes no scores: the tokens that it appended, up to `length`, get the score 0."""
         self.forget_scores(min(self._store.decoded_from, length), length)
 
     def forget_scores(self, start: int, stop: int) -> None:
@@ -154,9 +155,9 @@ class LayerMemory:
         self._device.clear(self.score[start:stop])
 
     def _history_score(self, length: int) -> Tensor:
-        """Scores for selecting a conversation's memory set, [length, Hs]; the stored scores do not change.
+        """Scores from which a conversation's memory set is chosen, [length, Hs]; the stored scores do not change.
 
-        They are the scores of the first `length` tokens, with the store's favourites above all others.
+        They are the scores of the first `length` tokens, but the store's favourites rank above all others.
         """
         store = self._store
         altered = store.altered[:length]
@@ -169,9 +170,8 @@ class LayerMemory:
 
 
 class LastTurn:
-    """Scores and memory sets before a conversation's last turn: the turn may be repeated, and must get the
-    same answer.
-    """
+    """Scores and memory sets before a conversation's last turn, because a repeated turn must get the same
+    answer."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -181,8 +181,8 @@ class LastTurn:
         self._rows = 0  # at that time; 0 if nothing is saved
 
     def begin(self, rows: int) -> None:
-        """A turn begins after `rows` rows: restore the state that the last turn found there, or save the
-        current one.
+        """A turn begins after `rows` rows. If the last turn began there too, restore its state; otherwise save the
+        current state.
         """
         store, copy = self._store, self._store.device.copy
         again = rows == self._rows
@@ -194,7 +194,7 @@ class LastTurn:
         self._had_last, self._rows = store.has_last, rows
 
     def forget(self) -> None:
-        """The prompt is not a turn, and changes the saved state."""
+        """The prompt is not a turn, so the saved state becomes invalid."""
         self._rows = 0
 
     @property
@@ -271,15 +271,15 @@ class MemoryStore(PartialScratch):
         self.turn.restore(numbers)
 
     def note_generated(self, generated: NDArray[np.bool_]) -> None:
-        """For a conversation's tokens [length]: which ones decode appended."""
+        """Record which of a conversation's tokens [length] decode appended."""
         prompts = np.flatnonzero(~generated)
         self.decoded_from = int(prompts[-1]) + 1 if len(prompts) else 0
 
     def favour_generated(self, generated: NDArray[np.bool_], local: int, heavy: int) -> None:
-        """Among a conversation's tokens [length], generated ones count as local, so they come first.
+        """Rank generated tokens of a conversation's tokens [length] above all others, in every layer.
 
-        Decode keeps no scores. The last `heavy` generated tokens before the local window rank above all
-        others, in every layer.
+        Decode computes no scores, so generated tokens count as local: the last `heavy` of them before the local
+        window.
         """
         positions = np.flatnonzero(generated[: len(generated) - local]).astype(np.int32)
         self.favour(positions[max(len(positions) - heavy, 0) :])
@@ -305,9 +305,9 @@ class MemoryStore(PartialScratch):
         self.set_current(self._size, self._at + 1)
 
     def begin_batch(self, chunks: int) -> None:
-        """The current memory set becomes the first, with room for one after each chunk.
+        """Move the current memory set to the first place, with room for one more after each chunk.
 
-        A later prompt with a larger batch size allocates more, once.
+        If a later prompt has a larger batch size, this allocates more memory, once.
         """
         before, memories = self.current, self._memories
         if len(memories) <= chunks:

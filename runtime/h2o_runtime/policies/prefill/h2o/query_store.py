@@ -18,7 +18,7 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class SetHeads:
-    """Hs, the heads of a layer with their own memory set: `least` of them, and `grown` far back."""
+    """Hs, the heads of a layer with their own memory set: `least`, or `grown` after `ALONE` times `score_grow` rows."""
 
     least: int
     grown: int
@@ -26,9 +26,16 @@ class SetHeads:
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """kv_heads are those of each layer; rooms has the most keys of each tile's sets, of all heads, which never
-    become fewer; tiles_at_once are those of a logical batch; candidates are the most that a tile has, whole the
-    most rows that a chunk sees all of; rows are those of a logical batch, capacity is the cache's."""
+    """Sizes from which the store is allocated.
+
+    kv_heads       of each layer
+    rooms          for each tile, the most keys in its sets, of all heads together; never decreasing
+    tiles_at_once  tiles of a logical batch
+    candidates     the most that a tile chooses from
+    whole          the most past rows that a chunk sees without a choice
+    rows           of a logical batch
+    capacity       of the cache, in rows
+    """
 
     heads: SetHeads
     kv_heads: tuple[int, ...]
@@ -46,7 +53,7 @@ class StoreSizes:
 
     @property
     def spread(self) -> int:
-        """Most heads whose candidates are copied for the heads of a group."""
+        """The most key/value heads of a layer whose candidates are copied for each query head of their group."""
         return max((heads for heads in self.kv_heads if heads < self.heads.grown), default=0)
 
 
@@ -54,8 +61,9 @@ class StoreSizes:
 class Sets:
     """The place of some tiles' memory sets: `count` tiles, `heads` with `memory` keys each.
 
-    They lie behind those of `skipped` tiles, which are of the same chunk and begin with tile `first`.
-    Tiles that take all of their room lie as one array; those of fewer keys do so chunk by chunk.
+    `first` is a tile's number. The sets of `skipped` tiles of the same chunk, from tile `first` on, are stored
+    before them. Tiles that use all of their room are stored as one array across chunks; tiles with fewer keys are
+    one array only inside a chunk.
     """
 
     first: int
@@ -66,7 +74,7 @@ class Sets:
 
     @property
     def size(self) -> int:
-        """Of a tile's sets."""
+        """Keys in the sets of one tile."""
         return self.heads * self.memory
 
     def with_skipped(self) -> Sets:
@@ -102,24 +110,24 @@ class LastTile:
 class QueryStore(PartialScratch):
     """Memory sets of one prompt, and scratch, allocated once for a capacity and a configuration.
 
-    Each tile has room for the most keys that it can have, in the order of the prompt. A conversation's turn begins
-    anywhere, and its tiles follow one another behind all that begin before it.
+    Tiles are stored in the order of the prompt, each with room for the most keys that it can have. A turn of a
+    conversation may begin at any row; its tiles are stored after all tiles that begin before that row.
     """
 
     def __init__(self, sizes: StoreSizes, model: ModelSpec, device: Device, checks: bool = False) -> None:
-        """checks: whether to tell what tiles see, where that is in the host's memory."""
+        """checks: whether to measure what tiles see; this needs rows in host memory, so not on a GPU."""
         heads, tiles = sizes.heads, len(sizes.rooms)
         super().__init__(sizes.rows, model.query_heads, device)
         self.seen: TileChecks | None = None
         if checks and device.name == "cpu":
             self.seen = TileChecks(model.layers, tiles, heads.least, heads.grown * sizes.capacity)
         self.last: LastTile | None = None
-        self._turn = 0  # rows that a conversation's last turn found,
-        self._before_turn: LastTile | None = None  # and the last tile then
+        self._turn = 0  # rows before a conversation's last turn
+        self._before_turn: LastTile | None = None  # the last tile before that turn
         self._past: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
         self.heads = heads
-        self._places = np.cumsum((0, *sizes.rooms))  # of each tile's sets in those of a layer
+        self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
         self._kv_heads, self._spread = sizes.kv_heads, sizes.spread
         entries = sizes.tiles_at_once * sizes.candidates
@@ -129,7 +137,9 @@ class QueryStore(PartialScratch):
         self.whole_past: Tensor = self._whole[:0].reshape(heads.least, 0)
 
     def begin(self, past: NDArray[np.int64], whole: Span) -> None:
-        """A prompt's new tiles have `past` [t] rows before their chunks; its first chunk sees all of `whole`."""
+        """Begin a prompt: `past` [t] are the rows before each new tile's chunk; the first chunk sees all rows of
+        `whole`.
+        """
         self.past_of_tiles = self._past[: len(past)]
         self.device.upload(past, self.past_of_tiles)
         heads = self.heads.least
@@ -152,7 +162,7 @@ class QueryStore(PartialScratch):
         self._turn, self._before_turn = past, self.last
 
     def saved_state(self, tiles: int) -> SavedState:
-        """Sets of so many tiles."""
+        """The sets of the first `tiles` tiles."""
         stop = int(self._places[tiles])
         arrays = {f"sets{layer}": self._sets[layer][:stop] for layer in range(len(self._sets))}
         numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
@@ -169,7 +179,7 @@ class QueryStore(PartialScratch):
         self.last, self._before_turn, self._turn = last, before, numbers["turn"]
 
     def _has(self, where: Sets) -> bool:
-        """Whether there is room for such sets there."""
+        """Whether the store has room for sets of this size at this place."""
         if not (where.first >= 0 < where.memory and 0 < where.count < len(self._places) - where.first):
             return False
         room = self._places[where.first + where.count] - self._places[where.first]
@@ -182,19 +192,20 @@ class QueryStore(PartialScratch):
         return flat.reshape(where.count, where.heads, where.memory)
 
     def host_sets(self, where: Sets) -> NDArray[np.int32]:
-        """Of all layers, int32 [count, layers, Hs, memory], on the host."""
+        """The sets of all layers, int32 [count, layers, Hs, memory], on the host."""
         layers = range(len(self._sets))
         found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
         return np.stack(found, axis=1)
 
     def every_row(self, heads: int) -> Tensor:
-        """The list that is none, int32 [1, heads, 0]."""
+        """An empty list of candidates, int32 [1, heads, 0], for which QuerySelect takes every row."""
         none: Tensor = self._candidates[:0]
         return none.reshape(1, heads, 0)
 
     def narrowed(self, layer: int, sets: Sets, count: int) -> Tensor:
-        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]: the heads of a
-        group share them. It grows when a later prompt comes with a larger batch size, once."""
+        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]. The heads of a
+        group share them. The scratch grows once if a later prompt has a larger batch size.
+        """
         tiles, entries = sets.count, sets.count * self.heads.grown * count
         if entries > self._candidates.shape[0]:
             self._candidates = self.device.zeros((entries,), np.int32)
@@ -204,7 +215,7 @@ class QueryStore(PartialScratch):
         return scratch[: tiles * heads * count].reshape(tiles, heads, count)
 
     def candidates(self, narrowed: Tensor, heads: int) -> Tensor:
-        """`narrowed` for all heads that choose, int32 [tiles, heads, count]."""
+        """`narrowed`, repeated for all heads that choose, int32 [tiles, heads, count]."""
         tiles, lists, count = narrowed.shape
         if lists == heads:
             return narrowed

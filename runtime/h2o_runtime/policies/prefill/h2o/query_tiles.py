@@ -14,20 +14,20 @@ from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans, tail_start
 
-NARROWING = 8  # every so many of the queries that choose a tile's memory find its candidates in all its past
-# A memory that grows has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
-# `heavy="auto"` it has at least AUTO_LEAST.
+NARROWING = 8  # one in so many voting queries of a tile narrows the past to candidates
+# A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
+# `heavy="auto"` it has at least AUTO_LEAST keys.
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
-GROWN_QUERIES = 2  # times as many queries choose it
-ALONE = 2  # behind so many times `score_grow` tokens, each query head has a memory set of its own
+GROWN_QUERIES = 2  # times as many queries vote
+ALONE = 2  # after so many times `score_grow` rows, each query head has its own memory set
 AUTO_LEAST = 512
 NEVER = "never"  # of `score_grow`
 
 
 @dataclass(frozen=True)
 class QueryTiles(H2O[QueryStore]):
-    """The settings of the rule, and the sizes that follow from them and from where a chunk stands."""
+    """The settings of the rule, and the sizes that follow from them and from the position of a chunk."""
 
     score_tile: int = option(
         128,
@@ -85,13 +85,13 @@ class QueryTiles(H2O[QueryStore]):
             )
 
     def first_of_tail(self, n: int) -> int:
-        """The tail begins with a tile. So prompts of one document mostly have tails that begin at the same row,
-        and the second prompt keeps what the first one has of it."""
+        """The tail begins with a tile. So two prompts about one document mostly have tails that begin at the same
+        row, and the second prompt can keep the shared rows of the tail."""
         return tail_start(n, self.dense_tail, self.chunk_size, self.tile)
 
     @property
     def tile(self) -> int:
-        """Rows of a tile: chunks are cut into as few as `score_tile` allows, all of one size but the last."""
+        """Rows of a tile: a chunk is cut into as few tiles as `score_tile` allows, all of one size but the last."""
         return -(-self.chunk_size // -(-self.chunk_size // self.score_tile))
 
     @property
@@ -99,15 +99,15 @@ class QueryTiles(H2O[QueryStore]):
         return -(-self.chunk_size // self.tile)
 
     def memory_at(self, past: int) -> int:
-        """What a chunk sees follows from where it stands, never from the length of its prompt: a prompt that goes
-        on from a cached one could not know that."""
+        """The size depends on the position of a chunk, never on the length of the prompt: a prompt that continues
+        from a cached one must choose as a fresh run does."""
         most = self.chunk_size * 15 // 16
         least = max(min(AUTO_LEAST, most), self.local) if self.heavy == AUTO else super().memory_at(past)
         return max(least, min(past // GROWN_DIVISOR, most)) if self._grows_at(past) else least
 
     def heads_at(self, past: int, heads: SetHeads) -> int:
-        """Hs, the heads with their own memory set in a chunk behind `past` rows."""
-        alone = self.heavy == AUTO or self._is_behind(past, ALONE)
+        """Hs, the heads with their own memory set in a chunk after `past` rows."""
+        alone = self.heavy == AUTO or self._is_after(past, ALONE)
         return heads.grown if alone else heads.least
 
     def set_heads(self, counts: HeadCounts) -> SetHeads:
@@ -117,37 +117,37 @@ class QueryTiles(H2O[QueryStore]):
         return SetHeads(least, counts.scored("query") if grows else least)
 
     def _grows_at(self, past: int) -> bool:
-        return self.heavy == AUTO or self._is_behind(past, 1)
+        return self.heavy == AUTO or self._is_after(past, 1)
 
-    def _is_behind(self, past: int, times: int) -> bool:
+    def _is_after(self, past: int, times: int) -> bool:
         return isinstance(self.score_grow, int) and past >= times * self.score_grow
 
     @property
     def candidates(self) -> int:
-        """Most rows that any tile chooses its memory from."""
+        """The most candidates of any tile."""
         return self.candidates_at(MOST)
 
     def candidates_at(self, past: int) -> int:
-        """Most rows that a tile behind `past` rows chooses its memory from."""
+        """The most candidates of a tile in a chunk after `past` rows."""
         times = GROWN_CANDIDATES if self._grows_at(past) else 1
         return max(self.score_candidates, self.memory_at(past) * times)
 
     def vote_stride_at(self, past: int) -> int:
-        """From one query that chooses its tile's memory, in a chunk behind `past` rows, to the next."""
+        """Distance between two voting queries of a tile, in a chunk after `past` rows."""
         queries = self.score_queries * (GROWN_QUERIES if self._grows_at(past) else 1)
         return max(self.tile // queries, 1)
 
     def narrowing_stride_at(self, past: int) -> int:
-        """From one query that finds its tile's candidates to the next."""
+        """Distance between two queries of a tile that narrow its past to candidates."""
         return self.vote_stride_at(past) * NARROWING
 
     def tiles_before(self, row: int) -> int:
-        """How many tiles a prompt's rows before this one take."""
+        """The number of tiles of a prompt's rows before `row`."""
         chunks, rest = divmod(row, self.chunk_size)
         return chunks * self.tiles_of_chunk + -(-rest // self.tile)
 
     def tiles(self, start: int, stop: int) -> Iterator[Span]:
-        """Those of some rows that begin with a chunk."""
+        """The tiles of rows start … stop - 1; row `start` begins a chunk."""
         for chunk in spans(stop, self.chunk_size, start=start):
             yield from spans(chunk.stop, self.tile, start=chunk.start)
 
@@ -166,12 +166,13 @@ class QueryTiles(H2O[QueryStore]):
         )
 
     def room(self, tile: int, heads: SetHeads) -> int:
-        """Most keys of all heads' sets of a prompt's tile; a turn's chunk begins anywhere in the tile's."""
+        """The most keys in the sets of a tile, of all heads: for the last row where a chunk with it can begin,
+        because a turn's chunks begin at any row."""
         last = (tile // self.tiles_of_chunk + 1) * self.chunk_size - 1
         return self.heads_at(last, heads) * self.memory_at(last)
 
     def sets_of(self, chunk: Span, heads: SetHeads) -> Sets:
-        """Where the sets of a fresh prompt's chunk lie."""
+        """Where the sets of a fresh prompt's chunk are stored."""
         first, past = self.tiles_before(chunk.start), chunk.start
         return Sets(
             first, self.tiles_before(chunk.stop) - first, self.heads_at(past, heads), self.memory_at(past)

@@ -1,11 +1,11 @@
 """How much of its attention a prompt sees: a few rows of each tile are compared with exact attention.
 
-seen    the share of full attention's probability that a row's own chunk and memory set have
-missed  the probability of the row's most likely key if it is not among them, otherwise 0
+seen    the share of full attention's probability on the keys in the row's own chunk and memory set
+missed  the probability of the row's most probable key if it is not among these keys, otherwise 0
 
-Both follow from the states of the sparse and the exact softmax. Losing attention that is spread over many
-keys does little harm, so a low `seen` says little. A missed most likely key is a fact that the row lacks. Few heads
-vote by the compared rows for the memory set, so they represent the others.
+Both follow from the states of the sparse and the exact softmax. Attention that is spread over many keys can be
+lost with little harm, so a low `seen` says little. If a row misses its most probable key, it lacks a fact. Few
+heads vote with the compared rows, so these rows represent the rows that do not vote.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from h2o_runtime.schedule import Span
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
-TIE = 1e-3  # of one key's logits from two kernels
+TIE = 1e-3  # the largest difference of one key's logit between two kernels
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Checks:
     exact: PartialSoftmax
 
     def compare(self, sparse: PartialSoftmax) -> tuple[Float32, Float32]:
-        """What each tile saw, averaged over its rows and heads, and what all tiles of its chunk missed;
-        `sparse` is the rows' current state.
+        """For each tile: `seen`, averaged over its rows and heads, and `missed`, averaged over all tiles of its
+        chunk. `sparse` is the rows' current state.
         """
         m, l, exact = sparse.m[self.rows], sparse.l[self.rows], self.exact  # [rows, Hq]
         seen = np.minimum(np.exp(m - exact.m) * l / exact.l, 1.0)
@@ -72,10 +72,10 @@ def checked_rows(tile: Span, count: int, stride: int) -> Int64:
 
 
 class TileChecks:
-    """What one prompt's tiles saw, and scratch; in host memory."""
+    """The measurements of one prompt's tiles, and scratch; in host memory."""
 
     def __init__(self, layers: int, tiles: int, heads: int, keys: int) -> None:
-        """heads: Hs, the number of lists of all keys; keys: most of all lists."""
+        """heads: Hs, the number of lists of keys; keys: the most keys in all lists together."""
         self._found = np.full((3, layers, tiles), np.nan, np.float32)  # seen, missed, whether widened
         self._heads = heads
         self._keys = np.empty(keys, np.int32)
@@ -99,8 +99,8 @@ class TileChecks:
     def checks(
         self, call: LayerCall, tiles: Sequence[Tile], count: int, stride: int, inside: PartialSoftmax
     ) -> Checks:
-        """Compare `count` rows of each tile. inside: state of the rows from the first tile on, over their own
-        chunks only. The result is valid until the next call.
+        """Compute exact attention of `count` rows of each tile. inside: the state of all rows from the first tile
+        on, over their own chunks only. The result is valid until the next call.
         """
         rows = [checked_rows(tile.rows, count, stride) for tile in tiles]
         every = np.concatenate(rows)
@@ -117,7 +117,7 @@ class TileChecks:
         return Checks(tuple(tiles), tuple(map(len, rows)), every, exact)
 
     def widen(self, call: LayerCall, tile: Tile, memory: Tensor, state: PartialSoftmax) -> None:
-        """Let a tile see the rest of its past: all but `memory`, int32 [Hs, M]. state: of its rows."""
+        """Add a tile's attention to its whole past except `memory`, int32 [Hs, M], to the state of its rows."""
         heads, seen = memory.shape
         missing = np.ones((heads, tile.past), bool)
         np.put_along_axis(missing, memory, False, axis=1)

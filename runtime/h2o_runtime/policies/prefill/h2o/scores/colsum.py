@@ -17,7 +17,7 @@ from h2o_runtime.schedule import Span, spans
 
 @dataclass(frozen=True)
 class ColumnSums(MemoryChain):
-    """Phase 1 sums the columns of a chunk; the probabilities of a memory set are added chunk by chunk."""
+    """Phase 1 sums each column's probabilities inside a chunk. Each later chunk adds those of its memory set."""
 
     score_title: ClassVar[str] = "probabilities summed over earlier queries"
     needs_every_row: ClassVar[bool] = True
@@ -31,8 +31,8 @@ class ColumnSums(MemoryChain):
     def look_back(
         self, call: LayerCall, state: MemoryStore, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Chunk by chunk: attend to the memory set, fuse, add its probabilities to the scores, select the
-        next one.
+        """For each chunk: attend to the memory set, fuse, add the set's probabilities to its scores, choose the
+        next set.
         """
         memory = state.layer(call.layer, call.provider)
         memory.begin_batch(-(-len(batch) // self.chunk_size))

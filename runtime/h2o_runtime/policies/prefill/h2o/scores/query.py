@@ -1,7 +1,7 @@
-"""The score rule by which the queries that are to see a memory choose it.
+"""The score rule `query`: a sample of the queries that will see a memory set chooses it.
 
-What earlier chunks needed says little of what this one will; its own queries do. A sample of them is enough,
-and few queries with a list of their own need fewer keys than many with one list.
+The keys that earlier chunks needed say little about the keys that this chunk needs; its own queries show them. A
+sample of queries is enough. A set for few queries needs fewer keys than a set for many.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from h2o_runtime.policies.prefill.h2o.query_tiles import NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
-TOLD_LAYERS = 4  # one of so many is compared, where what a prompt saw is told and changes nothing
+TOLD_LAYERS = 4  # without a guard, one in so many layers is compared, only for the report
 GUARD = {"score_checks": 2, "score_missed": 0.008}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 4096}
@@ -36,17 +36,18 @@ BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 4096}
 
 @dataclass(frozen=True)
 class OwnQueries(QueryTiles):
-    """A tile's strided queries choose its memory among all of the past.
+    """Evenly spaced queries of a tile choose its memory set from the whole past.
 
-    No chunk waits for another, nothing is forgotten for good, and there are no scores to keep: what a prompt that
-    goes on from a cached one sees follows from the cached keys alone.
+    Chunks do not depend on each other, no key is lost for later chunks, and no scores are stored. So a prompt that
+    continues from a cached one needs only the cached keys.
 
-    `score_queries` of a tile's queries score its candidates by their true probabilities, and the candidates around
-    those: where a text repeats itself, the queries between two of them look a little further on. Where the past is
-    longer than `score_candidates`, a few of these queries first choose that many: they alone see all of the past,
-    so that what grows with N² is a small share of full attention.
+    `score_queries` of a tile's queries vote for candidates with their true probabilities, and also for the rows
+    around each candidate: in repetitive text the queries between two voting queries attend to the next rows. If
+    the past is longer than `score_candidates`, a few of the voting queries first narrow it to so many candidates.
+    Only they read the whole past, so the cost that grows with N² is a small share of full attention.
 
-    What a tile sees depends on its own queries and on keys before it. So a prompt can go on behind any whole tile.
+    A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
+    tile.
     """
 
     score_title: ClassVar[str] = "the queries that will see them"
@@ -96,9 +97,9 @@ class OwnQueries(QueryTiles):
         call.checkpoint(batch.stop)
 
     def _alike(self, call: LayerCall, state: QueryStore, batch: Span) -> Iterator[Span]:
-        """Chunks of the batch that choose a memory, as many at once as an operator takes: their tiles are of one
-        size, look at lists of one length or at all rows, and choose as many as there is room for, with as many
-        votes. The first may begin before row 0."""
+        """Groups of the batch's chunks that choose memory sets, as large as one operator call allows. In a
+        group all tiles have the same size, the same number of candidates, keys and votes, and use all of their
+        room. The first chunk may begin before row 0."""
 
         def kind(chunk: Span) -> tuple[int, int, int, int, bool]:
             before = call.past + chunk.start
@@ -121,11 +122,11 @@ class OwnQueries(QueryTiles):
                 yield from some
 
     def _new_tiles(self, chunks: Span) -> list[Span]:
-        """Tiles of some chunks, but those before row 0."""
+        """The tiles of some chunks, without those before row 0."""
         return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
 
     def _sets(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], chunks: Span) -> Sets:
-        """Where the sets of some tiles lie, which are of these chunks and whose memory is of one size."""
+        """Where the sets of `tiles` are stored: tiles of these chunks, with memory sets of one size."""
         begun, past = self.begun(call), call.past + chunks.start
         base = self.tiles_before(call.past - begun)
         first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
@@ -133,11 +134,11 @@ class OwnQueries(QueryTiles):
         return Sets(first, len(tiles), heads, self.memory_at(past), own - first)
 
     def _select(self, call: LayerCall, state: QueryStore, chunks: Span) -> None:
-        """The memory sets of all new tiles of some chunks at once."""
+        """Choose the memory sets of all new tiles of some chunks in one call."""
         tiles, before = self._new_tiles(chunks), call.past + chunks.start
         sets, count = self._sets(call, state, tiles, chunks), self.candidates_at(before)
         candidates = state.every_row(sets.heads)
-        if before > count:  # a few queries choose what the others choose from, together for a key/value head
+        if before > count:  # a few queries choose the candidates, one list for all query heads of a group
             narrowed, stride = state.narrowed(call.layer, sets, count), self.narrowing_stride_at(before)
             self._vote(call, state, tiles, state.every_row(narrowed.shape[1]), stride, narrowed)
             candidates = state.candidates(narrowed, sets.heads)
@@ -155,7 +156,9 @@ class OwnQueries(QueryTiles):
         stride: int,
         chosen: Tensor,
     ) -> None:
-        """Every `stride`-th query of each tile chooses among its candidates. Both are int32, [t, Hs, Mp or M]."""
+        """Every `stride`-th query of each tile votes for candidates, int32 [t, Hs, Mp]; the best go to `chosen`,
+        int32 [t, Hs, M].
+        """
         begun = self.begun(call)
         first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
         call.provider.run(
@@ -174,7 +177,8 @@ class OwnQueries(QueryTiles):
         )
 
     def _see_all(self, call: LayerCall, state: QueryStore, batch: Span, partial: PartialSoftmax) -> None:
-        """Attention of the first chunk to what it sees all of: its rows that are cached, and a short past."""
+        """Attention of the first chunk to the rows that it sees without a choice: its cached rows, and a short
+        past."""
         rows = min(self.chunk_size - self.begun(call), len(batch))
         call.provider.run(
             MEMORY_FUSED_ATTENTION,
@@ -193,8 +197,8 @@ class OwnQueries(QueryTiles):
         batch: Span,
         partial: PartialSoftmax,
     ) -> None:
-        """Attention of some chunks' tiles to their memories, of one size, fused into the batch's state. Nobody
-        reads that of rows before `first`, where a chunk begins."""
+        """Attention of some chunks' tiles to their memory sets, all of one size, fused into the batch's state.
+        It is not needed for rows before `first`, which begins a chunk."""
         tiles = [one for one in self._new_tiles(chunks) if one.start >= first]
         if not tiles:
             return
@@ -225,7 +229,9 @@ class OwnQueries(QueryTiles):
         stride: int,
         own: PartialSoftmax,
     ) -> Checks | None:
-        """Of some tiles, of which every `stride`-th query has voted; `own` is their state."""
+        """Exact attention of a few rows of the tiles, in which every `stride`-th query has voted; `own` is the
+        tiles' state. None if this layer is not compared.
+        """
         if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
             return None
         begun, size, number = self.begun(call), self.chunk_size, where.first + where.skipped
@@ -238,7 +244,9 @@ class OwnQueries(QueryTiles):
     def _widen(
         self, call: LayerCall, state: QueryStore, checks: Checks, own: PartialSoftmax, sets: Tensor
     ) -> None:
-        """Note what tiles saw, and let those see all of their past that saw too little. sets [t, Hs, M]: theirs."""
+        """Record what the tiles saw. Tiles that missed too much also attend to the rest of their past.
+        sets [t, Hs, M]: the tiles' memory sets.
+        """
         assert state.seen is not None, "there are checks"
         for i, (tile, seen, missed) in enumerate(zip(checks.tiles, *checks.compare(own), strict=True)):
             widened = missed > self.score_missed
@@ -260,15 +268,17 @@ class OwnQueries(QueryTiles):
         )
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
-        """Where both prompts have a tail from the same row on, also its shared rows: they see everything."""
+        """If the tails of both prompts begin at the same row, also the shared rows of the tail, which saw every
+        row."""
         found, tail = super().reuse(shared, cached, n, origin), self.lasting_rows(n)
         if found.prefix is Prefix.HISTORY or not origin.sparse == tail < shared:
             return found
         return Reuse(Prefix.BOUNDARY, min(shared, origin.prompt, n - 1))
 
     def boundary_before(self, limit: int, origin: Provenance) -> int:
-        """Anywhere in the first chunk, which sees everything before it; then behind a whole tile, unless the guard
-        asks all of its chunk. A cache that rounds rows has not what a chunk has seen of itself."""
+        """Any row of the first chunk, which sees every earlier row. Later the end of a whole tile, or of a
+        chunk if the guard decides for whole chunks. Also of a chunk if the cache rounds rows: a chunk attends
+        to its own rows before rounding, and these are lost."""
         chunk = super().boundary_before(limit, origin)
         if origin.rounded:
             return chunk
@@ -277,7 +287,7 @@ class OwnQueries(QueryTiles):
         return chunk if self.score_missed < 1 else chunk + (limit - chunk) // self.tile * self.tile
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        """Nothing of what was there before is changed by a run."""
+        """A run does not change the sets of earlier tiles."""
         if reuse.prefix is Prefix.HISTORY:
             return before.at_turn(reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
@@ -285,11 +295,11 @@ class OwnQueries(QueryTiles):
         return Provenance()
 
     def saved_state(self, state: QueryStore, length: int) -> SavedState:
-        """All sets: what a prompt sees follows from the cached keys, but people ask for them."""
+        """All sets. A prompt does not need them to continue, but the report and the memory view do."""
         return state.saved_state(self.tiles_before(length) + 1)
 
     def report(self, state: QueryStore, origin: Provenance) -> PrefillReport:
-        """The set of every tile that has a memory, in the order of the prompt; -1 where one has fewer keys."""
+        """The set of every tile that has one, in the order of the prompt; shorter sets are padded with -1."""
         stop = self.lasting_rows(origin.prompt)
         seen_by = tuple(self.tiles(self.chunk_size, stop))
         chunks = spans(stop, self.chunk_size, start=self.chunk_size)
@@ -302,8 +312,8 @@ class OwnQueries(QueryTiles):
 
 
 def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Sets of several sizes as one array [t, layers, Hs, M]: a set that heads share stands at each of them, and -1
-    where one has fewer keys than the largest."""
+    """Sets of several sizes as one array [t, layers, Hs, M]. A set that heads share is repeated for each head;
+    shorter sets are padded with -1."""
     heads, most = (max(one.shape[axis] for one in sets) for axis in (2, 3))
     alike = [np.repeat(one, heads // one.shape[2], axis=2) for one in sets]
     return np.concatenate(
