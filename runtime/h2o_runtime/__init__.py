@@ -8,6 +8,5 @@ from h2o_runtime.telemetry import decline_telemetry
 
 __all__ = ["Generator", "PrefillConfig", "Sampling", "Watch"]
 
-# The package's one effect on import: a program that imports onnxruntime itself, after this line, is covered
-# too.
+# The only effect of the import. It also covers a program that imports onnxruntime itself after this line.
 decline_telemetry()

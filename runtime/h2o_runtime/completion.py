@@ -6,7 +6,7 @@
             if isinstance(event, TextPiece):
                 print(event.text, end="", flush=True)
 
-Commands and servers are built on this: nothing here prints, reads a signal or knows of HTTP.
+Commands and servers use this module. It does not print, handle signals or depend on HTTP.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ log = logging.getLogger(__name__)
 
 
 class TextModel:
-    """One bundle that reads and writes text. One request at a time, or as many runs as there are `slots`.
+    """One bundle that reads and writes text: one request at a time, or one run in each of its `slots`.
 
-    `text_prompt` and `chat_prompt` may be called while another thread is in `complete`; all else may not.
+    `text_prompt` and `chat_prompt` may be called while another thread is in `complete`; other methods may not.
 
-    slots    generators over the same weights, of which each can have a run
+    slots    generators over the same weights, each for one run
 
     end_ids: token ids that end an answer: the checkpoint's EOS, and what its chat template ends a turn with.
     """
@@ -128,7 +128,7 @@ class TextModel:
 
     @property
     def chat_template(self) -> str | None:
-        """Source of the chat template; None where there is none."""
+        """Source of the chat template; None if the bundle has none."""
         return None if isinstance(self._template, BundleError) else self._template.texts.get("default")
 
     def text_prompt(self, text: str) -> Prompt:
@@ -142,13 +142,13 @@ class TextModel:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
 
-        Tools and calls that the template does not know are written out in plain words (`text.tool_use`).
+        If the template does not support tools, tools and calls become plain text (`text.tool_use`).
 
-        Where it goes on from an answer that was given here, or that a session in the folder holds, the answer keeps
-        the tokens that were generated (`sessions.transcript`).
+        If the conversation continues an answer of this model, or of a session in the folder, the prompt has the
+        tokens that were generated for that answer (`sessions.transcript`).
 
-        Raises InputError for messages that the template refuses, ContextOverflowError for what is clearly longer
-        than the context, BundleError when there is no template.
+        Raises InputError for messages that the template refuses, ContextOverflowError for a prompt that is clearly
+        longer than the context, BundleError if there is no template.
         """
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
@@ -176,11 +176,11 @@ class TextModel:
         prompt_piece: int | None = None,
         shared: SharedPrompt | None = None,
     ) -> Run[TextEvent]:
-        """As `complete`, for a driver of several runs: pauses wherever others may run, and requests every
+        """As `complete`, for a driver of several runs: yields a pause when others may run, and requests every
         step.
 
-        generator: of `slots`, one that has no other run. prompt_piece: tokens after which it pauses, about.
-        shared: of all answers to this prompt
+        generator: one of `slots` without another run. prompt_piece: approximate number of prompt tokens between
+        pauses. shared: the prompt that several answers share
         """
         generator = generator or self.generator
         if request.pooling is not None:
@@ -215,7 +215,7 @@ class TextModel:
         generator: Generator,
         prompt_piece: int | None,
     ) -> Run[TextEvent]:
-        """As `run`, for a prompt that is embedded; only a Completion comes."""
+        """As `run`, for a prompt that is embedded; yields only a Completion."""
         config, ids = request.prefill or generator.bundle.manifest.prefill, request.prompt.ids
         seconds, since = 0.0, time.perf_counter()
         embedding: Float32 | None = None
@@ -265,7 +265,7 @@ class TextModel:
     def _continued(self, text: str) -> tuple[int, ...]:
         """Ids of `text` that begin with those of an earlier answer; empty if it does not continue one.
 
-        Only if the rest begins with a special token: every tokenizer cuts there, so both sides can be encoded
+        The rest must begin with a special token. Every tokenizer cuts there, so both sides can be encoded
         separately.
         """
         for characters, ids in self._transcripts.beginnings(text):
@@ -284,7 +284,7 @@ class TextModel:
 
 
 class _Answer:
-    """What `TextModel.run` gathers.
+    """The answer of `TextModel.run` so far.
 
     ended  whether no more tokens are wanted
     """
@@ -308,7 +308,7 @@ class _Answer:
         self._since = time.perf_counter()
 
     def took(self, event: GenerationEvent) -> Iterator[TextEvent]:
-        """Process an event → what the reader receives."""
+        """Process an event → the events for the reader."""
         seconds = time.perf_counter() - self._since
         if isinstance(event, Prefilled):
             self._cache_n = event.reused_tokens
@@ -362,7 +362,7 @@ class _Answer:
 
 
 def _resolved(request: Request, model: TextModel) -> Sampling:
-    """The request's sampling with a reportable seed, and with end tokens banned where they do not count."""
+    """The request's sampling with a known seed, and with end tokens banned if they must not end the answer."""
     sampling = request.sampling
     if sampling.seed is None:
         sampling = replace(sampling, seed=secrets.randbits(32))

@@ -1,8 +1,8 @@
-"""Every error that a user of the toolchain can cause or meet.
+"""All errors that a user of the toolchain can cause or see.
 
-All derive from `H2OError`, so a command catches one class, prints its message and exits with 1. A message is
-one sentence, or two: what was wrong and where, then what to do. Our own bugs (a broken invariant) are not
-here: they stay `AssertionError` or other Python errors, with a traceback.
+All derive from `H2OError`, so a command catches one class, prints its message and exits with 1. A message has one
+or two sentences: what was wrong and where, then what to do. Our own bugs (a broken invariant) are not here: they
+stay `AssertionError` or other Python errors, with a traceback.
 
 This module imports nothing, so that the export side, the commands and the tests can import it anywhere.
 """
@@ -50,11 +50,11 @@ class ConfigError(H2OError, ValueError):
 
 
 class ContextOverflowError(H2OError):
-    """The prompt, or the prompt with its answer, does not fit the context the model was loaded with.
+    """The prompt, or the prompt with its answer, does not fit in the context of the loaded model.
 
-    `n_prompt_tokens` is the number of tokens that were asked for and `n_ctx` the number that fit; a server
-    reports both. With `at_least` the count is a lower bound. `field` is the request's field with the prompt,
-    or the empty string.
+    `n_prompt_tokens` is the number of requested tokens and `n_ctx` the number that fit; a server reports both.
+    With `at_least` the count is a lower bound. `field` is the request's field with the prompt, or the empty
+    string.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The public face of the runtime: load a bundle, prefill a prompt, decode, generate."""
+"""The public interface of the runtime: load a bundle, prefill a prompt, decode, generate."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ Int32 = NDArray[np.int32]
 
 
 class Generator:
-    """A loaded model and a live session, one request at a time. Not thread-safe.
+    """A loaded model and a live session: one request at a time. Not thread-safe.
 
-    Create it with `Generator.load`; it can be used as a context manager. `Generator(loaded)` is one more session
-    over weights that are loaded already; such generators take turns, in one thread.
+    Create it with `Generator.load`; it can be used as a context manager. `Generator(loaded)` adds a session for
+    weights that are already loaded. Such generators run one at a time, in one thread.
 
-    session  what the last prompt and its answer left
-    pool     sessions that wait for their turn on this one
-    others   generators beside this one, over the same weights and pool, which close with it
+    session  the live session: the last prompt and its answer
+    pool     waiting sessions
+    others   further generators with the same weights and pool, which close with this one
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Generator:
         slots: Slots | None = None,
         beside: Generator | None = None,
     ) -> None:
-        """slots: how many there will be, with `others`; by default one. beside: of whom this is one, with whose
-        pool it works.
+        """slots: the number of generators with `others`; by default one. beside: the generator to whose `others`
+        this one belongs; it uses that one's pool.
 
         Raises ConfigError for a cache that evicts together with a pool.
         """
@@ -166,7 +166,7 @@ class Generator:
         watch: Watch | None = None,
         reuse: bool = True,
     ) -> Float32:
-        """Run a whole prompt, keeping what the cache holds of it → logits after its last token.
+        """Run a whole prompt, and reuse the rows that the cache holds of it → logits after its last token.
 
         The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
@@ -176,7 +176,7 @@ class Generator:
         return logits
 
     def decode(self, token: int) -> Float32:
-        """Append one token and attend to everything → logits float32 [vocab]."""
+        """Append one token and attend by the decode policy → logits float32 [vocab]."""
         if not 0 <= token < self.model.vocab_size:
             raise UnknownTokenError(int(token), self.model.vocab_size)
         session = self.session
@@ -189,20 +189,19 @@ class Generator:
         return session.keep_logits(logits)
 
     def step(self, tokens: Sequence[int]) -> Float32:
-        """A step with rows of these tokens → logits [rows, vocab]. The caller updates the session's
-        tokens.
-        """
+        """A decode step of these consecutive tokens → logits [rows, vocab]. The caller updates the session's
+        tokens."""
         forward = self.loaded.forward
         if len(tokens) == 1:
             return forward.decode(tokens[0], self.session)[None]
         return next(decode_together(forward, [(self.session, tokens)]))
 
     def decode_given(self, ids: ArrayLike, watch: Watch | None = None) -> Iterator[tuple[Span, Float32]]:
-        """As `decode` of known tokens one after the other, many at once; equal up to rounding.
+        """As `decode` of known tokens one after the other, but many at once; equal up to rounding.
 
-        Each token attends to everything before it, whatever the decode policy. Yields rows of `ids` [N] and
-        the logits after them, float32 [len(rows), vocab], valid until the next are requested. Raises as
-        `decode`, and Cancelled, after which the cache is as before.
+        Each token attends to all earlier tokens, whatever the decode policy. Yields rows of `ids` [N] and the
+        logits after them, float32 [len(rows), vocab], valid until the next are requested. Raises as `decode`, and
+        Cancelled, after which the cache is as before.
         """
         session, watch = self.session, watch or Watch()
         if not session.length:
@@ -263,12 +262,12 @@ class Generator:
         reuse: bool = True,
         speculate: Speculation | None = None,
     ) -> Iterator[GenerationEvent]:
-        """Prefill, then sample: yields one Prefilled, a TokenGenerated a token and one Finished.
+        """Prefill, then sample: yields one Prefilled, one TokenGenerated for each token, and one Finished.
 
-        Ends at a token of `stop_tokens` (not yielded, reason "stop"), after `max_new_tokens` or when the
-        context is full (reason "length"). Raises Cancelled between two tokens when `watch` says so. `constraint`
-        says which tokens may come; it must allow some of `stop_tokens` once the answer may end. `reuse` is
-        `prefill`'s. `speculate` takes the place of the load option; tokens do not depend on it.
+        Ends at a token of `stop_tokens` (not yielded, reason "stop"), after `max_new_tokens` or when the context is
+        full (reason "length"). Raises Cancelled between two tokens if `watch` asks for it. `constraint` gives the
+        allowed tokens; it must allow some of `stop_tokens` when the answer may end. `reuse` is as in `prefill`.
+        `speculate` replaces the load option; tokens do not depend on it.
         """
         options = (sampling, stop_tokens, watch, constraint, reuse, speculate)
         return alone(self.run(ids, max_new_tokens, config, *options), self.step)
@@ -287,11 +286,11 @@ class Generator:
         prompt_piece: int | None = None,
         shared: SharedPrompt | None = None,
     ) -> Run[GenerationEvent]:
-        """As `generate`, for a driver of several runs: pauses wherever others may run, and requests every
+        """As `generate`, for a driver of several runs: yields a pause when others may run, and requests every
         step.
 
-        prompt_piece: tokens of the prompt after which it pauses, about; None reads it at once
-        shared: of all answers to this prompt under this configuration
+        prompt_piece: approximate number of prompt tokens between pauses; None reads the prompt at once
+        shared: the prompt, if several answers with this configuration share it
         """
         if max_new_tokens < 0:
             raise ConfigError(
@@ -322,10 +321,10 @@ class Generator:
         watch: Watch | None = None,
         prompt_piece: int | None = None,
     ) -> Iterator[PromptPieceRead | Float32]:
-        """Read a prompt from its first token; yields its embedding last, float32 [D] of length 1.
+        """Read a prompt from its first token; the last item is its embedding, float32 [D] of length 1.
 
-        The live session is empty afterwards; the pool keeps what it held. `prompt_piece` is `run`'s. Raises as
-        `prefill`, and ConfigError for a backend without hidden states.
+        The live session is empty afterwards; the pool keeps its earlier content. `prompt_piece` is as in `run`.
+        Raises as `prefill`, and ConfigError for a backend without hidden states.
         """
         tokens, config, watch = self._checked(ids, config, watch)
         self.loaded.backend.load_hidden()
@@ -338,7 +337,7 @@ class Generator:
     def _steps(
         self, tokens: IntArray, constraint: Constraint | None, speculate: Speculation | None
     ) -> AnswerSteps:
-        """Those of an answer to a prompt."""
+        """The steps of an answer to a prompt."""
         reads_ahead = self.speculation(speculate)[0] == "lookup"
         drafter = Drafter(tokens.tolist(), constraint) if reads_ahead else None
         steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_step_rows)
@@ -346,13 +345,13 @@ class Generator:
         return steps
 
     def speculation(self, asked: Speculation | None = None) -> tuple[Speculation, str | None]:
-        """The drafter of an answer (if `asked`; by default as the model was loaded), or why there is none."""
+        """The drafter of an answer, or the reason why there is none. asked: None takes the load option."""
         chosen = asked or self.spec.speculate
         reason = None if chosen == "off" else self.loaded.forward.one_row_because(self.session)
         return ("off" if reason else chosen), reason
 
     def report(self) -> PrefillReport:
-        """The keys of the last prompt's past that the policy kept."""
+        """The keys that the policy kept of the last prompt's past."""
         session, some = self.session, self.model.under_policies.layers > 0
         if session.origin.config is None or session.state_config is None or not some:
             return PrefillReport.empty()
@@ -395,7 +394,7 @@ class Generator:
 
     @property
     def layer_report(self) -> dict[str, Any]:
-        """How layers read the last prompt, by option of their kinds; None if the model has no such layers."""
+        """How layers read the last prompt, by the options of their kinds; None if the model has no such layers."""
         return self.loaded.forward.layers.report()
 
     @property
@@ -405,7 +404,7 @@ class Generator:
 
     @property
     def timer(self) -> PrefillTimer:
-        """How the time of the last prefill divides into phases. May wait for the device."""
+        """The time of the last prefill, by phase. May wait for the device."""
         return self._reader.timer()
 
     @property

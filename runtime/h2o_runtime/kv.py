@@ -15,16 +15,17 @@ from h2o_runtime.devices import Tensor
 class KV:
     """Keys and values of one layer, by row.
 
-    k, v     [rows, Hkv, d] and [rows, Hkv, dv], float32, float16 or int8. v is k, the same object: the values of
-             a row are the first dv numbers of its keys, and nothing else is stored
-    length   rows in use; an int64 [1] on the device where a recorded step reads it there
-    pages    int32: row i lies at pages[i // page_rows] * page_rows + i % page_rows; None: at i
-    scales   [rows, Hkv] float32 of keys and of values, where they are int8: a number is the integer times it; where
-             v is k, the same object twice
-    seen     float32 [rows, Hkv], where a step's attention is to leave each row's probability, summed over the query
-             heads that share its key; None: nobody asks
+    k, v     [rows, Hkv, d] and [rows, Hkv, dv], float32, float16 or int8. If v is k (the same object), a row's
+    values
+             are the first dv elements of its keys, and are not stored separately
+    length   rows in use; an int64 [1] on the device if a recorded step reads it there
+    pages    int32: row i is at pages[i // page_rows] * page_rows + i % page_rows; None: at i
+    scales   [rows, Hkv] float32 of keys and of values, if they are int8: an element is the integer times its scale;
+             if v is k, the same object twice
+    seen     float32 [rows, Hkv], to which a step's attention writes each row's probability, summed over the query
+             heads that share its key; None: not needed
 
-    A row is the place of a token in the cache. Which position it had in the text, the session knows.
+    A row is the place of a token in the cache. The session knows the token's position in the text.
     """
 
     k: Tensor
@@ -70,11 +71,11 @@ class KV:
 
 @dataclass(frozen=True)
 class Recurrent(KV):
-    """Of a layer with a state in place of rows: k and v are of new tokens alone, [n, Hkv, d] and [n, Hq, dv].
+    """Input of a layer with a state in place of rows. k and v have only new tokens: [n, Hkv, d] and [n, Hq, dv].
 
-    state        float32 [Hq, d, dv], before them; whoever attends brings it behind them
+    state        float32 [Hq, d, dv], before the new tokens; attention updates it to the state after them
     decay, beta  float32 [n, Hq]: see the operator GatedDelta
-    saved        where copies of the state go behind so many of them
+    saved        by number of new tokens: where to copy the state after so many of them
     """
 
     state: Tensor = field(kw_only=True)

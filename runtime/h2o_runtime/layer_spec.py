@@ -1,4 +1,5 @@
-"""The shape of one layer of a model: its attention, what it caches, and what stands at its dense graphs."""
+"""The shape of one layer of a model: its attention, what it caches, and the inputs and outputs of its dense
+graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What an attention provider must know of the model, fixed at load time.
+    """The sizes that an attention provider needs, fixed at load time.
 
     query_heads, kv_heads  Hq, Hkv
     head_size              d, of queries and keys
@@ -50,7 +51,7 @@ class AttentionShape:
 
     @property
     def half(self) -> bool:
-        """For native kernels: whether they store float16. Raises ValueError for what they do not store at all."""
+        """For native kernels: whether they store float16. Raises ValueError for a dtype that they cannot store."""
         if self.dtype not in (np.float32, np.float16):
             raise ValueError(f"the native kernels store float32 or float16, not {self.dtype}")
         return self.dtype == np.float16
@@ -58,9 +59,9 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class CacheRow:
-    """What a layer's cache keeps of a token: `heads` keys of `size` elements, and as many values.
+    """A token's row in a layer's cache: `heads` keys of `size` elements, and as many values.
 
-    shared  keys alone, of which values are a part
+    shared  only keys are stored; values are a part of them
     """
 
     heads: int
@@ -73,10 +74,10 @@ class CacheRow:
 
 
 class StateSpec(BaseModel):
-    """What a layer with a state keeps of all tokens before: a matrix a head, and the last inputs of a convolution.
+    """The state of a layer: one matrix per head, and the last inputs of a convolution.
 
     channels  of the convolution
-    tail      its inputs before a token that it sees
+    tail      earlier inputs that the convolution reads for a token
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,26 +90,26 @@ LATER_FIELDS = ("window", "softcap", "rotation", "sinks", "gate_size", "state", 
 
 
 class LayerSpec(BaseModel):
-    """One layer's attention: its kind, what its cache keeps of a token, and what stands at its dense graphs.
+    """One layer's attention: its kind, its rows in the cache, and the inputs and outputs of its dense graphs.
 
     kind         a key of h2o_runtime.layers.LAYERS
     query_heads  Hq
     kv_heads     Hkv, of the cache
     head_size    d, of a key in the cache
     value_size   dv, of a value as attention reads it from the cache
-    shared       whether values are the first dv numbers of keys, and nothing else is stored
-    query_size   of a head's query, as the dense graph makes it
+    shared       whether values are the first dv elements of keys, and only keys are stored
+    query_size   of a head's query, as the dense graph computes it
     out_size     of a head's attention output, as the next dense graph takes it
     rotary_size  elements of a head that are rotated by position
     scale        of the dot products
     window       keys that a row sees at most, back from its own, itself included; 0: all
     softcap      what a tanh keeps scores below, before softmax; 0: nothing does
     rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
-    sinks        of each query head a score that takes part in the softmax and has no key; empty: there are none
-    gate_size    elements of a token's gate, which its dense graph hands to the next one beside the residual stream
-    state        what it keeps in place of rows of a cache: k and v are of new tokens alone then, v of Hq heads
-    source       the earlier layer whose rows it reads, as it has no keys and values of its own; None: its own
-    lends        whether it is the source of later layers, so that it keeps rows beyond its window too
+    sinks        for each query head a score that takes part in the softmax and has no key; empty: no sinks
+    gate_size    elements of a token's gate, which its dense graph passes to the next one beside the residual stream
+    state        its state in place of rows in a cache; k and v then have only new tokens, and v has Hq heads
+    source       the earlier layer whose rows it reads, if it has no keys and values of its own; None: its own rows
+    lends        whether it is the source of later layers, and therefore also keeps rows beyond its window
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -134,7 +135,7 @@ class LayerSpec(BaseModel):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of layers without the later fields stay readable to earlier versions."""
+        """Leaves out newer fields that have their default, so that earlier versions can read the manifest."""
         written: dict[str, Any] = write(self)
         for field in LATER_FIELDS:
             if getattr(self, field) == type(self).model_fields[field].default:
@@ -149,7 +150,7 @@ class LayerSpec(BaseModel):
 
     @property
     def has_rows(self) -> bool:
-        """Whether a cache keeps rows of its own."""
+        """Whether a cache keeps rows of this layer itself."""
         return self.state is None and self.source is None
 
     @property
@@ -158,7 +159,7 @@ class LayerSpec(BaseModel):
 
     @property
     def sees_all(self) -> bool:
-        """Whether it attends to all tokens before: such layers are what policies are for."""
+        """Whether it attends to all earlier tokens: policies handle only such layers."""
         return not self.window and self.state is None
 
     def attention(self, dtype: str) -> AttentionShape:

@@ -1,4 +1,4 @@
-"""A bundle with loaded weights: what its sessions share."""
+"""A bundle with loaded weights, which its sessions share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_CONTEXT = 8192
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Weights, their backend, and the buffers between: one call at a time, for any of its sessions.
+    """Weights, their backend, and the buffers between layers: one call at a time, for any of its sessions.
 
     spec  how its sessions are made
     """
@@ -77,7 +77,7 @@ class LoadedModel:
         )
         backend.activate()
         layers = Layers(backend.model, make, options.layers)
-        # What another process has read should come as fast as it can be copied.
+        # Sessions then allocate their cache at start, so that rows from the folder are copied without delay.
         commit = options.folder_shared
         spec = SessionSpec(
             bundle, context, device, layers, options.cache, options.decoding, options.speculate, commit

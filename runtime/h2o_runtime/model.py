@@ -21,14 +21,14 @@ from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 
 class WeightSpec(BaseModel):
-    """In what form a bundle holds its weights, and what they take on disk.
+    """The format of a bundle's weights, and their size on disk.
 
     projections  format of the matrices of layers: float32, float16, int8 or int4
-    head         that of the head; where it is tied, of the embedding
+    head         format of the head; if it is tied, of the embedding
     block_size   weights that share a scale, None for floats
-    compensated  whether layers were rounded for the activations of a text, and not each weight to the nearest
-    table_bytes  the embedding's, which a tied head shares; then `head_bytes` is 0
-    layer_tables_bytes  those of embeddings that layers have of their own
+    compensated  whether layers were rounded for the activations of a text, or each weight to nearest
+    table_bytes  of the embedding, which a tied head shares; then `head_bytes` is 0
+    layer_tables_bytes  of embeddings of single layers
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,13 +56,13 @@ class WeightSpec(BaseModel):
 
 
 class LatentSpec(BaseModel):
-    """Sizes of latent attention: keys and values of every head are linear in one latent a token.
+    """Sizes of latent attention: keys and values of every head are linear functions of one latent per token.
 
     rank        r, elements of the latent
     nope_size   dn, of a head's query and key, not rotated
-    rope_size   dr, rotated; the key's are shared by all heads, and lie in the cache behind the latent
+    rope_size   dr, rotated; all heads share the key's rotated elements, which are in the cache after the latent
     value_size  dv, of a head's value
-    query_rank  of the low-rank step that makes queries; None: there is none
+    query_rank  of the low-rank step for queries; None: there is no such step
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -75,9 +75,10 @@ class LatentSpec(BaseModel):
 
 
 class ExpertsSpec(BaseModel):
-    """Mixtures of experts: of `count` in each of `layers` layers, `chosen` see a token, and the shared ones all.
+    """Mixtures of experts: `layers` layers have `count` experts each. A token uses `chosen` of them, and all shared
+    experts.
 
-    size, shared_size  rows inside one, and inside the shared ones together
+    size, shared_size  intermediate size of one expert, and of all shared experts together
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -93,10 +94,10 @@ class ModelSpec(BaseModel):
     """The model's shape, as the runtime needs it.
 
     kv_heads, head_size, scale  of the first layer: see `LayerSpec`
-    latent                      of models that have such layers
-    layer_embedding             elements of a token's embedding that each layer has of its own; 0: none has. The
-                                dense graph behind a layer looks it up, and reads what begins the residual stream
-    layer_specs                 of each layer; empty where all are alike, and what is said above tells all of them
+    latent                      sizes of latent attention, if the model has such layers
+    layer_embedding             elements of a token in each layer's own embedding; 0: layers have none. The dense
+                                graph after a layer looks it up, and also reads the first residual
+    layer_specs                 of each layer; empty if all layers are alike and follow from the fields above
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -140,7 +141,7 @@ class ModelSpec(BaseModel):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of models with equal layers stay readable to earlier versions."""
+        """Leaves out newer fields that are empty, so that earlier versions can read the manifest."""
         written: dict[str, Any] = write(self)
         if not self.layer_specs:
             written.pop("layer_specs", None)
@@ -190,7 +191,7 @@ class ModelSpec(BaseModel):
 
     @property
     def read_bytes(self) -> int:
-        """The same as all layers read it: once more for each that reads an earlier layer's rows."""
+        """Bytes of a token that all layers read: rows of a source count once for each layer that reads them."""
         return sum(spec.row.elements for spec in self.each_layer if not spec.state) * self._item
 
     @property
@@ -204,12 +205,13 @@ class ModelSpec(BaseModel):
 
     @property
     def under_policies(self) -> ModelSpec:
-        """The model of the layers that prefill and decode policies handle: those that see all, if any."""
+        """A model of the layers that prefill and decode policies handle: those that attend to all earlier
+        tokens."""
         return self._of(tuple(spec for spec in self.each_layer if spec.sees_all))
 
     @property
     def with_rows(self) -> ModelSpec:
-        """The layers that a cache keeps rows of, as a model: those without a state."""
+        """A model of the layers whose rows a cache keeps: those without a state."""
         return self._of(tuple(spec for spec in self.each_layer if spec.state is None))
 
     def _of(self, specs: tuple[LayerSpec, ...]) -> ModelSpec:
@@ -245,7 +247,7 @@ class ModelSpec(BaseModel):
 
     @property
     def rotary_sizes(self) -> tuple[int, ...]:
-        """For each table of angles: the rotated elements of a head, in the layers with the most."""
+        """For each table of angles: the most rotated elements of a head in any layer."""
         sizes = [0] * (1 + max(spec.rotation for spec in self.each_layer))
         for spec in self.each_layer:
             sizes[spec.rotation] = max(sizes[spec.rotation], spec.rotary_size)

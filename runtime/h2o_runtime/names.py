@@ -40,7 +40,7 @@ MetricsNames: TypeAlias = Literal["h2o", "vllm"]  # in h2o-serve's /metrics
 
 
 class Pooling(Enum):
-    """What an embedding is made of: the hidden states of all tokens, or that of the last one."""
+    """How an embedding is computed: from the hidden states of all tokens, or from the last token's."""
 
     MEAN = "mean"
     LAST = "last"

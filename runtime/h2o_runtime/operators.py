@@ -4,16 +4,15 @@ All other code that names an operator's tensors comes from this table. When kern
 TensorRT plugins are built, `plugins/kernels/generate.py` writes their C++ header; the attention providers
 read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have everywhere:
 
-    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads,
-    Hs score heads: Hkv or Hq, or in some operators a number that divides Hkv,
-    d head size of queries and keys, dv that of values and outputs (operators of landmarks, pages and lines want d),
-    cap cache capacity, M memory slots, Mp slots of the memory before (may be 0), R rows that have scores,
-    t tiles of queries, c lists of candidates for them, Nb blocks of the cache's rows (those that landmarks are
-    means of, or pages), D diagonals,
-    of products: K inputs, Kb blocks of 32 of them, N outputs.
+    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads: Hkv or Hq,
+    or in some operators a number that divides Hkv, d head size of queries and keys, dv that of values and
+    outputs (operators of landmarks, pages and lines want d), cap cache capacity, M memory slots, Mp slots of
+    the memory before (may be 0), R rows that have scores, t tiles of queries, c lists of candidates for them,
+    Nb blocks of the cache's rows (blocks of landmarks, or pages), D diagonals, of products: K inputs, Kb blocks
+    of 32 inputs, N outputs.
 
-A tensor of dtype T is float32 or float16, all of a node alike. This module imports nothing of the package: builds
-run it as a file.
+A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports nothing from the
+package, because builds run it as a file.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors of a `KV`
 class TensorArgument:
     """`optional`: kernels may be called without it. `updated`: kernels may write to this input.
 
-    `in_place`, of an output: the input whose memory it may be; it is where a caller of a provider names no output.
+    `in_place`, for an output: the input whose memory it may use; it does so if a provider's caller names no output.
     """
 
     name: str

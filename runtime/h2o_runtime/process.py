@@ -1,4 +1,4 @@
-"""This process's memory and cores, as the operating system sees them, and its end."""
+"""This process's memory and cores, as the operating system reports them, and its exit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from h2o_runtime.errors import ConfigError
 
-THREADS_A_CORE = 4  # more threads only wait for each other, and each of a model's many sessions has its own
+THREADS_A_CORE = 4  # more threads only wait for each other, and each ONNX Runtime session has its own threads
 
 _STATUS = Path("/proc/self/status")
 _MEMORY = Path("/proc/meminfo")
@@ -36,15 +36,15 @@ def resident_bytes() -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory that the system could give without swapping; None if it does not report it."""
+    """Memory that the system could provide without swapping; None if it does not report this."""
     return _field(_MEMORY, "MemAvailable")
 
 
 def give_back_memory() -> None:
-    """Return the C library's freed memory to the system; on a small device other processes need it.
+    """Return the C library's freed memory to the system, because other processes on a small device need it.
 
-    Otherwise a long request, freed in small blocks, leaves the process larger for the rest of its life. Takes
-    about a millisecond.
+    Otherwise a long request, freed in small blocks, leaves the process larger until it ends. Takes about a
+    millisecond.
     """
     with contextlib.suppress(OSError, AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
@@ -71,10 +71,10 @@ def check_threads(threads: int | None) -> None:
 
 
 def let_go_at_exit(owner: object) -> None:
-    """Make `owner` drop its attributes if the program ends with running threads.
+    """Make `owner` drop its attributes if the program ends while threads run.
 
-    Python stops a daemon thread wherever it is. Objects in its frames are never freed, and native objects
-    among them are reported as leaked after the interpreter has ended. Without such threads nothing is done.
+    Python stops a daemon thread at any point. Objects in its frames are never freed, and nanobind reports native
+    objects among them as leaks after the interpreter has ended. Without such threads this has no effect.
     """
     end = functools.partial(_let_go, weakref.ref(owner))
     atexit.register(end)

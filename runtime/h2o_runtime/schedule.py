@@ -1,4 +1,4 @@
-"""Which rows run when: the host arithmetic of prefill, independent of any device."""
+"""The order of rows in a prefill: arithmetic on the host, independent of any device."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def rows_of_chunks(rows: int, chunk_size: int) -> int:
 
 
 def dense_cuts(n: int, batch_size: int, rows: int) -> list[int]:
-    """Where n rows, which attend in batches, may be cut into pieces of about `rows` rows.
+    """Rows at which n rows, which attend in batches, may be cut into pieces of about `rows` rows.
 
-    Each row sees the same keys in any case. But kernels sum over blocks of rows, and in another order if rows
-    are few. To keep results equal to the last bit, pieces begin with a block or a batch, and a piece is
+    Each row attends to the same keys in any case. But kernels process rows in blocks, and sum in another order if
+    there are few rows. To keep results equal to the last bit, pieces begin with a block or a batch, and a piece is
     shorter only if its batch is.
     """
     if rows >= batch_size:

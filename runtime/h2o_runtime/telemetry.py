@@ -7,7 +7,7 @@ import os
 # Each library reads these when it is imported, or before its first report.
 VARIABLES = {
     "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime from 1.32 on; its Python function comes too late
-    "HF_HUB_DISABLE_TELEMETRY": "1",  # what a requested download reports besides the request itself
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # a download would otherwise report more than the request itself
 }
 
 

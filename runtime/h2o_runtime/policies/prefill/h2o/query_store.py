@@ -18,7 +18,7 @@ from h2o_runtime.schedule import Span
 
 @dataclass(frozen=True)
 class SetHeads:
-    """Hs, the heads of a layer with their own memory set: `least`, or `grown` after `ALONE` times `score_grow` rows."""
+    """Hs, the heads of a layer with their own memory set: `least`, or `grown` far from the beginning."""
 
     least: int
     grown: int
