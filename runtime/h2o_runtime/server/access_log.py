@@ -30,7 +30,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if 400 <= status < 499:  # 499: the client has left; counted by the code that noticed
+                if 400 <= status < 499:  # 499: the client disconnected; counted by the code that noticed it
                     self._refused()
             await send(message)
 

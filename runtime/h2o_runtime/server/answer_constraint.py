@@ -19,7 +19,7 @@ class AnswerConstraint:
 
     grammar: a JSON schema, or text in GBNF. field: the parameter that sets it.
 
-    left_out: keywords of the schema that an answer may break.
+    left_out: keywords of the schema that the grammar does not enforce.
     """
 
     grammar: Mapping[str, Any] | str
@@ -68,7 +68,7 @@ def _response_format(body: ChatRequest) -> AnswerConstraint | None:
 
 
 def _forced_tools(body: ChatRequest) -> list[Tool]:
-    """The tools of which the answer must call one; empty if it is free."""
+    """The tools one of which the answer must call; empty if the answer is free."""
     if body.tool_choice is None or body.tool_choice in ("none", "auto"):
         return []
     if not body.tools:

@@ -30,9 +30,9 @@ class ChoiceFormat(Protocol):
 
 
 class AnswerFormat(Protocol):
-    """One answer in OpenAI's format, whose choices may come side by side.
+    """One answer in OpenAI's format; its choices may stream side by side.
 
-    In a stream the chunks of all choices, among them any number of `progress`, then `end`; else `whole`.
+    In a stream: chunks of all choices and any number of `progress`, then `end`. Otherwise: `whole`.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""An answer read as it comes: thoughts, text and calls of functions."""
+"""Splits an answer, as it is generated, into thoughts, text and calls of functions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class AnswerReader:
     """
 
     def __init__(self, body: ChatRequest, prompt: Prompt, thinks: bool) -> None:
-        """thinks: whether the chat template knows of thoughts; an answer with a constraint has none."""
+        """thinks: whether the chat template supports thoughts; an answer with a constraint has none."""
         self.calls = _call_reader(body)
         self._reasoning = ReasoningReader(thinks and chat_constraint(body) is None, prompt.text or "")
 
     def push(self, text: str) -> list[Delta | Thought]:
-        """What is clear now that `text` has come."""
+        """The events that are certain after `text`."""
         return self._read(self._reasoning.push(text))
 
     def finish(self) -> list[Delta | Thought]:

@@ -68,7 +68,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _Page(StaticFiles):
-    """The page's own files, which may load nothing from other sites."""
+    """The page's own files. Their policy forbids loading from other sites."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -78,7 +78,7 @@ class _Page(StaticFiles):
 
 
 def _add_middleware(app: FastAPI, service: Service) -> None:
-    """The last one added is the first that a request meets."""
+    """A request passes the middleware in reverse order: the last one added comes first."""
     settings, handler = service.settings, service.handler
     app.add_middleware(_HeadAsGet)
     app.add_middleware(

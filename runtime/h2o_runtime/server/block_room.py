@@ -1,9 +1,9 @@
 """Room for the rows of several slots in the blocks of memory that they share.
 
-Who came first goes on first, with room for the rest of its prompt. Where blocks run short, conversations that
-nobody works on make room: those that wait, then those of free slots. Then whoever came later stays where it is
-until there is room again. Only for the one that came first rows of others are moved out, the latest first: so
-it always comes to its end. They come back as blocks get free. Nothing is lost, refused or computed again.
+The oldest run continues first, with room for the rest of its prompt. If blocks run short, conversations without
+a run free their blocks: first the waiting ones, then those in free slots. Then later runs pause until there is
+room again. Only for the oldest run, rows of other runs are moved out, those of the newest run first. So the
+oldest run always ends. Rows are moved back when blocks are free. No run is lost, refused or computed again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Holder(Protocol):
     begun: bool
 
     def missing_blocks(self) -> int:
-        """What it needs beside its own for its next step, or for the rest of its prompt."""
+        """Blocks that it needs in addition to its own, for its next step or for the rest of its prompt."""
 
 
 AnyHolder = TypeVar("AnyHolder", bound=Holder)
 
 
 class BlockRoom:
-    """Asked in each turn before anybody writes rows."""
+    """The scheduler asks it in each turn, before any run writes rows."""
 
     def __init__(self, generators: Sequence[Generator]) -> None:
         self._generators = generators
@@ -39,7 +39,7 @@ class BlockRoom:
         self._shared = len(generators) > 1 and self._store.in_blocks
 
     def fitting(self, holders: Sequence[AnyHolder]) -> Iterator[AnyHolder]:
-        """Of all runs, the one that came first at the beginning: those that can go on, with their rows in place."""
+        """The runs that can continue, with their rows in place. holders: all runs, the oldest first."""
         promised = 0
         for holder in holders:
             if self._shared:
@@ -50,11 +50,11 @@ class BlockRoom:
             yield holder
 
     def fits(self, holder: Holder) -> bool:
-        """Whether the blocks that it needs are free."""
+        """Whether the missing blocks of the run are free."""
         return not self._shared or holder.missing_blocks() <= self._store.free_blocks()
 
     def _make(self, blocks: int, holder: Holder, holders: Sequence[Holder]) -> bool:
-        """See that so many blocks are free → whether they are."""
+        """Free blocks until there are so many → whether there are."""
         ways = self._ways(holder, holders)
         while self._store.free_blocks() < blocks:
             if (give := next(ways, None)) is None:
@@ -63,7 +63,7 @@ class BlockRoom:
         return True
 
     def _ways(self, holder: Holder, holders: Sequence[Holder]) -> Iterator[Callable[[], object]]:
-        """What gives blocks, that which costs least first."""
+        """Ways to free blocks, the cheapest first."""
         while len(self._pool):
             yield self._pool.give_up_session
         busy = [one.generator for one in holders]
@@ -83,7 +83,7 @@ class BlockRoom:
                 yield lambda: self._clear(other.generator)  # noqa: B023
 
     def _clear(self, generator: Generator) -> None:
-        """What a conversation's slot holds is filed, where there is a folder."""
+        """Empty a slot; its conversation goes to the folder, if there is one."""
         self._pool.set_aside(generator.session)
         generator.reset()
         while len(self._pool):

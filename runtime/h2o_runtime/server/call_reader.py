@@ -70,7 +70,7 @@ class CallReader:
         self.cut = False  # whether the last call's arguments are incomplete; final after `finish`
 
     def push(self, text: str) -> list[Delta]:
-        """What is certain now that `text` has arrived."""
+        """The events that are certain after `text`."""
         deltas: list[Delta] = []
         rest: str | None = text
         while rest is not None:
@@ -95,7 +95,7 @@ class CallReader:
         return [pending] if pending and (self.calls == 0 or self.cut) else []
 
     def _step(self, text: str, deltas: list[Delta]) -> str | None:
-        """Consume text of the current state → the rest for the next state; None if nothing is left."""
+        """Consume text in the current state → the rest for the next state; None if there is no rest."""
         if self._state is _State.TEXT:
             deltas.extend([text] if text else [])
             return None

@@ -30,7 +30,7 @@ class ChatFormat:
     done = "[DONE]"
 
     def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes, thinks: bool = False) -> None:
-        """thinks: whether answers may begin with thoughts, as the chat template has it."""
+        """thinks: whether answers may begin with thoughts, according to the chat template."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = Head.new("chatcmpl", kind, model)
         self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -61,7 +61,7 @@ class ChatFormat:
 
 
 class ChatChoice:
-    """One choice. Text that may be a tool call or a thought is held back until it is clear what it is."""
+    """One choice. Text that may be a tool call or a thought is held back until that is certain."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 LAST_WORDS = 5.0  # seconds for a cancelled request to stop, and for its client to be told
 
-_LOOK = 0.02  # seconds between two looks for requests that have only just begun
+_LOOK = 0.02  # seconds between two checks for requests that have just begun
 
 
 async def drain(handler: RequestHandler, enough: Awaitable[object]) -> None:
@@ -30,7 +30,7 @@ async def drain(handler: RequestHandler, enough: Awaitable[object]) -> None:
     clock = asyncio.get_running_loop()
     end = clock.time() + LAST_WORDS
     while handler.slots.busy and clock.time() < end:
-        for jobs in handler.answers:  # one whose turn has just come may join them
+        for jobs in handler.answers:  # again each time, because a request may begin meanwhile
             jobs.cancel()
         await asyncio.sleep(_LOOK)
     if handler.answers:

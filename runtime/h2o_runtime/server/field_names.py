@@ -1,6 +1,4 @@
-"""For requests that are translated to chats: reports errors of the chat with the request's own field
-names.
-"""
+"""Errors with the request's own field names, for requests that are translated to chats."""
 
 from __future__ import annotations
 

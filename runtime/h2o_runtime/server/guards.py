@@ -79,9 +79,9 @@ class Admission:
 
 
 class BodyLimits:
-    """Ends requests whose body is too long or too slow, and those for which no memory is left.
+    """Refuses requests whose body is too long or too slow, or does not fit in the memory for bodies.
 
-    A body's cost is reserved from its arrival to the end of its request, and all share one budget.
+    A body's size is reserved from its arrival to the end of its request, in one budget for all bodies.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class BodyLimits:
 
 
 class _Limited:
-    """A request's `receive` that raises Problem; after the body it only waits for the client to leave."""
+    """A request's `receive` with limits: it raises Problem. After the body it waits for the client to
+    disconnect."""
 
     def __init__(
         self, receive: Receive, room: Room, limits: RequestLimits, take: Callable[[int, int], None]

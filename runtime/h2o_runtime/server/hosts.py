@@ -1,7 +1,7 @@
 """The host names that a server answers to.
 
-A foreign web page can make its own name resolve to this machine, and its requests then look like those of the
-server's own page. But it cannot send another name than its own in the header Host.
+A foreign web page can make its own host name resolve to this machine. Its requests then look like those of the
+server's own page, but their header Host always has the foreign name.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Hosts:
     def _problem(self, scope: Scope) -> Problem | None:
         given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"host"]
         if not given and scope["http_version"] == "1.0":
-            return None  # which has no Host; browsers do not use it
+            return None  # HTTP/1.0 has no Host; browsers do not use it
         try:
             (value,) = given
             name = host_name(value)

@@ -53,18 +53,18 @@ JobEvent = Progress | TextEvent | Failure
 
 
 class Job:
-    """One request on its way through the inference thread. Its last event is a Completion or a Failure.
+    """One choice of an answer in the inference thread. Its last event is a Completion or a Failure.
 
-    Events are told in the event loop; `cancel` may be called by anyone, any number of times.
+    Events are reported in the event loop; any thread may call `cancel`, any number of times.
 
     name    the answer's id
-    index   which of the answer's choices it makes
-    slot    where it runs, once it does
-    shared  its prompt, where several jobs have it
+    index   the number of the choice
+    slot    where it runs; None before
+    shared  its prompt, if several jobs share it
     read    whether its prompt is in the cache
-    last    how it ended, once that is known; the inference thread may still keep what it read
+    last    its last event, once that is known; the inference thread may still store the session
     over    whether the inference thread is done with it
-    done    called when it is, in the event loop
+    done    called in the event loop when the inference thread is done with it
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Job:
         happened: Callable[[Job, JobEvent], None],
         cancelled: threading.Event,
     ) -> None:
-        """happened: called in the event loop. cancelled: others wait for that too."""
+        """happened: called in the event loop for each event. cancelled: set by `cancel`; other code waits for
+        it too."""
         self.name, self.index = name, index
         self.request = request
         self.work = work
@@ -159,7 +160,7 @@ class InferenceThread:
             self._refuse_all()
 
     def forget(self, prompt: SharedPrompt) -> None:
-        """No more jobs with this prompt come."""
+        """There are no more jobs with this prompt."""
         self._jobs.put(prompt)
 
     def stop(self, timeout: float) -> bool:
@@ -218,7 +219,7 @@ class InferenceThread:
         return True
 
     def _tell(self, call: Callable[..., object], *args: object) -> None:
-        """Call a function in the event loop; if the loop is closed, there is nobody to call."""
+        """Call a function in the event loop, unless the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
@@ -240,7 +241,7 @@ class InferenceThread:
         self._refuse_all()
 
     def _refuse_all(self) -> None:
-        """End the jobs that no thread will take: otherwise their clients would never be told."""
+        """End the jobs that no thread will run: otherwise their clients would wait forever."""
         while not self._jobs.empty():
             job = self._jobs.get()
             if isinstance(job, Job):

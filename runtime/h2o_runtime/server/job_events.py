@@ -1,4 +1,4 @@
-"""The events of one request's jobs, as its client is told of them."""
+"""The events of one request's jobs, in the format for its client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUIET = 10.0  # seconds without an event after which a comment keeps the connec
 
 
 async def all_ended(jobs: Jobs) -> None:
-    """Wait for all ends. Raises Problem as soon as a job has no answer."""
+    """Wait until all jobs have ended. Raises Problem as soon as a job has failed."""
     while any(job.last is None for job in jobs.all):
         _, happened = await jobs.events.get()
         if isinstance(happened, (Completion, Failure)):
@@ -52,7 +52,7 @@ async def choice_events(jobs: Jobs, shape: AnswerFormat, progress: bool) -> Asyn
 def _chunks(
     job: Job, happened: JobEvent, shape: AnswerFormat, choice: ChoiceFormat, progress: bool
 ) -> Iterable[Chunk]:
-    """The client's view of an event, which may be empty. Raises Problem if the event ended the answer."""
+    """The chunks that an event gives the client, maybe none. Raises Problem if the event is a failure."""
     if isinstance(happened, Progress):
         return [shape.progress(happened, time.monotonic() - job.work.began)] if progress else ()
     if isinstance(happened, TextDelta):

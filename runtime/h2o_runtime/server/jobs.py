@@ -1,4 +1,4 @@
-"""One request's jobs: a job for every choice of its answer, which share what they can of its prompts."""
+"""One request's jobs: one for every choice of its answer. Jobs share the rows of equal prompts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Constrain = Callable[[AnswerConstraint, Callable[[], bool]], Constraint]
 
 
 class Jobs:
-    """They begin in order, each once the prompt of the one before is read: it goes on from that one's rows.
+    """Jobs begin in order. Each begins when the prompt of the previous job is read, and continues from its rows.
 
     name        the answer's id
-    all         of them
-    constraint  that each choice follows by a grammar of its own, which is compiled when its turn comes
-    constrain   compiles it
-    compiling   the work on grammars
+    all         all jobs
+    constraint  of each choice, which has its own grammar; that is compiled when the choice's turn comes
+    constrain   compiles the grammar
+    compiling   the compilations of grammars
     events      of all jobs, as they happen
     counted     whether /metrics has the request
-    left        set once nobody waits for the answer
-    prompts     those that several choices answer
+    left        set when no client waits for the answer any more
+    prompts     prompts that several choices share
     """
 
     def __init__(
@@ -77,22 +77,22 @@ class Jobs:
             self._read(self)
 
     def begin(self, ticket: Ticket) -> Job:
-        """The next one's turn has come, by this ticket."""
+        """Begin the next job, whose turn has come by this ticket."""
         self._tickets.append(ticket)
         return self.all[len(self._tickets) - 1]
 
     def ticket(self, job: Job) -> Ticket:
-        """The one that a job has begun with."""
+        """The ticket with which a job has begun."""
         return self._tickets[job.index]
 
     @property
     def running(self) -> int:
-        """How many have begun and not ended."""
+        """The number of jobs that have begun and not ended."""
         return sum(not job.over for job in self._begun)
 
     @property
     def may_begin(self) -> bool:
-        """Whether there is a next one, and it can go on from what the one before has read."""
+        """Whether there is a next job, and the prompt of the previous one is read."""
         begun = self._begun
         rest = len(begun) < len(self.all) and not self._stopped
         return rest and (not begun or begun[-1].read or begun[-1].over)
@@ -104,14 +104,14 @@ class Jobs:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known how the request ended: one answer failed, or all have come."""
+        """Whether the request's outcome is known: one job has failed, or all have ended."""
         ends = [job.last for job in self._begun]
         whole = None not in ends and (self._stopped or len(ends) == len(self.all))
         return whole or any(isinstance(end, Failure) for end in ends)
 
     @property
     def outcome(self) -> str | None:
-        """How the request ended, for /metrics; None where its refusal is counted elsewhere."""
+        """The request's outcome for /metrics; None if its refusal is counted elsewhere."""
         ends = [job.last for job in self._begun]
         failures = [end.error for end in ends if isinstance(end, Failure)]
         if any(not isinstance(error, ConfigError | Problem | ClientGone) for error in failures):
@@ -123,11 +123,11 @@ class Jobs:
         return "cancelled" if cut else reasons[-1]
 
     def cancel(self) -> None:
-        """Those that run are stopped, as well as the work on grammars, and no more begin."""
+        """Stop running jobs and the compilation of grammars, and begin no more jobs."""
         self.left.set()
 
     def give_up(self, error: Exception) -> None:
-        """No answer comes any more to those that have none."""
+        """End the jobs that have no last event: the inference thread will not report one."""
         for job in self.all:
             job.put(Failure(error))
 

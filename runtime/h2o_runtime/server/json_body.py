@@ -60,7 +60,7 @@ class _JsonRequest(Request):
         self._model = model
 
     async def json(self) -> Any:
-        """FastAPI's input: the model itself, in which it finds nothing left to do."""
+        """FastAPI's input: the validated model, so that FastAPI need not parse it again."""
         assert self._model is not None, "a body is asked for where the route has one"
         reader: BodyReader = self.app.state.bodies
         return await reader.read(self.url.path, await self.body(), self._model)
@@ -84,8 +84,8 @@ def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
 def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> list[Any]:
     """The errors in `value`, in FastAPI's form.
 
-    For thousands of failures, pydantic's report takes ten times as long as the validation, in one call, and
-    the client is told only one. So if there are many, only the first members of every list are examined.
+    For thousands of failures, pydantic's report takes ten times as long as the validation, in one call, but the
+    client gets only one of them. So if there are many, only the first members of every list are examined.
     """
     if error.error_count() > _MANY:
         try:
@@ -159,7 +159,7 @@ class _NotJsonError(ValueError):
 
 
 def _deeper_than(levels: int, value: Any) -> bool:
-    """Level by level: later code recurses and could exhaust the stack."""
+    """Whether a value is nested deeper, checked level by level, because recursive code could exhaust the stack."""
     containers = [value] if isinstance(value, (dict, list)) else []
     for _ in range(levels):
         containers = [

@@ -27,9 +27,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logging(log_format: LogFormat, verbose: int) -> None:
-    """Log to standard error. If the log cannot be written, for example to a full disk, only lines are
-    lost.
-    """
+    """Log to standard error. If the log cannot be written, as on a full disk, lines are lost without an error."""
     logging.raiseExceptions = False
     handler = logging.StreamHandler()
     if log_format == "json":

@@ -20,12 +20,12 @@ class MemorySnapshot:
     name       the answer's id
     ids        of the prompt
     sets       int32 [boundaries, layers, Hs, M]: positions in the prompt that each head kept after each chunk, or
-               for each tile of a chunk's queries; only the last one when the prompt went on from a conversation;
-               empty without sparse prefill
-    seen_by    rows whose queries see each of `sets`; none where that is not known
-    chunks     that the policy cuts such a prompt into
-    dense      whether such a prompt, read alone, has every token see all before it
-    continued  whether the prompt went on from a conversation
+               for each tile of a chunk's queries; only the last one if the prompt continued a conversation; empty
+               without sparse prefill
+    seen_by    rows whose queries see each of `sets`; empty if that is not known
+    chunks     number of chunks of such a prompt under the policy
+    dense      whether each token of such a prompt, read alone, attends to all earlier tokens
+    continued  whether the prompt continued a conversation
     """
 
     name: str

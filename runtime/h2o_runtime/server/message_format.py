@@ -28,7 +28,7 @@ class MessageFormat:
     done = None
 
     def __init__(self, chat: ChatRequest, model: str, thinks: bool) -> None:
-        """chat: the translated request. thinks: whether the chat template knows of thoughts."""
+        """chat: the translated request. thinks: whether the chat template supports thoughts."""
         self.name = f"msg_{secrets.token_hex(12)}"
         self._chat, self._thinks = chat, thinks
         self._head = {"id": self.name, "type": "message", "role": "assistant", "model": model}
@@ -61,7 +61,7 @@ class MessageFormat:
 class MessageBlocks:
     """The blocks of a message; only the last one is still growing.
 
-    blocks: so far; a tool use has its input as text until the message is complete
+    blocks: the blocks so far; a tool use has its input as text until the message is complete
     """
 
     def __init__(self, message: MessageFormat, reader: AnswerReader, prompt_tokens: int) -> None:
@@ -90,7 +90,7 @@ class MessageBlocks:
         ]
 
     def ending(self, completion: Completion) -> dict[str, Any]:
-        """Why the message ended, once it has."""
+        """The reason why the message ended."""
         reason = _REASONS[finish_reason(self._reader.calls, completion)]
         if reason == "end_turn" and completion.stop is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop}
@@ -118,7 +118,7 @@ class MessageBlocks:
         yield self._delta({"type": "text_delta", "text": text})
 
     def _thought(self, text: str) -> Iterable[Chunk]:
-        """More of a block of thoughts. Nothing here checks its signature, which a client may send back."""
+        """Append to a block of thoughts. The server does not check the signature that a client may send back."""
         if not self._open or self.blocks[-1]["type"] != "thinking":
             empty = {"type": "thinking", "thinking": "", "signature": ""}
             yield from self._begin(dict(empty), empty)
@@ -132,7 +132,7 @@ class MessageBlocks:
         yield {"type": "content_block_start", "index": len(self.blocks) - 1, "content_block": told}
 
     def _close(self) -> Iterable[Chunk]:
-        """End the last block, if there is one that may still grow."""
+        """End the last block, if it may still grow."""
         if self._open:
             self._open = False
             yield {"type": "content_block_stop", "index": len(self.blocks) - 1}

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 def unchunked(cycle: RequestResponseCycle) -> Callable[[Any], Awaitable[None]]:
     """The cycle's `send`; if the length is unknown, the end of the connection ends the answer.
 
-    uvicorn closes the connection after such an answer, and counts bytes: it is told the length of each part.
+    uvicorn closes the connection after such an answer. It counts bytes, so it gets the length of each part.
     """
     send = cycle.send
     unsized = False

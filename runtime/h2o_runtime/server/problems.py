@@ -1,4 +1,4 @@
-"""All errors that a client is told: in OpenAI's format, and under /v1/messages in Anthropic's."""
+"""All errors that clients get: in OpenAI's format, and under /v1/messages in Anthropic's."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Problem(HTTPException):
 
 
 def _proper(text: str) -> str:
-    """Text that can be sent: names from a client's JSON may contain lone surrogates, or be very long."""
+    """Text that can be sent: names in a client's JSON may contain lone surrogates, or be very long."""
     return text[:1000].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -107,7 +107,7 @@ def unavailable(message: str, retry_after: int | None = None, code: str = "unava
 
 
 def shutting_down() -> Problem:
-    """The error of every request that comes, waits or runs too long while the server stops."""
+    """The error of every request that arrives, waits or runs too long while the server stops."""
     return unavailable(
         "the server is shutting down: try again once it has been restarted", RESTART, "shutting_down"
     )
@@ -162,8 +162,9 @@ class _Complaint(NamedTuple):
 def of_validation(failures: Sequence[Any], body: Any) -> Problem:
     """One failed check, because clients fix one thing at a time.
 
-    For a union, pydantic reports the failures of every member. A wrong type says the least, because a value
-    has the wrong type for most members; otherwise the member that matched deepest was probably meant.
+    For a union, pydantic reports the failures of every member. A wrong type is the least useful failure,
+    because a value has the wrong type for most members. Of the others, the deepest one probably belongs to the
+    intended member.
     """
     complaints = [_Complaint.of(failure, body) for failure in failures]
     complaints = [one for one in complaints if one.place[:1] == complaints[0].place[:1]]

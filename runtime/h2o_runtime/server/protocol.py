@@ -1,7 +1,7 @@
-"""A stricter version of uvicorn's HTTP protocol: reads and waits have limits, errors have our format,
-HTTP/1.0 gets answers that it understands, and clients that leave after several requests are noticed.
+"""A stricter version of uvicorn's HTTP protocol. Reads and waits have limits, errors have our format, HTTP/1.0
+clients get answers that they can read, and the server notices if a client with several open requests disconnects.
 
-A client that closes its sending side counts as gone, as for most servers and proxies.
+A client that closes its sending side counts as disconnected, as in most servers and proxies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_AT_ONCE = 16  # unanswered requests after which a connection is not read
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Waits, but not endlessly."""
+    """Waits for a request with a time limit."""
 
     def __init__(
         self, header_timeout: float, refused: Callable[[], None], *args: Any, **options: Any
@@ -69,7 +69,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if 1 < len(self._cycles) <= _MOST_AT_ONCE:
-            self.flow.resume_reading()  # after uvicorn stops reading, a client's departure is not seen
+            self.flow.resume_reading()  # uvicorn cannot see that a client disconnects while it does not read
 
     def shutdown(self) -> None:
         """Tell a client that is still sending its request; uvicorn would wait for the rest of it."""

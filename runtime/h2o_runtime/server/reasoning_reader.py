@@ -1,4 +1,4 @@
-"""What a model thinks before it answers, read apart from the answer as both come: <think>…</think>, then text."""
+"""Separates a model's thoughts from its answer, as both are generated: <think>…</think>, then text."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class _State(Enum):
 
 
 class ReasoningReader:
-    """Reads one answer. Blanks at either side of what is thought belong to neither."""
+    """Reads one answer. Blanks before and after the thoughts are dropped."""
 
     def __init__(self, thinks: bool, prompt: str) -> None:
-        """thinks: whether the chat template knows of thoughts. prompt: its end may begin them."""
+        """thinks: whether the chat template supports thoughts. prompt: its end may already begin them."""
         began = prompt.rstrip().endswith(BEGIN)
         self._state = _State.TEXT if not thinks else _State.BEGUN if began else _State.OPEN
         self._pending = ""
 
     def push(self, text: str) -> list[Thought | str]:
-        """What is clear now that `text` has come."""
+        """The parts of the answer that are certain after `text`."""
         self._pending += text
         found: list[Thought | str] = []
         while self._step(found):

@@ -72,7 +72,7 @@ class RequestBuilder:
             ) from error
 
     def _effort(self, body: ChatRequest) -> dict[str, Any]:
-        """What tells the chat template how much to think. Raises ConfigError where nothing does."""
+        """The template's variable that sets the amount of thought. Raises ConfigError if the template has none."""
         effort, template = body.reasoning_effort, self.model.chat_template or ""
         if effort is None:
             return {}
@@ -122,7 +122,7 @@ class RequestBuilder:
         return Choices(requests, None)
 
     def _text_prompt(self, given: str | list[int], echo: bool, field: str = "prompt") -> Prompt:
-        """echo: whether the text of bare ids will be needed. field: what it is in the request."""
+        """echo: whether the text of a prompt given as ids is needed. field: the prompt's name in the request."""
         try:
             if isinstance(given, str):
                 return self.model.text_prompt(given)
@@ -147,9 +147,7 @@ class RequestBuilder:
         return config
 
     def qualities(self) -> dict[str, dict[str, Any]]:
-        """The settings of each quality, without those that this server's configuration or model cannot
-        have.
-        """
+        """The settings of each quality that this server's configuration and model support."""
         found: dict[str, dict[str, Any]] = {}
         for quality in QUALITIES:
             try:
@@ -189,7 +187,7 @@ class RequestBuilder:
         ]
 
     def _slot(self, asked: int | None) -> int | None:
-        """None for any. Raises ConfigError for one that there is not."""
+        """The requested slot; None for any. Raises ConfigError for a slot that does not exist."""
         if asked is None or asked < 0:
             return None
         if asked >= len(self.model.slots):

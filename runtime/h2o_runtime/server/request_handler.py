@@ -1,4 +1,4 @@
-"""The way of one request: ticket, tokenization, turn, inference, answer."""
+"""The steps of one request: ticket, tokenization, turn, inference, answer."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class RequestHandler:
             raise Problem.of(error) from error
 
     async def look_up(self, http: HttpRequest, work: Callable[[], Result]) -> Result:
-        """As `in_text_thread`, for text that no model will answer: no prompt waits for it, and it does not
-        start after its client has left. Raises Problem, ClientGone.
+        """As `in_text_thread`, for text that the model does not answer. No prompt waits for it, and it does not
+        start after its client has disconnected. Raises Problem, ClientGone.
         """
         try:
             return await unless_gone(http, self._lookups.run(work))
@@ -141,9 +141,9 @@ class RequestHandler:
     async def _admitted(
         self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
     ) -> Jobs:
-        """The request as running jobs, once the first is prepared and its turn has come.
+        """The request as running jobs, after the first job is prepared and its turn has come.
 
-        Meanwhile the client may leave, the queue's time-out applies, and requests that are ready go first.
+        Meanwhile the client may disconnect, the queue's time-out applies, and requests that are ready go first.
         """
         self.check_inference()
         ticket, left = self.slots.enter(ready=False), threading.Event()
@@ -207,7 +207,7 @@ class RequestHandler:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
 
     def give_back_memory(self) -> None:
-        """Return memory after a large request, unless other requests run, which do so themselves."""
+        """Return memory after a large request, unless other requests run: they return it when they end."""
         if not self.slots.busy and not self._closed:
             self._text.submit(give_back_memory)
 
@@ -223,7 +223,7 @@ class RequestHandler:
     def _start(
         self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event
     ) -> Jobs:
-        """Jobs, of which the first one runs. The slots get free at their ends, whoever listens."""
+        """Create the jobs and start the first one. Their slots become free when they end, even without a client."""
         context = self.inference.model.generator.context
         jobs = Jobs(choices, constrain, name, context, left, self._spread, self._answered, self._done)
         self.answers.append(jobs)
@@ -239,12 +239,12 @@ class RequestHandler:
             self._spread(jobs)
 
     def _spread(self, jobs: Jobs) -> None:
-        """Begin an answer's next jobs in slots that nobody else waits for."""
+        """Begin an answer's next jobs in slots that no other request waits for."""
         while jobs.may_begin and (ticket := self.slots.spare()) is not None:
             self._begin(jobs, ticket)
 
     def _begin(self, jobs: Jobs, ticket: Ticket) -> None:
-        """The next of an answer's jobs, which needs a grammar of its own."""
+        """Begin the next of an answer's jobs, after its own grammar is compiled."""
         job = jobs.begin(ticket)
         if jobs.constraint is None:
             self._submit(job)
@@ -261,12 +261,12 @@ class RequestHandler:
             self._submit(job)
 
     def _answered(self, jobs: Jobs, job: Job) -> None:
-        """A job's last event has come. It is counted before its client learns of it."""
+        """Count a job after its last event, before its client gets the event."""
         self._account(job)
         self._count(jobs)
 
     def _count(self, jobs: Jobs) -> None:
-        """Count a request, once it is known how it ended."""
+        """Count a request once its outcome is known."""
         if not jobs.decided or jobs.counted:
             return
         jobs.counted = True
@@ -276,7 +276,8 @@ class RequestHandler:
             self.metrics.finished(outcome)
 
     def _done(self, jobs: Jobs, job: Job) -> None:
-        """The inference thread has ended a job: its slot is for the answer's next one, or for the next client."""
+        """The inference thread is done with a job: give its slot to the answer's next job, or to the next
+        client."""
         if job in self.running:  # one whose grammar could not be compiled never ran
             self.running.remove(job)
         _close(job.request)
@@ -303,7 +304,7 @@ class RequestHandler:
         return JSONResponse(shape.whole(choices, completions))
 
     async def _completions(self, http: HttpRequest, jobs: Jobs) -> list[Completion]:
-        """Of all jobs, once they have ended. Raises Problem, ClientGone."""
+        """The completions of all jobs, after they have ended. Raises Problem, ClientGone."""
         try:
             await unless_gone(http, all_ended(jobs))
         finally:
@@ -324,7 +325,7 @@ class RequestHandler:
             yield event(problem.body(path))
 
     def _account(self, job: Job) -> None:
-        """Count a job's work, whether or not anybody still listens."""
+        """Count a job's work, even if its client has disconnected."""
         last = job.last
         if not isinstance(last, Completion):
             return

@@ -27,7 +27,7 @@ class ResponseFormat:
     done = None
 
     def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str, thinks: bool) -> None:
-        """chat: the translation of `body`. thinks: whether the chat template knows of thoughts."""
+        """chat: the translation of `body`. thinks: whether the chat template supports thoughts."""
         self.name = f"resp_{secrets.token_hex(24)}"
         self._chat, self._thinks = chat, thinks
         self._count = itertools.count()
@@ -74,7 +74,7 @@ class ResponseFormat:
 class ResponseItems:
     """The items of a response; only the last one is still growing.
 
-    items: so far. cut: whether a limit ended the last one; final after `end` or `whole`.
+    items: the items so far. cut: whether a limit ended the last one; final after `end` or `whole`.
     """
 
     def __init__(self, response: ResponseFormat, reader: AnswerReader) -> None:
@@ -140,7 +140,7 @@ class ResponseItems:
         yield self._told("response.output_item.added")
 
     def _close(self, status: str) -> Iterable[Chunk]:
-        """End the last item, if there is one that may still grow."""
+        """End the last item, if it may still grow."""
         if not self._open:
             return
         self._open = False

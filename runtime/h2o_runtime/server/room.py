@@ -22,7 +22,7 @@ class Room:
 
     body_bytes  of a request's body
     values      JSON values in a body
-    text_bytes  of a text that is only tokenized: it may be too long, and the client asks by how much
+    text_bytes  of a text that is only tokenized; it may exceed the context, so that the client learns by how much
     context     tokens; None while the model is loading
     listed      whether a body may hold many inputs, each of which may fill the context
     """
@@ -35,7 +35,7 @@ class Room:
 
     @property
     def tokens(self) -> int:
-        """For a text that is only tokenized."""
+        """The most tokens of a text that is only tokenized."""
         return max(self.context or 0, _REST)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Several answers at once: each turn runs one step for all that generate, and reads one prompt piece.
+"""Several answers at once: each turn computes one step of all answers, and reads one prompt piece.
 
-A stream therefore never waits longer for its next token than a piece takes, and prompts are read by turns. Where
-slots share memory that runs short, those that came later wait (`block_room`).
+So a stream waits for its next token no longer than a piece takes, and prompts are read in turns. If slots share
+memory and it runs short, later runs wait (`block_room`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Task(Protocol):
 
     @property
     def shared(self) -> SharedPrompt | None:
-        """Of all tasks with this prompt, where there are several."""
+        """The prompt that several tasks share; None if only this task has it."""
 
     def began(self, slot: int, generator: Generator) -> None:
         """It has a slot, with this generator."""
@@ -46,8 +46,8 @@ class Task(Protocol):
 class _Running:
     """A task in its slot.
 
-    wanted  tokens of the step that it waits for, once its prompt is read
-    begun   whether it has ever gone on
+    wanted  tokens of the step that it waits for, after its prompt is read
+    begun   whether it has run at all
     """
 
     def __init__(self, task: Task, slot: int, generator: Generator, run: Run[TextEvent]) -> None:
@@ -65,7 +65,7 @@ class _Running:
         if self.task.shared is not None and self.task.shared.session is not None:
             return 0
         reused, pool = self._reused(), self.generator.pool
-        # What the slot holds may wait in the pool from then on, and keeps its blocks.
+        # The slot's conversation may then wait in the pool, where it keeps its blocks.
         return store.missing_blocks(reused, prompt - reused, waiting=pool.several) + 1
 
     def _reused(self) -> int:
@@ -89,7 +89,7 @@ class Scheduler:
         self._model, self._prompt_piece = model, prompt_piece
         self._free = list(range(len(model.slots)))  # least recently used first
         self._running: list[_Running] = []
-        self._reading: deque[_Running] = deque()  # of those the ones whose prompts are being read
+        self._reading: deque[_Running] = deque()  # the running tasks whose prompts are being read
         self._room = BlockRoom(model.slots)
 
     @property
@@ -113,18 +113,18 @@ class Scheduler:
         task.began(slot, generator)
 
     def turn(self) -> None:
-        """A step of all that generate, then a piece of the prompt that has waited longest."""
+        """One step of all answers, then one piece of the prompt that has waited longest."""
         fitting = list(self._room.fitting(self._running))
         reading = next((one for one in self._reading if one in fitting), None)
         self._step([one for one in fitting if one.wanted])
-        # A shared prompt may have been given up for somebody who came later.
+        # To make room for a later run, the shared prompt of this one may have been dropped.
         if reading is not None and self._room.fits(reading):
             self._reading.remove(reading)
             self._go_on(reading)
 
     @property
     def set_aside(self) -> int:
-        """How many runs wait with their rows elsewhere, as memory is short."""
+        """The number of runs whose rows are moved out because memory is short."""
         return sum(one.generator.session.store.moved for one in self._running)
 
     def _step(self, writing: list[_Running]) -> None:
@@ -142,7 +142,7 @@ class Scheduler:
             self._go_on(running, logits)
 
     def _go_on(self, running: _Running, logits: object = None) -> None:
-        """Up to the task's next pause, or its end."""
+        """Run the task to its next pause or its end."""
         running.wanted, running.begun = (), True
         try:
             item = running.run.send(logits)  # type: ignore[arg-type]
@@ -168,8 +168,8 @@ class Scheduler:
         running.task.ended(error)
 
     def _slot_for(self, request: Request) -> int:
-        """The free slot that is asked for, else the one whose conversation goes on, else the one not used for
-        longest; for an embedding the one with the least to lose."""
+        """The requested slot if it is free, else the slot whose conversation continues, else the least recently
+        used one. For an embedding: the free slot with the fewest cached tokens."""
         if request.slot is not None and request.slot in self._free:
             return request.slot
         if request.pooling is not None:  # the slot is empty afterwards

@@ -1,4 +1,4 @@
-"""JSON schema keywords that a grammar cannot enforce, and that may be left out because they only narrow."""
+"""JSON schema keywords that a grammar cannot enforce. They may be left out, because they only restrict values."""
 
 from __future__ import annotations
 

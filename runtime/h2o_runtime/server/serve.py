@@ -30,10 +30,10 @@ _SWITCH = 0.0005  # seconds after which a thread that parses a long request yiel
 
 
 def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
-    """Serve until a signal asks to stop → whether all threads ended too.
+    """Serve until a signal stops the server → whether all threads have ended.
 
-    The port is bound before the model is loaded, so that /health answers. Raises ServerError if the port
-    cannot be bound, and whatever `load` raises. After False only os._exit surely ends the process.
+    The port is bound before the model is loaded, so that /health answers. Raises ServerError if the port cannot be
+    bound, and the errors of `load`. After False use os._exit: a thread may never end.
     """
     with bind(settings.host, settings.port) as listener:
         return asyncio.run(_Run(settings, prefill, load).until_stopped(listener))

@@ -106,7 +106,7 @@ class Service:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model's chat template knows of thoughts."""
+        """Whether the model's chat template supports thoughts."""
         return END in (self.model.chat_template or "")
 
     @cached_property

@@ -17,7 +17,7 @@ class RequestLimits:
     """Limits for clients. Raises ConfigError for values out of range.
 
     queue          maximum requests that wait for a slot
-    queue_timeout  seconds until a waiting request is refused; None: it waits as long as its client
+    queue_timeout  seconds after which a waiting request is refused; None: no limit
     body_bytes     maximum request body, even if the context holds a longer text
     memory_bytes   of the bodies of all requests together
     body_timeout   seconds in which a request's headers and body must arrive
@@ -66,8 +66,8 @@ class ServerSettings:
     alias         the model's name in the API
     api_keys      keys that admit clients; empty: no key is required
     cors_origins  web pages that may use the API; none allows those of this machine, "*" all
-    allowed_hosts further names that the server answers to, as a proxy's; "*" is any
-    metrics_names whose names /metrics has: its own, or vLLM's beside them
+    allowed_hosts further names that the server answers to, such as a proxy's; "*" is any
+    metrics_names "vllm" adds vLLM's names to /metrics
     grace         seconds that running requests get to finish once the server is told to stop
     prompt_piece  approximate number of prompt tokens read while other answers wait
     pooling       of embeddings

@@ -36,7 +36,7 @@ class Ticket:
         return time.monotonic() - self.taken_at
 
     def prepared(self) -> None:
-        """From now on it may be this ticket's turn."""
+        """The request is ready; its turn may come from now on."""
         self.ready = True
         self._slots._call_next()
 
@@ -69,7 +69,7 @@ class Slots:
     """Requests being served, and requests that wait. All calls belong to the event loop's thread.
 
     count  how many are served at once
-    freed  called when a slot got free, after those who waited for one had their turn
+    freed  called when a slot becomes free, after waiting requests have had their turn
     """
 
     def __init__(self, most_waiting: int, retry_after: Callable[[], int], count: int = 1) -> None:
@@ -106,7 +106,7 @@ class Slots:
     def enter(self, ready: bool = True) -> Ticket:
         """Take a ticket. Raises Problem if the queue is full or the slots are closed.
 
-        ready: whether it could be served at once; until it is, tickets after it go first.
+        ready: whether the request can be served now; until it can, later tickets go first.
         """
         self.check()
         ticket = Ticket(self, ready)
@@ -116,11 +116,12 @@ class Slots:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits for nothing but a slot."""
+        """Whether a ready request waits for a slot."""
         return any(ticket.ready for ticket in self._waiting)
 
     def spare(self) -> Ticket | None:
-        """A slot for one more answer of who is being served; None where there is none that nobody waits for."""
+        """A slot for one more choice of a request that is being served; None if no slot is free, or a ready request
+        waits for it."""
         if self.wanted or self.busy >= self.count:
             return None
         ticket = Ticket(self, ready=True)

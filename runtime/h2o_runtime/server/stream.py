@@ -1,4 +1,4 @@
-"""Server-sent events, and detection of clients that leave."""
+"""Server-sent events, and detection of clients that disconnect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def disconnected(receive: Receive) -> None:
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    """The result of `work`. If the client leaves first, cancels it and raises ClientGone."""
+    """The result of `work`. If the client disconnects first, cancels the work and raises ClientGone."""
     task = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:

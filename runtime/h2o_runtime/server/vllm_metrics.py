@@ -14,7 +14,8 @@ from h2o_runtime.server.metrics import Metrics
 
 @dataclass(frozen=True)
 class VllmNames(Collector):
-    """running, waiting: requests. usage: the share of the cache that running requests take, from 0 to 1."""
+    """running, waiting: numbers of requests. usage: the share of the cache that running requests use, from 0 to
+    1."""
 
     model: str
     metrics: Metrics
