@@ -206,7 +206,7 @@ def _bundle_prefill(given: GivenPrefill) -> PrefillConfig:
     try:
         given.check_used(prefill)
     except ConfigError as unused:
-        log.warning("%s; the bundle keeps it for runs that choose so", unused)
+        log.warning("%s; the bundle keeps it for runs that use it", unused)
     return prefill
 
 

@@ -81,7 +81,7 @@ class Generator:
         check_forgetting(cache, self.spec.decoding, pools=self.pool.several)
         if cache.most_rows is not None and beside is None:
             log.warning(
-                "beyond %d tokens the cache forgets what attention saw least: answers are not exact then",
+                "beyond %d tokens the cache evicts those that received little attention: answers are not exact",
                 cache.most_rows,
             )
         self.slots = slots = slots or Slots(1, 0)  # this one, and `others`

@@ -105,7 +105,7 @@ def _context(model: ModelSpec, chosen: int | None) -> int:
         )
     if context > model.max_position_embeddings:
         log.warning(
-            "context %d is beyond the %d positions that the model was trained for; expect worse answers there",
+            "context %d is beyond the %d positions that the model was trained for; expect worse answers",
             context,
             model.max_position_embeddings,
         )

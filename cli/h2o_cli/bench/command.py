@@ -261,8 +261,8 @@ def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:
         )
     if longest + room > trained:
         log.warning(
-            "length %d is beyond the context of %d tokens that the model was trained for: speed is measured, and "
-            "answers would be worse there",
+            "length %d is beyond the %d positions that the model was trained for: speed can be measured, but "
+            "answers would be worse",
             longest,
             trained,
         )

@@ -39,7 +39,9 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 @click.command()
 @click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option("--rows", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens per call.")
-@click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option(
+    "--repetitions", type=click.IntRange(min=1), default=7, show_default=True, help="Measured rounds."
+)
 @threads_option
 @json_option
 @verbose_option

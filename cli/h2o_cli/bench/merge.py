@@ -23,14 +23,14 @@ ALIKE = ("mode", "model", "precision", "threads")  # in all rows
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="File for the rows of all; one that exists is replaced.",
+    help="File for all rows; an existing one is replaced.",
 )
 @guarded
 def merge(files: tuple[Path, ...], output: Path) -> None:
     """Join the FILES that `--shard` and `--csv` of one measurement wrote on several machines.
 
-    Times of unlike machines do not belong into one table. The same command with --csv OUTPUT --resume, without
-    --shard, draws the picture and shows all rows.
+    Compare times only if the machines are alike. Then the same command with --csv OUTPUT --resume, without --shard,
+    draws the picture and shows all rows.
     """
     check_target(output)
     rows: Rows = []

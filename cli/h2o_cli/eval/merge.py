@@ -17,13 +17,14 @@ from h2o_cli.eval.folder import RunFolder
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Folder for the run that all of them are together.",
+    help="Folder for the joined run.",
 )
 @guarded
 def merge(folders: tuple[Path, ...], output: Path) -> None:
     """Join the FOLDERS of `h2o-eval report --shard`.
 
-    The same report command with -o OUTPUT --resume, without --shard, then does what is missing and writes the page.
+    Then the same report command with -o OUTPUT --resume, without --shard, measures what is missing and writes the
+    page.
     """
     runs = [RunFolder.read(folder) for folder in folders]
     identity = runs[0].identity

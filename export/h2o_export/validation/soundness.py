@@ -83,7 +83,7 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
                 f"without it the results would be wrong; {remedy}"
             )
     if left:
-        log.warning("left out, as the exported model has no use for them: %s", _some(left))
+        log.warning("left out, because the exported model does not use them: %s", _some(left))
 
 
 def _reads_another(config: ModelConfig, layer: int) -> bool:
@@ -101,11 +101,11 @@ def _check_ids(tokenizer: Tokenizer, config: ModelConfig, source: str) -> None:
         )
     if beyond:
         log.warning(
-            "%s: the end token %d is beyond the vocabulary of %d, and left out", source, beyond[0], size
+            "%s: the end token %d is left out: it is beyond the vocabulary of %d", source, beyond[0], size
         )
     if tokenizer.vocab_size > size:
         log.warning(
-            "%s: its tokenizer knows %d tokens and its embedding has %d: texts with the others will be refused",
+            "%s: its tokenizer has %d tokens but its embedding only %d: texts with other tokens will be refused",
             source,
             tokenizer.vocab_size,
             size,

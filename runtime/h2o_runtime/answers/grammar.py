@@ -292,7 +292,7 @@ class _ForkServer:
             return int(process.INTEGER.unpack(self._socket.recv(process.INTEGER.size))[0])
         except (OSError, struct.error) as error:
             self.alive = False
-            log.error("the process that makes grammars is gone; the next grammar starts another")
+            log.error("the process that compiles grammars has ended; the next grammar starts another")
             raise BackendError("the process that compiles grammars has ended: try again") from error
 
     def _sweep(self) -> None:

@@ -79,7 +79,7 @@ def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
         )
         return default_dense_form()
     except ValidationError as error:
-        log.warning("%s: not what h2o-bench dense writes (%s); it is ignored", path, error.errors()[0]["msg"])
+        log.warning("%s: not a result of h2o-bench dense (%s); it is ignored", path, error.errors()[0]["msg"])
         return default_dense_form()
     log.info("form of integer weights: %s, measured in %s", measured.best, path)
     return measured.best

@@ -109,7 +109,7 @@ class PackedFolder:
                 pack = PackedFile.read(file, key, self.verify).pack
                 return multiply_natively(model, path, threads, pack, precision)
             except (InputError, UnfitError) as error:
-                log.warning("%s: not used, and written anew: %s", file, error)
+                log.warning("%s: not used, and written again: %s", file, error)
         made, arrays = multiply_natively(model, path, threads, precision=precision)
         try:
             write(file, key, arrays)

@@ -34,7 +34,7 @@ async def drain(handler: RequestHandler, enough: Awaitable[object]) -> None:
             jobs.cancel()
         await asyncio.sleep(_LOOK)
     if handler.answers:
-        log.error("the inference thread does not come back: leaving it behind")
+        log.error("the inference thread does not stop: the server ends without it")
     for jobs in handler.answers:
         jobs.give_up(ClientGone())  # a client that still listens learns that the server shuts down
 

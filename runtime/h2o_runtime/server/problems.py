@@ -134,7 +134,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.critical("%s %s failed", request.method, request.url.path, exc_info=error)
-        problem = Problem(500, "an error of the server: its log says more", code="internal_error")
+        problem = Problem(
+            500, "the server has failed on this request: its log has the error", code="internal_error"
+        )
         return problem.response(request.url.path)
 
 

@@ -92,7 +92,9 @@ class _Run:
         host, port = listener.getsockname()[:2]
         log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         if not ip_address(host.partition("%")[0]).is_loopback and not self._settings.api_keys:
-            log.warning("anybody who reaches this address can use the server: --api-key-file changes that")
+            log.warning(
+                "anybody who reaches this address can use the server: require a key with --api-key-file"
+            )
         try:
             await self._loading(inference, service)
             await first_of(self._stop.wait(), serving)

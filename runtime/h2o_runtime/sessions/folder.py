@@ -109,7 +109,9 @@ class SessionFolder:
         with self._lock:
             if len(self._waiting) >= MOST_WAITING and not patient:
                 log.warning(
-                    "a session of %d tokens is not kept: %s is slow", session.shape.length, self.folder
+                    "a session of %d tokens is not kept: writing to %s is too slow",
+                    session.shape.length,
+                    self.folder,
                 )
                 return
             self._waiting.append(session)
@@ -138,7 +140,10 @@ class SessionFolder:
 
     def _find(self) -> None:
         if not os.access(self.folder, os.W_OK | os.X_OK, effective_ids=True):
-            log.warning("%s cannot be written: conversations in it go on, but none is added", self.folder)
+            log.warning(
+                "%s cannot be written: its conversations can continue, but no conversation is added",
+                self.folder,
+            )
         remove_abandoned(self.folder, f"*{SUFFIX}")
         self.refresh()
         if self._files:

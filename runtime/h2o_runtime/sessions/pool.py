@@ -222,7 +222,7 @@ class SessionPool:
         try:
             one.load_into(session, config)
         except InputError as error:
-            log.warning("read anew: %s", error)
+            log.warning("the conversation is read again: %s", error)
             self.folder.forget(one)
             return False
         return True
