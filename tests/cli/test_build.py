@@ -63,7 +63,7 @@ def test_a_dry_run_refuses_what_the_build_refuses(h2o: Run, bundle: Path) -> Non
     for flags, code, says in (
         ((), 1, f"{target}: engines are there already; add --force"),
         (("--force", "--plugins", bundle / "nothing.so"), 1, "nothing.so: no such file; name the plugin"),
-        (("--force", "--sm", 87, "--sm", 90), 2, "sm is 87 and 90, and TensorRT builds only for"),
+        (("--force", "--sm", 87, "--sm", 90), 2, "sm is 87 and 90, but TensorRT builds only for"),
     ):
         done = h2o("build", bundle, "--target", "tensorrt", "--dry-run", *flags)
         assert (done.returncode, says in done.stderr.decode()) == (code, True), done.stderr
@@ -86,7 +86,7 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
         (("--target", "tensorrt", "--sm", "8.7"), 2, "'8.7' is not a valid integer"),
         (("--target", "tensorrt", "--max-context", 0), 2, "0 is not in the range"),
         (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed --batch-size (512)"),
-        (("--target", "tensorrt-rtx", "--plugins", "x.so"), 2, "plugins are for the target tensorrt"),
+        (("--target", "tensorrt-rtx", "--plugins", "x.so"), 2, "plugins are only for the target tensorrt"),
         (("--target", "tensorrt", "--max-context", 1 << 30), 2, "--max-context must be from 1 to 16,777,216"),
     ],
 )

@@ -58,7 +58,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p.configure(architectures=["LlamaForSequenceClassification"]),
         ("{ck}", "-o", "{out}"),
         1,
-        "architecture LlamaForSequenceClassification has no language-model head",
+        "architecture LlamaForSequenceClassification is not supported",
     ),
     "a sliding window": (
         lambda p: p.configure(layer_types=["sliding_attention"]),

@@ -82,7 +82,7 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
 
 REFUSED = {
     "a window everywhere": (
-        {"metadata": {"gemma4.attention.sliding_window_pattern": [True] * 4}}, "which of 4 layers have a window",
+        {"metadata": {"gemma4.attention.sliding_window_pattern": [True] * 4}}, "say for each of 4 layers",
     ),
     "no pattern": ({"metadata": {"gemma4.attention.sliding_window_pattern": None}}, "which of 4 layers have"),
     "other MLPs": (

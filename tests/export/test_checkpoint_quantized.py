@@ -225,7 +225,7 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] 
     "float8 values": (
         "compressed-int8",
         lambda w: w.update({f"{Q}.weight": torch.ones(128, 64)}),
-        "float32 with scales is not supported",
+        "weights of float32 with scales are not supported",
     ),
 }  # fmt: skip
 

@@ -117,7 +117,7 @@ def test_a_bundle_that_does_not_say_its_free_sizes_is_built_all_the_same(bundle:
         ({"max_context": 1 << 25}, "max_context must be from 1"),
         ({"batch_size": 512}, r"chunk_size \(1024\) must not exceed `batch_size` \(512\)"),
         ({"batch_size": 0}, "batch_size"),
-        ({"target": "tensorrt-rtx", "plugins": LIBRARY}, "plugins are for the target tensorrt"),
+        ({"target": "tensorrt-rtx", "plugins": LIBRARY}, "plugins are only for the target tensorrt"),
     ],
 )
 def test_options_that_contradict(bundle: Bundle, options: dict[str, Any], says: str) -> None:

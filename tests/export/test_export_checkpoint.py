@@ -187,7 +187,7 @@ CONTRADICTIONS |= {
             edit_json("generation_config.json", eos_token_id=5000)(f),
             edit_json("tokenizer_config.json", eos_token=None)(f),
         ),
-        "answers end with the token 5000, and the vocabulary has 4,096: no answer would",
+        "the end token 5000 is beyond the vocabulary (4,096 tokens), so no answer would",
     ),
     "a template with a syntax error": (
         lambda f: (f / "chat_template.jinja").write_text("{% if %}"),
@@ -225,7 +225,7 @@ def test_what_changes_no_result_is_told(
     )(folder)
     edit_json("generation_config.json", eos_token_id=[1, 5000])(folder)
     check_checkpoint(open_checkpoint(str(folder)))
-    assert "no use for them: 'vision.weight'" in caplog.text
+    assert "does not use them: 'vision.weight'" in caplog.text
     assert "rotary" not in caplog.text
     assert "the end token 5000 is beyond the vocabulary of 4096" in caplog.text
     caplog.clear()
@@ -250,7 +250,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_told(
     for name in checkpoints.TOKENIZER_FILES:
         shutil.copy(checkpoints.EXAMPLE / name, folder / name)
     check_checkpoint(open_checkpoint(str(folder)))
-    assert "its tokenizer knows 4096 tokens and its embedding has 1000" in caplog.text
+    assert "its tokenizer has 4096 tokens but its embedding only 1000" in caplog.text
 
 
 def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:

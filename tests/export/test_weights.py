@@ -187,7 +187,7 @@ def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     [
         ({"weights": "int4", "head_weights": "int4"}, ConfigError, "head_weights must be int8 or float"),
         ({"weights": "int8", "block_size": 256}, UnsupportedModelError, "no multiple of the block size 256"),
-        ({"calibrate": Path("x")}, ConfigError, "calibrate is for integer weights"),
+        ({"calibrate": Path("x")}, ConfigError, "calibrate needs integer weights"),
         ({"weights": "int4", "calibrate": Path("nowhere")}, InputError, "nowhere: no such file"),
     ],
 )

@@ -381,7 +381,7 @@ def test_a_gpu_offloads_alike(
 
 
 def test_what_cannot_be_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give `cache_file`, or leave it out"):
+    with pytest.raises(ConfigError, match="give `cache_file`, or use another cache"):
         Generator.load(bundle, device="cpu", cache=Offload())
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(OutputError, match="exists already"):

@@ -172,7 +172,7 @@ def test_what_needs_alike_layers_is_refused_as_it_is_loaded(
     ("config", "words"),
     [
         (PrefillConfig(policy="subquadratic"), "use `policy=h2o` or `policy=full`"),
-        (PrefillConfig(**SPARSE, score_heads="kv"), "give each query head a list with `score_heads=query`"),
+        (PrefillConfig(**SPARSE, score_heads="kv"), "give each query head a set with `score_heads=query`"),
     ],
 )
 def test_what_needs_alike_layers_leaves_the_session_as_it_is(

@@ -210,7 +210,7 @@ def test_nothing_is_left_of_what_a_killed_process_was_writing(bundle: Path, tmp_
 
 
 def test_a_folder_that_does_nothing_is_refused(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"`packed_weights` does nothing here"):
+    with pytest.raises(ConfigError, match=r"`packed_weights` has no effect here"):
         Generator.load(bundle, device="cpu", dense_form="exact", packed_weights=tmp_path)
 
 

@@ -193,7 +193,7 @@ def test_where_nothing_is_compared_nothing_is_told() -> None:
 
 
 def test_a_guard_needs_checks_and_the_cpu() -> None:
-    with pytest.raises(ConfigError, match="raise score_checks, or leave out score_missed") as caught:
+    with pytest.raises(ConfigError, match="raise `score_checks`, or leave out `score_missed`") as caught:
         OwnQueries(score_checks=0, score_missed=0.1)
     assert caught.value.field == "score_checks"
     with pytest.raises(ConfigError, match="must be at most 1, which is all attention"):
