@@ -187,7 +187,7 @@ CONTRADICTIONS |= {
             edit_json("generation_config.json", eos_token_id=5000)(f),
             edit_json("tokenizer_config.json", eos_token=None)(f),
         ),
-        "the end token 5000 is beyond the vocabulary (4,096 tokens), so no answer would",
+        r"the end token 5000 is beyond the vocabulary \(4,096 tokens\), so no answer would",
     ),
     "a template with a syntax error": (
         lambda f: (f / "chat_template.jinja").write_text("{% if %}"),

@@ -101,7 +101,7 @@ def _check_ids(tokenizer: Tokenizer, config: ModelConfig, source: str) -> None:
         )
     if beyond:
         log.warning(
-            "%s: the end token %d is left out: it is beyond the vocabulary of %d", source, beyond[0], size
+            "%s: the end token %d is beyond the vocabulary of %d, so it is left out", source, beyond[0], size
         )
     if tokenizer.vocab_size > size:
         log.warning(
