@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, request
-from tests.runtime.server.test_hostile_bodies import CASES, Watcher
+from tests.runtime.server.test_hostile_bodies import CASES, Watcher, case
 from tests.runtime.server.test_hostile_schemas import HOSTILE, asking
 
 CLIENTS = 20
@@ -30,7 +30,7 @@ PLAIN = 50
 
 
 def of_a_body(name: str) -> Callable[[Server], None]:
-    path, body, statuses = CASES[name]
+    path, body, statuses = case(name)
 
     def ask(server: Server) -> None:
         with server.client() as client:
