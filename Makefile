@@ -13,6 +13,8 @@ export CMAKE_C_COMPILER_LAUNCHER = $(shell command -v ccache)
 export CMAKE_CXX_COMPILER_LAUNCHER = $(shell command -v ccache)
 # Generated headers lie in each build's own folder: relative to it, ccache takes them for the same.
 export CCACHE_BASEDIR = $(CURDIR)
+# Some containers turn bytecode files off: every worker and every command under test would compile all modules again.
+export PYTHONDONTWRITEBYTECODE =
 # One name for the compiler in all builds: ccache takes g++ and c++ for two.
 export CXX := $(if $(filter default,$(origin CXX)),$(shell command -v g++ || command -v c++),$(CXX))
 export CMAKE_ARGS = $(if $(CI),-DH2O_WERROR=ON)
