@@ -28,7 +28,8 @@ def export(
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
-    _parse_torchlib_once()
+    _look_up_once()
+    _trace_once()
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
@@ -37,13 +38,44 @@ def export(
     return bundle
 
 
-def _parse_torchlib_once() -> None:
-    """For every graph torch's exporter parses the source of onnxscript's 500 functions, half a second each time."""
+def _look_up_once() -> None:
+    """What torch's exporter finds out anew for every graph, it finds out once a process: a quarter of its time.
+
+    That is 500 functions of onnxscript, of which it parses the source, their signatures, and torch's own operators.
+    """
+    from torch._export import utils
     from torch.onnx._internal import _lazy_import
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     lazy: Any = vars(_lazy_import)["onnxscript_apis"]
+    operators: Any = utils
+    registry: Any = ONNXRegistry
     if not hasattr(lazy.get_torchlib_ops, "cache_info"):
         lazy.get_torchlib_ops = functools.cache(lazy.get_torchlib_ops)
+        operators._materialize_cpp_cia_ops = functools.cache(operators._materialize_cpp_cia_ops)
+        registry.from_torchlib = staticmethod(functools.cache(registry.from_torchlib))
+
+
+def _trace_once() -> None:
+    """A model is exported with weights of many kinds: its graphs are the same until weights are bound to them."""
+    from h2o_export.dense import graphs
+
+    real = graphs.trace_graph
+    if hasattr(real, "traced"):
+        return
+    traced: dict[Any, tuple[Any, list[str]]] = {}
+
+    def trace_graph(dense: Any, config: Any, dtype: str) -> tuple[Any, list[Any]]:
+        key = dense.alike(config), config, dtype
+        if key not in traced:
+            model, parameters = real(dense, config, dtype)
+            traced[key] = model, [value.name for value in parameters]
+        kept, names = traced[key]
+        model = kept.clone()
+        return model, [model.graph.initializers[name] for name in names]
+
+    trace_graph.traced = traced  # type: ignore[attr-defined]
+    graphs.trace_graph = trace_graph
 
 
 def named(root: Path, name: str, variant: str = "", **options: Any) -> tuple[Path, Path]:

@@ -1,6 +1,7 @@
 """Commands in processes forked from one that has loaded their libraries, so that a test waits for no import.
 
-Arguments, streams, exit codes and signals are those of `python -m h2o_cli.NAME`.
+Arguments, streams, exit codes and signals are those of `python -m h2o_cli.NAME`. But h2o-bench does not measure the
+machine, which takes it seconds before and after every measurement: it gets RATES.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("build", "export", "compare", "serve", "run.command", "bench.command", "eval.command")
 LIBRARIES = ("onnx", "onnxruntime", "onnxscript", "safetensors.torch", "tokenizers", "jinja2", "gguf")
 MODULES = ("h2o_export.checkpoints", "h2o_export.dense.graphs", "h2o_runtime.backends.onnxruntime")
+RATES: dict[str, Any] = {"flops": 1e11, "flops_by": "tests", "bandwidth": 1e10, "bandwidth_by": "tests"}
 SERVE = "from tests.cli.forked import serve; serve({})"
 
 
@@ -114,9 +118,17 @@ def _load() -> None:
         importlib.import_module(f"h2o_cli.{command}")
         if "." not in command:  # runpy runs it, and warns where it is there already
             del sys.modules[f"h2o_cli.{command}"]
+    _know_rates()
     status = Path("/proc/self/status").read_text()
     assert "\nThreads:\t1\n" in status, "a fork takes no threads along"
     gc.freeze()
+
+
+def _know_rates() -> None:
+    from h2o_cli.bench import command
+    from h2o_cli.bench.floor import MachineRates
+
+    mock.patch.object(command, "_rates", return_value=MachineRates(**RATES)).start()
 
 
 def _pipe(content: bytes) -> int:
