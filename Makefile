@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model test check ccache setup lint cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
+.PHONY: demo model test check ccache setup lint emulation cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -60,7 +60,10 @@ model: $(VENV)/installed
 	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
 	@echo "$(BUNDLE)"
 
-test: ccache lint cpp-test py-test
+# pip and mypy leave cores idle, and builds take them.
+test: ccache
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint cpp-test emulation
+	@$(MAKE) --no-print-directory py-test
 
 check: lint
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --first-of-each-module -m "not slow"
@@ -71,13 +74,16 @@ ccache:
 setup: $(VENV)/installed
 
 # An editable install: Python changes need no new one, C++ changes trigger it here.
-$(VENV)/installed: $(SOURCES)
+$(VENV)/installed: $(SOURCES) | $(VENV)/build-tools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+		--constraint constraints.txt --editable '.[cpu,export,serve,bench,dev]'
+	touch $@
+
+$(VENV)/build-tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
 	@command -v cmake >/dev/null || { echo "CMake 3.22 or later is needed: install the package cmake"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" ninja
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-		--constraint constraints.txt --editable '.[cpu,export,serve,bench,dev]'
 	touch $@
 
 lint: $(VENV)/installed
@@ -85,6 +91,10 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+# The emulated GPU of the Python tests: they would build it, and wait.
+emulation: $(VENV)/build-tools
+	$(BIN)/python -m tests.emulation
 
 cpp-test: build/tests/configured
 	cmake --build build/tests --parallel $(JOBS)

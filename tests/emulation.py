@@ -6,11 +6,14 @@ Tests use the fixture `emulated_cuda`. A process of its own gets it with
 
     from tests.emulation import install
     install()
+
+`python -m tests.emulation` builds all of it: make test does so while pip and mypy leave a core idle.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -18,8 +21,6 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
-
-import h2o_plugins
 
 REPO = Path(__file__).resolve().parents[1]
 BUILD = REPO / "build" / "emulation-python"  # kept, so that only the first of many test sessions waits for it
@@ -58,7 +59,14 @@ def build_library() -> Path:
     return tests / "libh2o_cuda_emulated.so"
 
 
-def _build(target: str) -> Path:
+def build_everything() -> None:
+    """Whatever tests of this machine ask for."""
+    ptx = ["h2o_cuda_ptx"] if shutil.which("nvcc") else []
+    _build("_cuda", "h2o_cuda_emulated_test", "h2o_cuda_emulated", *ptx)
+
+
+@functools.cache  # asking cmake again takes a second
+def _build(*targets: str) -> Path:
     """Processes that ask at the same time wait for one."""
     options = [
         f"-DPython_EXECUTABLE={sys.executable}",
@@ -70,7 +78,7 @@ def _build(target: str) -> Path:
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _run("cmake", "-S", REPO, "-B", BUILD, "-DH2O_CUDA_EMULATION=ON", *options)
-        _run("cmake", "--build", BUILD, "--target", target, "-j2")
+        _run("cmake", "--build", BUILD, "--target", *targets, "-j2")
     return BUILD
 
 
@@ -86,6 +94,8 @@ def load() -> ModuleType:
 
 def install() -> ModuleType:
     """The module, as h2o_plugins._cuda for the rest of the process."""
+    import h2o_plugins
+
     module = load()
     sys.modules["h2o_plugins._cuda"] = module
     h2o_plugins._cuda = module
@@ -95,3 +105,8 @@ def install() -> ModuleType:
 def _run(*command: object) -> None:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    if missing() is None:
+        build_everything()
