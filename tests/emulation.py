@@ -53,6 +53,12 @@ def headers() -> list[Path]:
     return [REPO / "plugins" / "kernels" / "include", _build("h2o_operators") / "generated"]
 
 
+def emulator_objects() -> list[Path]:
+    """What takes the CUDA runtime's place, without kernels."""
+    folder = _build("h2o_cuda_objects") / "plugins/kernels/cuda/CMakeFiles/h2o_cuda_objects.dir"
+    return sorted(path for path in folder.rglob("*.o") if "emulator" in path.relative_to(folder).parts)
+
+
 def build_library() -> Path:
     """libh2o_cuda as bench/gpu_check calls it."""
     tests = _build("h2o_cuda_emulated") / "plugins" / "kernels" / "cuda" / "tests"

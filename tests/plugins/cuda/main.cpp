@@ -1,14 +1,15 @@
-// Tests of the CUDA kernels. h2o_cuda_test [--small] [--seed N] [--head-size D] [group ...]
+// Tests of the CUDA kernels. h2o_cuda_test [--small] [--once] [--seed N] [--head-size D] [group ...]
 //
 // Groups: attention windows caps candidate rows select subquadratic pages lines products arguments graph
-// bounds far; all of them when none is named. Exit code 0 when every check held. The same program runs on a
-// GPU, and on a CPU through the emulation beside it.
+// bounds far; all of them when none is named. --once: no call runs again to have its bytes compared. Exit
+// code 0 when every check held. The same program runs on a GPU, and on a CPU through the emulation beside it.
 
 #include "support.h"
 
 namespace test {
 int failures = 0;
 int checks = 0;
+bool once = false;
 std::string context;
 }  // namespace test
 
@@ -30,12 +31,15 @@ int main(int argc, char** argv) {
         const std::string argument = argv[i];
         if (argument == "--small") {
             options.small = true;
+        } else if (argument == "--once") {
+            test::once = true;
         } else if (argument == "--seed" && i + 1 < argc) {
             options.seed = static_cast<unsigned>(std::strtoul(argv[++i], nullptr, 10));
         } else if (argument == "--head-size" && i + 1 < argc) {
             options.head_size = std::atoi(argv[++i]);
         } else if (argument.rfind("--", 0) == 0) {
-            std::fprintf(stderr, "usage: %s [--small] [--seed N] [--head-size D] [group ...]\n", argv[0]);
+            std::fprintf(stderr, "usage: %s [--small] [--once] [--seed N] [--head-size D] [group ...]\n",
+                         argv[0]);
             return 2;
         } else {
             wanted.push_back(argument);
