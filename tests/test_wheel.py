@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 import zipfile
 from dataclasses import dataclass
@@ -53,10 +54,12 @@ def installed(shared_folder: Path) -> Installed:
 
 
 def _build(folder: Path) -> Path:
-    # A build folder of its own: the one in the repository belongs to whoever works there.
-    settings = f"build-dir={folder / 'wheel-build'}"
-    flags = ("--no-build-isolation", "--no-deps", "--no-index", "--config-settings", settings)
-    _pip("wheel", *flags, "--wheel-dir", folder / "wheel", ROOT)
+    # A build folder of its own: that of the installation belongs to whoever works there. But beside it: for ccache,
+    # which knows sources by their paths from the build folder, they are new elsewhere, and it compiles all again.
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="wheel-", dir=ROOT / "build") as build:
+        flags = ("--no-build-isolation", "--no-deps", "--no-index", "--config-settings", f"build-dir={build}")
+        _pip("wheel", *flags, "--wheel-dir", folder / "wheel", ROOT)
     (wheel,) = (folder / "wheel").iterdir()
     return wheel
 
