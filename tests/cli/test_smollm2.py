@@ -20,15 +20,10 @@ TOKENS = 32
 PROMPTS = (
     "What is the capital of France?",
     "Write a short poem about the sea.",
-    "Explain why the sky is blue in two sentences.",
-    "List three animals that live in the desert.",
     "What is 12 plus 30?",
     "Translate to French: good morning, my friend.",
     "Give me a recipe for pancakes.",
-    "Name the planets of the solar system.",
     "What is the difference between a list and a tuple in Python?",
-    "Write one sentence that begins with the word Yesterday.",
-    "Summarize: The lighthouse was built in 1871 and burned colza oil at first.",
 )
 
 
