@@ -56,7 +56,7 @@ def ptx() -> Ptx:
 
 
 def test_kernels_against_float64(ptx: Ptx, tmp_path: Path) -> None:
-    """Each call once: test_emulated.py runs all twice, and the order of threads is of chance there too."""
+    """Each call once: test_emulated.py runs calls of one head size twice, in other orders of threads."""
     ptx.run(tmp_path, str(ptx.program), "--small", "--once")
 
 
