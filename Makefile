@@ -62,7 +62,7 @@ model: $(VENV)/installed
 
 # pip and mypy leave cores idle, and builds take them.
 test: ccache
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint cpp-test emulation
+	@$(MAKE) --no-print-directory --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint cpp-test emulation
 	@$(MAKE) --no-print-directory py-test
 
 check: lint
