@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.plugins.native_cases import (
+    PRECISIONS,
+    Case,
+    assert_close,
+    case_of,
+    intra,
+    per_query_head,
+    softmax_state,
+)
 
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.kv import KV
 from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operators import (
@@ -25,150 +33,6 @@ from h2o_runtime.operators import (
     ONLINE_SOFTMAX_FUSION,
     TILED_MEMORY_ATTENTION,
 )
-
-h2o_plugins = pytest.importorskip("h2o_plugins")
-if h2o_plugins.cpu_kernels() is None:
-    pytest.skip("the native kernels are not built", allow_module_level=True)
-
-from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
-
-Array = np.ndarray[Any, Any]
-MULTIPLIES = [
-    name for name in ("bfloat16", "int16") if h2o_plugins.load_cpu_kernels().Kernels.multiplies(name)
-]
-# (precision, instruction set): lower ones in plain C++, and as this machine has them
-PRECISIONS = [
-    ("float32", None),
-    ("bfloat16", "scalar"),
-    ("int16", "scalar"),
-    *((name, None) for name in MULTIPLIES),
-]
-BFLOAT16 = 2.0**-8  # what rounding to 8 bits changes at most, as a share
-
-
-@dataclass
-class Case:
-    """One model shape with a provider for it, and random inputs of its dtype."""
-
-    Hq: int
-    Hkv: int
-    d: int
-    dtype: Any
-    threads: int = 2
-    isa: str | None = None
-    seed: int = 0
-    spread: float = 1.0  # standard deviation of the scores, roughly
-    precision: AttentionPrecision = "float32"
-
-    def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(self.seed)
-        self.scale = 1 / np.sqrt(self.d)
-        self.provider = NativeCpuProvider(self.threads, isa=self.isa, precision=self.precision)
-        self.provider.activate(
-            AttentionShape(self.Hq, self.Hkv, self.d, float(np.float32(self.scale)), np.dtype(self.dtype))
-        )
-
-    def q(self, n: int) -> Array:
-        return (self.rng.standard_normal((n, self.Hq, self.d)) * self.spread).astype(self.dtype)
-
-    def kv(self, n: int) -> tuple[Array, Array]:
-        shape = (n, self.Hkv, self.d)
-        return self.rng.standard_normal(shape).astype(self.dtype), self.rng.standard_normal(shape).astype(
-            self.dtype
-        )
-
-    def factor(self, x: Array, scale: float = 1.0) -> Array:
-        """What attention multiplies in place of x · scale, exactly; ml_dtypes rounds to bfloat16."""
-        if self.precision != "bfloat16":
-            return x.astype(np.float64) * scale
-        return (x.astype(np.float32) * np.float32(scale)).astype(ml_dtypes.bfloat16).astype(np.float64)
-
-    def check(self, actual: Array, expected: Array, dtype: Any, what: str, v: Array | None = None) -> None:
-        """For outputs with the values `v`, whose weighted means they are: in bfloat16 each weight is rounded
-        after the sum by which it is divided. In int16 scores lack a part of a step for each of d products.
-        """
-        if self.precision == "int16":
-            return self.check_int16(actual, expected, dtype, what, v)
-        if self.precision == "float32" or what in ("m", "votes"):
-            return assert_close(actual, expected, dtype, what)
-        assert np.isfinite(actual).all(), what
-        error = np.abs(actual.astype(np.float64) - expected).max()
-        if v is None:
-            assert error <= 2.5e-4 * np.abs(expected).max(), what
-        else:
-            least = np.finfo(np.float16).eps if np.dtype(dtype) == np.float16 else 0.0
-            assert error <= (BFLOAT16 + 2.5e-4 + 2 * least) * np.abs(v.astype(np.float64)).max(), what
-        return None
-
-    def check_int16(self, actual: Array, expected: Array, dtype: Any, what: str, v: Array | None) -> None:
-        # Half a step of 2^-15 of a row's length, twice; random rows are at most 1.5 sqrt(d) long.
-        lost = 2.0**-15 * np.sqrt(self.d) * 1.5**2 * self.d * self.scale * max(self.spread, 1.0)
-        assert np.isfinite(actual).all(), what
-        error = np.abs(actual.astype(np.float64) - expected).max()
-        least = 2 * np.finfo(np.float16).eps if np.dtype(dtype) == np.float16 else 2e-5
-        largest = np.abs(expected if v is None else v.astype(np.float64)).max()
-        assert error <= (np.expm1(2 * lost) + least) * max(largest, 1.0), what
-
-    def empty_state(self, n: int) -> PartialSoftmax:
-        return PartialSoftmax(
-            np.full((n, self.Hq, self.d), np.nan, self.dtype),
-            np.full((n, self.Hq), np.nan, np.float32),
-            np.full((n, self.Hq), np.nan, np.float32),
-        )
-
-
-def softmax_state(case: Case, q: Array, k: Array, v: Array, seen: Array) -> tuple[Array, Array, Array, Array]:
-    """q [n, Hq, d], k, v [keys, Hq, d], seen [n, keys] -> o, m, l and probabilities [n, Hq, keys], float64."""
-    s = np.einsum("nhd,khd->nhk", case.factor(q, float(np.float32(case.scale))), case.factor(k))
-    s = np.where(seen[:, None, :], s, -np.inf)
-    m = s.max(axis=-1)
-    p = np.exp(s - m[..., None])
-    l = p.sum(axis=-1)
-    a = p / l[..., None]
-    return np.einsum("nhk,khd->nhd", a, case.factor(v)), m, l, a
-
-
-def per_query_head(x: Array, Hq: int) -> Array:
-    """[n, heads, ...] -> [n, Hq, ...], every head serving its group."""
-    return np.repeat(x, Hq // x.shape[1], axis=1)
-
-
-def assert_close(actual: Array, expected: Array, dtype: Any, what: str) -> None:
-    """Design section 8; float16 may be off by its own rounding of the result, twice."""
-    assert np.isfinite(actual).all(), what
-    error = np.abs(actual.astype(np.float64) - expected)
-    largest = np.abs(expected).max()
-    if np.dtype(dtype) == np.float16:
-        assert error.max() <= 2 * np.finfo(np.float16).eps * largest, what
-        return
-    assert error.max() <= 2e-5 * largest, what
-    assert np.linalg.norm(error) <= 1e-6 * np.linalg.norm(expected), what
-
-
-def intra(case: Case, q: Array, k: Array, v: Array, S: int, Hs: int) -> tuple[Array, Array, Array, Array]:
-    n = len(q)
-    o, m, l = np.zeros(q.shape), np.zeros(q.shape[:2]), np.zeros(q.shape[:2])
-    colsum = np.zeros((n, Hs))
-    for start in range(0, n, S):
-        rows = slice(start, min(start + S, n))
-        count = rows.stop - start
-        keys, values = per_query_head(k[rows], case.Hq), per_query_head(v[rows], case.Hq)
-        o[rows], m[rows], l[rows], a = softmax_state(case, q[rows], keys, values, np.tri(count, dtype=bool))
-        colsum[rows] = a.reshape(count, Hs, -1, count).sum(axis=(0, 2)).T
-    return o, m, l, colsum
-
-
-def case_of(
-    Hkv: int,
-    group: int,
-    d: int,
-    dtype: Any,
-    threads: int,
-    seed: int,
-    form: tuple[AttentionPrecision, str | None],
-) -> Case:
-    return Case(Hkv * group, Hkv, d, dtype, threads, form[1], seed, precision=form[0])
-
 
 cases = st.tuples(
     st.sampled_from([1, 2, 3]),  # Hkv
@@ -396,6 +260,22 @@ def test_thread_count_changes_no_bit() -> None:
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(("precision", "isa"), [one for one in PRECISIONS if one[0] != "float32"])
+def test_rows_do_not_depend_on_what_is_read_with_them(precision: AttentionPrecision, isa: str | None) -> None:
+    case = Case(6, 2, 72, np.float32, threads=3, isa=isa, precision=precision)
+    q, (k, v) = case.q(333), case.kv(333)
+    whole, parts = case.empty_state(333), case.empty_state(333)
+    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=101, **whole.out)
+    alone = NativeCpuProvider(1, isa, precision)
+    alone.activate(AttentionShape(6, 2, 72, float(np.float32(case.scale)), np.dtype(np.float32)))
+    for start in range(0, 333, 101):
+        rows = slice(start, start + 101)
+        out = {name: array[rows] for name, array in parts.out.items()}
+        alone.run(CHUNKED_INTRA_ATTENTION, q=q[rows], k=k[rows], v=v[rows], chunk_size=101, **out)
+    for name, array in whole.out.items():
+        np.testing.assert_array_equal(array, parts.out[name], err_msg=name)
 
 
 def test_repeating_a_call_takes_no_more_memory() -> None:

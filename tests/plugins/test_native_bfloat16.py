@@ -12,7 +12,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.plugins.test_native import MULTIPLIES, PRECISIONS, Case, intra, per_query_head, softmax_state
+from tests.plugins.native_cases import (
+    MULTIPLIES,
+    PRECISIONS,
+    Case,
+    intra,
+    per_query_head,
+    provider_of,
+    softmax_state,
+    whole,
+)
 from tests.reference import lines, subquadratic
 from tests.reference.subquadratic import Pattern
 from tests.runtime import operator_cases, test_policy_minference, test_policy_subquadratic
@@ -25,7 +34,6 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
-from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operators import CACHED_ATTENTION, CHUNKED_INTRA_ATTENTION, QUERY_SELECT
 
 Array = np.ndarray[Any, Any]
@@ -36,21 +44,6 @@ SHARE = 2.0**-8 + 2.5e-4  # of a weight: its rounding, and what its exponential 
 def exact(x: Array) -> Array:
     """The nearest numbers that bfloat16 has."""
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
-
-
-def whole(x: Array) -> Array:
-    """Whole numbers that bfloat16 has, and int8 where the largest of a row becomes 127; not numbers stay."""
-    numbers = np.clip(np.round(40 * x), -127, 127).astype(np.float32)
-    numbers[..., 0] = np.where(np.isnan(x[..., 0]), np.nan, 127)
-    return numbers
-
-
-def provider_of(
-    shape: AttentionShape, isa: str | None, precision: AttentionPrecision = "bfloat16"
-) -> NativeCpuProvider:
-    provider = NativeCpuProvider(2, isa, precision)
-    provider.activate(shape)
-    return provider
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -69,22 +62,6 @@ def test_the_error_follows_from_the_format(isa: str | None, spread: float) -> No
     assert (abs(state.l / l - 1) <= np.expm1(2 * lost) + 2.5e-4).all()
     assert (abs(state.o - o).max(axis=-1) <= (np.expm1(2 * lost) + SHARE + 2.0**-8) * abs(v).max()).all()
     assert np.abs(state.o - o).max() > 1e-4  # not float32 by mistake
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_rows_do_not_depend_on_what_is_read_with_them(isa: str | None) -> None:
-    case = Case(6, 2, 72, np.float32, threads=3, isa=isa, precision="bfloat16")
-    q, (k, v) = case.q(333), case.kv(333)
-    whole, parts = case.empty_state(333), case.empty_state(333)
-    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=101, **whole.out)
-    alone = NativeCpuProvider(1, isa, "bfloat16")
-    alone.activate(AttentionShape(6, 2, 72, float(np.float32(case.scale)), np.dtype(np.float32)))
-    for start in range(0, 333, 101):
-        rows = slice(start, start + 101)
-        out = {name: array[rows] for name, array in parts.out.items()}
-        alone.run(CHUNKED_INTRA_ATTENTION, q=q[rows], k=k[rows], v=v[rows], chunk_size=101, **out)
-    for name, array in whole.out.items():
-        np.testing.assert_array_equal(array, parts.out[name], err_msg=name)
 
 
 @pytest.mark.parametrize("isa", ISAS)

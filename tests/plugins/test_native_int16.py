@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plugins.test_native import MULTIPLIES, PRECISIONS, Case, intra, softmax_state
-from tests.plugins.test_native_bfloat16 import provider_of, whole
+from tests.plugins.native_cases import MULTIPLIES, PRECISIONS, Case, intra, provider_of, softmax_state, whole
 from tests.reference import lines, subquadratic
 from tests.reference.subquadratic import Pattern
 from tests.runtime import operator_cases, test_policy_minference, test_policy_subquadratic
@@ -49,22 +48,6 @@ def test_the_error_follows_from_the_format(isa: str | None, spread: float, d: in
     assert (abs(state.l / l - 1) <= np.expm1(2 * lost) + 1e-5).all()
     assert (abs(state.o - o).max(axis=-1) <= (np.expm1(2 * lost) + 1e-5) * abs(v).max()).all()
     assert np.abs(state.o - o).max() > 1e-6  # not float32 by mistake
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_rows_do_not_depend_on_what_is_read_with_them(isa: str | None) -> None:
-    case = Case(6, 2, 72, np.float32, threads=3, isa=isa, precision="int16")
-    q, (k, v) = case.q(333), case.kv(333)
-    whole_call, parts = case.empty_state(333), case.empty_state(333)
-    case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=101, **whole_call.out)
-    alone = NativeCpuProvider(1, isa, "int16")
-    alone.activate(AttentionShape(6, 2, 72, float(np.float32(case.scale)), np.dtype(np.float32)))
-    for start in range(0, 333, 101):
-        rows = slice(start, start + 101)
-        out = {name: array[rows] for name, array in parts.out.items()}
-        alone.run(CHUNKED_INTRA_ATTENTION, q=q[rows], k=k[rows], v=v[rows], chunk_size=101, **out)
-    for name, array in whole_call.out.items():
-        np.testing.assert_array_equal(array, parts.out[name], err_msg=name)
 
 
 @pytest.mark.parametrize("isa", ISAS)

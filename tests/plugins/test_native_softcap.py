@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plugins.test_native import PRECISIONS, Array, Case, per_query_head
+from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head
 
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.kv import KV

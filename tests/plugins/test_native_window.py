@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plugins.test_native import PRECISIONS, Array, Case, per_query_head, softmax_state
+from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head, softmax_state
 from tests.runtime.stored_cases import Stored, assert_alike
 
 from h2o_runtime.attention.base import AttentionShape
