@@ -79,7 +79,7 @@ COMPARE: dict[str, Misuse] = {
     "unknown stage": (lambda p: p, ("{bundle}", "--stage", "last"), 2, "'last' is not one of"),
     "unknown provider": (lambda p: p, ("{bundle}", "--against", "abacus"), 2, "'abacus' is not one of"),
     "M >= S": (lambda p: p, ("{bundle}", "--h2o-heavy", 192), 2, "64 + 192 = 256, which must be below"),
-    "another policy's": (lambda p: p, ("{bundle}", "--window", 9), 2, "goes with --prefill subquadratic"),
+    "another policy's": (lambda p: p, ("{bundle}", "--window", 9), 2, "belongs to --prefill subquadratic"),
     "w > L": (
         lambda p: p,
         ("{bundle}", "--score", "window", "--score-window", 65),

@@ -84,7 +84,7 @@ REFUSED = {
     "a window everywhere": (
         {"metadata": {"gemma4.attention.sliding_window_pattern": [True] * 4}}, "say for each of 4 layers",
     ),
-    "no pattern": ({"metadata": {"gemma4.attention.sliding_window_pattern": None}}, "which of 4 layers have"),
+    "no pattern": ({"metadata": {"gemma4.attention.sliding_window_pattern": None}}, "say for each of 4 layers"),
     "other MLPs": (
         {"metadata": {"gemma4.feed_forward_length": [96, 192, 96, 192]}}, "only the last 2 layers",
     ),

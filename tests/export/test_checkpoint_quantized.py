@@ -145,7 +145,7 @@ def test_a_bias_that_has_no_place_is_told_unless_it_is_zero(plain: Path, tmp_pat
     edit(tmp_path / "model", lambda tensors: tensors.update({f"{Q}.bias": torch.zeros(8)}))
     check_checkpoint(open_checkpoint(str(tmp_path / "model")))
     edit(tmp_path / "model", lambda tensors: tensors.update({f"{Q}.bias": torch.ones(8)}))
-    with pytest.raises(CheckpointError, match=f"has the tensor '{Q}.bias', for which"):
+    with pytest.raises(CheckpointError, match=f"has the tensor '{Q}.bias', which a model"):
         check_checkpoint(open_checkpoint(str(tmp_path / "model")))
 
 

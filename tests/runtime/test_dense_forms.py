@@ -71,9 +71,9 @@ def test_a_bundle_of_floats_has_no_form_of_integers(shared_folder: Path) -> None
 
 def test_a_form_is_for_a_cpu_alone(bundle: Path) -> None:
     gpu = Mock(memory="cuda")
-    with pytest.raises(ConfigError, match="`dense_form=blocks` does nothing here"):
+    with pytest.raises(ConfigError, match="`dense_form=blocks` has no effect here"):
         make_backend("onnxruntime", Bundle.open(bundle), gpu, 1, 64, "blocks")
-    with pytest.raises(ConfigError, match="`dense_form=native` does nothing here"):
+    with pytest.raises(ConfigError, match="`dense_form=native` has no effect here"):
         make_backend("tensorrt", Bundle.open(bundle), gpu, 1, 64, "native")
 
 
