@@ -7,7 +7,7 @@ h2o_runtime.operators has their tensors and attributes. Arrays are C-contiguous.
 
 def product_instructions() -> str:
     """
-    What products with integer weights run on here: avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
+    What products with integer weights run on here: amx, avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
     """
 
 def products_multiply_bfloat16() -> bool:

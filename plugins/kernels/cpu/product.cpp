@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "amx_here.h"
+
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -44,6 +46,11 @@ bool runs_here(const h2o_products* kernels) {
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
     }
+    if (kernels == amx_products()) {
+        static const bool right =
+            runs_here(avx512vnni_products()) && has_amx(kAmxInt8) && amx_int8_is_right();
+        return right;
+    }
     if (kernels == avx512bf16_products()) {
         return runs_here(avx512vnni_products()) && __builtin_cpu_supports("avx512bf16");
     }
@@ -76,20 +83,25 @@ size_t aligned(int64_t bytes) {
     return (static_cast<size_t>(bytes) + 63) / 64 * 64;
 }
 
+// Of n rows of x.
+size_t integer_bytes(const h2o_products& kernels, const h2o_block_matrix& matrix, int64_t n) {
+    return aligned((n * matrix.parts + kernels.spare_rows) * matrix.inputs);
+}
+
 // The integers of n rows of x, in scratch of h2o_products_scratch_bytes.
-Rounded rounded(const h2o_block_matrix& matrix, int64_t n, void* scratch) {
+Rounded rounded(const h2o_products& kernels, const h2o_block_matrix& matrix, int64_t n, void* scratch) {
     const int64_t rows = n * matrix.parts, blocks = matrix.inputs / matrix.block;
     char* at = static_cast<char*>(scratch);
-    const auto next = [&](int64_t bytes) {
+    const auto next = [&](size_t bytes) {
         char* here = at;
-        at += aligned(bytes);
+        at += bytes;
         return here;
     };
     Rounded out;
-    out.q = reinterpret_cast<int8_t*>(next(rows * matrix.inputs));
-    out.scales = reinterpret_cast<float*>(next(rows * blocks * 4));
-    out.starts = reinterpret_cast<int32_t*>(next(rows * blocks * 4));
-    out.sums = reinterpret_cast<float*>(next(rows * blocks * 4));
+    out.q = reinterpret_cast<int8_t*>(next(integer_bytes(kernels, matrix, n)));
+    out.scales = reinterpret_cast<float*>(next(aligned(rows * blocks * 4)));
+    out.starts = reinterpret_cast<int32_t*>(next(aligned(rows * blocks * 4)));
+    out.sums = reinterpret_cast<float*>(next(aligned(rows * blocks * 4)));
     return out;
 }
 
@@ -152,6 +164,7 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
     tile.block = matrix.block;
     tile.blocks = blocks;
     tile.panel_bytes = inputs * kPanel * matrix.bits / 8;
+    if (kernels.begin != nullptr) kernels.begin(matrix.block);
     each_tile(part, kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
               [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
                   const int64_t at = panel * blocks * kPanel;
@@ -162,6 +175,7 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
                   tile.out = from(out, row, panel, width);
                   kernels.multiply(tile, matrix.bits, static_cast<int>(parts), rows * parts, width);
               });
+    if (kernels.end != nullptr) kernels.end();
 }
 
 void multiply_floats(const FloatProducts& products, const h2o_block_matrix& matrix, const float* x,
@@ -184,7 +198,7 @@ h2o_status h2o_products_find(const char* isa, const h2o_products** kernels) {
     if (kernels == nullptr) return H2O_BAD_ARGUMENT;
     const h2o_products* const all[] = {
 #if defined(__x86_64__)
-        h2o::avx512bf16_products(), h2o::avx512vnni_products(), h2o::avxvnni_products(),
+        h2o::amx_products(), h2o::avx512bf16_products(), h2o::avx512vnni_products(), h2o::avxvnni_products(),
 #elif defined(__aarch64__) && defined(__linux__)
         h2o::i8mm_products(), h2o::dotprod_products(),
 #endif
@@ -228,7 +242,7 @@ size_t h2o_products_scratch_bytes(const h2o_products* kernels, const h2o_block_m
         return h2o::aligned(n * h2o::prepared_stride(*matrix, h2o::floats_of(kernels, *matrix).numbers) * 4);
     }
     const int64_t rows = n * matrix->parts, blocks = matrix->inputs / matrix->block;
-    return h2o::aligned(rows * matrix->inputs) + 3 * h2o::aligned(rows * blocks * 4);
+    return h2o::integer_bytes(*kernels, *matrix, n) + 3 * h2o::aligned(rows * blocks * 4);
 }
 
 int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations* x) {
@@ -252,7 +266,7 @@ void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* m
         }
         return;
     }
-    const h2o::Rounded all = h2o::rounded(*matrix, n, scratch);
+    const h2o::Rounded all = h2o::rounded(*kernels, *matrix, n, scratch);
     const int64_t blocks = inputs / matrix->block;
     const h2o::Rounding how{matrix->block, matrix->parts, matrix->bits == 4 ? 8 : kernels->surplus};
     for (int64_t row = first; row < first + count; ++row) {
@@ -278,7 +292,7 @@ void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_m
     }
     const int64_t inputs = matrix->inputs, blocks = inputs / matrix->block;
     const int64_t first_block = first_column / matrix->block;
-    const h2o::Rounded all = h2o::rounded(*matrix, n, scratch);
+    const h2o::Rounded all = h2o::rounded(*kernels, *matrix, n, scratch);
     const h2o::Rounded cut{all.q + first_column, all.scales + first_block, all.starts + first_block,
                            all.sums + first_block};
     const h2o::Rounding how{matrix->block, 1, matrix->bits == 4 ? 8 : kernels->surplus};
@@ -296,7 +310,7 @@ void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* 
         h2o::multiply_floats(h2o::floats_of(kernels, *matrix), *matrix, static_cast<const float*>(prepared),
                              part, out);
     } else {
-        const h2o::Rounded x = h2o::rounded(*matrix, n, const_cast<void*>(prepared));
+        const h2o::Rounded x = h2o::rounded(*kernels, *matrix, n, const_cast<void*>(prepared));
         h2o::multiply_integers(*kernels, *matrix, x, part, out);
     }
 }

@@ -84,6 +84,10 @@ struct h2o_products {
     h2o::FloatProducts floats;
     h2o::FloatProducts bfloat16;  // of such weights
     void (*rotate)(int64_t heads, int64_t half, const float* cos, const float* sin, float* row);
+    int64_t spare_rows = 0;  // of integers that a tile reads behind its own; no result depends on them
+    // What a thread does before and after products of integers; or null.
+    void (*begin)(int64_t block) = nullptr;
+    void (*end)() = nullptr;
 };
 
 namespace h2o {
@@ -91,6 +95,7 @@ namespace h2o {
 const h2o_products* scalar_products();
 const h2o_products* avxvnni_products();
 const h2o_products* avx512vnni_products();
+const h2o_products* amx_products();
 const h2o_products* dotprod_products();
 const h2o_products* i8mm_products();
 

@@ -14,10 +14,8 @@ NB_MODULE(_cpu, module) {
             check(h2o_products_find(nullptr, &kernels), "product_instructions");
             return std::string(h2o_products_isa(kernels));
         },
-        "What products with integer weights run on here: avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or "
-        "scalar, "
-        "which is "
-        "slow.");
+        "What products with integer weights run on here: amx, avx512bf16, avx512vnni, avxvnni, i8mm, "
+        "dotprod, or scalar, which is slow.");
     module.def(
         "products_multiply_bfloat16",
         [] {

@@ -39,7 +39,7 @@ typedef struct h2o_block_matrix {
 } h2o_block_matrix;
 
 // isa: null for the best of this machine, or one of "scalar", "avxvnni", "avx512vnni", "avx512bf16",
-// "dotprod", "i8mm". H2O_UNSUPPORTED if the build or the machine lacks it.
+// "amx", "dotprod", "i8mm". H2O_UNSUPPORTED if the build or the machine lacks it.
 h2o_status h2o_products_find(const char* isa, const h2o_products** kernels);
 const char* h2o_products_isa(const h2o_products* kernels);
 
