@@ -40,5 +40,5 @@ def _cpu_name() -> str:
 
 def _vector_extensions() -> list[str]:
     flags = set((_cpu_info("flags") or _cpu_info("Features")).split())
-    known = ("avx2", "fma", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "asimd", "asimdhp", "sve")
-    return [name for name in known if name in flags]
+    x86 = ("avx2", "fma", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+    return [name for name in (*x86, "asimd", "asimdhp", "sve") if name in flags]

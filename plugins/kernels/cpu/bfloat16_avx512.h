@@ -6,6 +6,7 @@ namespace {
 struct BFloat16 {
     static constexpr int kPair = 2;
     static constexpr bool kMatrices = false;
+    static constexpr bool kTiles = false;
     static constexpr int kScales = 0;
     using Values = BFloat16;
 

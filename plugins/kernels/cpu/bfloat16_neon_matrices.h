@@ -9,6 +9,7 @@ namespace {
 
 struct BFloat16 : BFloat16Pairs {
     static constexpr bool kMatrices = true;
+    static constexpr bool kTiles = false;
     static constexpr int kScales = 0;
     using Values = BFloat16;
 

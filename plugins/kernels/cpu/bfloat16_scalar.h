@@ -14,6 +14,7 @@ inline uint16_t round_to_bfloat16(float value) {
 struct BFloat16 {
     static constexpr int kPair = 2;
     static constexpr bool kMatrices = false;
+    static constexpr bool kTiles = false;
     static constexpr int kScales = 0;
     using Values = BFloat16;
 

@@ -5,6 +5,8 @@
 #include <new>
 #include <thread>
 
+#include "amx_here.h"
+
 #if defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -18,8 +20,25 @@ constexpr size_t kHugePage = size_t{2} << 20;
 constexpr unsigned long kHwcap2Bf16 = 1ul << 14;  // HWCAP2_BF16, missing in older headers
 #endif
 
+#if defined(__x86_64__)
+// Those of avx512, whose blocks in bfloat16 are products of tiles.
+const KernelTable* amx_kernels() {
+    static const KernelTable made = [] {
+        KernelTable table = *avx512_kernels();
+        table.name = "amx";
+        return table;
+    }();
+    return &made;
+}
+#endif
+
 bool runs_here(const KernelTable* table) {
 #if defined(__x86_64__)
+    if (table == amx_kernels()) {
+        static const bool right = runs_here(avx512_kernels()) && __builtin_cpu_supports("avx512bf16") &&
+                                  has_amx(kAmxBFloat16) && amx_bfloat16_is_right();
+        return right;
+    }
     if (table == avx512_kernels()) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -37,7 +56,7 @@ bool runs_here(const KernelTable* table) {
 const KernelTable* choose(const char* name) {
     const KernelTable* const tables[] = {
 #if defined(__x86_64__)
-        avx512_kernels(), avx2_kernels(),
+        amx_kernels(), avx512_kernels(), avx2_kernels(),
 #elif defined(__aarch64__)
         neon_kernels(),
 #endif
@@ -54,6 +73,7 @@ const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precisio
     const bool scalar = table == scalar_kernels();
     if (precision == H2O_BFLOAT16) {
 #if defined(__x86_64__)
+        if (table == amx_kernels()) return amx_bfloat16();
         if (table == avx512_kernels() && __builtin_cpu_supports("avx512bf16")) return avx512_bfloat16();
 #elif defined(__aarch64__) && defined(__linux__)
         if (table == neon_kernels() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16();
@@ -62,7 +82,8 @@ const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precisio
     }
     if (precision != H2O_INT16) return nullptr;
 #if defined(__x86_64__)
-    if (table == avx512_kernels() && __builtin_cpu_supports("avx512vnni")) return avx512_int16();
+    const bool has_lanes = table == amx_kernels() || table == avx512_kernels();
+    if (has_lanes && __builtin_cpu_supports("avx512vnni")) return avx512_int16();
 #endif
     return scalar ? scalar_int16() : nullptr;
 }
@@ -153,12 +174,13 @@ bool h2o_cpu_supports(const char* isa, h2o_precision precision) {
 }
 
 // Measured: Intel's cores (Emerald Rapids) start one VDPBF16PS every two cycles, beside two VPDPWSSD or two
-// FMA a cycle; AMD's (Zen 5) start two.
+// FMA a cycle; AMD's (Zen 5) start two. A product of AMX tiles is 256 of them in 16 cycles.
 h2o_precision h2o_cpu_fastest_precision(void) {
     const bool bfloat16 = h2o_cpu_supports(nullptr, H2O_BFLOAT16),
                int16 = h2o_cpu_supports(nullptr, H2O_INT16);
 #if defined(__x86_64__)
-    const bool slow = int16 && __builtin_cpu_is("intel");
+    const bool tiles = h2o::choose(nullptr) == h2o::amx_kernels();
+    const bool slow = int16 && !tiles && __builtin_cpu_is("intel");
 #else
     const bool slow = false;
 #endif

@@ -6,6 +6,7 @@ namespace {
 struct Int16 {
     static constexpr int kPair = 2;
     static constexpr bool kMatrices = true;
+    static constexpr bool kTiles = false;
     static constexpr int kScales = 1;
     using Values = Float32;
 

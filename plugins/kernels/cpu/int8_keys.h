@@ -12,7 +12,8 @@ using Int8Votes = void (*)(const VoteArgs& args);
 // Null where there are no such products, or votes are to be float32.
 inline Int8Votes int8_votes(const h2o_cpu* context) {
 #if defined(__x86_64__)
-    const bool rounds = context->attention == avx512_bfloat16() || context->attention == avx512_int16();
+    const BlockAttention* const now = context->attention;
+    const bool rounds = now == avx512_bfloat16() || now == amx_bfloat16() || now == avx512_int16();
     if (rounds && __builtin_cpu_supports("avx512vnni")) return avx512_votes();
 #endif
     (void)context;

@@ -10,7 +10,7 @@
 // In bfloat16 a word of four bytes holds two numbers that are multiplied and added together: two neighbours
 // of d in queries and keys, two neighbouring keys in values and probabilities. The forms are the same, with
 // half as many words: q [d/2][R], keys [keys / P][d/2][P], values [dv / P][keys / 2][P]. Scores, maxima, sums
-// and outputs stay float32.
+// and outputs stay float32. For tiles of AMX, keys are [keys][d/2], and values [dv][keys / 2].
 //
 // With 16-bit integers such words have one more row, of scales: q [d/2 + 1][R], keys [keys / P][d/2 + 1][P].
 // Values and probabilities are float32.
@@ -184,8 +184,11 @@ struct BlockAttention {
     void (*pack_values)(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out);
     // rows[r] * scale -> q [d][R]; rows above `lanes` become zeros.
     void (*pack_queries)(const RowList& rows, int64_t lanes, int64_t d, float scale, float* out);
+    int64_t value_columns = kPanel;  // that lie side by side in packed values, or 1
 
     int64_t key_words(int64_t d) const { return d / pair + scales; }
+    // From the beginning of packed values to those of the key `first`, the first of a panel.
+    int64_t value_words(int64_t first) const { return first * value_columns / value_pair; }
 };
 
 struct KernelTable {
@@ -232,6 +235,7 @@ const KernelTable* neon_kernels();
 // For machines that multiply bfloat16 numbers; in plain C++ for all others.
 const BlockAttention* scalar_bfloat16();
 const BlockAttention* avx512_bfloat16();
+const BlockAttention* amx_bfloat16();
 const BlockAttention* neon_bfloat16();
 
 // For machines that add products of 16-bit integers; in plain C++ for all others.

@@ -15,6 +15,7 @@ constexpr int kTileLanes = kTileVectors * kWidth;
 struct Float32 {
     static constexpr int kPair = 1;           // numbers a word
     static constexpr bool kMatrices = false;  // whether they have a tile of their own
+    static constexpr bool kTiles = false;     // or products of more than a panel, by AMX
     static constexpr int kScales = 0;         // words behind the numbers of a key, or of a query
     using Values = Float32;                   // the words of values and probabilities
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }

@@ -65,7 +65,7 @@ class RowBlocks {
     // Attention starts at the packed key `from`, the first of a panel.
     void skip(BlockArgs& args, int64_t from) const {
         args.k += from * attention().key_words(args.d);
-        args.v += from * kPanel / attention().value_pair;
+        args.v += attention().value_words(from);
     }
 
     // Attend with some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After

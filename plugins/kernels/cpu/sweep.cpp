@@ -115,7 +115,7 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.rows = used <= 16 ? 16 : used <= 32 ? 32 : 0;
     args.q = q_packed;
     args.k = scratch.k + skipped * attention->key_words(d);
-    args.v = keys.v == nullptr ? nullptr : scratch.v + skipped * kPanel / attention->value_pair;
+    args.v = keys.v == nullptr ? nullptr : scratch.v + attention->value_words(skipped);
     args.v_keys = value_room(key_block);
     args.visible = seen;
     args.softcap = softcap;

@@ -56,6 +56,21 @@ inline void add_panel(const float* bias, float* p) {
     }
 }
 
+// Before scores: shapes of the tiles that AMX multiplies.
+template <class Numbers>
+inline void set_tiles_of_keys(const BlockArgs& args) {
+    if constexpr (Numbers::kTiles) Numbers::set(Numbers::words_of(args.d / Numbers::kPair));
+}
+
+// After scores, before values.
+template <class Numbers>
+inline void set_tiles_of_values(const BlockArgs& args) {
+    if constexpr (Numbers::kTiles) {
+        const bool same = Numbers::words_of(args.d / Numbers::kPair) == Numbers::kMostWords;
+        if (args.v != nullptr && !same) Numbers::set(Numbers::kMostWords);
+    }
+}
+
 // p = scores of keys begin ... end - 1, and m = their running maximum. Key panels reach past `end`: these
 // extra rows of p are never read.
 template <class Numbers, int kRows, bool kPacked = true>
@@ -67,7 +82,10 @@ inline void score(const BlockArgs& args, int64_t begin, int64_t end) {
     const int64_t depth = args.d / Numbers::kPair, words = depth + Numbers::kScales;
     for (int64_t key = begin; key < end; key += kPanel) {
         float* p = args.p + key * kLanes;
-        if constexpr (kPacked) {
+        if constexpr (Numbers::kTiles) {
+            if ((key - begin) % (2 * kPanel) == 0)
+                Numbers::template score<kRows>(depth, args.q, args.k + key * words, end - key, p);
+        } else if constexpr (kPacked) {
             multiply_panel<Numbers, false, kRows>(depth, args.q, args.k + key * words, Packed{}, p);
         } else {
             // The very first keys have not been prefetched.
@@ -172,6 +190,7 @@ inline void invert(const BlockArgs& args, float* inverse) {
 template <class Numbers, int kRows>
 inline void vote(const BlockArgs& args) {
     using S = Simd;
+    set_tiles_of_keys<Numbers>(args);
     start<kRows>(args);
     float* top = args.tops;
     for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
@@ -263,6 +282,10 @@ template <class Numbers, bool kAdd, int kRows, bool kPacked>
 inline void weigh(const BlockArgs& args, const float* weights, int64_t key, int64_t keys) {
     constexpr int kPair = Numbers::kPair;
     const int64_t depth = (keys + kPair - 1) / kPair;
+    if constexpr (Numbers::kTiles) {
+        return Numbers::template weigh<kAdd, kRows>(depth, weights, args.v + key / kPair, args.v_keys / kPair,
+                                                    h2o::round_up(args.dv, kPanel), args.o);
+    }
     for (int64_t c = 0; c < args.dv; c += kPanel) {
         float* const o = args.o + c * kLanes;
         if constexpr (kPacked) {
@@ -294,7 +317,9 @@ inline void attend_rows(const BlockArgs& args) {
     } else {
         __builtin_memcpy(old_m, args.m, sizeof old_m);
     }
+    set_tiles_of_keys<Numbers>(args);
     score<Numbers, kRows, kPacked>(args, 0, args.keys);
+    set_tiles_of_values<Numbers>(args);
     if (!args.fresh) rescale<kRows>(args, old_m);
     using Values = typename Numbers::Values;
     Weights<Values, kRows> weights;

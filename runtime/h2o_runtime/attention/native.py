@@ -22,8 +22,8 @@ class NativeCpuProvider:
     """Raises h2o_plugins.NativeKernelsMissing on construction if the kernels are not built.
 
     `threads` None: all cores that the process may use. `isa`: an instruction set ("scalar", "avx2", "avx512",
-    "neon") instead of the best of this machine. `precision`: of the factors of attention's products over many
-    rows; sums, states and decode are always float32. activate() raises ValueError if the instruction set
+    "amx", "neon") instead of the best of this machine. `precision`: of the factors of attention's products over
+    many rows; sums, states and decode are always float32. activate() raises ValueError if the instruction set
     lacks the precision.
     """
 

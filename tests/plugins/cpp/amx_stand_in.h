@@ -95,13 +95,14 @@ inline void check(int sums, int a, int b) {
 inline void multiply_bytes(int sums, int a, int b) {
     check(sums, a, b);
     Tile& out = of(sums);
+    const Tile &first = of(a), &second = of(b);
     for (int m = 0; m < out.rows; ++m) {
         uint32_t row[kColumns];  // overflow wraps
         std::memcpy(row, out.at[m], sizeof row);
-        for (int k = 0; k < of(a).bytes / 4; ++k) {
+        for (int k = 0; k < second.rows; ++k) {
             for (int n = 0; n < kColumns; ++n) {
                 for (int i = 0; i < 4; ++i) {
-                    const int x = static_cast<int8_t>(of(a).at[m][4 * k + i]), y = of(b).at[k][4 * n + i];
+                    const int x = static_cast<int8_t>(first.at[m][4 * k + i]), y = second.at[k][4 * n + i];
                     row[n] += static_cast<uint32_t>(x * y);
                 }
             }
@@ -127,16 +128,17 @@ inline float bfloat16_at(const uint8_t* at) {
 inline void multiply_bfloat16(int sums, int a, int b) {
     check(sums, a, b);
     Tile& out = of(sums);
+    const Tile &first = of(a), &second = of(b);
     float columns[kRows][2][kColumns];
-    for (int k = 0; k < of(b).rows; ++k) {
-        for (int i = 0; i < 2 * kColumns; ++i) columns[k][i % 2][i / 2] = bfloat16_at(of(b).at[k] + 2 * i);
+    for (int k = 0; k < second.rows; ++k) {
+        for (int i = 0; i < 2 * kColumns; ++i) columns[k][i % 2][i / 2] = bfloat16_at(second.at[k] + 2 * i);
     }
     for (int m = 0; m < out.rows; ++m) {
         float row[kColumns], made[2][kColumns] = {};
         std::memcpy(row, out.at[m], sizeof row);
-        for (int k = 0; k < of(a).bytes / 4; ++k) {
+        for (int k = 0; k < second.rows; ++k) {
             for (int i = 0; i < 2; ++i) {
-                const float x = bfloat16_at(of(a).at[m] + 4 * k + 2 * i);
+                const float x = bfloat16_at(first.at[m] + 4 * k + 2 * i);
                 for (int n = 0; n < kColumns; ++n)
                     made[i][n] = flushed(std::fma(x, columns[k][i][n], made[i][n]));
             }

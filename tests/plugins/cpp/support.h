@@ -34,7 +34,7 @@ inline Context make(int threads, const char* isa, h2o_precision precision = H2O_
 // Those that this build and machine have.
 inline std::vector<std::string> instruction_sets() {
     std::vector<std::string> found;
-    for (const char* isa : {"scalar", "avx2", "avx512", "neon"}) {
+    for (const char* isa : {"scalar", "avx2", "avx512", "amx", "neon"}) {
         if (make(1, isa) != nullptr) found.emplace_back(isa);
     }
     return found;

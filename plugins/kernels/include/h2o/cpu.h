@@ -33,12 +33,12 @@ typedef struct h2o_cpu h2o_cpu;
 // probabilities and values. Sums, maxima and states are always float32, and so is decode.
 typedef enum h2o_precision {
     H2O_FLOAT32 = 0,
-    H2O_BFLOAT16 = 1,  // AVX-512 or AArch64 with BF16; "scalar" has it everywhere
+    H2O_BFLOAT16 = 1,  // AMX, or AVX-512 or AArch64 with BF16; "scalar" has it everywhere
     H2O_INT16 = 2,     // queries and keys, with a scale a row; AVX-512 with VNNI, and "scalar"
 } h2o_precision;
 
 // threads <= 0: all that the process may use. isa: null for the best of this machine, or one of "scalar",
-// "avx2", "avx512", "neon". H2O_UNSUPPORTED if the build or the machine lacks it, or that precision.
+// "avx2", "avx512", "amx", "neon". H2O_UNSUPPORTED if the build or the machine lacks it, or that precision.
 h2o_status h2o_cpu_create(int threads, const char* isa, h2o_precision precision, h2o_cpu** context);
 
 // Whether a context of that instruction set, null for the best, supports that precision.
