@@ -41,9 +41,9 @@ def _write_folder(file: Path, folder: Path) -> None:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     with torch.device("meta"):
-        plain = type(model)(model.config)
-    plain.load_state_dict(model.state_dict(), assign=True)
-    plain.save_pretrained(folder)
+        unquantized = type(model)(model.config)
+    unquantized.load_state_dict(model.state_dict(), assign=True)
+    unquantized.save_pretrained(folder)
     auto.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 
