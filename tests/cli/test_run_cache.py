@@ -24,7 +24,7 @@ def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
         "cache_recent": "half",
         "keep": 2,
     }
-    assert b"beyond 64 tokens the cache forgets" in done.stderr
+    assert b"beyond 64 tokens the cache evicts" in done.stderr
 
 
 @pytest.mark.parametrize(("chunk", "exact"), [(1024, True), (32, False)])
@@ -69,7 +69,7 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     assert 0 <= told["overlap"] <= 1
     assert list(tmp_path.iterdir()) == []
     for flags, sentence in (
-        (("--cache", "offload"), "give --cache-file, or leave it out"),
+        (("--cache", "offload"), "give --cache-file, or use another cache"),
         ((*offload, "--cache-tokens", 64), "--cache-tokens needs --cache contiguous, not offload"),
         (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
         (

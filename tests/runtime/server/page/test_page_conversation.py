@@ -74,7 +74,7 @@ def test_figures_of_a_turn(page: Page, long_text: str) -> None:
     assert shown["Read at"] == f"{last['timings']['prompt_per_second']:,.0f} tokens/s"
     assert shown["Written at"] == f"{last['timings']['predicted_per_second']:,.0f} tokens/s"
     assert shown["Answer"] == "24 tokens at the limit"
-    assert shown["Chunks"] == f"{last['h2o']['chunks']} memory 512"
+    assert shown["Chunks"] == f"{last['h2o']['chunks']} memory 960"
     assert shown["First token"].endswith("s")
     ask(page, "Second question")
     assert "cached" in figures(page)["Prompt"]
