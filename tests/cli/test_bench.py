@@ -90,13 +90,16 @@ def test_losses_stand_beside_times(h2o: Run, tiny_bundle: Path, tmp_path: Path) 
     done = h2o("bench", "prefill", tiny_bundle, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     sparse, full = json.loads(done.stdout)["rows"]
-    ids = Tokenizer.load(tiny_bundle).encode(Path(__file__).read_text(encoding="utf-8"))[:256]
-    with Generator.load(tiny_bundle, context=256, threads=1, device="cpu") as generator:
-        rows = [np.array(logits) for _, logits in generator.each_logits(ids, PrefillConfig(policy="full"))]
-    logits = np.concatenate(rows)[:-1].astype(np.float64)  # [255, vocab]
-    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    expected = -np.log(chances[np.arange(255), ids[1:]]).mean()
-    assert full["nll"] == pytest.approx(expected, abs=1e-5)
+    n, following, config = 256, 1024, PrefillConfig(chunk_size=64, local=16, heavy=16)
+    ids = Tokenizer.load(tiny_bundle).encode(Path(__file__).read_text(encoding="utf-8"))[: n + following]
+    with Generator.load(tiny_bundle, context=n + following, threads=1, device="cpu") as generator:
+        exact = -generator.logprobs(ids, PrefillConfig(policy="full"))[n - 1 :].mean(dtype=np.float64)
+        logits, expected = generator.prefill(ids[:n], config).astype(np.float64), 0.0
+        for token in ids[n:]:
+            expected += np.log(np.exp(logits).sum()) - logits[token]
+            logits = generator.decode(token).astype(np.float64)
+    assert full["nll"] == pytest.approx(exact, abs=1e-5)
+    assert sparse["nll"] == pytest.approx(expected / following, abs=1e-5)
     assert sparse["perplexity_change"] == pytest.approx(math.exp(sparse["nll"] - full["nll"]) - 1)
     assert sparse["nll"] != full["nll"]
     assert full["perplexity_change"] is None

@@ -20,7 +20,7 @@ from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.merge import merge
 from h2o_cli.bench.model import BenchmarkModel
-from h2o_cli.bench.options import FIRST, bench_options, beside_option, losses_option
+from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
@@ -140,15 +140,15 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         flags["warm_up"],
         decode_tokens,
         flags["time_limit"],
-        flags.get("losses", False),
+        FOLLOWING if flags.get("losses") else 0,
     )
-    if rounds.losses and not flags["text"]:
+    if rounds.following and not flags["text"]:
         raise ConfigError(
             "--losses needs --text: every policy has the same perplexity on random tokens", field="losses"
         )
     _check_lengths(model, rounds)
     if flags["text"]:
-        entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths)))
+        entry = replace(entry, prompt=_prompt(flags["text"], model, max(lengths) + rounds.following))
     rows = RowFile(flags["csv_file"], flags["resume"])
     results, stopped = run(mode, entry, rounds, flags["peers"], rows)
     if flags["png_file"]:
@@ -243,8 +243,7 @@ def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
     ids = Tokenizer.load(model.bundle).encode(decode_utf8(read_input(path), str(path)))
     if len(ids) < length:
         raise ConfigError(
-            f"{path}: has {len(ids):,} tokens, of which a prompt needs {length:,}: name a longer text, or shorter "
-            "--lengths",
+            f"{path}: has {len(ids):,} tokens, and {length:,} are needed: name a longer text, or shorter --lengths",
             field="text",
         )
     return tuple(ids[:length])
@@ -253,7 +252,7 @@ def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:
 def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:
     """Raises ConfigError for lengths beyond the context; warns beyond the trained context."""
     longest, trained = max(rounds.lengths), model.manifest.model.max_position_embeddings
-    room = rounds.decode_tokens * (rounds.repetitions + max(rounds.warm_up, 1) + 1)
+    room = rounds.room
     if longest + room > MAX_CONTEXT:
         raise ConfigError(
             f"lengths: {longest:,} tokens are beyond the context, which has at most {MAX_CONTEXT - room:,} here",

@@ -34,7 +34,7 @@ class Series:
     token: int = -1
     libraries: int = 0  # bytes resident before the model was loaded
     peak: int = 0
-    nll: float | None = None  # of the prompt, if losses are measured and the system reports them
+    nll: float | None = None  # after the prompt, if losses are measured and the system reports them
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Rounds:
     """repetitions  rounds that are counted, after `warm_up` runs that are not
     decode_tokens  tokens a round, 0 where prefill is measured
     time_limit   seconds of one run above which a contestant is not tried, by its time at the last length
-    losses       whether each contestant then reads the prompt once more for its likelihood
+    following    tokens after the prompt whose likelihood each contestant then measures, 0 for none
     """
 
     lengths: tuple[int, ...]
@@ -60,7 +60,12 @@ class Rounds:
     warm_up: int
     decode_tokens: int
     time_limit: float
-    losses: bool = False
+    following: int = 0
+
+    @property
+    def room(self) -> int:
+        """The most tokens after a prompt."""
+        return self.following + self.decode_tokens * (self.repetitions + max(self.warm_up, 1) + 1)
 
 
 class OpenContestant:
@@ -70,9 +75,8 @@ class OpenContestant:
         self._rounds = rounds
         self._process = WorkerProcess(contestant.system, contestant.settings)
         self.series = Series(contestant, self._process.version, length)
-        room = rounds.decode_tokens * (rounds.repetitions + max(rounds.warm_up, 1) + 1)
         try:
-            self.series.libraries = self._process.ask("open", context=length + room)["libraries"]
+            self.series.libraries = self._process.ask("open", context=length + rounds.room)["libraries"]
             if rounds.decode_tokens:
                 self._process.ask("prefill", tokens=length)
         except BaseException:
@@ -99,8 +103,9 @@ class OpenContestant:
         self.series.peak = self._process.ask("memory")["peak"]
 
     def score(self) -> None:
-        """Measure the likelihood of the prompt."""
-        self.series.nll = self._process.ask("nll", tokens=self.series.length)["nll"]
+        """Measure the likelihood of what follows the prompt."""
+        answer = self._process.ask("nll", tokens=self.series.length, following=self._rounds.following)
+        self.series.nll = answer["nll"]
 
     def close(self) -> None:
         self._process.close()
@@ -220,7 +225,7 @@ class Measurement:
                     self.series.append(one.series)
             self.series.sort(key=self._order)
             self._after_round()
-        if self._rounds.losses:
+        if self._rounds.following:
             self._score(opened, length)
         for series in (one.series for one in opened):
             name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]

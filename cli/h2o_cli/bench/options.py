@@ -63,10 +63,13 @@ beside_option = click.option(
     help="Also measure this policy; repeatable. full is always measured.",
 )
 
+FOLLOWING = 1024  # tokens after a prompt whose perplexity is measured
+
 losses_option = click.option(
     "--losses",
     is_flag=True,
-    help="Also measure the perplexity of --text under sparse attention.",
+    help="Also measure how sparse attention to a prompt raises the perplexity of the text that follows it: of "
+    f"{FOLLOWING:,} tokens of --text.",
 )
 
 

@@ -130,7 +130,7 @@ def _losses(axes: Any, rows: list[Row]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set_xlabel("time to first token, s")
-    axes.set_title("perplexity of the prompt against exact attention, %")
+    axes.set_title("perplexity after the prompt against exact attention, %")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
 

@@ -191,8 +191,8 @@ def _estimate(mode: str, entry: Entry, series: Series, policy: PrefillConfig) ->
 
 
 def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
-    """Increase of the prompt's perplexity over the same system's exact attention at this length; None if
-    either is unknown.
+    """Increase of the following text's perplexity over that of the same system with exact attention to the
+    prompt; None if either is unknown.
     """
     own = series.contestant
     if own.exact or series.nll is None:

@@ -62,9 +62,12 @@ class Worker:
         seconds, used = time.perf_counter() - begin, time.process_time() - used
         return {"seconds": seconds, "cpu": used, "token": token, "phases": self._active.phases()}
 
-    def nll(self, tokens: int) -> Answer:
+    def nll(self, tokens: int, following: int) -> Answer:
         system: object = self._active
-        return {"nll": system.prompt_nll(self._ids(tokens)) if isinstance(system, LikelihoodSystem) else None}
+        if not isinstance(system, LikelihoodSystem):
+            return {"nll": None}
+        ids = self._ids(tokens + following)
+        return {"nll": system.continuation_nll(ids[:tokens], ids[tokens:])}
 
     def decode(self, tokens: int) -> Answer:
         seconds: list[float] = []

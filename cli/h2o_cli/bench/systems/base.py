@@ -38,10 +38,12 @@ class System(Protocol):
 
 @runtime_checkable
 class LikelihoodSystem(Protocol):
-    """A system that can measure the likelihood of a prompt."""
+    """A system that can measure the likelihood of a text that follows a prompt."""
 
-    def prompt_nll(self, ids: Ids) -> float:
-        """Mean negative log-likelihood of ids[1:], in nats per token, from the prompt's own prefill."""
+    def continuation_nll(self, ids: Ids, following: Ids) -> float:
+        """Mean negative log-likelihood of the tokens `following` after a prefill of `ids`, in nats per token.
+        Each of them sees every token before it.
+        """
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case, not what went wrong

@@ -48,6 +48,11 @@ class OpenVinoGenAISystem:
         self.version = str(self._library.__version__)
 
     def open(self, context: int) -> None:
+        self._context = context
+        self._open_pipeline()
+
+    def _open_pipeline(self, **sparse_settings: Any) -> None:
+        context = self._context
         scheduler = self._library.SchedulerConfig()
         scheduler.max_num_batched_tokens = self._settings["micro_batch"] or context
         scheduler.enable_prefix_caching = False
@@ -57,7 +62,9 @@ class OpenVinoGenAISystem:
         if sparse:
             scheduler.use_sparse_attention = True
             mode = getattr(self._library.SparseAttentionMode, sparse.upper())
-            scheduler.sparse_attention_config = self._library.SparseAttentionConfig(mode=mode)
+            scheduler.sparse_attention_config = self._library.SparseAttentionConfig(
+                mode=mode, **sparse_settings
+            )
         properties = {"INFERENCE_NUM_THREADS": self._settings["threads"]}
         if not self._settings.get("own_precision"):
             type_name = "f16" if self._settings["dtype"] == "float16" else "f32"
@@ -74,12 +81,19 @@ class OpenVinoGenAISystem:
             self._pipeline.step()
         return self._read()
 
-    def prompt_nll(self, ids: Ids) -> float:
-        """With `echo` the prompt's tokens are returned as if generated, with their log-probabilities."""
-        self._request(ids, most_tokens=1, echo=True, logprobs=1)
+    def continuation_nll(self, ids: Ids, following: Ids) -> float:
+        """Both are one prompt, whose last tokens are read with dense attention. With `echo` the prompt's tokens are
+        returned as if generated, with their log-probabilities.
+        """
+        if self._settings["sparse"]:
+            del self._pipeline  # before another takes as much memory
+            self._handle = None
+            self._open_pipeline(num_last_dense_tokens_in_prefill=len(following))
+        whole = np.concatenate([ids, following])
+        self._request(whole, most_tokens=1, echo=True, logprobs=1)
         self._finish()
         (output,) = self._handle.read_all()
-        return -float(np.mean(output.generated_log_probs[1 : len(ids)]))
+        return -float(np.mean(output.generated_log_probs[len(ids) : len(whole)]))
 
     def decode(self, token: int) -> None:
         """The pipeline accepts no token from outside: it appends its own greedy token, whatever `token`
