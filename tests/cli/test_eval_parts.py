@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import EXAMPLE
 
 from h2o_cli.eval.contestants import Kind, ablations, contestants, parse_settings
+from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.policies import LocalOnly
 from h2o_cli.eval.screen import FIGURES
@@ -22,6 +23,7 @@ from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
 from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.text import Tokenizer
+from h2o_runtime.text.chat_template import ChatTemplate
 
 # --- Contestants ------------------------------------------------------------------------------------------
 
@@ -108,9 +110,9 @@ def test_baselines_have_the_dense_tail_of_the_rule(settings: dict[str, Any]) -> 
     assert local.first_of_tail(1000) == 1000
 
 
-@pytest.fixture(scope="module")
-def maker() -> TaskMaker:
-    return TaskMaker(Tokenizer.load(EXAMPLE), 4096)
+@pytest.fixture(scope="module", params=[Conversation(), Conversation("user: ", "\nassistant: ")])
+def maker(request: pytest.FixtureRequest) -> TaskMaker:
+    return TaskMaker(Tokenizer.load(EXAMPLE), 4096, request.param)
 
 
 def test_needles_lie_where_they_should_in_one_document(maker: TaskMaker) -> None:
@@ -125,6 +127,11 @@ def test_needles_lie_where_they_should_in_one_document(maker: TaskMaker) -> None
         asked = text[len(document) :].split(" for ")[1].split(" mentioned")[0]
         assert f"for {asked} is: {sample.answers[0]}." in document
         assert text.endswith("mentioned in the provided text is")
+        assert (
+            ("?\nassistant: The special" in text)
+            == text.startswith("user: Some special")
+            != ("? The" in text)
+        )
         places.append(document.index(sample.answers[0]) / len(document))
     assert places[1] < 0.3 < places[2] < 0.7 < places[0]
     again, other = (maker.needles(800, depths, seed=seed) for seed in (3, 4))
@@ -132,6 +139,13 @@ def test_needles_lie_where_they_should_in_one_document(maker: TaskMaker) -> None
     assert other[0].answers != samples[0].answers
     with pytest.raises(ConfigError, match="at least"):
         maker.needles(100, depths, seed=3)
+
+
+def test_a_prompt_is_a_turn_as_the_template_writes_it(tmp_path: Path) -> None:
+    found, message = Conversation.of(EXAMPLE), [{"role": "user", "content": "What is it?"}]
+    assert f"{found.before}What is it?{found.between}" == ChatTemplate.load(EXAMPLE).render(message)
+    assert min(len(found.before), len(found.between.strip())) > 0
+    assert Conversation.of(tmp_path) == Conversation("", " ")
 
 
 def test_a_question_before_the_end(maker: TaskMaker) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from h2o_cli.eval.contestants import Contestant, Kind
+from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.metrics import buckets, counted, evenly
 from h2o_cli.eval.readings import Reading, read, read_on, read_up_to
 from h2o_cli.eval.recall import Recall, measure_recall
@@ -50,6 +51,11 @@ class Extent:
     tasks: tuple[str, ...]
 
     @property
+    def asks(self) -> bool:
+        """Whether there are prompts with a question."""
+        return bool({"needle", "tasks"} & set(self.metrics))
+
+    @property
     def text_tokens(self) -> int:
         """Of a document."""
         return self.length + (self.decoded if "decode" in self.metrics else 0)
@@ -57,7 +63,7 @@ class Extent:
     @property
     def context(self) -> int:
         """A context that fits everything."""
-        asked = max(self.needles, default=0) + 64 if {"needle", "tasks"} & set(self.metrics) else 0
+        asked = max(self.needles, default=0) + 64 if self.asks else 0
         return max(self.text_tokens, asked)
 
 
@@ -82,17 +88,18 @@ class Measurer:
         documents: tuple[Document, ...],
         contestants: tuple[Contestant, ...],
         extent: Extent,
+        conversation: Conversation,
         seen: Callable[[Contestant, Document, Reading], None] = lambda contestant, document, reading: None,
     ) -> None:
-        """contestants: full attention is the first. seen: called with every reading, while the cache still
-        has it.
+        """contestants: full attention is the first. conversation: of tasks and needles. seen: called with every
+        reading, while the cache still has it.
         """
         self._generator, self._tokenizer = generator, tokenizer
         self._documents, self._contestants, self._extent = documents, contestants, extent
         self._seen = seen
         self._truth: tuple[str, Reading] | None = None
         self._continued: tuple[str, Reading] | None = None  # full attention's continuation
-        self._maker = TaskMaker(tokenizer, generator.model.vocab_size)
+        self._maker = TaskMaker(tokenizer, generator.model.vocab_size, conversation)
 
     def sanity(self) -> Sanity:
         """Of the model, from the first text."""

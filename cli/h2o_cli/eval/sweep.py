@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_cli.eval.contestants import Contestant
+from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.page import Page, render
 from h2o_cli.eval.plan import Extent, Job, Measurer
@@ -35,6 +36,7 @@ class Sweep:
     contestants: tuple[Contestant, ...]
     documents: tuple[Document, ...]
     extent: Extent
+    conversation: Conversation
     shard: Shard
 
     def identity(self) -> dict[str, Any]:
@@ -45,6 +47,7 @@ class Sweep:
             "precision": self.manifest.model.dtype,
             "texts": {one.name: one.sha256 for one in self.documents},
             "extent": asdict(self.extent),
+            "conversation": asdict(self.conversation),
         }
 
     def run(self, generator: Generator, tokenizer: Tokenizer, folder: RunFolder) -> tuple[Sanity, bool]:
@@ -59,7 +62,9 @@ class Sweep:
                 folder.tokens.setdefault("tokens", token_texts(tokenizer, document.ids[: self.extent.length]))
                 folder.tokens.setdefault("seen", {})[contestant.name] = seen_by(reading, generator)
 
-        measurer = Measurer(generator, tokenizer, self.documents, self.contestants, self.extent, seen)
+        measurer = Measurer(
+            generator, tokenizer, self.documents, self.contestants, self.extent, self.conversation, seen
+        )
         mine = self.shard.of([job.title for job in measurer.jobs()])
         jobs = [job for job in measurer.jobs(folder.done) if job.title in mine]
         width = max((len(job.title) for job in jobs), default=8)

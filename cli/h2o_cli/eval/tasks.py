@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.texts import manual
 from h2o_runtime import Generator, PrefillConfig
@@ -35,7 +36,7 @@ QUIZ_OF_MANY = (
     "about the {kind}s afterwards.\n"
 )
 QUESTION = "\nWhat is the special magic {kind} for {key} mentioned in the provided text?"
-ANSWER = " The special magic {kind} for {key} mentioned in the provided text is"
+ANSWER = "The special magic {kind} for {key} mentioned in the provided text is"
 
 Question = Literal["end", "middle", "first"]  # where a needle's question stands
 QUESTIONS: tuple[Question, ...] = get_args(Question)
@@ -94,9 +95,17 @@ def answer(
 class TaskMaker:
     """Samples of tasks for one tokenizer; the same seed gives the same sample."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, haystack: str | None = None) -> None:
-        """haystack: the text around the needles; Python's manual by default."""
-        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        conversation: Conversation,
+        haystack: str | None = None,
+    ) -> None:
+        """conversation: every prompt is one turn of it. haystack: the text around the needles; Python's manual by
+        default.
+        """
+        self._tokenizer, self._vocabulary, self._conversation = tokenizer, vocabulary, conversation
         self._haystack_text = haystack or manual()
         self._haystack: IntArray | None = None
         self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
@@ -107,9 +116,9 @@ class TaskMaker:
         """
         lot = random.Random(seed)
         facts = [self._fact(lot) for _ in depths]
-        head = self._encode(QUIZ_OF_MANY.format(**facts[0]), first=True)
+        head = self._begin(QUIZ_OF_MANY.format(**facts[0]))
         hidden = [self._encode(NEEDLE.format(**one)) for one in facts]
-        asked = [self._encode(QUESTION.format(**one) + ANSWER.format(**one)) for one in facts]
+        asked = [self._ask(QUESTION.format(**one), ANSWER.format(**one)) for one in facts]
         room = _room(length, [head, *hidden, max(asked, key=len)])
         text = self._document(room, lot)
         places = [round(depth * room) for depth in depths]
@@ -129,8 +138,8 @@ class TaskMaker:
         """
         lot = random.Random(seed)
         fact = self._fact(lot)
-        head, needle = self._encode(QUIZ.format(**fact), first=True), self._encode(NEEDLE.format(**fact))
-        question, last = self._encode(QUESTION.format(**fact)), self._encode(ANSWER.format(**fact))
+        head, needle = self._begin(QUIZ.format(**fact)), self._encode(NEEDLE.format(**fact))
+        question, last = self._encode(QUESTION.format(**fact)), self._ask("", ANSWER.format(**fact))
         room = _room(length, [head, needle, question, last])
         text = self._document(room, lot)
         before = room // 2 if middle else 0  # the question
@@ -159,7 +168,8 @@ class TaskMaker:
             QUIZ.format(**asked),
             lines(),
             [NEEDLE.format(**asked)],
-            QUESTION.format(**asked) + ANSWER.format(**asked),
+            QUESTION.format(**asked),
+            ANSWER.format(**asked),
             length,
             lot,
         )
@@ -175,9 +185,9 @@ class TaskMaker:
             "Memorize and track the chain of variable assignment hidden in the following text.\n\n",
             _repeat(NOISE),
             chain,
-            f"\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: "
-            f"According to the chain of variable assignment in the text above, 5 variables are assigned the value "
-            f"{value}, they are:",
+            f"\nQuestion: Find all variables that are assigned the value {value} in the text above.",
+            f"Answer: According to the chain of variable assignment in the text above, 5 variables are assigned "
+            f"the value {value}, they are:",
             length,
             lot,
         )
@@ -203,8 +213,8 @@ class TaskMaker:
             "ones that appear most often.\n",
             iter(numbered()),
             [],
-            "\nQuestion: What are the 10 most common words in the above list? Answer: The top 10 words that appear "
-            "most often in the list are:",
+            "\nQuestion: What are the 10 most common words in the above list?",
+            "Answer: The top 10 words that appear most often in the list are:",
             length,
             lot,
         )
@@ -226,8 +236,8 @@ class TaskMaker:
             lines(),
             [],
             "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
-            "frequently appeared words in the above coded text? Answer: According to the coded text above, the "
-            "three most frequently appeared words are:",
+            "frequently appeared words in the above coded text?",
+            "Answer: According to the coded text above, the three most frequently appeared words are:",
             length,
             lot,
         )
@@ -238,12 +248,13 @@ class TaskMaker:
         head: str,
         lines: Iterator[str],
         needles: Sequence[str],
-        tail: str,
+        question: str,
+        answer: str,
         length: int,
         lot: random.Random,
     ) -> IntArray:
-        """head, as many lines as fit, with the needles in order among them, and tail."""
-        first, last = self._encode(head, first=True), self._encode(tail)
+        """head, as many lines as fit, with the needles in order among them, question, start of the answer."""
+        first, last = self._begin(head), self._ask(question, answer)
         hidden = [self._encode(needle) for needle in needles]
         room = _room(length, [first, last, *hidden])
         body: list[IntArray] = []
@@ -267,8 +278,17 @@ class TaskMaker:
         start = lot.randint(0, len(text) - tokens)
         return text[start : start + tokens]
 
-    def _encode(self, text: str, first: bool = False) -> IntArray:
-        ids = self._tokenizer.encode(text, add_special_tokens=first)
+    def _begin(self, text: str) -> IntArray:
+        """The beginning of a prompt. A template writes the special tokens itself."""
+        before = self._conversation.before
+        return self._encode(before + text, add_special_tokens=not before)
+
+    def _ask(self, question: str, answer: str) -> IntArray:
+        """The end of a prompt: of the question, and of the answer its beginning."""
+        return self._encode(question + self._conversation.between + answer)
+
+    def _encode(self, text: str, add_special_tokens: bool = False) -> IntArray:
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return np.array(ids, np.int64) % self._vocabulary
 
     def _fact(self, lot: random.Random) -> dict[str, str]:
