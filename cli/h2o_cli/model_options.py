@@ -9,7 +9,7 @@ import click
 
 from h2o_cli.common import threads_option
 from h2o_cli.help import Command, Group, grouped
-from h2o_cli.prefill_options import click_option, given_settings
+from h2o_cli.prefill_options import click_option, given_settings, registry_options
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
@@ -119,8 +119,8 @@ def execution_options(command: Command) -> Command:
 def model_options(command: Command) -> Command:
     """The flags that `load_arguments` turns into arguments of `Generator.load`."""
     for registry, group in reversed(_CHOICES):
-        options = registry.options if _has_choice(registry) else ()
-        command = grouped(group, *map(click_option, options))(command)
+        options = registry_options(registry, defaults=True) if _has_choice(registry) else ()
+        command = grouped(group, *options)(command)
     layers = map(click_option, layer_options())
     machine = (
         _PACKED,
@@ -136,7 +136,7 @@ def model_options(command: Command) -> Command:
 
 def decode_options(command: Command) -> Command:
     """The flags that `decode_policy` turns into a policy."""
-    return grouped(Group.DECODE, *map(click_option, DECODE.options))(command)
+    return grouped(Group.DECODE, *registry_options(DECODE, defaults=True))(command)
 
 
 def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from h2o_cli.common import setting_name
 from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import PrefillConfig
 from h2o_runtime.components.options import Option
+from h2o_runtime.components.registry import Registry
 from h2o_runtime.config.quality import MEANING, configured
 from h2o_runtime.names import QUALITIES, Quality
 from h2o_runtime.policies.prefill import PREFILL
@@ -33,15 +34,28 @@ class NumberOrWord(click.ParamType[int | str]):
             self.fail(f"{value!r} is not a valid integer, nor {' or '.join(self._words)}", param, ctx)
 
 
-def click_option(one: Option) -> Callable[[Command], Command]:
+def registry_options(registry: Registry[Any], *, defaults: bool) -> Iterator[Callable[[Any], Any]]:
+    """The flag of every option. Help names the entries that have it, and with `defaults` its default."""
+    for one in registry.options:
+        owners, notes = registry.having(one), []
+        if 0 < len(owners) < len(registry.names):
+            notes.append(f"{registry.flag} {' or '.join(owners)}")
+        if defaults and one.default != "":
+            default = ("off", "on")[one.default] if isinstance(one.default, bool) else one.default
+            notes.append(f"default: {default}")
+        yield click_option(one, f"  [{'; '.join(notes)}]" if notes else "")
+
+
+def click_option(one: Option, note: str = "") -> Callable[[Command], Command]:
     """The flag of an option. It arrives as the keyword argument `setting_name`, None when not given."""
+    about = one.meaning + note
     kind: Any = click.Choice(one.choices) if one.choices else type(one.default)
     if one.words:
         kind = NumberOrWord(one.words)
     if isinstance(one.default, bool):
         off = "--no-" + one.name.replace("_", "-")
-        return click.option(f"{one.flags[-1]}/{off}", setting_name(one.name), default=None, help=one.meaning)
-    return click.option(*one.flags, setting_name(one.name), type=kind, default=None, help=one.meaning)
+        return click.option(f"{one.flags[-1]}/{off}", setting_name(one.name), default=None, help=about)
+    return click.option(*one.flags, setting_name(one.name), type=kind, default=None, help=about)
 
 
 def given_settings(options: Iterable[Option], flags: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +67,7 @@ def given_settings(options: Iterable[Option], flags: dict[str, Any]) -> dict[str
 def prefill_options(command: Command) -> Command:
     """Add a flag for every setting of every prefill policy, named as in `PrefillConfig`, and `--quality`."""
     quality = click.option("--quality", type=click.Choice(QUALITIES), help=MEANING)
-    return grouped(Group.PREFILL, quality, *map(click_option, PREFILL.options))(command)
+    return grouped(Group.PREFILL, quality, *registry_options(PREFILL, defaults=False))(command)
 
 
 def prefill_config(defaults: PrefillConfig, flags: dict[str, Any]) -> PrefillConfig:

@@ -68,3 +68,16 @@ def test_help_is_short_and_says_where_the_rest_is(command: HelpfulCommand) -> No
     assert len(first) == len(command.first) + 2
     assert f"--help-all shows {len(every) - len(first)} more: " in shown
     assert text(command, "-h") == shown
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "of the sparse pattern. [--prefill h2o or minference] --h2o-local",  # the default is the bundle's
+        "when the process ends. [--cache offload] --cache-tokens",  # no default
+        "a power of two. [--cache paged; default: 16]",
+        "distances that are powers of two. [--decode subquadratic; default: on]",
+    ],
+)
+def test_help_names_the_choice_that_an_option_belongs_to_and_its_default(told: str) -> None:
+    assert told in " ".join(text(run, "--help-all").split())

@@ -105,7 +105,7 @@ class Registry(Generic[T]):
         begin with that another package adds to those of `base`. families: of entries that are base classes, who
         chooses the subclass."""
         self._builtin, self._base, self._variants = builtin, base, variants
-        self._field, self._flag, self._label = field, flag, label
+        self._field, self.flag, self._label = field, flag, label
         self._meaning, self._symbol = meaning, symbol
         self._group, self._name, self._title = group, name, title
         self._prefix, self._families = prefix, dict(families or {})
@@ -236,7 +236,7 @@ class Registry(Generic[T]):
         as flags.
         """
         used = {self._field} | {one.name for entry in made for one in options_of(type(entry))}
-        choice = self._flag if flags else self._field
+        choice = self.flag if flags else self._field
         for option in self.options:
             if option.name in given and option.name not in used:
                 for family in self._families.values():
@@ -272,7 +272,7 @@ class Registry(Generic[T]):
             meaning=f"{self._meaning}: {titles}.",
             label=self._label,
             symbol=self._symbol,
-            flags=(self._flag,),
+            flags=(self.flag,),
             choices=self.names,
             words=(),
             least=None,
