@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -202,12 +202,7 @@ class RequestBuilder:
         generator = self.model.generator
         if len(prompt.ids) > generator.context:
             raise ContextOverflowError(len(prompt.ids), generator.context, field=field)
-        beyond = next((token for token in prompt.ids if token >= generator.model.vocab_size), None)
-        if beyond is not None:
-            raise ConfigError(
-                f"{field} has the token id {beyond}: ids run from 0 to {generator.model.vocab_size - 1}",
-                field=field,
-            )
+        check_ids(prompt.ids, generator.model.vocab_size, field)
 
     def _sampling(self, body: Generation, top_logprobs: int | None) -> Sampling:
         given = {
@@ -248,6 +243,14 @@ class RequestBuilder:
         if isinstance(wanted.grammar, str):
             return self.grammars.gbnf(wanted.grammar, field=wanted.field, cancelled=cancelled)
         return self.grammars.json_schema(wanted.grammar, field=wanted.field, cancelled=cancelled)
+
+
+def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
+    beyond = next((token for token in ids if token >= vocab_size), None)
+    if beyond is not None:
+        raise ConfigError(
+            f"{field} has the token id {beyond}: ids run from 0 to {vocab_size - 1}", field=field
+        )
 
 
 def _named(error: ContextOverflowError, field: str) -> ContextOverflowError:

@@ -360,6 +360,7 @@ def test_tokenize_and_detokenize(server: Server) -> None:
         ("/detokenize", {"tokens": [-1]}, "tokens.0"),
         ("/detokenize", {"tokens": [1, 2**31]}, "tokens.1"),
         ("/detokenize", {"tokens": [1.5]}, "tokens.0"),
+        ("/detokenize", {"tokens": [1, 4096]}, "tokens"),  # one more than the vocabulary has
     ],
 )
 def test_wrong_values_of_tokenize_and_detokenize(server: Server, path: str, body: Any, param: str) -> None:

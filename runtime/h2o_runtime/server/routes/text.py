@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.server.request_builder import check_ids
 from h2o_runtime.server.schemas.text import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -43,11 +44,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/detokenize")
     async def detokenize(http: Request, body: DetokenizeRequest) -> DetokenizeResponse:
         """The text of token ids, special tokens included."""
-        tokenizer = service.model.tokenizer
-        text = await service.handler.look_up(
-            http, lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
-        )
-        return DetokenizeResponse(content=text)
+        tokenizer, vocab_size = service.model.tokenizer, service.model.generator.model.vocab_size
+
+        def answer() -> str:
+            check_ids(body.tokens, vocab_size, "tokens")
+            return tokenizer.decode(body.tokens, skip_special_tokens=False)
+
+        return DetokenizeResponse(content=await service.handler.look_up(http, answer))
 
 
 def _token_text(raw: bytes) -> str | list[int]:
