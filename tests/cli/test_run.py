@@ -136,7 +136,11 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "missing file": (("-f", "/no/such/file"), 2, "'/no/such/file' does not exist"),
     "a folder": (("-f", "/"), 2, "is a directory"),
     "invalid prompt": (("-p", b"ab\xffc"), 1, "--prompt is not valid UTF-8: byte 0xff at offset 2"),
-    "too long": (("-p", "word " * 90, "-c", 64, "-n", 9), 1, "add --ctx-size"),
+    "far too long": (
+        ("-p", "word " * 900, "-c", 64),
+        1,
+        "holds 64: add a --ctx-size above",
+    ),  # not counted whole
     "n 0": (("-p", "a", "-n", 0), 2, "0 is not in the range x>=1"),
     "n negative": (("-p", "a", "-n", -1), 2, "-1 is not in the range"),
     "threads 0": (("-p", "a", "-t", 0), 2, "0 is not in the range"),

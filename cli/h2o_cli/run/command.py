@@ -17,7 +17,7 @@ from h2o_cli.run.prompt import PromptSource, is_piped
 from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
-from h2o_cli.run.screen import answer, prepare_output
+from h2o_cli.run.screen import answer, naming_the_flag, prepare_output
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import Prompt, Request, TextModel
@@ -174,11 +174,12 @@ def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
 
 
 def _answer_once(model: TextModel, settings: Request, text: str, flags: TextFlags) -> None:
-    if flags.chat:
-        prompt = model.chat_prompt([*opening(flags.system), {"role": "user", "content": text}])
-    else:
-        prompt = model.text_prompt(text)
-    completion = answer(model, replace(settings, prompt=prompt), stream=not flags.as_json)
+    with naming_the_flag(settings):
+        if flags.chat:
+            prompt = model.chat_prompt([*opening(flags.system), {"role": "user", "content": text}])
+        else:
+            prompt = model.text_prompt(text)
+        completion = answer(model, replace(settings, prompt=prompt), stream=not flags.as_json)
     if flags.as_json:
         print_json(answer_json(model, completion, flags.logprobs))
     if completion.finish_reason == "cancelled":

@@ -10,7 +10,7 @@ from dataclasses import replace
 import click
 
 from h2o_cli.common import unstyled
-from h2o_cli.run.screen import answer, is_terminal
+from h2o_cli.run.screen import answer, is_terminal, naming_the_flag
 from h2o_runtime.completion import Request, TextModel
 from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
 from h2o_runtime.text import decode_utf8
@@ -48,8 +48,9 @@ class Conversation:
         `TextModel` raises, the conversation is as before.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._model.chat_prompt(messages)
-        completion = answer(self._model, replace(self._settings, prompt=prompt), stream=True)
+        with naming_the_flag(self._settings):
+            prompt = self._model.chat_prompt(messages)
+            completion = answer(self._model, replace(self._settings, prompt=prompt), stream=True)
         complete = completion.finish_reason != "cancelled"
         if completion.tokens or complete:
             self.messages = [*messages, {"role": "assistant", "content": completion.text}]

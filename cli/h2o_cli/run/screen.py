@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from types import TracebackType
 from typing import TextIO
@@ -44,22 +46,19 @@ def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
     """Run one request. Ctrl-C ends it early with finish_reason "cancelled".
 
     With `stream` the text goes to standard output as it is generated, and a newline after it; on a terminal a
-    summary follows on stderr. Raises ContextOverflowError with the flag that helps.
+    summary follows on stderr.
     """
     completion = None
     tokens, context = len(request.prompt.ids), model.generator.context
-    try:
-        with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
-            log.info("prompt of %d tokens, context %d, %s", tokens, context, request.prefill)
-            for event in model.complete(request, Watch(progress=bar.show, cancelled=cancelled)):
-                if isinstance(event, Prefilled):
-                    bar.close()
-                elif isinstance(event, Completion):
-                    completion = event
-                elif isinstance(event, TextDelta) and stream:
-                    write(event.text)
-    except ContextOverflowError as error:
-        raise _with_remedy(error, request.max_tokens or 1) from error
+    with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
+        log.info("prompt of %d tokens, context %d, %s", tokens, context, request.prefill)
+        for event in model.complete(request, Watch(progress=bar.show, cancelled=cancelled)):
+            if isinstance(event, Prefilled):
+                bar.close()
+            elif isinstance(event, Completion):
+                completion = event
+            elif isinstance(event, TextDelta) and stream:
+                write(event.text)
     assert completion is not None, "every request ends with a Completion"
     log.info("prefill: %s", work(model.generator.timer))
     if stream:
@@ -113,10 +112,18 @@ class PrefillBar:
             self._bar = None
 
 
-def _with_remedy(error: ContextOverflowError, answer: int) -> ContextOverflowError:
-    tokens, fit = error.n_prompt_tokens, error.n_ctx
-    message = (
-        f"the prompt has {tokens:,} tokens and the context holds {fit:,}: add --ctx-size {tokens + answer} "
-        "(it includes room for the answer), or shorten the prompt"
-    )
-    return ContextOverflowError(tokens, fit, message)
+@contextmanager
+def naming_the_flag(request: Request) -> Iterator[None]:
+    """Inside, a ContextOverflowError names the flag that helps, with room for the answer of `request`."""
+    try:
+        yield
+    except ContextOverflowError as error:
+        tokens, fit = error.n_prompt_tokens, error.n_ctx
+        has = f"{tokens:,}"
+        remedy = f"--ctx-size {tokens + (request.max_tokens or 1)} (it includes room for the answer)"
+        if error.at_least:
+            has, remedy = f"at least {has}", f"a --ctx-size above {tokens}, with room for the answer"
+        message = (
+            f"the prompt has {has} tokens and the context holds {fit:,}: add {remedy}, or shorten the prompt"
+        )
+        raise ContextOverflowError(tokens, fit, message) from error
