@@ -33,7 +33,12 @@ EXPORT: dict[str, Misuse] = {
     ),
     "a file": (lambda p: p, ("{ck}/config.json", "-o", "{out}"), 1, "{ck}/config.json is a file; give the"),
     "an empty folder": (lambda p: p.out.mkdir(), ("{out}", "-o", "x"), 1, "{out}: has no config.json"),
-    "a bundle": (lambda p: p, ("{bundle}", "-o", "{out}"), 1, "{bundle}: has no config.json"),
+    "a bundle": (
+        lambda p: p,
+        ("{bundle}", "-o", "{out}"),
+        1,
+        "{bundle}: has no config.json, so it is not a Hugging Face model folder; it is a bundle already",
+    ),
     "a name too long": (lambda p: p, (LONG, "-o", "{out}"), 1, "File name too long"),
     "an unknown user": (
         lambda p: p,
@@ -219,7 +224,12 @@ EXPORT: dict[str, Misuse] = {
         1,
         "{out}: exists and is not a bundle, so --force does not replace it",
     ),
-    "output is the checkpoint": (lambda p: p, ("{ck}", "-o", "{ck}"), 1, "{ck}: exists already"),
+    "output is the checkpoint": (
+        lambda p: p,
+        ("{ck}", "-o", "{ck}"),
+        1,
+        "{ck}: exists and is not a bundle; choose",
+    ),
     "output is here": (lambda p: p, ("{ck}", "-o", "."), 1, ".: is the current folder"),
     # The flags
     "unknown dtype": (

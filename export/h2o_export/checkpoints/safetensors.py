@@ -163,6 +163,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raw = json.loads(confined(path.parent, path.name, CheckpointError).read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "; give one of its GGUF files itself" if list(path.parent.glob("*.gguf")) else ""
+        if (path.parent / "manifest.json").is_file():
+            hint = "; it is a bundle already"
         raise CheckpointError(
             f"{path.parent}: has no {path.name}, so it is not a Hugging Face model folder{hint}"
         ) from None
