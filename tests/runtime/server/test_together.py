@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, error_of, events, wait_for
 
 from h2o_cli.serve import main
+from h2o_runtime import Generator
+from h2o_runtime.errors import ConfigError
 
 SMALL = ("-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16)
 LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
@@ -163,3 +166,8 @@ def test_a_number_of_slots_that_makes_no_sense_is_refused(slots: str) -> None:
 def test_auto_takes_what_the_memory_holds(serve: Serve) -> None:
     server = serve("--slots", "auto", "--ctx-size", 256)
     assert server.get("/props").json()["total_slots"] == 8
+
+
+def test_more_slots_than_their_memory_holds_are_refused(tiny_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="`slots=8` take 12 MiB for their rows, and their memory is 11 MiB"):
+        Generator.load(tiny_bundle, context=256, slots=8, slot_bytes=11 << 20)
