@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.users import open_folder, ordinary_user
 
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
 from h2o_runtime.sessions.folder import SessionFolder
@@ -20,14 +21,14 @@ def bundle(tiny_bundle: Path) -> Iterator[Path]:
         yield Path(shutil.copytree(tiny_bundle, folder / "home" / "bundle"))
 
 
-@pytest.mark.parametrize("closed", ["..", ".", "manifest.json", "onnx"])
+@pytest.mark.parametrize("closed", ["..", ".", "manifest.json", "onnx", "onnx/weights/dense_01.bin"])
 def test_a_bundle_that_may_not_be_read(bundle: Path, closed: str) -> None:
     (bundle / closed).chmod(0)
     with (
         ordinary_user(),
         pytest.raises(BundleError, match=r"Permission denied; check its permissions") as caught,
     ):
-        Bundle.open(bundle)
+        OnnxRuntimeBackend(Bundle.open(bundle), threads=1).activate(("dense_01",))
     assert "again" not in str(caught.value)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.backends.base import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.bundles.manifest import GraphSpec, Manifest
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
 from h2o_runtime.limits import MOST_STEP_ROWS
@@ -197,6 +197,8 @@ class OnnxRuntimeBackend:
             return BoundSession(session, self.device.memory)
         except BackendError:
             raise
+        except PermissionError as error:
+            raise unreadable(Path(error.filename or path), error) from error
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
