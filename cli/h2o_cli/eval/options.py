@@ -108,7 +108,8 @@ _FLAGS = (
         "-n",
         "--length",
         type=click.IntRange(min=16),
-        help="Tokens read of each text; it needs --decode-tokens more.  [default: 4096, or what fits]",
+        help="Tokens read of each text; it needs --decode-tokens more.  [default: 4096, or what fits in "
+        "--ctx-size]",
     ),
     click.option(
         "--from",
