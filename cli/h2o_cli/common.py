@@ -254,7 +254,7 @@ def _in_flags(error: Exception) -> str:
     message, field = str(error), getattr(error, "field", "")
     if field and re.match(rf"{re.escape(field)}\b", message):
         message = flags.get(field, field) + message[len(field) :]
-    return re.sub(r"`([a-z_]+)(?:=([\w-]+))?`", flag, message)
+    return re.sub(r"`([a-z_]+)(?:=([\w.-]+))?`", flag, message)
 
 
 def _abandon(stream: TextIO) -> None:

@@ -162,7 +162,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "quality": (
         ("-p", "a", "--quality", "exact", "--prefill", "h2o"),
         2,
-        "quality exact sets policy=full",
+        "--quality exact sets --prefill full, but --prefill h2o was given too",
     ),
     "H auto": (
         ("-p", "a", "--h2o-heavy", "auto", "--score", "window"),

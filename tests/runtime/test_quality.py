@@ -26,7 +26,7 @@ def test_it_overrides_what_was_configured_and_leaves_the_rest() -> None:
     [("exact", "policy", "h2o"), ("fast", "chunk_size", 1024), ("balanced", "heavy", "auto")],
 )
 def test_a_setting_that_contradicts_is_named(quality: str, name: str, value: object) -> None:
-    says = f"quality {quality} sets {name}=.*, but {name}={value} was given too"
+    says = f"`quality={quality}` sets `{name}=.*`, but `{name}={value}` was given too"
     with pytest.raises(ConfigError, match=says) as caught:
         configured(PrefillConfig(), {name: value}, quality)  # type: ignore[arg-type]
     assert caught.value.field == name

@@ -33,8 +33,8 @@ def configured(base: PrefillConfig, given: Mapping[str, Any], quality: Quality |
     for name, value in settings.items():
         if given.get(name, value) != value:
             raise ConfigError(
-                f"quality {quality} sets {name}={value}, but {name}={given[name]} was given too: leave out one of "
-                "the two",
+                f"`quality={quality}` sets `{name}={value}`, but `{name}={given[name]}` was given too: leave out "
+                "one of the two",
                 field=name,
             )
     return base.altered(**{**given, **settings})

@@ -78,7 +78,7 @@ def test_a_quality_stands_for_settings(server: Server) -> None:
     assert told(quality="exact").json()["summary"] == "Full attention"
     error = error_of(told(quality="fast", heavy=100), 400)
     assert error["param"] == "prefill.heavy"
-    assert "quality fast sets heavy=192, but heavy=100 was given too" in error["message"]
+    assert "`quality=fast` sets `heavy=192`, but `heavy=100` was given too" in error["message"]
 
 
 def test_another_policys_option_is_refused_with_its_policy(server: Server) -> None:
