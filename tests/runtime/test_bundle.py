@@ -57,6 +57,10 @@ MANIFESTS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda m: m["model"].update(wonder=1),
         "model.wonder is not known: a later version may have written it; install that version",
     ),
+    "a setting of a later version": (
+        lambda m: m["prefill"].update(wonder=1),
+        r"manifest\.json: prefill: PrefillConfig has no 'wonder'; export the checkpoint again",
+    ),
     "another version of ONNX": (
         lambda m: m["opset"].update({"": 99}),
         "dense_00.onnx: has version 18 of the operators of ONNX, the manifest says 99",

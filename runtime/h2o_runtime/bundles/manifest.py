@@ -217,7 +217,8 @@ class Manifest(_Strict):
                     f"{path}: {where} is not known: a later version may have written it; install that version, "
                     "or export the checkpoint again with this one"
                 ) from error
-            raise BundleError(f"{path}: {where}: {first['msg']}; export the checkpoint again") from error
+            says = first["msg"].removeprefix("Value error, ")
+            raise BundleError(f"{path}: {where}: {says}; export the checkpoint again") from error
 
 
 def file_sha256(path: Path) -> str:

@@ -99,7 +99,8 @@ class EngineManifest(_Strict):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise BundleError(f"{path}: {where}: {first['msg']}; {again}") from error
+            says = first["msg"].removeprefix("Value error, ")
+            raise BundleError(f"{path}: {where}: {says}; {again}") from error
 
 
 def bundle_sha256(bundle: Manifest) -> str:
