@@ -46,7 +46,7 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
         (("--load-cache", tmp_path / "nothing"), "no such file"),
         (("--load-cache", damaged), "damaged, or no saved session"),
         (("--load-cache", file, "--prefill", "h2o"), "saved under full"),
-        (("--load-cache", file, "-c", 8), "give a context of"),
+        (("--load-cache", file, "-c", 8), "raise --ctx-size to"),
         (("--save-cache", tmp_path), "is a folder"),
         (("--save-cache", tmp_path / "nowhere" / "file"), "a folder that exists"),
         (("--save-cache", "/dev/null"), "/dev/null: is a device"),

@@ -188,8 +188,8 @@ class SavedSession:
             )
         if shape.length > spec.context:
             raise InputError(
-                f"{path}: it holds {shape.length:,} tokens, more than the context of {spec.context:,}: give a "
-                f"context of {shape.length:,} or more"
+                f"{path}: it holds {shape.length:,} tokens, more than the context of {spec.context:,}: raise "
+                f"`context` to {shape.length} or more"
             )
 
 

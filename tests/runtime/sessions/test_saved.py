@@ -106,7 +106,7 @@ def test_another_bundle(saved: Path, shared_folder: Path) -> None:
 
 def test_a_small_context(saved: Path, bundle: Path) -> None:
     with Generator.load(bundle, context=100) as generator:
-        assert "give a context of 101 or more" in refused(saved, generator)
+        assert "raise `context` to 101 or more" in refused(saved, generator)
         assert generator.length == 3  # nothing was begun
 
 
