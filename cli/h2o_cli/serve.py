@@ -208,9 +208,8 @@ _pool_options = grouped(
     click.option(
         "--cache-dir-limit",
         type=click.IntRange(min=1),
-        default=LoadOptions.folder_bytes // _MIB,
-        show_default=True,
-        help="Maximum MiB in --cache-dir; the least recently used conversations are removed.",
+        help="Maximum MiB in --cache-dir; the least recently used conversations are removed.  "
+        f"[default: {LoadOptions.folder_bytes // _MIB}]",
     ),
 )
 
@@ -239,10 +238,9 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             "pip install 'h2o-edge[serve]'"
         ) from error
     start_logging(log_format, verbose)
-    if flags["cache_dir_shared"] and flags["cache_dir"] is None:
-        raise ConfigError(
-            "--cache-dir-shared needs --cache-dir: name the folder, or leave it out", field="cache_dir_shared"
-        )
+    for name in ("cache_dir_shared", "cache_dir_limit"):
+        if flags[name] and flags["cache_dir"] is None:
+            raise ConfigError(f"{name} needs `cache_dir`: name the folder, or leave it out", field=name)
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
@@ -250,7 +248,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         "slot_bytes": memory * _MIB if (memory := flags.pop("slot_memory")) else None,
         "pool_bytes": flags.pop("cache_pool") * _MIB,
         "folder": flags.pop("cache_dir"),
-        "folder_bytes": flags.pop("cache_dir_limit") * _MIB,
+        "folder_bytes": limit * _MIB if (limit := flags.pop("cache_dir_limit")) else LoadOptions.folder_bytes,
         "folder_shared": flags.pop("cache_dir_shared"),
         "speculate": flags.pop("speculate"),
     }

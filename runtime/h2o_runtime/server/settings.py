@@ -97,6 +97,6 @@ class ServerSettings:
         for host in self.allowed_hosts:
             if host != "*" and not HOST.fullmatch(host):
                 raise ConfigError(
-                    f"allowed_host must be a name or an address without a port, or *, but is {host!r}",
-                    field="allowed_host",
+                    f"allowed_hosts must be names or addresses without a port, or *, but one is {host!r}",
+                    field="allowed_hosts",
                 )
