@@ -183,6 +183,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (("-p", "a", "--top-p", 1.5), 2, "--top-p is 1.5: it must be between 0 and 1"),
     "seed": (("-p", "a", "--seed", -1), 2, "seed is -1"),
+    "greedy top-k": (("-p", "a", "--top-k", 9), 2, "--top-k has no effect with --temperature 0: add --temp"),
     "empty stop": (("-p", "a", "--stop", ""), 2, "stop has ''"),
     "logprobs": (("-p", "a", "--logprobs", 1), 2, "--logprobs needs --json"),
     "system": (("-p", "a", "--system", "b"), 2, "--system needs --chat"),

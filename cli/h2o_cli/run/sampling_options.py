@@ -9,6 +9,7 @@ import click
 
 from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import Sampling
+from h2o_runtime.errors import ConfigError
 
 _FLAGS: tuple[tuple[str, Any, str], ...] = (
     (
@@ -45,6 +46,16 @@ def _option(name: str, kind: Any, text: str) -> Callable[[Command], Command]:
 
 
 def sampling_config(given: dict[str, Any]) -> Sampling:
-    """Takes its own arguments out of `given`. Raises ConfigError for values out of range."""
+    """Takes its own arguments out of `given`. Raises ConfigError for values out of range or without effect."""
     names = [name for name, _, _ in _FLAGS]
-    return Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")})
+    sampling, greedy = (
+        Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")}),
+        Sampling(),
+    )
+    if sampling.temperature == 0:
+        for name in ("top_k", "top_p", "min_p", "seed"):
+            if getattr(sampling, name) != getattr(greedy, name):
+                raise ConfigError(
+                    f"{name} has no effect with `temperature=0`: add `temperature=1`", field=name
+                )
+    return sampling
