@@ -151,6 +151,7 @@ def test_a_report_that_is_stopped_goes_on(
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
         (("--also", "heavy=1 heavy=2"), 2, "--also has heavy twice"),
         (("--also", "colour=red"), 2, "--also has 'colour=red'"),
+        (("--metrics", "recall", "--tolerance", 1), 2, "add decode or perplexity to --metrics"),
         (("--metrics", "speed"), 2, "'speed' is no metric: choose from decode, perplexity"),
         (("--baselines", "best"), 2, "'best' is no baseline"),
         (("--depths", "2"), 2, "depths must be from 0 to 1"),

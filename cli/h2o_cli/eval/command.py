@@ -102,6 +102,10 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     start_logging(verbose)
     manifest = Manifest.read(bundle)
     extent = make_extent(manifest, flags, ONCE)
+    if tolerance is not None and not {"decode", "perplexity"} & set(extent.metrics):
+        raise ConfigError(
+            "tolerance is of perplexities: add decode or perplexity to `metrics`", field="tolerance"
+        )
     found = make_contestants(manifest, flags, extent, ablate=False)
     tokenizer = Tokenizer.load(bundle)
     documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
