@@ -145,6 +145,10 @@ def main(
     start_logging(verbose)
     if output is None and not dry_run:
         raise click.UsageError("give the folder to write to: -o BUNDLE")
+    if no_calibrate and weights == "float":
+        raise click.UsageError(
+            "--no-calibrate needs integer weights: leave it out, or add --weights int8 or int4"
+        )
     checkpoint = argument_text(
         checkpoint, "CHECKPOINT"
     )  # it is stored in the manifest, and ONNX requires UTF-8

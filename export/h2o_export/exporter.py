@@ -70,6 +70,11 @@ class ExportOptions:
                 "int4",
                 field="calibrate",
             )
+        if self.block_size != BLOCK_SIZE and {self.weights, self.head_weights or "float"} == {"float"}:
+            raise ConfigError(
+                "block_size needs integer weights: leave it out, or add --weights int8 or int4",
+                field="block_size",
+            )
 
     def of(self, checkpoint: Checkpoint) -> ExportOptions:
         """The same for a checkpoint of its own kind: int4 keeps the offsets of the checkpoint's 4-bit

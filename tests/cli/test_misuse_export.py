@@ -238,6 +238,18 @@ EXPORT: dict[str, Misuse] = {
         2,
         "'bfloat16' is not one of",
     ),
+    "blocks of floats": (
+        lambda p: p,
+        ("{ck}", "-o", "{out}", "--block-size", 64),
+        2,
+        "--block-size needs integer weights",
+    ),
+    "floats rounded": (
+        lambda p: p,
+        ("{ck}", "-o", "{out}", "--no-calibrate"),
+        2,
+        "--no-calibrate needs integer weights",
+    ),
     "unknown flag": (lambda p: p, ("{ck}", "-o", "{out}", "--fast"), 2, "No such option '--fast'"),
     "two checkpoints": (lambda p: p, ("{ck}", "{ck}", "-o", "{out}"), 2, "unexpected extra argument"),
     "no checkpoint": (lambda p: p, ("-o", "{out}"), 2, "Missing argument 'CHECKPOINT'"),
