@@ -1,8 +1,12 @@
-"""A prompt that needs more of its past than votes find: a table of codes, then most of them again, shuffled.
+"""Prompts that need more of their past than votes find: a table, then much of it again, shuffled.
 
     python -m bench.eval.lookups BUNDLE --lines 250 --asked 130 'score_missed=1' 'score_missed=0.008' 'heavy=auto'
+    python -m bench.eval.lookups BUNDLE --table words --before 900 --lines 500 --asked 200 'score_missed=0.008'
 
-Prints, under full attention and each setting, the mean loss of the repeated codes, what the tiles missed, and
+codes   two words and seven digits: the tokens of a line attend to those of one earlier line, so one vote finds it
+words   two words of one token each: only one token in four attends to a value, and none to what is beside it
+
+Prints, under full attention and each setting, the mean loss of the repeated values, what the tiles missed, and
 processor seconds. The text between is Python's manual.
 """
 
@@ -27,24 +31,51 @@ from h2o_runtime.text import Tokenizer
 SEED = 1
 
 
-def prompt(tokenizer: Tokenizer, lines: int, asked_lines: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Token ids [N], and which of them are repeated codes."""
-    lot = random.Random(SEED)
-    words = sorted(set(re.findall(r"\b[a-z]{4,9}\b", manual())))
+def codes(tokenizer: Tokenizer, lot: random.Random, lines: int) -> list[tuple[str, str]]:
+    """Names and values; both as they are in the text, with the blanks before them."""
+    words = manual_words()
     names = ["-".join(lot.sample(words, 2)) for _ in range(lines)]
-    codes = [str(lot.randint(10**6, 10**7 - 1)) for _ in names]
+    return [(name, f" {lot.randint(10**6, 10**7 - 1)}") for name in names]
+
+
+def words(tokenizer: Tokenizer, lot: random.Random, lines: int) -> list[tuple[str, str]]:
+    """As `codes`."""
+    short = [f" {word}" for word in manual_words() if len(tokenizer.encode(f" {word}")) == 1]
+    if len(short) < 2 * lines:
+        raise SystemExit(
+            f"{lines} lines need {2 * lines} words of one token; {len(short)} are known: lower --lines"
+        )
+    chosen = lot.sample(short, 2 * lines)
+    return list(zip(chosen[:lines], chosen[lines:], strict=True))
+
+
+def manual_words() -> list[str]:
+    return sorted(set(re.findall(r"\b[a-z]{4,9}\b", manual())))
+
+
+TABLES = {"codes": codes, "words": words}
+
+
+def prompt(
+    tokenizer: Tokenizer, table: str, before: int, lines: int, asked_lines: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Token ids [N], and which of them are repeated values. before: tokens of prose before the table."""
+    lot = random.Random(SEED)
+    entries = TABLES[table](tokenizer, lot, lines)
     prose = TEXTS["tune"][0].text()
-    table = "".join(f"{name}: {code}\n" for name, code in zip(names, codes, strict=True))
-    parts = [("Here is a table of codes.\n" + table, False)]
-    parts.append((prose[:800] + "\nNow the same codes, asked for in another order.\n", False))
-    for index in lot.sample(range(lines), asked_lines):
-        parts += [(f"{names[index]}:", False), (f" {codes[index]}", True), ("\n", False)]
+    ids = tokenizer.encode(prose[2300:])[:before]
+    asked = [False] * before
+    parts = [
+        (f"Here is a table of {table}.\n" + "".join(f"{name}:{value}\n" for name, value in entries), False)
+    ]
+    parts.append((prose[:800] + f"\nNow the same {table}, asked for in another order.\n", False))
+    for name, value in lot.sample(entries, asked_lines):
+        parts += [(f"{name}:", False), (value, True), ("\n", False)]
     parts.append((prose[800:2300], False))  # so that no question is in the dense tail
-    ids, asked = [], []
-    for text, is_code in parts:
+    for text, is_value in parts:
         own = tokenizer.encode(text)
         ids += own
-        asked += [is_code] * len(own)
+        asked += [is_value] * len(own)
     return np.array(ids, np.int64), np.array(asked)
 
 
@@ -69,10 +100,13 @@ def main() -> None:
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("settings", nargs="+", help="NAME=VALUE …")
-    parser.add_argument("--lines", type=int, default=250, help="codes in the table")
-    parser.add_argument("--asked", type=int, default=130, help="codes that come again")
+    parser.add_argument("--table", choices=tuple(TABLES), default="codes")
+    parser.add_argument("--before", type=int, default=0, help="tokens of prose before the table")
+    parser.add_argument("--lines", type=int, default=250, help="lines of the table")
+    parser.add_argument("--asked", type=int, default=130, help="lines that come again")
     given = parser.parse_args()
-    ids, asked = prompt(Tokenizer.load(given.bundle), given.lines, given.asked)
+    tokenizer = Tokenizer.load(given.bundle)
+    ids, asked = prompt(tokenizer, given.table, given.before, given.lines, given.asked)
     print(f"{len(ids):,} tokens, {asked.sum():,} of them asked for")
     with Generator.load(given.bundle, context=len(ids), device="cpu", threads=1) as generator:
         for settings in ("policy=full", *given.settings):

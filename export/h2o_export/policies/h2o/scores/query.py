@@ -173,16 +173,16 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return out
 
     def _checked_rows(self, tile: slice, start: int) -> list[int]:
-        """Rows of a tile that represent it, as offsets in its chunk: in the middle of equal parts, between
-        votes.
+        """Rows that represent a tile, as offsets in its chunk: one in each of equal parts, where multiples of the
+        golden ratio are.
         """
-        rows, places, stride = tile.stop - tile.start, set(), self.policy.vote_stride_at(start)
-        count = min(self.policy.score_checks, rows)
+        rows, before = tile.stop - tile.start, (tile.start - start) // self.policy.tile
+        count, places = min(self.policy.score_checks, rows), []
         for i in range(count):
-            middle = (2 * i + 1) * rows // (2 * count)
-            place = middle - middle % stride + stride // 2
-            places.add(tile.start - start + min(place, rows - 1))
-        return sorted(places)
+            first, stop = i * rows // count, (i + 1) * rows // count
+            share = (before * count + i) * (5**0.5 - 1) / 2 % 1
+            places.append(tile.start - start + first + int(share * (stop - first)))
+        return places
 
     def _misses(self, dots: Tensor, causal: Tensor, visible: Tensor, checked: list[list[int]]) -> bool:
         """Whether a chunk's checked rows miss too much: the mean over tiles of the probability of a row's

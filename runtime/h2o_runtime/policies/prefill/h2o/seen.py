@@ -4,8 +4,7 @@ seen    the share of full attention's probability on the keys in the row's own c
 missed  the probability of the row's most probable key if it is not among these keys, otherwise 0
 
 Both follow from the states of the sparse and the exact softmax. Attention that is spread over many keys can be
-lost with little harm, so a low `seen` says little. If a row misses its most probable key, it lacks a fact. Few
-heads vote with the compared rows, so these rows represent the rows that do not vote.
+lost with little harm, so a low `seen` says little. If a row misses its most probable key, it lacks a fact.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ from h2o_runtime.schedule import Span
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
+GOLDEN = (5**0.5 - 1) / 2
 TIE = 1e-3  # the largest difference of one key's logit between two kernels
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile that chose a memory set: `number` in the prompt, `rows` of the call, `past` rows before its
-    chunk.
+    """A tile that chose a memory set: `number` in the prompt, `before` it in its chunk so many, `rows` of the
+    call, `past` rows before its chunk.
     """
 
     number: int
+    before: int
     rows: Span
     past: int
 
@@ -63,12 +64,17 @@ class Checks:
         return seen, np.array([missed[chunk == one].mean() for one in range(len(chunks))])[chunk]
 
 
-def checked_rows(tile: Span, count: int, stride: int) -> Int64:
-    """At most `count` rows of a tile, evenly spread, half-way between the voting rows at every `stride`."""
-    rows = len(tile)
-    among = min(count, rows)
-    middle = (2 * np.arange(among, dtype=np.int64) + 1) * rows // (2 * among)
-    return tile.start + np.unique(np.minimum(middle // stride * stride + stride // 2, rows - 1))
+def checked_rows(tile: Span, count: int, before: int) -> Int64:
+    """At most `count` rows of a tile, one in each of equal parts. before: the number of earlier tiles of its chunk.
+
+    Multiples of the golden ratio are their places in the parts: voting rows, and often the lines of a text,
+    follow each other at equal distances, and rows at equal distances can all be of one kind.
+    """
+    among = min(count, len(tile))
+    part = np.arange(among, dtype=np.int64)
+    start, stop = part * len(tile) // among, (part + 1) * len(tile) // among
+    place = (before * among + part) * GOLDEN % 1.0
+    return tile.start + start + (place * (stop - start)).astype(np.int64)
 
 
 class TileChecks:
@@ -96,13 +102,11 @@ class TileChecks:
         figures = seen.mean(), seen.min(), missed.mean(), missed.max(), widened.mean()
         return Seen(*map(float, figures))
 
-    def checks(
-        self, call: LayerCall, tiles: Sequence[Tile], count: int, stride: int, inside: PartialSoftmax
-    ) -> Checks:
+    def checks(self, call: LayerCall, tiles: Sequence[Tile], count: int, inside: PartialSoftmax) -> Checks:
         """Compute exact attention of `count` rows of each tile. inside: the state of all rows from the first tile
         on, over their own chunks only. The result is valid until the next call.
         """
-        rows = [checked_rows(tile.rows, count, stride) for tile in tiles]
+        rows = [checked_rows(tile.rows, count, tile.before) for tile in tiles]
         every = np.concatenate(rows)
         q = self._take("q", call.q, every)
         every -= tiles[0].rows.start

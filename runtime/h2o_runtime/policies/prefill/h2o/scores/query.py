@@ -205,10 +205,7 @@ class OwnQueries(QueryTiles):
         rows, where = Span(tiles[0].start, chunks.stop), self._sets(call, state, tiles, chunks)
         sets = state.sets(call.layer, where)
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
-        stride = self.vote_stride_at(call.past + chunks.start)
-        checks = self._checks(
-            call, state, tiles, where, stride, own
-        )  # before the state sees more than its chunks
+        checks = self._checks(call, state, tiles, where, own)  # before the state sees more than its chunks
         call.provider.run(
             TILED_MEMORY_ATTENTION,
             call.kv,
@@ -226,20 +223,19 @@ class OwnQueries(QueryTiles):
         state: QueryStore,
         tiles: Sequence[Span],
         where: Sets,
-        stride: int,
         own: PartialSoftmax,
     ) -> Checks | None:
-        """Exact attention of a few rows of the tiles, in which every `stride`-th query has voted; `own` is the
-        tiles' state. None if this layer is not compared.
+        """Exact attention of a few rows of the tiles; `own` is the tiles' state. None if this layer is not
+        compared.
         """
         if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
             return None
         begun, size, number = self.begun(call), self.chunk_size, where.first + where.skipped
-        base = call.past - begun
-        compared = [
-            Tile(number + i, one, base + (begun + one.start) // size * size) for i, one in enumerate(tiles)
-        ]
-        return state.seen.checks(call, compared, self.score_checks, stride, own)
+        compared = []
+        for i, one in enumerate(tiles):
+            chunk, row = divmod(begun + one.start, size)
+            compared.append(Tile(number + i, row // self.tile, one, call.past - begun + chunk * size))
+        return state.seen.checks(call, compared, self.score_checks, own)
 
     def _widen(
         self, call: LayerCall, state: QueryStore, checks: Checks, own: PartialSoftmax, sets: Tensor
