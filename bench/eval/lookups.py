@@ -1,7 +1,7 @@
 """Prompts that need more of their past than votes find: a table, then much of it again, shuffled.
 
-    python -m bench.eval.lookups BUNDLE --lines 250 --asked 130 'score_missed=1' 'score_missed=0.008' 'heavy=auto'
-    python -m bench.eval.lookups BUNDLE --table words --before 900 --lines 500 --asked 200 'score_missed=0.008'
+    python -m bench.eval.lookups BUNDLE --lines 250 --asked 130 'score_missed=1' 'score_missed=0.0025' 'heavy=auto'
+    python -m bench.eval.lookups BUNDLE --table words --before 900 --lines 500 --asked 200 'score_missed=0.0025'
 
 codes   two words and seven digits: the tokens of a line attend to those of one earlier line, so one vote finds it
 words   two words of one token each: only one token in four attends to a value, and none to what is beside it

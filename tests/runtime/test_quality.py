@@ -17,7 +17,7 @@ def test_it_overrides_what_was_configured_and_leaves_the_rest() -> None:
     assert configured(CLASSIC, {"sink": 2, "heavy": 448}, "balanced") == PrefillConfig(sink=2, dense_tail=7)
     fast = PrefillConfig(chunk_size=512, heavy=192, score_grow="never", dense_tail=7)
     assert configured(CLASSIC, {}, "fast") == fast
-    assert configured(CLASSIC, {}, "guarded") == PrefillConfig(score_missed=0.008, dense_tail=7)
+    assert configured(CLASSIC, {}, "guarded") == PrefillConfig(score_missed=0.0025, dense_tail=7)
     assert configured(CLASSIC, {}, "exact") == CLASSIC.altered(policy="full")
 
 

@@ -29,7 +29,7 @@ from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
 TOLD_LAYERS = 4  # without a guard, one in so many layers is compared, only for the report
-GUARD = {"score_checks": 2, "score_missed": 0.008}
+GUARD = {"score_checks": 2, "score_missed": 0.0025}
 PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
 BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 4096}
 
