@@ -1,10 +1,10 @@
 """Prompts that need more of their past than votes find: a table, then much of it again, shuffled.
 
     python -m bench.eval.lookups BUNDLE --lines 250 --asked 130 'score_missed=1' 'score_missed=0.0025' 'heavy=auto'
-    python -m bench.eval.lookups BUNDLE --table words --before 900 --lines 500 --asked 200 'score_missed=0.0025'
+    python -m bench.eval.lookups BUNDLE --table words --lines 700 --asked 200 'score_missed=0.0025'
 
 codes   two words and seven digits: the tokens of a line attend to those of one earlier line, so one vote finds it
-words   two words of one token each: only one token in four attends to a value, and none to what is beside it
+words   two words of one token each: one token in four attends to a value, and nothing needed is beside it
 
 Prints, under full attention and each setting, the mean loss of the repeated values, what the tiles missed, and
 processor seconds. The text between is Python's manual.
@@ -43,7 +43,7 @@ def words(tokenizer: Tokenizer, lot: random.Random, lines: int) -> list[tuple[st
     short = [f" {word}" for word in manual_words() if len(tokenizer.encode(f" {word}")) == 1]
     if len(short) < 2 * lines:
         raise SystemExit(
-            f"{lines} lines need {2 * lines} words of one token; {len(short)} are known: lower --lines"
+            f"{lines} lines need {2 * lines:,} words of one token, of {len(short):,}: lower --lines"
         )
     chosen = lot.sample(short, 2 * lines)
     return list(zip(chosen[:lines], chosen[lines:], strict=True))
