@@ -28,8 +28,6 @@ from h2o_cli.eval.texts import manual
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.text import Tokenizer
 
-SEED = 1
-
 
 def codes(tokenizer: Tokenizer, lot: random.Random, lines: int) -> list[tuple[str, str]]:
     """Names and values; both as they are in the text, with the blanks before them."""
@@ -57,10 +55,10 @@ TABLES = {"codes": codes, "words": words}
 
 
 def prompt(
-    tokenizer: Tokenizer, table: str, before: int, lines: int, asked_lines: int
+    tokenizer: Tokenizer, table: str, before: int, lines: int, asked_lines: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Token ids [N], and which of them are repeated values. before: tokens of prose before the table."""
-    lot = random.Random(SEED)
+    lot = random.Random(seed)
     entries = TABLES[table](tokenizer, lot, lines)
     prose = TEXTS["tune"][0].text()
     ids = tokenizer.encode(prose[2300:])[:before]
@@ -104,9 +102,10 @@ def main() -> None:
     parser.add_argument("--before", type=int, default=0, help="tokens of prose before the table")
     parser.add_argument("--lines", type=int, default=250, help="lines of the table")
     parser.add_argument("--asked", type=int, default=130, help="lines that come again")
+    parser.add_argument("--seed", type=int, default=1, help="of names, values, and their order")
     given = parser.parse_args()
     tokenizer = Tokenizer.load(given.bundle)
-    ids, asked = prompt(tokenizer, given.table, given.before, given.lines, given.asked)
+    ids, asked = prompt(tokenizer, given.table, given.before, given.lines, given.asked, given.seed)
     print(f"{len(ids):,} tokens, {asked.sum():,} of them asked for")
     with Generator.load(given.bundle, context=len(ids), device="cpu", threads=1) as generator:
         for settings in ("policy=full", *given.settings):
