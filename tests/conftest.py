@@ -19,15 +19,17 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # some tests import ONNX Ru
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from h2o_runtime import Generator
 
-# A red run is then red again, and is about the change that it tests. `HYPOTHESIS_PROFILE=explore` looks further.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+# A red run is then red again, and is about the change that it tests, not about a busy machine.
+# `HYPOTHESIS_PROFILE=explore` looks further.
+_at_any_speed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", _at_any_speed, derandomize=True)
+settings.register_profile("explore", _at_any_speed, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
