@@ -1,11 +1,14 @@
 """Commands in processes forked from one that has loaded their libraries, so that a test waits for no import.
 
 Arguments, streams, exit codes and signals are those of `python -m h2o_cli.NAME`. But h2o-bench does not measure the
-machine, which takes it seconds before and after every measurement: it gets RATES.
+machine, which takes it seconds before and after every measurement: it gets RATES. And a command that ends does not
+take its modules apart.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import gc
 import importlib
 import json
@@ -23,45 +26,101 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 COMMANDS = ("build", "export", "compare", "serve", "run.command", "bench.command", "eval.command")
-LIBRARIES = ("onnx", "onnxruntime", "onnxscript", "safetensors.torch", "tokenizers", "jinja2", "gguf")
-MODULES = ("h2o_export.checkpoints", "h2o_export.dense.graphs", "h2o_runtime.backends.onnxruntime")
+LIBRARIES = (
+    "h2o_runtime.attention.native",
+    "h2o_runtime.backends.onnxruntime",
+    "h2o_runtime.server.serve",
+    "onnx.inliner",
+    "tokenizers",
+)
+EXPORTERS = ("export", "compare")
+THEIR_LIBRARIES = (
+    "gguf",
+    "h2o_export.checkpoints",
+    "h2o_export.dense.graphs",
+    "onnxscript",
+    "polygraphy.backend.onnxrt",
+    "safetensors.torch",
+    "transformers.models.llama.modeling_llama",
+)
 RATES: dict[str, Any] = {"flops": 1e11, "flops_by": "tests", "bandwidth": 1e10, "bandwidth_by": "tests"}
-SERVE = "from tests.cli.forked import serve; serve({})"
+SERVE = "from tests.forked import serve; serve({}, {})"
+
+
+class Process:
+    """A forked command, with the methods of subprocess.Popen."""
+
+    def __init__(self, keeper: socket.socket) -> None:
+        self._keeper = keeper
+        self.pid = self._number()
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._keeper], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            self.returncode = os.waitstatus_to_exitcode(self._number())
+            self._keeper.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _number(self) -> int:
+        content = self._keeper.recv(8, socket.MSG_WAITALL)
+        assert len(content) == 8, (
+            "the process that is forked, or one that was, has failed: see standard error"
+        )
+        return int.from_bytes(content, "little")
 
 
 class Forked:
-    """The process that is forked, started when first asked. One command at a time."""
+    """The process that is forked, started when first asked."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], *libraries: str) -> None:
         self._environment = environment
+        self._libraries = libraries
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
         self, name: str, words: list[str | bytes], given: bytes | None, timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
         """`python -m h2o_cli.NAME WORDS` with `given` in a pipe as its standard input, or none."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            source = _pipe(given) if given is not None else os.open(os.devnull, os.O_RDONLY)
+            process = self.start(name, words, source, out.fileno(), err.fileno())
+            os.close(source)
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise subprocess.TimeoutExpired(
+                    [name, *words], timeout, _content(out), _content(err)
+                ) from None
+            return subprocess.CompletedProcess([name, *words], code, _content(out), _content(err))
+
+    def start(self, name: str, words: list[str | bytes], source: int, out: int, err: int) -> Process:
+        """`python -m h2o_cli.NAME WORDS` with these files as its streams."""
         if self._process is None:
             self._start()
-        command = [name, *map(os.fsdecode, words)]
-        with (
-            tempfile.TemporaryFile() as request,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-        ):
-            request.write(json.dumps(command).encode())
+        ours, theirs = socket.socketpair()
+        with tempfile.TemporaryFile() as request, theirs:
+            request.write(json.dumps([name, *map(os.fsdecode, words)]).encode())
             request.flush()
-            source = _pipe(given) if given is not None else os.open(os.devnull, os.O_RDONLY)
-            socket.send_fds(self._socket, [b"."], [request.fileno(), source, out.fileno(), err.fileno()])
-            os.close(source)
-            process = self._number()
-            if not select.select([self._socket], [], [], timeout)[0]:
-                os.kill(process, signal.SIGKILL)
-                self._number()
-                raise subprocess.TimeoutExpired(command, timeout, _content(out), _content(err))
-            code = os.waitstatus_to_exitcode(self._number())
-            return subprocess.CompletedProcess(command, code, _content(out), _content(err))
+            socket.send_fds(self._socket, [b"."], [theirs.fileno(), request.fileno(), source, out, err])
+        return Process(ours)
 
     def close(self) -> None:
         if self._process is not None:
@@ -72,7 +131,7 @@ class Forked:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", SERVE.format(theirs.fileno())],
+                [sys.executable, "-c", SERVE.format(theirs.fileno(), self._libraries)],
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
                 env=self._environment,
@@ -80,38 +139,73 @@ class Forked:
                 stdout=subprocess.DEVNULL,
             )
 
-    def _number(self) -> int:
-        return int.from_bytes(self._socket.recv(8, socket.MSG_WAITALL), "little")
+
+def commands(name: str) -> Forked:
+    """What starts `h2o_cli.NAME`: one for all tests of a worker that need the same libraries."""
+    return _with_libraries(LIBRARIES + THEIR_LIBRARIES if name in EXPORTERS else LIBRARIES)
 
 
-def serve(descriptor: int) -> None:
-    """In the process that is forked: run what the socket brings, until it is closed. Returns in no child."""
-    _load()
+@functools.cache
+def _with_libraries(libraries: tuple[str, ...]) -> Forked:
+    forked = Forked({**os.environ, "HF_HUB_OFFLINE": "1"}, *libraries)
+    atexit.register(forked.close)
+    return forked
+
+
+def serve(descriptor: int, libraries: tuple[str, ...]) -> None:
+    """In the process that is forked: start what the socket brings, until it is closed. Returns in no child."""
+    _load(libraries)
     with socket.socket(fileno=descriptor) as asked:
         while True:
-            message, files, _, _ = socket.recv_fds(asked, 1, 4)
+            message, files, _, _ = socket.recv_fds(asked, 1, 5)
             if not message:
                 return
-            process = os.fork()
-            if process == 0:
+            if os.fork() == 0:
                 break
             for file in files:
                 os.close(file)
-            asked.sendall(process.to_bytes(8, "little"))
-            asked.sendall(os.waitpid(process, 0)[1].to_bytes(8, "little"))
-    for file, stream in zip(files[1:], (0, 1, 2), strict=True):
-        os.dup2(file, stream)
+            while os.waitpid(-1, os.WNOHANG)[0]:  # there is one child at least, the keeper of now
+                pass
+    _keep(*files)
+
+
+def _keep(told: int, request: int, *streams: int) -> None:
+    """In a keeper: fork the command, and tell its number, then how it ended."""
+    process = os.fork()
+    with socket.socket(fileno=told) as keeper:
+        if process != 0:
+            for file in (request, *streams):
+                os.close(file)
+            with suppress(BrokenPipeError, ConnectionResetError):  # the tests have ended
+                keeper.sendall(process.to_bytes(8, "little"))
+                keeper.sendall(os.waitpid(process, 0)[1].to_bytes(8, "little"))
+            os._exit(0)
+    for number, file in enumerate(streams):
+        os.dup2(file, number)
         os.close(file)
-    with open(files[0], "rb") as request:
-        request.seek(0)
-        name, *words = json.load(request)
+    with open(request, "rb") as words:
+        words.seek(0)
+        _run(*json.load(words))
+
+
+def _run(name: str, *words: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [name, *words]
-    runpy.run_module(f"h2o_cli.{name}", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(f"h2o_cli.{name}", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        # What Python does at its end but for the modules: to free them copies the memory that processes share.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code or 0)
 
 
-def _load() -> None:
-    for module in LIBRARIES + MODULES:
+def _load(libraries: tuple[str, ...]) -> None:
+    for module in libraries:
         with suppress(ImportError):
             importlib.import_module(module)
     for command in COMMANDS:

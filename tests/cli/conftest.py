@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli import exports
-from tests.cli.forked import ROOT, Forked
+from tests.forked import ROOT, commands
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -33,24 +32,22 @@ def _take_signals() -> None:
 
 
 @pytest.fixture(scope="session")
-def h2o() -> Iterator[Run]:
+def h2o() -> Run:
     """`h2o("run", bundle, "-p", "text")` runs h2o-run to its end; `input` is bytes for standard input.
 
     With options of subprocess.run, such as `env`, it is a fresh process, else one that need not load libraries.
     """
-    forked = Forked({**os.environ, "HF_HUB_OFFLINE": "1"})
 
     def run(
         name: str, *args: object, timeout: float = 60, input: bytes | None = None, **options: Any
     ) -> subprocess.CompletedProcess[bytes]:
         if not options:
-            return forked.run(name, _words(args), input, timeout)
+            return commands(name).run(name, _words(args), input, timeout)
         source = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
         command, options = _command(name, args), source | options
         return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=timeout, check=False, **options)
 
-    yield run
-    forked.close()
+    return run
 
 
 @pytest.fixture

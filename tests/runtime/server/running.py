@@ -16,45 +16,54 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.forked import ROOT, commands
 
-ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0  # seconds for what takes a moment on an idle machine
+
+SLOW_DECODE = """
+import time
+from h2o_runtime.execution.forward import Forward
+decode_rows = Forward.decode_rows
+def slow(self, rows):
+    time.sleep({seconds})
+    return decode_rows(self, rows)
+Forward.decode_rows = slow
+"""
 
 _LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
 
 
 class Server:
-    """A running h2o-serve, of one slot unless flags say otherwise. `log` is its standard error so far."""
+    """A running h2o-serve, of one slot unless flags say otherwise. `log` is its standard error so far.
 
-    def __init__(self, bundle: Path, *flags: object, environment: dict[str, str] | None = None) -> None:
+    With an `environment`, or where `fresh` since its memory counts, it loads all libraries itself.
+    """
+
+    def __init__(
+        self, bundle: Path, *flags: object, environment: dict[str, str] | None = None, fresh: bool = False
+    ) -> None:
         self._lines: list[str] = []
         self._told = threading.Event()  # the port, or the end
         self.url = ""
         self.port = 0
-        command = [
-            sys.executable,
-            "-m",
-            "h2o_cli.serve",
-            bundle,
-            "--port",
-            0,
-            "--threads",
-            1,
-            "--slots",
-            1,
-            *flags,
-        ]
-        self.process = subprocess.Popen(
-            [str(word) for word in command],
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        words = [str(word) for word in (bundle, "--port", 0, "--threads", 1, "--slots", 1, *flags)]
+        errors, log = os.pipe()
+        with open(os.devnull, "r+b") as nothing:
+            if fresh or environment is not None:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "h2o_cli.serve", *words],
+                    cwd=ROOT,
+                    env={**os.environ, **(environment or {})},
+                    stdin=nothing,
+                    stdout=nothing,
+                    stderr=log,
+                )
+            else:
+                self.process = commands("serve").start(
+                    "serve", words, nothing.fileno(), nothing.fileno(), log
+                )
+        os.close(log)
+        self._reader = threading.Thread(target=self._read, args=(errors,), daemon=True)
         self._reader.start()
         self._http: httpx.Client | None = None
 
@@ -129,14 +138,20 @@ class Server:
         """Nobody is served and nobody waits."""
         wait_for(lambda: self.metric("h2o_busy") == 0 and self.metric("h2o_queue_length") == 0)
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.append(line)
-            if found := _LISTENING.search(line):
-                self.url, self.port = found[1], int(found[2])
-                self._told.set()
+    def _read(self, errors: int) -> None:
+        with open(errors, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._lines.append(line)
+                if found := _LISTENING.search(line):
+                    self.url, self.port = found[1], int(found[2])
+                    self._told.set()
         self._told.set()
+
+
+def spoilt(folder: Path, code: str) -> dict[str, str]:
+    """The environment in which a server runs `code` before anything else; `folder` is for this alone."""
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(folder)}
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.server.running import Server
+from tests.runtime.server.running import Server, spoilt
 
 # The inference thread comes back long after each answer.
 LATE = """
@@ -21,8 +21,7 @@ SessionPool.share = lambda self, session: time.sleep(1.5)
 @pytest.fixture(scope="module")
 def late(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("late")
-    (folder / "sitecustomize.py").write_text(LATE)
-    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 2, environment={"PYTHONPATH": str(folder)})
+    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 2, environment=spoilt(folder, LATE))
     server.wait_until_ready()
     yield server
     server.stop()

@@ -117,7 +117,7 @@ def test_after_all_of_it_the_server_is_what_it_was(serve: Serve) -> None:
     """Afterwards memory varies by a few MiB. So the maximum of four rounds is compared with the minimum of
     the next four.
     """
-    server = serve("--ctx-size", 2048)
+    server = serve("--ctx-size", 2048, fresh=True)
     looks = []
     for seed in range(10):
         round_of_everything(server, seed)

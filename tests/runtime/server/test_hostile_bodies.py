@@ -143,7 +143,7 @@ class Watcher:
 @pytest.fixture(scope="module")
 def idle(tiny_bundle: Path) -> Iterator[tuple[Server, int]]:
     """A server with the example model's own context, which has answered once, and its memory."""
-    server = Server(tiny_bundle)
+    server = Server(tiny_bundle, fresh=True)
     server.wait_until_ready()
     assert server.chat().status_code == 200
     assert server.post(TOKENIZE, {"content": "x"}).status_code == 200

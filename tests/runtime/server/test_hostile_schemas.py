@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import Server, chat_bytes, error_of, wait_for
+from tests.runtime.server.running import Server, chat_bytes, error_of, spoilt, wait_for
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.answers.grammar_process import MEMORY, SECONDS
@@ -75,7 +75,7 @@ def memory(server: Server) -> int:
 
 @pytest.fixture(scope="module")
 def compiling(tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 512)
+    server = Server(tiny_bundle, "--ctx-size", 512, fresh=True)
     server.wait_until_ready()
     assert server.chat(**asking({"type": "null"})).status_code == 200  # the fork server is there
     yield server
@@ -189,8 +189,7 @@ def test_health_tells_of_a_request_that_does_not_come_back(serve: Serve, tmp_pat
         "import time\nfrom h2o_runtime.execution.forward import Forward\nrows_of = Forward.decode_rows\n"
         "def slow(self, rows):\n    time.sleep(4)\n    return rows_of(self, rows)\nForward.decode_rows = slow\n"
     )
-    (tmp_path / "sitecustomize.py").write_text(slow)
-    server = serve("--ctx-size", 64, "--stall-timeout", 1, environment={"PYTHONPATH": str(tmp_path)})
+    server = serve("--ctx-size", 64, "--stall-timeout", 1, environment=spoilt(tmp_path, slow))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.complete, max_tokens=2, ignore_eos=True)
         with server.client() as other:

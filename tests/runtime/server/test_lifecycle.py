@@ -15,22 +15,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.runtime.server.running import PATIENCE, ROOT, Server, error_of, events, wait_for
+from tests.forked import ROOT
+from tests.runtime.server.running import PATIENCE, SLOW_DECODE, Server, error_of, events, spoilt, wait_for
 
 from h2o_runtime.errors import ServerError
 from h2o_runtime.server.serve import bind
 
 Serve = Callable[..., Server]
-
-SLOW_DECODE = """
-import time
-from h2o_runtime.execution.forward import Forward
-decode_rows = Forward.decode_rows
-def slow(self, rows):
-    time.sleep({seconds})
-    return decode_rows(self, rows)
-Forward.decode_rows = slow
-"""
 
 FAILING_DECODE = """
 from h2o_runtime.execution.forward import Forward
@@ -38,17 +29,6 @@ def broken(self, rows):
     raise ValueError("a defect that nobody foresaw")
 Forward.decode_rows = broken
 """
-
-
-@pytest.fixture
-def spoilt(tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """`spoilt(code)`: an environment in which a server runs `code` before anything else."""
-
-    def environment(code: str) -> dict[str, str]:
-        (tmp_path / "sitecustomize.py").write_text(code)
-        return {"PYTHONPATH": str(tmp_path)}
-
-    return environment
 
 
 def long_stream(server: Server, **parameters: object) -> Iterator[object]:
@@ -68,10 +48,8 @@ def run_to_the_end(*flags: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False)
 
 
-def test_sigterm_lets_the_running_stream_finish_and_refuses_others(
-    serve: Serve, spoilt: Callable[[str], dict[str, str]]
-) -> None:
-    server = serve("--grace", 60, environment=spoilt(SLOW_DECODE.format(seconds=0.1)))
+def test_sigterm_lets_the_running_stream_finish_and_refuses_others(serve: Serve, tmp_path: Path) -> None:
+    server = serve("--grace", 60, environment=spoilt(tmp_path, SLOW_DECODE.format(seconds=0.1)))
     stream = long_stream(server, max_tokens=30)
     first = next(stream)
     with ThreadPoolExecutor(1) as pool:
@@ -89,10 +67,10 @@ def test_sigterm_lets_the_running_stream_finish_and_refuses_others(
 
 @pytest.mark.parametrize("second_signal", [False, True])
 def test_a_stream_that_outlives_the_grace_ends_with_an_error(
-    serve: Serve, spoilt: Callable[[str], dict[str, str]], second_signal: bool
+    serve: Serve, tmp_path: Path, second_signal: bool
 ) -> None:
     grace = 600 if second_signal else 0.5
-    server = serve("--grace", grace, environment=spoilt(SLOW_DECODE.format(seconds=0.05)))
+    server = serve("--grace", grace, environment=spoilt(tmp_path, SLOW_DECODE.format(seconds=0.05)))
     stream = long_stream(server, max_tokens=4000)
     next(stream)
     server.process.send_signal(signal.SIGTERM)
@@ -242,10 +220,8 @@ def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
         process.wait()
 
 
-def test_a_failed_inference_thread_is_told_to_everyone(
-    serve: Serve, spoilt: Callable[[str], dict[str, str]]
-) -> None:
-    server = serve(environment=spoilt(FAILING_DECODE))
+def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve, tmp_path: Path) -> None:
+    server = serve(environment=spoilt(tmp_path, FAILING_DECODE))
     assert server.complete(max_tokens=1).status_code == 200  # sampled from the prompt's own logits
     told = read_to_the_end(long_stream(server, max_tokens=4000))
     assert told[-1]["error"]["code"] == "inference_failed"  # type: ignore[index]
@@ -257,21 +233,17 @@ def test_a_failed_inference_thread_is_told_to_everyone(
     assert server.process.wait(PATIENCE) == 0
 
 
-def test_requests_that_wait_while_the_thread_fails_are_told(
-    serve: Serve, spoilt: Callable[[str], dict[str, str]]
-) -> None:
+def test_requests_that_wait_while_the_thread_fails_are_told(serve: Serve, tmp_path: Path) -> None:
     slow_and_broken = FAILING_DECODE.replace("    raise", "    import time; time.sleep(1)\n    raise")
-    server = serve(environment=spoilt(slow_and_broken))
+    server = serve(environment=spoilt(tmp_path, slow_and_broken))
     with ThreadPoolExecutor(4) as pool:
         answers = [answer.result(PATIENCE) for answer in [pool.submit(server.complete) for _ in range(4)]]
     assert [answer.status_code for answer in answers] == [500] * 4
     assert all(error_of(answer, 500)["code"] == "inference_failed" for answer in answers)
 
 
-def test_a_computation_that_does_not_end_does_not_keep_the_process(
-    serve: Serve, spoilt: Callable[[str], dict[str, str]]
-) -> None:
-    server = serve("--grace", 0, environment=spoilt(SLOW_DECODE.format(seconds=10_000)))
+def test_a_computation_that_does_not_end_does_not_keep_the_process(serve: Serve, tmp_path: Path) -> None:
+    server = serve("--grace", 0, environment=spoilt(tmp_path, SLOW_DECODE.format(seconds=10_000)))
     stream = long_stream(server, max_tokens=10)
     next(stream)
     time.sleep(1)  # until the thread is inside the computation
@@ -295,9 +267,7 @@ def test_the_json_log_is_json_and_holds_no_secret(serve: Serve) -> None:
     assert "guess" not in server.log
 
 
-def test_health_says_that_the_model_is_being_loaded(
-    serve: Serve, spoilt: Callable[[str], dict[str, str]]
-) -> None:
+def test_health_says_that_the_model_is_being_loaded(serve: Serve, tmp_path: Path) -> None:
     slow = """
 import time
 from h2o_runtime.completion import TextModel
@@ -307,7 +277,7 @@ def slow(cls, *args, **options):
     return load(cls, *args, **options)
 TextModel.load = classmethod(slow)
 """
-    server = serve(environment=spoilt(slow), wait=False)
+    server = serve(environment=spoilt(tmp_path, slow), wait=False)
     server.wait_until_listening()
     assert error_of(server.get("/health"), 503)["code"] == "loading"
     refused = server.complete()
@@ -317,13 +287,13 @@ TextModel.load = classmethod(slow)
     assert server.complete().status_code == 200
 
 
-def test_ctrl_c_while_loading_ends_it(serve: Serve, spoilt: Callable[[str], dict[str, str]]) -> None:
+def test_ctrl_c_while_loading_ends_it(serve: Serve, tmp_path: Path) -> None:
     forever = """
 import time
 from h2o_runtime.completion import TextModel
 TextModel.load = classmethod(lambda cls, *args, **options: time.sleep(10_000))
 """
-    server = serve(environment=spoilt(forever), wait=False)
+    server = serve(environment=spoilt(tmp_path, forever), wait=False)
     server.wait_until_listening()
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(PATIENCE) in (0, 1)

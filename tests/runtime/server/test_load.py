@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.runtime.server.running import Server, chat_bytes, request, wait_for
+from tests.runtime.server.running import Server, chat_bytes, request, spoilt, wait_for
 
 Serve = Callable[..., Server]
 
@@ -90,8 +90,7 @@ def test_first_come_first_served(serve: Serve) -> None:
 
 
 def test_who_waits_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_TILES)
-    server = serve("--queue-timeout", 0.5, environment={"PYTHONPATH": str(tmp_path)})
+    server = serve("--queue-timeout", 0.5, environment=spoilt(tmp_path, SLOW_TILES))
     outcomes = sorted(asyncio.run(_crowd(server.port, 3, gap=0.05)), key=lambda o: o.client)
     assert [outcome.status for outcome in outcomes] == [200, 503, 503]
     assert outcomes[1].body["error"]["code"] == "queue_timeout"  # type: ignore[index]
@@ -102,8 +101,7 @@ def test_who_waits_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
 def test_a_client_that_leaves_frees_the_slot_within_a_tile(
     serve: Serve, tmp_path: Path, stream: bool
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_TILES)
-    server = serve(environment={"PYTHONPATH": str(tmp_path)})
+    server = serve(environment=spoilt(tmp_path, SLOW_TILES))
     with server.connection() as leaving:
         # 3,000 tokens in tiles of 1,024: three tiles of half a second in each of six layers, nine seconds.
         prefill = {"batch_size": 1024}
@@ -120,8 +118,7 @@ def test_a_client_that_leaves_frees_the_slot_within_a_tile(
 
 
 def test_who_leaves_the_queue_is_forgotten(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_TILES)
-    server = serve(environment={"PYTHONPATH": str(tmp_path)})
+    server = serve(environment=spoilt(tmp_path, SLOW_TILES))
     with server.connection() as first:
         first.sendall(chat_bytes())
         wait_for(lambda: server.metric("h2o_busy") == 1)
@@ -137,8 +134,7 @@ def test_who_leaves_the_queue_is_forgotten(serve: Serve, tmp_path: Path) -> None
 
 def test_a_long_silence_is_no_dead_connection(serve: Serve, tmp_path: Path) -> None:
     impatient = "from h2o_runtime.server import job_events\njob_events._QUIET = 0.2\n"
-    (tmp_path / "sitecustomize.py").write_text(SLOW_TILES + impatient)
-    server = serve(environment={"PYTHONPATH": str(tmp_path)})
+    server = serve(environment=spoilt(tmp_path, SLOW_TILES + impatient))
     text = server.complete([7] * 500, stream=True).text
     assert text.count(": keep-alive\n\n") >= 3  # six layers of half a second
     assert text.endswith("data: [DONE]\n\n")

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.page.browser import chromium, watched_page
 from tests.runtime.server.page.person import choose
-from tests.runtime.server.running import Server
+from tests.runtime.server.running import SLOW_DECODE, Server, spoilt
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,9 +24,21 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path) -> Iterator[Server]:
+def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str] | None:
+    """The environment of a server that takes `PACE` seconds for a token, where the module says so.
+
+    Else an answer could end before the browser has looked at it, on a machine that gives the server more time.
+    """
+    seconds = getattr(request.module, "PACE", None)
+    if seconds is None:
+        return None
+    return spoilt(tmp_path_factory.mktemp("pace"), SLOW_DECODE.format(seconds=seconds))
+
+
+@pytest.fixture(scope="module")
+def server(browser: Browser, tiny_bundle: Path, pace: dict[str, str] | None) -> Iterator[Server]:
     """Named after the browser: without one there is nothing to serve."""
-    started = Server(tiny_bundle)
+    started = Server(tiny_bundle, environment=pace)
     try:
         started.wait_until_ready()
         yield started

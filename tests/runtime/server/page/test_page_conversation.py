@@ -24,6 +24,8 @@ from tests.runtime.server.running import Server, wait_for
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
+PACE = 0.005
+
 
 def test_an_answer_grows_while_it_comes(page: Page) -> None:
     choose(page, max_tokens=8000)

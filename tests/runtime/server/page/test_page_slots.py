@@ -10,6 +10,8 @@ from tests.runtime.server.page.person import choose, send, wait_until_answered
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+PACE = 0.005
+
 
 def test_a_slot_is_idle_then_answers_then_holds_the_conversation(page: Page) -> None:
     page.get_by_text("What the server is doing").click()

@@ -21,15 +21,16 @@ from tests.runtime.server.page.person import (
 from tests.runtime.server.running import Server, wait_for
 
 pytestmark = pytest.mark.slow
+PACE = 0.005
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path) -> Iterator[Server]:
+def server(browser: Browser, tiny_bundle: Path, pace: dict[str, str]) -> Iterator[Server]:
     """With two slots."""
-    started = Server(tiny_bundle, "--slots", 2)
+    started = Server(tiny_bundle, "--slots", 2, environment=pace)
     try:
         started.wait_until_ready()
         yield started
