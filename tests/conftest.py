@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -51,9 +52,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # markers have left out theirs by then
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Modules with slow tests first: a long one that starts last keeps one worker busy while the others idle.
+    # Modules with slow tests first, then those of many tests: a long one that starts last keeps one worker busy
+    # while the others idle.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    count = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, 0 if item.path in slow else -count[item.path]))
     if config.getoption("--first-of-each-module"):
         first = {item.path: item for item in reversed(items)}
         config.hook.pytest_deselected(items=[item for item in items if first[item.path] is not item])
