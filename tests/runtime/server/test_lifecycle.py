@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.forked import ROOT
+from tests.forked import ROOT, commands
 from tests.runtime.server.running import PATIENCE, SLOW_DECODE, Server, error_of, events, spoilt, wait_for
 
 from h2o_runtime.errors import ServerError
@@ -44,8 +44,8 @@ def read_to_the_end(stream: Iterator[object]) -> list[object]:
 
 
 def run_to_the_end(*flags: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "h2o_cli.serve", *map(str, flags)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False)
+    done = commands("serve").run("serve", [str(flag) for flag in flags], None, PATIENCE)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def test_sigterm_lets_the_running_stream_finish_and_refuses_others(serve: Serve, tmp_path: Path) -> None:
