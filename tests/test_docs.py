@@ -62,7 +62,7 @@ CMAKE_VARIABLES = {"CMAKE_BUILD_TYPE", "CMAKE_CUDA_COMPILER", "TensorRT_ROOT"}
 PIP_FLAGS = {"-C", "-e", "--no-build-isolation", "--no-deps", "--target", "--upgrade"}
 PYTHON = {"python", "python3"}
 ASSIGNMENT = re.compile(r"[A-Z_]\w*=")
-KNOWN = {*SCRIPTS, *OTHERS, *PYTHON, "cmake", "make", "pip", "polygraphy"}
+KNOWN = {*SCRIPTS, *OTHERS, *PYTHON, "cmake", "make", "openssl", "pip", "polygraphy"}
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,9 @@ def checked_rows(tile: Span, count: int, before: int) -> Int64:
     follow each other at equal distances, and rows at equal distances can all be of one kind.
     """
     among = min(count, len(tile))
-    part = np.arange(among, dtype=np.int64)
-    start, stop = part * len(tile) // among, (part + 1) * len(tile) // among
-    place = (before * among + part) * GOLDEN % 1.0
+    index = np.arange(among, dtype=np.int64)
+    start, stop = index * len(tile) // among, (index + 1) * len(tile) // among
+    place = (before * among + index) * GOLDEN % 1.0
     return tile.start + start + (place * (stop - start)).astype(np.int64)
 
 
