@@ -207,7 +207,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
     flags = (*SMALL[2:], "--repetitions", 1, "--warm-up", 0)
     done = h2o("bench", "attention", tiny_bundle, "--lengths", 8200, *flags)
     assert done.returncode == 0
-    assert b"length 8200 is beyond the 8192 positions" in b" ".join(done.stderr.split())
+    assert b"8200 tokens are beyond the 8192 positions" in b" ".join(done.stderr.split())
 
 
 # Refusals

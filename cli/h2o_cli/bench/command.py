@@ -260,9 +260,9 @@ def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:
         )
     if longest + room > trained:
         log.warning(
-            "length %d is beyond the %d positions that the model was trained for: speed can be measured, but "
+            "%d tokens are beyond the %d positions that the model was trained for: speed can be measured, but "
             "answers would be worse",
-            longest,
+            longest + room,
             trained,
         )
 
