@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.conftest import EXAMPLE
 
+from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Kind, ablations, contestants, parse_settings
-from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.policies import LocalOnly
 from h2o_cli.eval.screen import FIGURES
@@ -110,7 +110,7 @@ def test_baselines_have_the_dense_tail_of_the_rule(settings: dict[str, Any]) -> 
     assert local.first_of_tail(1000) == 1000
 
 
-@pytest.fixture(scope="module", params=[Conversation(), Conversation("user: ", "\nassistant: ")])
+@pytest.fixture(scope="module", params=[ChatFrame(), ChatFrame("user: ", "\nassistant: ")])
 def maker(request: pytest.FixtureRequest) -> TaskMaker:
     return TaskMaker(Tokenizer.load(EXAMPLE), 4096, request.param)
 
@@ -142,10 +142,10 @@ def test_needles_lie_where_they_should_in_one_document(maker: TaskMaker) -> None
 
 
 def test_a_prompt_is_a_turn_as_the_template_writes_it(tmp_path: Path) -> None:
-    found, message = Conversation.of(EXAMPLE), [{"role": "user", "content": "What is it?"}]
+    found, message = ChatFrame.of(EXAMPLE), [{"role": "user", "content": "What is it?"}]
     assert f"{found.before}What is it?{found.between}" == ChatTemplate.load(EXAMPLE).render(message)
     assert min(len(found.before), len(found.between.strip())) > 0
-    assert Conversation.of(tmp_path) == Conversation("", " ")
+    assert ChatFrame.of(tmp_path) == ChatFrame("", " ")
 
 
 def test_a_question_before_the_end(maker: TaskMaker) -> None:

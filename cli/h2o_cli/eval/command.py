@@ -20,8 +20,8 @@ from h2o_cli.common import (
     show,
     start_logging,
 )
+from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Kind
-from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.merge import merge
 from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_extent
@@ -111,7 +111,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
-        measurer = Measurer(generator, tokenizer, documents, found, extent, _conversation(bundle, extent))
+        measurer = Measurer(generator, tokenizer, documents, found, extent, _chat_frame(bundle, extent))
         sanity, values = _run(measurer)
     summaries = summarize(values)
     if as_json:
@@ -168,7 +168,7 @@ def report(
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
     documents = read_documents(flags, count, tokenizer, extent, manifest)
-    sweep = Sweep(bundle, manifest, found, documents, extent, _conversation(bundle, extent), shard)
+    sweep = Sweep(bundle, manifest, found, documents, extent, _chat_frame(bundle, extent), shard)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
         folder = RunFolder.open(output, sweep.identity(), resume)
@@ -187,8 +187,8 @@ def report(
 main.add_command(merge)
 
 
-def _conversation(bundle: Path, extent: Extent) -> Conversation:
-    return Conversation.of(bundle) if extent.asks else Conversation()
+def _chat_frame(bundle: Path, extent: Extent) -> ChatFrame:
+    return ChatFrame.of(bundle) if extent.asks else ChatFrame()
 
 
 def read_documents(

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
+from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Contestant, Kind
-from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.metrics import buckets, counted, evenly
 from h2o_cli.eval.readings import Reading, read, read_on, read_up_to
 from h2o_cli.eval.recall import Recall, measure_recall
@@ -88,10 +88,10 @@ class Measurer:
         documents: tuple[Document, ...],
         contestants: tuple[Contestant, ...],
         extent: Extent,
-        conversation: Conversation,
+        frame: ChatFrame,
         seen: Callable[[Contestant, Document, Reading], None] = lambda contestant, document, reading: None,
     ) -> None:
-        """contestants: full attention is the first. conversation: of tasks and needles. seen: called with every
+        """contestants: full attention is the first. frame: of tasks and needles. seen: called with every
         reading, while the cache still has it.
         """
         self._generator, self._tokenizer = generator, tokenizer
@@ -99,7 +99,7 @@ class Measurer:
         self._seen = seen
         self._truth: tuple[str, Reading] | None = None
         self._continued: tuple[str, Reading] | None = None  # full attention's continuation
-        self._maker = TaskMaker(tokenizer, generator.model.vocab_size, conversation)
+        self._maker = TaskMaker(tokenizer, generator.model.vocab_size, frame)
 
     def sanity(self) -> Sanity:
         """Of the model, from the first text."""

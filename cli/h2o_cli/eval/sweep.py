@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Contestant
-from h2o_cli.eval.conversation import Conversation
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.page import Page, render
 from h2o_cli.eval.plan import Extent, Job, Measurer
@@ -36,7 +36,7 @@ class Sweep:
     contestants: tuple[Contestant, ...]
     documents: tuple[Document, ...]
     extent: Extent
-    conversation: Conversation
+    frame: ChatFrame
     shard: Shard
 
     def identity(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Sweep:
             "precision": self.manifest.model.dtype,
             "texts": {one.name: one.sha256 for one in self.documents},
             "extent": asdict(self.extent),
-            "conversation": asdict(self.conversation),
+            "chat_frame": asdict(self.frame),
         }
 
     def run(self, generator: Generator, tokenizer: Tokenizer, folder: RunFolder) -> tuple[Sanity, bool]:
@@ -63,7 +63,7 @@ class Sweep:
                 folder.tokens.setdefault("seen", {})[contestant.name] = seen_by(reading, generator)
 
         measurer = Measurer(
-            generator, tokenizer, self.documents, self.contestants, self.extent, self.conversation, seen
+            generator, tokenizer, self.documents, self.contestants, self.extent, self.frame, seen
         )
         mine = self.shard.of([job.title for job in measurer.jobs()])
         jobs = [job for job in measurer.jobs(folder.done) if job.title in mine]

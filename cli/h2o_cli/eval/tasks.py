@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from h2o_cli.eval.conversation import Conversation
+from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.texts import manual
 from h2o_runtime import Generator, PrefillConfig
@@ -99,13 +99,13 @@ class TaskMaker:
         self,
         tokenizer: Tokenizer,
         vocabulary: int,
-        conversation: Conversation,
+        frame: ChatFrame,
         haystack: str | None = None,
     ) -> None:
-        """conversation: every prompt is one turn of it. haystack: the text around the needles; Python's manual by
+        """frame: around every prompt. haystack: the text around the needles; Python's manual by
         default.
         """
-        self._tokenizer, self._vocabulary, self._conversation = tokenizer, vocabulary, conversation
+        self._tokenizer, self._vocabulary, self._frame = tokenizer, vocabulary, frame
         self._haystack_text = haystack or manual()
         self._haystack: IntArray | None = None
         self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
@@ -280,12 +280,12 @@ class TaskMaker:
 
     def _begin(self, text: str) -> IntArray:
         """The beginning of a prompt. A template writes the special tokens itself."""
-        before = self._conversation.before
+        before = self._frame.before
         return self._encode(before + text, add_special_tokens=not before)
 
     def _ask(self, question: str, answer: str) -> IntArray:
         """The end of a prompt: of the question, and of the answer its beginning."""
-        return self._encode(question + self._conversation.between + answer)
+        return self._encode(question + self._frame.between + answer)
 
     def _encode(self, text: str, add_special_tokens: bool = False) -> IntArray:
         ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)

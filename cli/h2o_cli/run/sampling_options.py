@@ -48,14 +48,8 @@ def _option(name: str, kind: Any, text: str) -> Callable[[Command], Command]:
 def sampling_config(given: dict[str, Any]) -> Sampling:
     """Takes its own arguments out of `given`. Raises ConfigError for values out of range or without effect."""
     names = [name for name, _, _ in _FLAGS]
-    sampling, greedy = (
-        Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")}),
-        Sampling(),
-    )
-    if sampling.temperature == 0:
-        for name in ("top_k", "top_p", "min_p", "seed"):
-            if getattr(sampling, name) != getattr(greedy, name):
-                raise ConfigError(
-                    f"{name} has no effect with `temperature=0`: add `temperature=1`", field=name
-                )
+    sampling, unset = Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")}), Sampling()
+    for name in ("top_k", "top_p", "min_p", "seed") if sampling.temperature == 0 else ():
+        if getattr(sampling, name) != getattr(unset, name):
+            raise ConfigError(f"{name} has no effect with `temperature=0`: add `temperature=1`", field=name)
     return sampling

@@ -15,7 +15,7 @@ _MARK = "<the user's message>"
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ChatFrame:
     """What a chat template writes before a user's message, and between it and the assistant's answer.
 
     The defaults are those of a model without a template: it goes on with the text.
@@ -25,7 +25,7 @@ class Conversation:
     between: str = " "
 
     @classmethod
-    def of(cls, bundle: Path) -> Conversation:
+    def of(cls, bundle: Path) -> ChatFrame:
         """By the bundle's template, with thinking turned off. Raises InputError if it refuses a single message."""
         try:
             template = ChatTemplate.load(bundle)
