@@ -33,6 +33,7 @@ from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorS
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.policies.prefill import PREFILL
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
@@ -240,7 +241,7 @@ def _show_preview(preview: ExportPreview) -> None:
         f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
         f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
         f"{model.parameters / 1e6:,.1f} M parameters in {_weights(model)}",
-        f"prefill defaults: {preview.options.prefill}",
+        f"prefill defaults: {_prefill(preview.options.prefill)}",
         table,
         f"on disk: {_mib(preview.disk_bytes)} of weights",
         f"at run time, context {preview.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
@@ -251,6 +252,11 @@ def _show_preview(preview: ExportPreview) -> None:
         _token(preview),
         "dry run: nothing was written",
     )
+
+
+def _prefill(config: PrefillConfig) -> str:
+    """The settings of a configuration's policy, as they are spelled where settings are given."""
+    return ", ".join(f"{name}={value}" for name, value in PREFILL.settings_of(config.algorithm).items())
 
 
 def _token(preview: ExportPreview) -> str:

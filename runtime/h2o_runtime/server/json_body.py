@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope
 from h2o_runtime.server.problems import Problem, of_validation
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.room import Room
+from h2o_runtime.server.schemas.base import json_names
 
 _MARKS = (b",", b"[", b"{")
 _BLOCK = 1 << 16  # bytes
@@ -78,7 +79,7 @@ def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise of_validation(_failures(error, value, model), value) from error
+        raise of_validation(_failures(error, value, model), value, json_names(model)) from error
 
 
 def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> list[Any]:

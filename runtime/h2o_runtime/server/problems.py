@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, HTTPException, Request
@@ -161,8 +162,8 @@ class _Complaint(NamedTuple):
         return cls(place, kind, says)
 
 
-def of_validation(failures: Sequence[Any], body: Any) -> Problem:
-    """One failed check, because clients fix one thing at a time.
+def of_validation(failures: Sequence[Any], body: Any, names: Collection[str] = ()) -> Problem:
+    """One failed check, because clients fix one thing at a time. names: of the body's fields.
 
     For a union, pydantic reports the failures of every member. A wrong type is the least useful failure,
     because a value has the wrong type for most members. Of the others, the deepest one probably belongs to the
@@ -179,9 +180,11 @@ def of_validation(failures: Sequence[Any], body: Any) -> Problem:
     if kind == "missing":
         return Problem(400, f"{param or 'a body'} is missing", param=param, code="missing_parameter")
     if kind == "extra_forbidden":
+        near = get_close_matches(str(param), names, n=1) if len(place) == 1 else []
+        hint = f"did you mean {near[0]}?" if near else "leave it out"
         return Problem(
             400,
-            f"{param} is not a parameter of this request that this server can honour: leave it out",
+            f"{param} is not a parameter of this request that this server can honour: {hint}",
             param=param,
             code="unknown_parameter",
         )

@@ -241,6 +241,19 @@ def test_an_unknown_parameter_is_named(server: Server, kind: str, name: str) -> 
     assert len(error["message"]) < 1500
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [
+        ("chat", "max_token", "did you mean max_tokens?"),
+        ("completion", "Temperature", "did you mean temperature?"),
+        ("completion", "wat", "leave it out"),
+    ],
+)
+def test_a_misspelt_parameter_gets_a_hint(server: Server, kind: str, name: str, hint: str) -> None:
+    path, good = PATHS[kind]
+    assert error_of(server.post(path, good | {name: 1}), 400)["message"].endswith(hint)
+
+
 @pytest.mark.parametrize("kind", PATHS)
 def test_null_is_the_default(server: Server, kind: str) -> None:
     """Clients write null where they mean nothing."""

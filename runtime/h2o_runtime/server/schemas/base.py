@@ -64,5 +64,10 @@ class Strict(BaseModel):
     def _without_unknown_nulls(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        known = {field.alias or name for name, field in cls.model_fields.items()}
+        known = json_names(cls)
         return {name: given for name, given in value.items() if given is not None or name in known}
+
+
+def json_names(model: type[BaseModel]) -> set[str]:
+    """The names of a model's fields in JSON."""
+    return {field.alias or name for name, field in model.model_fields.items()}
