@@ -200,9 +200,11 @@ def read_documents(
     if suite is not None:
         if texts:
             raise ConfigError("--suite names its texts: leave out --text, or --suite", field="suite")
-        return from_sources(SIZES[suite].sources(half, most), tokenizer, extent.text_tokens, vocabulary)
-    if most is not None:
-        raise ConfigError("--suite-texts counts the texts of a suite: add --suite", field="suite_texts")
+        chosen = SIZES[suite].sources(half or "report", most)
+        return from_sources(chosen, tokenizer, extent.text_tokens, vocabulary)
+    for name, value in (("half", half), ("suite_texts", most)):
+        if value is not None:
+            raise ConfigError(f"`{name}` chooses among the texts of a suite: add `suite`", field=name)
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)

@@ -76,6 +76,16 @@ FIRST = (
     "threads",
     "as_json",
 )
+_METRICS_OF = {  # an option has no effect without one of its metrics
+    "first": ("perplexity", "causal"),
+    "decoded": ("decode",),
+    "needles": ("needle", "tasks"),
+    "seeds": ("needle", "tasks"),
+    "depths": ("needle",),
+    "question": ("needle",),
+    "tasks": ("tasks",),
+}
+_DEFAULTS = {"depths": (0.0, 0.25, 0.5, 0.75, 1.0), "question": "end", "tasks": tuple(TASKS)}
 _FLAGS = (
     click.argument("bundle", type=click.Path(path_type=Path)),
     click.option(
@@ -95,9 +105,7 @@ _FLAGS = (
     click.option(
         "--half",
         type=click.Choice(HALVES),
-        default="report",
-        show_default=True,
-        help="Which half of --suite: texts for reports, or texts for tuning settings.",
+        help="Which half of --suite: texts for reports, or texts for tuning settings.  [default: report]",
     ),
     click.option(
         "--suite-texts",
@@ -149,9 +157,7 @@ _FLAGS = (
     click.option(
         "--depths",
         type=Depths(),
-        default="0,0.25,0.5,0.75,1",
-        show_default=True,
-        help="Depths of needles: 0 is the start of the prompt, 1 its end.",
+        help="Depths of needles: 0 is the start of the prompt, 1 its end.  [default: 0,0.25,0.5,0.75,1]",
     ),
     click.option(
         "--seeds",
@@ -161,15 +167,12 @@ _FLAGS = (
     click.option(
         "--question",
         type=click.Choice(QUESTIONS),
-        default="end",
-        show_default=True,
-        help="Place of a needle's question.",
+        help="Place of a needle's question.  [default: end]",
     ),
     click.option(
         "--tasks",
         type=Names("task", lambda: tuple(TASKS)),
-        default="all",
-        help=f"Tasks like RULER's, for the metric tasks: all, none, or some of {', '.join(TASKS)}.",
+        help=f"Tasks like RULER's, for the metric tasks: all, none, or some of {', '.join(TASKS)}.  [default: all]",
     ),
     prefill_options,
     model_options,
@@ -196,7 +199,9 @@ def make_contestants(
 
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:
     """Takes its own arguments out of `flags`; others are the suite's or `defaults`. Raises ConfigError."""
-    given = {name: flags.pop(name) for name in ("length", "first", "decoded", "metrics", "needles", "seeds")}
+    defaults = _DEFAULTS | defaults
+    given = {name: flags.pop(name) for name in ("length", "metrics", *_METRICS_OF)}
+    _check_used(given, given["metrics"] or defaults["metrics"])
     if flags["suite"] is not None:
         size = SIZES[flags["suite"]]
         given = {name: one for name, one in given.items() if one is not None}
@@ -224,10 +229,10 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
         chosen["decoded"],
         metrics,
         (chosen.get("needles") or (min(length, room - 64),)) if asks else (),
-        flags.pop("depths"),
+        chosen["depths"],
         chosen["seeds"],
-        flags.pop("question"),
-        flags.pop("tasks"),
+        chosen["question"],
+        chosen["tasks"],
     )
     if flags["context"] is None:
         flags["context"] = max(extent.context, 1)
@@ -237,3 +242,14 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
             field="context",
         )
     return extent
+
+
+def _check_used(given: dict[str, Any], metrics: tuple[str, ...]) -> None:
+    """Raises ConfigError for an option that no metric uses."""
+    for name, users in _METRICS_OF.items():
+        if given[name] is not None and not {*users} & {*metrics}:
+            raise ConfigError(
+                f"`{name}` has no effect without the metric {' or '.join(users)}: add it to `metrics`, or leave "
+                "the option out",
+                field=name,
+            )
