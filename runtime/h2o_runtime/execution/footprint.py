@@ -105,21 +105,29 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
 
     Where they share memory, each can have a whole context as long as others leave it room, and there are at least
     LEAST_SHARING unless fewer are wanted. most_bytes: for their rows; None is half of the free memory. Raises
-    ConfigError for none at all, or too many, also for `most_bytes`.
+    ConfigError for none at all, or too many, also for `most_bytes` or the free memory.
     """
     if wanted is not None and not 1 <= wanted <= MAX_SLOTS:
         raise ConfigError(f"slots must be from 1 to {MAX_SLOTS:,}, but is {wanted}", field="slots")
     if most_bytes is not None and most_bytes < 1:
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
     rows = session_bytes(spec.cache, spec.model, spec.context)
-    if wanted and most_bytes and not spec.cache.shares_memory and wanted * rows > most_bytes:
+    free = available_bytes() if spec.device.memory == "cpu" else None
+    limit = most_bytes or free
+    if (
+        wanted
+        and (wanted > 1 or most_bytes)
+        and limit
+        and not spec.cache.shares_memory
+        and wanted * rows > limit
+    ):
+        what = "their memory is" if most_bytes else "the free memory is"
         raise ConfigError(
-            f"`slots={wanted}` take {wanted * rows >> 20:,} MiB for their rows, and their memory is "
-            f"{most_bytes >> 20:,} MiB: lower `slots` or `context`, or use `cache=paged`",
+            f"`slots={wanted}` take {wanted * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: "
+            "lower `slots` or `context`, or use `cache=paged`",
             field="slots",
         )
     if most_bytes is None:
-        free = available_bytes() if spec.device.memory == "cpu" else None
         most_bytes = free // 2 if free is not None else (wanted or 1) * rows
     if wanted is None and not (spec.cache.several_at_once and spec.device.memory == "cpu"):
         wanted = 1

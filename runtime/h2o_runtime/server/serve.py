@@ -113,7 +113,7 @@ class _Run:
         log.info("loading %s", self._settings.alias)
         inference.start()
         await first_of(inference.loaded, self._stop.wait())
-        if inference.loaded.done():
+        if not inference.loaded.cancel():  # after a stop nobody awaits it, nor an error
             model = inference.loaded.result()
             generator = model.generator
             service.handler.slots.count = len(model.slots)

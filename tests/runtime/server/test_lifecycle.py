@@ -287,13 +287,16 @@ TextModel.load = classmethod(slow)
     assert server.complete().status_code == 200
 
 
-def test_ctrl_c_while_loading_ends_it(serve: Serve, tmp_path: Path) -> None:
-    forever = """
+@pytest.mark.parametrize("outcome", ["time.sleep(10_000)", "time.sleep(1); raise MemoryError"])
+def test_ctrl_c_while_loading_ends_it(serve: Serve, tmp_path: Path, outcome: str) -> None:
+    code = f"""
 import time
 from h2o_runtime.completion import TextModel
-TextModel.load = classmethod(lambda cls, *args, **options: time.sleep(10_000))
+def load(*args, **options): {outcome}
+TextModel.load = load
 """
-    server = serve(environment=spoilt(tmp_path, forever), wait=False)
+    server = serve(environment=spoilt(tmp_path, code), wait=False)
     server.wait_until_listening()
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(PATIENCE) in (0, 1)
+    assert "Traceback" not in server.log

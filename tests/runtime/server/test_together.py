@@ -171,3 +171,13 @@ def test_auto_takes_what_the_memory_holds(serve: Serve) -> None:
 def test_more_slots_than_their_memory_holds_are_refused(tiny_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="`slots=8` take 12 MiB for their rows, and their memory is 11 MiB"):
         Generator.load(tiny_bundle, context=256, slots=8, slot_bytes=11 << 20)
+
+
+def test_more_slots_than_the_free_memory_holds_are_refused(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("h2o_runtime.execution.footprint.available_bytes", lambda: 11 << 20)
+    with pytest.raises(
+        ConfigError, match="`slots=8` take 12 MiB for their rows, and the free memory is 11 MiB"
+    ):
+        Generator.load(tiny_bundle, context=256, slots=8)
