@@ -93,8 +93,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     vocabulary = Manifest.read(given.bundle).model.vocab_size
-    sources = TEXTS["report"][: given.texts]
-    documents = from_sources(sources, Tokenizer.load(given.bundle), given.tokens, vocabulary)
+    tokenizer = Tokenizer.load(given.bundle)
+    documents = from_sources(TEXTS["report"], tokenizer, given.tokens, vocabulary, given.texts)
     found = []
     for row in measure(given.bundle, documents, given.first, given.threads):
         print(row, file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ from h2o_cli.eval.screen import FIGURES
 from h2o_cli.eval.suite import HALVES, SIZES, SUITES, TEXTS, Source
 from h2o_cli.eval.summary import differences, increases, summarize
 from h2o_cli.eval.tasks import NEEDLE, TASKS, TaskMaker, found
+from h2o_cli.eval.texts import from_sources
 from h2o_cli.eval.values import Measure, Value, from_csv, to_csv
 from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
@@ -248,7 +249,23 @@ def test_suites_have_texts_that_are_long_enough_and_halves_that_share_none() -> 
         text = one.text()
         assert len(text) > 3 * (longest.length + longest.decoded), one.name
         assert one.text() == text
-    assert [len(SIZES[name].sources("report")) for name in SUITES] == [4, 8, 8]
+    assert list(SIZES) == list(SUITES)
+
+
+def test_a_suite_leaves_out_texts_that_are_too_short(tmp_path: Path) -> None:
+    class Characters(Tokenizer):
+        def __init__(self) -> None: ...
+
+        def encode(self, text: str) -> list[int]:
+            return [ord(one) for one in text]
+
+    sources = []
+    for name, text in (("a", "abcdef"), ("b", "abc"), ("c", "ghijklmn"), ("d", "opqrst")):
+        (tmp_path / f"{name}.txt").write_text(text)
+        sources.append(Source(name, path=str(tmp_path / f"{name}.txt"), whole=True))
+    found = from_sources(sources, Characters(), 5, 1000, 2)
+    assert [(one.name, "".join(map(chr, one.ids))) for one in found] == [("a", "abcde"), ("c", "ghijk")]
+    assert len(from_sources(sources, Characters(), 8, 1000, 2)) == 1
 
 
 def test_a_text_that_is_not_there() -> None:

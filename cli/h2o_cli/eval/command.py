@@ -28,7 +28,7 @@ from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_ext
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.screen import comparison
-from h2o_cli.eval.suite import SIZES
+from h2o_cli.eval.suite import SIZES, TEXTS, Half, Suite
 from h2o_cli.eval.summary import Summary, summarize
 from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual, from_sources
@@ -200,14 +200,28 @@ def read_documents(
     if suite is not None:
         if texts:
             raise ConfigError("--suite names its texts: leave out --text, or --suite", field="suite")
-        chosen = SIZES[suite].sources(half or "report", most)
-        return from_sources(chosen, tokenizer, extent.text_tokens, vocabulary)
+        return _read_suite(SIZES[suite], half or "report", most, tokenizer, extent, vocabulary)
     for name, value in (("half", half), ("suite_texts", most)):
         if value is not None:
             raise ConfigError(f"`{name}` chooses among the texts of a suite: add `suite`", field=name)
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)
+
+
+def _read_suite(
+    suite: Suite, half: Half, most: int | None, tokenizer: Tokenizer, extent: Extent, vocabulary: int
+) -> tuple[Document, ...]:
+    """`most` texts, or up to as many as the suite has."""
+    tokens = extent.text_tokens
+    found = from_sources(TEXTS[half], tokenizer, tokens, vocabulary, most or suite.texts)
+    if len(found) < (most or 1):
+        raise ConfigError(
+            f"the half {half!r} has {len(found)} texts of {tokens:,} tokens: lower `suite_texts`, `length` or "
+            "`decoded`",
+            field="suite_texts",
+        )
+    return found
 
 
 def check_host(generator: Generator, extent: Extent) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Literal, TypeAlias, get_args
 
-from h2o_runtime.errors import ConfigError, InputError
+from h2o_runtime.errors import InputError
 
 SuiteName: TypeAlias = Literal["small", "standard", "long"]
 Half: TypeAlias = Literal["report", "tune"]
@@ -130,22 +130,13 @@ TEXTS: dict[Half, tuple[Source, ...]] = {
 
 @dataclass(frozen=True)
 class Suite:
-    """How much is read: the first `texts` of a half, `length` tokens of each, and `decoded` tokens after
-    them.
+    """How much is read: `length` tokens of the first `texts` texts of a half that have so many, and `decoded`
+    tokens after them.
     """
 
     length: int
     texts: int
     decoded: int = 256
-
-    def sources(self, half: Half, count: int | None = None) -> tuple[Source, ...]:
-        """The suite's texts, or `count` of the half's. Raises ConfigError if it has fewer."""
-        texts = TEXTS[half]
-        if count is not None and count > len(texts):
-            raise ConfigError(
-                f"the half {half!r} has {len(texts)} texts: lower --suite-texts", field="suite_texts"
-            )
-        return texts[: self.texts if count is None else count]
 
 
 SIZES: dict[SuiteName, Suite] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +45,16 @@ def from_files(
 
 
 def from_sources(
-    sources: Sequence[Source], tokenizer: Tokenizer, tokens: int, vocabulary: int
+    sources: Iterable[Source], tokenizer: Tokenizer, tokens: int, vocabulary: int, count: int
 ) -> tuple[Document, ...]:
-    """The first `tokens` tokens of each. Raises InputError for one that has fewer, or does not exist."""
-    return tuple(
-        Document(one.name, _cut(one.name, one.text(), tokenizer, tokens, vocabulary)) for one in sources
+    """The first `tokens` tokens of the first `count` texts that have so many, or of fewer texts. Raises InputError
+    for one that does not exist."""
+    long_enough = (
+        Document(one.name, ids)
+        for one in sources
+        if len(ids := _ids(one.text(), tokenizer, tokens, vocabulary)) == tokens
     )
+    return tuple(itertools.islice(long_enough, count))
 
 
 def from_manual(count: int, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> tuple[Document, ...]:
@@ -83,13 +88,19 @@ def _read(path: Path) -> str:
 
 
 def _cut(name: str, text: str, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> IntArray:
-    ids = tokenizer.encode(text[: _CHARACTERS * tokens])
-    if len(ids) < tokens:
-        ids = tokenizer.encode(text)
+    ids = _ids(text, tokenizer, tokens, vocabulary)
     if len(ids) < tokens:
         raise InputError(
             f"{name} has {len(ids):,} tokens and {tokens:,} are needed: give a longer text, or lower --length or "
             "--decode-tokens"
         )
+    return ids
+
+
+def _ids(text: str, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> IntArray:
+    """The first `tokens` tokens, or all if there are fewer."""
+    ids = tokenizer.encode(text[: _CHARACTERS * tokens])
+    if len(ids) < tokens:
+        ids = tokenizer.encode(text)
     # A test's vocabulary may be smaller than its tokenizer's.
     return np.array(ids[:tokens], np.int64) % vocabulary
