@@ -195,6 +195,16 @@ def test_the_twin_has_no_narrow_number_but_the_angles(shared_folder: Path) -> No
         assert outputs <= {"cos", "sin"}, path.name
 
 
+def test_weights_with_hard_links_are_named(shared_folder: Path, tmp_path: Path) -> None:
+    """onnx does not read them, and the graph is not to blame."""
+    _, bundle = bundles.named(shared_folder, LLAMA3)
+    shutil.copytree(bundle / "onnx", tmp_path / "onnx")
+    (weights,) = (tmp_path / "onnx" / "weights").glob("dense_00.*")
+    (tmp_path / "link").hardlink_to(weights)
+    with pytest.raises(BundleError, match=r"dense_00\.\w+ has several hard links.*copy the bundle"):
+        float64_twin(tmp_path / "onnx" / "dense_00.onnx")
+
+
 def test_a_graph_that_is_none_is_named(shared_folder: Path, tmp_path: Path) -> None:
     graph = tmp_path / "phase1.onnx"
     graph.write_bytes(b"\xff" * 64)

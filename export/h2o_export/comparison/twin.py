@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
+from onnx.external_data_helper import load_external_data_for_model
 
 from h2o_runtime.errors import BundleError
 
@@ -21,7 +22,11 @@ _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16)
 def float64_twin(path: Path) -> ModelProto:
     """Load a graph with its weights and widen it. Inputs keep their dtypes; float outputs become float64."""
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
+        _check_links(path.parent, model)
+        load_external_data_for_model(model, str(path.parent))
+    except BundleError:
+        raise
     except Exception as error:  # protobuf's own, and those of onnx about weights beside the graph
         raise BundleError(f"{path}: not a valid ONNX graph ({error}); export the checkpoint again") from error
     if model.functions:
@@ -57,6 +62,22 @@ def float64_twin(path: Path) -> ModelProto:
         if kind.elem_type in _NARROW and value.name not in renamed:  # values in float32 stay unchanged
             kind.elem_type = TensorProto.DOUBLE
     return model
+
+
+def _check_links(folder: Path, model: ModelProto) -> None:
+    """Raises BundleError for a file of weights that onnx refuses because it has several hard links."""
+    places = {
+        entry.value
+        for one in model.graph.initializer
+        for entry in one.external_data
+        if entry.key == "location"
+    }
+    for file in (folder / place for place in sorted(places)):
+        if file.stat().st_nlink > 1:
+            raise BundleError(
+                f"{file} has several hard links, and onnx does not read such files: copy the bundle with cp -r, "
+                "and compare the copy"
+            )
 
 
 def _nodes_up_to(graph: onnx.GraphProto, ends: tuple[str, ...]) -> set[int]:
