@@ -46,7 +46,9 @@ def packed(matrices: Sequence[RandomMatrix], bits: int, offsets: bool) -> dict[s
             "weights": np.concatenate([pack_some(one.values).reshape(-1).view(np.uint8) for one in matrices])
         }
     made: dict[str, NDArray[Any]] = {
-        "weights": np.concatenate([pack(one.q, bits, BLOCK).reshape(-1) for one in matrices]),  # type: ignore[arg-type]
+        "weights": np.concatenate(
+            [pack(one.q, 8 if bits == 8 else 4, BLOCK).reshape(-1) for one in matrices]
+        ),
         "scales": np.concatenate([pack_scales(one.scales).reshape(-1) for one in matrices]),
     }
     if offsets:

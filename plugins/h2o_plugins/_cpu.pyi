@@ -5,6 +5,11 @@ Attention operators of ONNX domain `h2o` on the CPU.
 h2o_runtime.operators has their tensors and attributes. Arrays are C-contiguous.
 """
 
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
 def product_instructions() -> str:
     """
     What products with integer weights run on here: amx, avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
@@ -13,6 +18,18 @@ def product_instructions() -> str:
 def products_multiply_bfloat16() -> bool:
     """
     Whether these products round activations to bfloat16 where weights are: others multiply floats.
+    """
+
+def pack_integers(
+    q: Annotated[NDArray[numpy.int8], dict(shape=(None, None), device="cpu", writable=False)],
+    bits: int,
+    block: int,
+    packed: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """
+    int8 [N, K], with contiguous rows or columns, to `packed`, uint8: h2o/products.h has the layout.
+
+    ValueError: sizes that no product takes.
     """
 
 class KV:

@@ -42,7 +42,7 @@ def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **chang
         weights = [draw.integers(low, high, (n, K)).astype(np.int8) for n in sizes]
         scales = [draw.standard_normal((n, K // BLOCK)).astype(np.float32) for n in sizes]
         constants = {
-            "weights": np.concatenate([pack(q, bits, BLOCK).reshape(-1) for q in weights]),  # type: ignore[arg-type]
+            "weights": np.concatenate([pack(q, 8 if bits == 8 else 4, BLOCK).reshape(-1) for q in weights]),
             "scales": np.concatenate([pack_scales(one).reshape(-1) for one in scales]),
         }
     given = inputs.split()

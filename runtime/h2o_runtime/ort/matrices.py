@@ -122,7 +122,9 @@ def _offset(product: Any, readers: Mapping[str, Sequence[Any]], constants: Colle
 
 @dataclass(frozen=True)
 class Matrix:
-    """q int8 [N, K]; scales [N, K / block size], of the graph's dtype."""
+    """q int8 [N, K]; scales [N, K / block size], of the graph's dtype. Their rows or their columns are contiguous,
+    as the graph stores them.
+    """
 
     q: NDArray[np.int8]
     scales: NDArray[np.floating]
@@ -137,7 +139,7 @@ class Matrix:
         scales = floats(tensors[product.scales], folder)
         if not product.transposed:
             q, scales = q.T, scales.T
-        return cls(np.ascontiguousarray(q), np.ascontiguousarray(scales))
+        return cls(q, scales)
 
     @property
     def block_size(self) -> int:

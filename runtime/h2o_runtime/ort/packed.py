@@ -19,7 +19,7 @@ from h2o_runtime.ort.matrices import (
     floats,
     quantized_products,
 )
-from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
+from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales, packed_bytes
 
 BLOCKS = range(16, 257, 16)  # block sizes of integers
 STEP = 16  # K of float matrices is a multiple of this
@@ -85,41 +85,44 @@ def products(graph: Any, precision: DensePrecision = "float32") -> list[Product]
 
 def pack_matrices(matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
     """Matrices of one kind. `tensors` are initializers by name, whose data are in files below `folder`."""
-    made = [_pack(product, tensors, folder) for product in matrices]
-    return Packed(
-        made[0].inputs,
-        tuple(n for one in made for n in one.outputs),
-        aligned([one.weights for one in made]),
-        _together([one.scales for one in made if one.scales is not None]),
-        _together([one.offsets for one in made if one.offsets is not None]),
-    )
+    quantized = [one for one in matrices if isinstance(one, QuantizedProduct)]
+    if quantized:
+        return _pack_integers(quantized, tensors, folder)
+    return _pack_floats([one for one in matrices if isinstance(one, FloatProduct)], tensors, folder)
 
 
 def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Arrays of one dimension and dtype, one after the other, starting at a cache line."""
-    nbytes = sum(array.nbytes for array in arrays)
-    memory = np.empty(nbytes + LINE, np.uint8)
-    start = -memory.ctypes.data % LINE
-    out = memory[start : start + nbytes].view(arrays[0].dtype)
+    out = _aligned_bytes(sum(array.nbytes for array in arrays)).view(arrays[0].dtype)
     return np.concatenate(arrays, out=out)
 
 
-def _pack(product: Product, tensors: Mapping[str, Any], folder: Path) -> Packed:
-    if isinstance(product, FloatProduct):
-        matrix = floats(tensors[product.weight], folder)
-        pack_some = pack_floats if product.bits == 32 else pack_bfloat16
-        weights = pack_some(matrix.astype(np.float32, copy=False)).reshape(-1).view(np.uint8)
-        return Packed(matrix.shape[1], (matrix.shape[0],), weights, None, None)
-    read = Matrix.read(product, tensors, folder)
-    offsets = None if product.offset is None else floats(tensors[product.offset.input[1]], folder).T
+def _pack_integers(products: Sequence[QuantizedProduct], tensors: Mapping[str, Any], folder: Path) -> Packed:
+    read = [Matrix.read(one, tensors, folder) for one in products]
+    bits, block_size = products[0].bits, products[0].block_size
+    stops = np.cumsum([packed_bytes(one.q, bits) for one in read])
+    weights = _aligned_bytes(stops[-1])
+    for one, place in zip(read, np.split(weights, stops[:-1]), strict=True):
+        pack(one.q, bits, block_size, place)  # in place: a copy of all weights would take as long again
+    offsets = [floats(tensors[one.offset.input[1]], folder).T for one in products if one.offset is not None]
     return Packed(
-        read.q.shape[1],
-        (read.q.shape[0],),
-        pack(read.q, product.bits, product.block_size).reshape(-1),
-        pack_scales(read.scales).reshape(-1),
-        None if offsets is None else pack_scales(offsets).reshape(-1),
+        read[0].q.shape[1],
+        tuple(len(one.q) for one in read),
+        weights,
+        aligned([pack_scales(one.scales).reshape(-1) for one in read]),
+        aligned([pack_scales(one).reshape(-1) for one in offsets]) if offsets else None,
     )
 
 
-def _together(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    return aligned(arrays) if arrays else None
+def _pack_floats(products: Sequence[FloatProduct], tensors: Mapping[str, Any], folder: Path) -> Packed:
+    pack_some = pack_floats if products[0].bits == 32 else pack_bfloat16
+    read = [floats(tensors[one.weight], folder) for one in products]
+    packed = [pack_some(one.astype(np.float32, copy=False)).reshape(-1).view(np.uint8) for one in read]
+    return Packed(read[0].shape[1], tuple(len(one) for one in read), aligned(packed), None, None)
+
+
+def _aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
+    """Memory that starts at a cache line."""
+    memory = np.empty(nbytes + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    return memory[start : start + nbytes]

@@ -7,20 +7,27 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_plugins import load_cpu_kernels
+
 PANEL = 16  # columns
 
 
-def pack(q: NDArray[np.int8], bits: Literal[4, 8], block_size: int) -> NDArray[np.uint8]:
-    """int8 [N, K] → uint8 [N / 16, rounded up, K · 16 · bits / 8]."""
-    q = _whole_panels(q)
-    panels, k = len(q) // PANEL, q.shape[1]
-    if bits == 8:
-        unsigned = np.bitwise_xor(q.view(np.uint8), np.uint8(0x80))
-    else:
-        halves = np.add(q, np.int8(8)).view(np.uint8).reshape(len(q), k // block_size, 2, block_size // 2)
-        unsigned = np.bitwise_or(halves[:, :, 0], np.left_shift(halves[:, :, 1], np.uint8(4)))
-    steps = unsigned.reshape(panels, PANEL, -1).view(np.uint32)  # four weights each
-    return np.ascontiguousarray(steps.transpose(0, 2, 1)).view(np.uint8).reshape(panels, -1)
+def pack(
+    q: NDArray[np.int8], bits: Literal[4, 8], block_size: int, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """int8 [N, K], with contiguous rows or columns → uint8 [N / 16, rounded up, K · 16 · bits / 8].
+
+    out: the result's memory, [bytes].
+    """
+    if out is None:
+        out = np.empty(packed_bytes(q, bits), np.uint8)
+    load_cpu_kernels().pack_integers(q, bits, block_size, out)
+    return out.reshape(-(-len(q) // PANEL), -1)
+
+
+def packed_bytes(q: NDArray[np.int8], bits: int) -> int:
+    inputs: int = q.shape[1]
+    return -(-len(q) // PANEL) * PANEL * inputs * bits // 8
 
 
 def pack_scales(scales: NDArray[Any]) -> NDArray[np.float32]:

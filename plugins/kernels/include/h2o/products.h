@@ -38,6 +38,19 @@ typedef struct h2o_block_matrix {
     const float* offsets;  // alike, or null
 } h2o_block_matrix;
 
+// Integers [N, K]: values[n * output_stride + k * input_stride], from -8 to 7 where they become 4 bits. One
+// of the strides is 1.
+typedef struct h2o_integers {
+    const int8_t* values;
+    int64_t outputs, inputs;  // N and K
+    int64_t output_stride, input_stride;
+} h2o_integers;
+
+// Packs `panels` panels of 4 or 8 bits from panel `first` on; columns past N become zeros. packed: of these
+// panels alone.
+void h2o_products_pack(const h2o_integers* q, int bits, int64_t block, int64_t first, int64_t panels,
+                       uint8_t* packed);
+
 // isa: null for the best of this machine, or one of "scalar", "avxvnni", "avx512vnni", "avx512bf16",
 // "amx", "dotprod", "i8mm". H2O_UNSUPPORTED if the build or the machine lacks it.
 h2o_status h2o_products_find(const char* isa, const h2o_products** kernels);
