@@ -153,7 +153,7 @@ def test_a_report_that_is_stopped_goes_on(
             "--question has no effect without the metric needle: add it to --metrics",
         ),
         (("--seeds", "2"), 2, "--seeds has no effect without the metric needle or tasks"),
-        (("--suite", "small", "--suite-texts", "99"), 2, "23 texts of 512 tokens: lower --suite-texts"),
+        (("--suite", "small", "--suite-texts", "99"), 2, "has 23 texts: lower --suite-texts"),
         (("--from", 300), 2, "--from position 300 is not within a text of 256 tokens"),
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
         (("--also", "heavy=1 heavy=2"), 2, "--also has heavy twice"),

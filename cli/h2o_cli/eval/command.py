@@ -212,15 +212,21 @@ def read_documents(
 def _read_suite(
     suite: Suite, half: Half, most: int | None, tokenizer: Tokenizer, extent: Extent, vocabulary: int
 ) -> tuple[Document, ...]:
-    """`most` texts, or up to as many as the suite has."""
-    tokens = extent.text_tokens
-    found = from_sources(TEXTS[half], tokenizer, tokens, vocabulary, most or suite.texts)
+    """`most` texts, or up to as many as the suite has. Raises ConfigError if there are fewer, or none."""
+    tokens, wanted = extent.text_tokens, most or suite.texts
+    if wanted > len(TEXTS[half]):
+        raise ConfigError(
+            f"the half {half!r} has {len(TEXTS[half])} texts: lower `suite_texts`", field="suite_texts"
+        )
+    found = from_sources(TEXTS[half], tokenizer, tokens, vocabulary, wanted)
     if len(found) < (most or 1):
         raise ConfigError(
             f"the half {half!r} has {len(found)} texts of {tokens:,} tokens: lower `suite_texts`, `length` or "
             "`decoded`",
             field="suite_texts",
         )
+    if len(found) < wanted:
+        log.warning("only %d of the suite's %d texts have %s tokens", len(found), wanted, f"{tokens:,}")
     return found
 
 
