@@ -113,14 +113,8 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
     rows = session_bytes(spec.cache, spec.model, spec.context)
     free = available_bytes() if spec.device.memory == "cpu" else None
-    limit = most_bytes or free
-    if (
-        wanted
-        and (wanted > 1 or most_bytes)
-        and limit
-        and not spec.cache.shares_memory
-        and wanted * rows > limit
-    ):
+    limit = most_bytes or (free if wanted != 1 else None)  # the rows of a single session come as it grows
+    if wanted and limit and not spec.cache.shares_memory and wanted * rows > limit:
         what = "their memory is" if most_bytes else "the free memory is"
         raise ConfigError(
             f"`slots={wanted}` take {wanted * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: "

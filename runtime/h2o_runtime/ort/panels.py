@@ -26,6 +26,7 @@ def pack(
 
 
 def packed_bytes(q: NDArray[np.int8], bits: int) -> int:
+    """Bytes of q [N, K] when it is packed."""
     inputs: int = q.shape[1]
     return -(-len(q) // PANEL) * PANEL * inputs * bits // 8
 
