@@ -72,9 +72,15 @@ void check_query_select(Trial& t) {
     t.run();
     const std::vector<int32_t> got = t.outputs[0]->values<int32_t>();
     for (int tile = 0; tile < 3; ++tile) {
+        // The heads of a set vote by different rows: of each run of 4 rows, the first and the third.
         std::vector<double> votes;
-        for (int row = tile * 8; row < std::min(tile * 8 + 8, kN); row += 4)
-            votes.insert(votes.end(), t.in(0).begin() + row * 4 * kD, t.in(0).begin() + (row + 1) * 4 * kD);
+        const int end = std::min(tile * 8 + 8, kN);
+        for (int run = tile * 8; run < end; run += 4)
+            for (int head = 0; head < 4; ++head) {
+                const int row = std::min(run + head % 2 * 2, end - 1);
+                const auto q = t.in(0).begin() + (row * 4 + head) * kD;
+                votes.insert(votes.end(), q, q + kD);
+            }
         const Reference r =
             test::attend(t.c.shape, votes, static_cast<int>(votes.size()) / (4 * kD), kSlots,
                          TokenMajor{t.in(1), &t.memory}, no_value, always, test::Precision::kExact);
