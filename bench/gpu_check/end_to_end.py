@@ -21,6 +21,7 @@ from bench.gpu_check.steps import NOT_HERE
 from numpy.typing import NDArray
 
 from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import BACKENDS, BackendName, DeviceName
 
@@ -45,6 +46,7 @@ def policies(bundle: PrefillConfig) -> dict[str, PrefillConfig]:
     bundle = bundle.altered(batch_size=chunks * bundle.chunk_size)
     return {
         "full": PrefillConfig(policy="full", batch_size=bundle.batch_size),
+        "as exported": bundle,
         "colsum": bundle.altered(policy="h2o", score="colsum"),
         "window": bundle.altered(
             policy="h2o", score="window", score_window=min(bundle.score_window, bundle.local)
@@ -69,12 +71,13 @@ def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) ->
 
 
 def load(bundle: Path, backend: CheckedBackend, context: int, device: DeviceName) -> Generator:
-    """As Generator.load, which does not know the backend `torch`."""
+    """As Generator.load, which does not know the backend `torch`. Latents are absorbed, for all policies."""
+    layers = {"latent": "absorbed"} if Bundle.open(bundle).manifest.model.latent else {}
     if backend != "torch":
-        return Generator.load(bundle, backend=backend, context=context, device=device)
+        return Generator.load(bundle, backend=backend, context=context, device=device, layers=layers)
     from bench.gpu_check.torch_dense import load_on_torch
 
-    return load_on_torch(bundle, context, device)
+    return load_on_torch(bundle, context, device, layers)
 
 
 def truth_of(backend: CheckedBackend) -> CheckedBackend:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from dataclasses import asdict, replace
@@ -51,6 +52,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="no full tests, and of the sanitizers memcheck alone"
     )
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="steps whose names it matches, and those that build"
+    )
     return parser.parse_args()
 
 
@@ -74,6 +78,7 @@ def main() -> int:
         jobs=asked.jobs,
         quick=asked.quick,
     )
+    wanted = re.compile(f"configure|build|unpack|{asked.only}")
     facts = machine.facts(gpu, ["python", "-m", "bench.gpu_check.run", *sys.argv[1:]])
 
     def tell(outcomes: list[Outcome]) -> None:
@@ -82,7 +87,7 @@ def main() -> int:
         reports.write(facts, [asdict(each) for each in outcomes], out)
 
     slow = max(asked.limit / LIMIT, 1)
-    plan = [replace(step, limit=slow * step.limit) for step in steps(options)]
+    plan = [replace(step, limit=slow * step.limit) for step in steps(options) if wanted.match(step.name)]
     outcomes = Runner(out / "log.txt", begin + asked.limit, tell).run(plan)
     print((out / "report.md").read_text())
     if any(outcome.result == FAILED for outcome in outcomes):

@@ -30,7 +30,7 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
-from h2o_runtime.layers.model import Layers
+from h2o_runtime.layers.model import Layers, LayerSettings
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.names import DensePrecision, DeviceName
@@ -223,14 +223,16 @@ class _Interface:
         self._array = array
 
 
-def load_on_torch(folder: Path, context: int, device: DeviceName) -> Generator:
+def load_on_torch(
+    folder: Path, context: int, device: DeviceName, settings: LayerSettings | None = None
+) -> Generator:
     """As Generator.load. Raises BackendError if a graph has an unsupported operator."""
     torch.backends.cuda.matmul.allow_tf32 = False
     bundle = Bundle.open(folder)
     place = make_device(device, "onnxruntime")
     backend = TorchBackend(bundle, place)
     backend.activate()
-    layers = Layers(bundle.manifest.model, provider_factory("auto", bundle, place, None))
+    layers = Layers(bundle.manifest.model, provider_factory("auto", bundle, place, None), settings)
     loaded = LoadedModel.of(SessionSpec(bundle, context, place, layers), backend)
     generator = Generator(loaded)
     loaded.warm_up(generator.session)

@@ -24,6 +24,7 @@ from bench.gpu_check import (
     machine,
     plan,
     policies,
+    prefill_times,
     report,
     sparse,
     step_rows,
@@ -62,8 +63,8 @@ def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None
         "configure",
         "build kernels",
         "tests, small",
-        "sanitizer, memcheck",
         "timings, ceilings",
+        "timings, flash",
     ]
     assert {"build kernels", "conformance", "tests, full", "sanitizer, racecheck", "end to end, torch"} < set(
         names
@@ -74,6 +75,15 @@ def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "log.txt", "report.json", "report.md", "rows.jsonl"
     }  # fmt: skip
+
+
+def test_only_some_steps_run(tmp_path: Path) -> None:
+    done = started(command("run", "--out", tmp_path / "out", "--only", "policies|conformance"), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [check["check"] for check in written["checks"]] == [
+        "configure", "build kernels", "unpack wheels", "build modules", "policies", "build plugins", "conformance",
+    ]  # fmt: skip
 
 
 def python(source: str) -> list[str]:
@@ -356,6 +366,20 @@ def test_policies_on_random_tensors_agree_with_the_cpu(
     assert not policies.compare(cases[0], gpu, query_heads=4, kv_heads=2)["same"]
 
 
+def test_prefill_times_are_of_every_policy(
+    emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(prefill_times, "HEAD_SIZES", (32,))
+    monkeypatch.setattr(prefill_times, "LENGTHS", (130,))
+    monkeypatch.setattr(prefill_times, "HEADS", (4, 2))
+    monkeypatch.setattr(sys, "argv", ["prefill_times.py", str(tmp_path / "rows.jsonl")])
+    assert prefill_times.main() == 0
+    rows = report.tables(tmp_path)["prefill"]
+    assert [row["policy"] for row in rows] == list(prefill_times.CONFIGS)
+    assert all(row["ms"] >= row["host_ms"] > 0 for row in rows)
+    assert rows[0]["speedup"] == 1
+
+
 @pytest.mark.parametrize(("backend", "latent"), [("onnxruntime", False), ("torch", False), ("torch", True)])
 def test_a_bundle_end_to_end(
     backend: str,
@@ -369,7 +393,7 @@ def test_a_bundle_end_to_end(
     """Greedy tokens with CUDA attention, on either backend, equal those on the CPU."""
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     small = PrefillConfig(chunk_size=128, batch_size=256, local=32, heavy=32, score_window=16)
-    assert set(end_to_end.policies(small)) == {"full", "colsum", "window"}
+    assert set(end_to_end.policies(small)) == {"full", "as exported", "colsum", "window"}
     monkeypatch.setattr(
         end_to_end, "policies", lambda bundle: {"colsum": small, "full": small.altered(policy="full")}
     )

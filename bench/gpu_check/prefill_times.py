@@ -1,0 +1,70 @@
+"""Times of a layer's prefill attention through the runtime, by policy: all rows of the prompt in one call.
+
+    python -m bench.gpu_check.prefill_times ROWS
+
+The settings are the defaults. Exit code 77: no CUDA kernels or no GPU. One row per time is appended to ROWS.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.gpu_check.policies import Case, Drive, model_of, random_inputs
+from bench.gpu_check.steps import NOT_HERE
+
+from h2o_plugins import NativeKernelsMissing
+from h2o_runtime import PrefillConfig
+from h2o_runtime.attention.cuda import NativeCudaProvider
+from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.errors import H2OError
+
+LENGTHS = (4096, 8192, 16384, 32768)
+HEAD_SIZES = (64, 128)
+HEADS = (32, 8)  # query heads, and key/value heads
+CONFIGS = {
+    "full": PrefillConfig(policy="full"),
+    "default": PrefillConfig(policy="h2o"),
+    "colsum": PrefillConfig(policy="h2o", score="colsum"),
+    "window": PrefillConfig(policy="h2o", score="window"),
+    "minference": PrefillConfig(policy="minference"),
+}
+
+
+def times(gpu: CudaDevice) -> Iterator[dict[str, Any]]:
+    """Milliseconds of a layer, the shortest of several."""
+    for d in HEAD_SIZES:
+        for n in LENGTHS:
+            full = 0.0
+            for name, config in CONFIGS.items():
+                case = Case(name, config, "float16", d, n)
+                drive = Drive(case, model_of(case, *HEADS), gpu, NativeCudaProvider(gpu))
+                inputs = random_inputs(case, *HEADS)
+                drive.run(inputs)  # workspaces grow and kernels are loaded in this run
+                result = drive.run(inputs)
+                full = result.total_ms if name == "full" else full
+                yield {
+                    "policy": name, "head_size": d, "n": n, "ms": result.total_ms, "host_ms": result.host_ms,
+                    "speedup": full / result.total_ms,
+                }  # fmt: skip
+
+
+def main() -> int:
+    rows = Path(sys.argv[1])
+    try:
+        gpu = CudaDevice()
+    except (NativeKernelsMissing, H2OError) as reason:
+        print(reason)
+        return NOT_HERE
+    for row in times(gpu):
+        print(row, flush=True)
+        with rows.open("a") as file:
+            file.write(json.dumps({"table": "prefill", **row}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
