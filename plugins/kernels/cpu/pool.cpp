@@ -1,13 +1,9 @@
 #include "pool.h"
 
+#include <pthread.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
-#endif
-
-// GCC 12 added a second version of this function, which older libraries lack. All have the first.
-#if defined(__GLIBCXX__) && defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
-asm(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
-    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
 #endif
 
 namespace h2o {
@@ -97,7 +93,9 @@ void Pool::await_round(uint64_t seen) {
         relax();
     }
     std::unique_lock<std::mutex> hold(mutex_);
-    wake_.wait(hold, [&] { return round_.load(std::memory_order_acquire) != seen; });
+    // std::condition_variable::wait is this call, but GCC 12 added a version of it that older libraries lack.
+    while (round_.load(std::memory_order_acquire) == seen)
+        pthread_cond_wait(wake_.native_handle(), mutex_.native_handle());
 }
 
 bool Pool::join(uint64_t* seen) {
