@@ -6,6 +6,7 @@ Each function returns the calls by name, and the FLOP of their products. All rea
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +15,7 @@ from bench.gpu_check.library import Library, offset
 
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
-# Of the rule `query`: rows with one set, rows to a vote, and to one that narrows the past, candidates.
-TILE, STRIDE, NARROWING, LISTED = 128, 4, 32, 2048
+TILE = 128  # rows with one memory set, of the rule `query`
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
@@ -30,34 +30,60 @@ def _rows(*shape: int) -> Any:
     return torch.zeros(shape, dtype=torch.int32)
 
 
+@dataclass(frozen=True)
+class Rule:
+    """Sizes of the rule `query`: score heads, rows to a vote, and to one that narrows the past, candidates, and
+    keys of a set."""
+
+    heads: int
+    stride: int
+    narrowing: int
+    listed: int
+    slots: int
+
+
+RULES = {
+    "": Rule(KV_HEADS, 4, 32, 2048, SLOTS),
+    ", grown": Rule(QUERY_HEADS, 2, 16, 3840, 960),  # the default behind 8,192 rows
+}
+
+
 def query(library: Library, layer: Layer) -> Calls:
-    """The last batch's tiles choose from lists of candidates; they choose such lists from all rows."""
-    tiles = BATCH // TILE
+    """The last batch's tiles choose from lists of candidates; they choose such lists from all rows. `alone`: no
+    tile reads its past together with others."""
+    tiles, together = BATCH // TILE, layer.chunk // TILE
     first = layer.n - BATCH
     past = torch.arange(tiles) * TILE // layer.chunk * layer.chunk + first
-    border = torch.arange(LISTED, dtype=torch.int32) + (first - LISTED)
-    lists = border.expand(tiles, KV_HEADS, LISTED).contiguous()
-    sets, chosen = _rows(tiles, KV_HEADS, SLOTS), _rows(tiles, KV_HEADS, LISTED)
-    shape, q = layer.shape, offset(layer.q, first)
-    room = _room(library.query_select_workspace(shape, BATCH, TILE, STRIDE, LISTED, layer.n))
+    q, past_keys = offset(layer.q, first), int(past.sum()) / tiles
+    flop = 4 * layer.d * QUERY_HEADS * BATCH  # for each row between two votes, and each key
+    calls: Calls = {}
 
-    def select_tiles() -> None:
-        layer.run(
-            library.query_select, shape, BATCH, TILE, STRIDE, 1, LISTED, LOCAL, SLOTS - LOCAL, q, layer.kv,
-            lists, past, sets, room, room.numel(),
-        )  # fmt: skip
+    def select(shape: Any, stride: int, share: int, lists: Any, count: int) -> Callable[[], None]:
+        listed = 0 if lists is None else lists.shape[-1]
+        chosen = _rows(tiles, shape.score_heads, count)
+        room = _room(library.query_select_workspace(shape, BATCH, TILE, stride, listed, layer.n))
 
-    def select_candidates() -> None:
-        layer.run(
-            library.query_select, shape, BATCH, TILE, NARROWING, 1, 0, LOCAL, LISTED - LOCAL, q, layer.kv,
-            None, past, chosen, room, room.numel(),
-        )  # fmt: skip
+        def run() -> None:
+            layer.run(
+                library.query_select, shape, BATCH, TILE, stride, share, listed, LOCAL, count - LOCAL, q,
+                layer.kv, lists, past, chosen, room, room.numel(),
+            )  # fmt: skip
 
-    flop = 4 * layer.d * QUERY_HEADS  # a vote and key
-    return {
-        "tiles": (select_tiles, flop * BATCH / STRIDE * LISTED),
-        "candidates": (select_candidates, flop * BATCH / NARROWING * int(past.sum()) / tiles),
-    }
+        return run
+
+    for name, rule in RULES.items():
+        border = torch.arange(rule.listed, dtype=torch.int32) + (first - rule.listed)
+        lists = border.expand(tiles, rule.heads, rule.listed).contiguous()
+        shape = library.Shape(QUERY_HEADS, KV_HEADS, rule.heads, layer.d, layer.d**-0.5, 1)
+        work = flop / rule.narrowing * past_keys
+        calls[f"tiles{name}"] = (
+            select(shape, rule.stride, 1, lists, rule.slots),
+            flop / rule.stride * rule.listed,
+        )
+        for how, share in (("", together), (", alone", 1)):
+            narrow = select(layer.shape, rule.narrowing, share, None, rule.listed)
+            calls[f"candidates{name}{how}"] = narrow, work
+    return calls
 
 
 def pages(library: Library, layer: Layer) -> Calls:

@@ -47,7 +47,8 @@ struct KeySource {
     KeyList list;                     // replaces memory, keys, length and causal
     int keys = 0;
     const int64_t* length = nullptr;  // on the device; replaces `keys`, and the last token is at length - 1;
-                                      // one for each row tile
+                                      // row tile t has number t * lengths_per_tile
+    int lengths_per_tile = 1;
     // On the device, one for each row tile: replace k, v and their scales, and have rows like theirs. Not
     // with a memory set or a list. A tile whose length is below 1 has no rows.
     const h2o_kv* caches = nullptr;
@@ -136,12 +137,14 @@ struct ColumnSumArgs {
     const float* l = nullptr;
 
     // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
-    // With row tiles, p counts tiles.
+    // With row tiles, p counts tiles. With sum_rows > 0 a tile has a sum for every so many packed rows, and p
+    // counts sums: only in float16 (column_sums_of_parts), and without spanned sets or a mask.
     float* out = nullptr;
     int splits = 1;
     int64_t split_stride = 0;
     int64_t key_stride = 0;
     int64_t set_stride = 0;
+    int sum_rows = 0;
 };
 
 }  // namespace h2o::cuda

@@ -5,6 +5,9 @@
 // CandidateScore: the states of a tile's votes over all its keys, split into parts so that a few rows fill
 // the device; and the column sums under these states. That makes two passes over the keys, 4 * d FLOP for
 // each (vote, key); values are not read. One more launch ranks the candidates, and one selects.
+//
+// A tile has few votes, so most of a key's cost is to load it. Without lists, `share` consecutive tiles have
+// the same past: their votes are one row tile of both passes, and each tile has its own column sums.
 
 #include "attention.h"
 #include "checks.h"
@@ -28,7 +31,8 @@ struct Tiles {
 
     int count() const { return static_cast<int>(ceil_div(n, tile)); }
     int votes_of_whole() const { return static_cast<int>(ceil_div(tile, stride)); }
-    int votes() const {  // of all
+    int together() const { return listed > 0 ? 1 : share; }  // tiles that read the same rows of the past
+    int votes() const {                                      // of all
         const int whole = n / tile;
         return whole * votes_of_whole() + static_cast<int>(ceil_div(n - whole * tile, stride));
     }
@@ -184,6 +188,7 @@ struct Query {
             keys.last_row = static_cast<int>(kv.rows - 1);
         } else {
             keys.length = past;
+            keys.lengths_per_tile = tiles.together();
         }
         return keys;
     }
@@ -191,7 +196,7 @@ struct Query {
     h2o_status score(const Scratch& scratch) const {
         const int votes = tiles.votes();
         RowSource voters = rows_of(shape, scratch.votes, votes, own_heads(shape));
-        voters.tile = tiles.votes_of_whole();
+        voters.tile = tiles.votes_of_whole() * tiles.together();
         AttentionArgs attention = attention_of(shape, voters, keys(scratch.places));
         attention.splits = scratch.parts;
         attention.partial_m = scratch.m_parts;
@@ -203,6 +208,12 @@ struct Query {
                                        stream);
         if (status != H2O_OK) return status;
         ColumnSumArgs sums = column_sums_of(shape, voters, attention.keys);
+        if (tiles.together() > 1 && sums.spanned == 1 && column_sums_of_parts(shape.head_size, shape.dtype)) {
+            sums.sum_rows = tiles.votes_of_whole() * voters.group;
+        } else {
+            sums.rows.tile = tiles.votes_of_whole();
+            sums.keys.lengths_per_tile = 1;
+        }
         sums.m = scratch.m;
         sums.l = scratch.l;
         sums.out = scratch.score;

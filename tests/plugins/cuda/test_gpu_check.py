@@ -261,7 +261,7 @@ def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
     if missing := emulation.missing():
         pytest.skip(missing)
     sizes = {
-        "CHUNK": 64, "BATCH": 128, "TILE": 16, "LISTED": 32, "LOCAL": 8, "SLOTS": 16, "VOTERS": 8, "COLUMNS": 16,
+        "CHUNK": 64, "BATCH": 128, "TILE": 16, "LOCAL": 8, "SLOTS": 16, "VOTERS": 8, "COLUMNS": 16,
         "DISTANCES": 32, "PAGE_BUDGET": 4, "WINDOW": 16, "SLIDING": 50, "LANDMARK_BLOCK": 16, "QUERY_HEADS": 4,
         "KV_HEADS": 2, "HEAD_SIZES": (64,), "LENGTHS": (256,),
     }  # fmt: skip
@@ -269,6 +269,8 @@ def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
         if hasattr(module, name):
             monkeypatch.setattr(module, name, size)
     monkeypatch.setattr(layer, "HEAVY", 8)
+    rules = {"": sparse.Rule(2, 4, 16, 32, 16), ", grown": sparse.Rule(4, 2, 4, 48, 24)}
+    monkeypatch.setattr(sparse, "RULES", rules)
     monkeypatch.setattr(timings, "milliseconds", lambda work: work() or 1.0)
     monkeypatch.setattr(timings, "roomy", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))

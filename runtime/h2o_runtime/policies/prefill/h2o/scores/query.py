@@ -161,6 +161,7 @@ class OwnQueries(QueryTiles):
         """
         begun = self.begun(call)
         first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
+        begins_chunk = (begun + tiles[0].start) % self.chunk_size == 0
         call.provider.run(
             QUERY_SELECT,
             call.kv,
@@ -169,7 +170,7 @@ class OwnQueries(QueryTiles):
             past=state.past_of_tiles[first : first + len(tiles)],
             tile=self.tile,
             stride=stride,
-            share=1,
+            share=self.tiles_of_chunk if begins_chunk and not candidates.shape[-1] else 1,
             reach=stride // 2,
             local=self.local,
             sink=self.sink,
