@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,7 @@ def _build(*targets: str) -> Path:
         "-DH2O_PYTHON=ON",
         "-DH2O_CUDA=ON",
         "-DH2O_CUDA_TESTS=ON",
+        *os.environ.get("CMAKE_ARGS", "").split(),
     ]
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:

@@ -100,7 +100,10 @@ def markdown(machine: Row, checks: list[Row], found: Tables) -> str:
     parts = ["# GPU check", _table([machine]), "## Checks", _table(checks)]
     parts += ["## Goals", "\n".join(goals) or "All met."]
     if found:
-        parts.append("## Timings\n\nMedians of CUDA graph replays. Rates are of float16.")
+        parts.append(
+            "## Timings\n\nMedians of CUDA graph replays; `policies` and `prefill` by the host's clock. Rates are of "
+            "float16."
+        )
     for name, rows in found.items():
         parts += [f"### {name}", _table(rows)]
     return "\n\n".join(parts) + "\n"

@@ -1,22 +1,30 @@
-"""A progress bar of a command's stages."""
+"""The progress of a command's stages: a bar, or lines in a log."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from h2o_cli.common import make_console
 
 
 @contextmanager
-def stages(first: str, steps: int, width: int) -> Iterator[Callable[[str], None]]:
-    """On a terminal only. Yields a function to call at the start of each stage, with its name.
+def stages(first: str, steps: int, width: int, lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yields a function to call at the start of each stage, with its name.
 
-    first: the text before the first call. width: characters of the longest name.
+    first: the text before the first call. width: characters of the longest name. lines: where standard error is
+    no terminal, write a line for each stage; else nothing is written there.
     """
     console = make_console(stderr=True)
+    if lines and not console.is_terminal:
+        yield _lines(console, steps)
+        return
     columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(first, total=steps)
@@ -25,3 +33,13 @@ def stages(first: str, steps: int, width: int) -> Iterator[Callable[[str], None]
             bar.update(task, description=name, advance=1)
 
         yield stage
+
+
+def _lines(console: Console, steps: int) -> Callable[[str], None]:
+    begin, numbers = time.monotonic(), count(1)
+
+    def stage(name: str) -> None:
+        passed = timedelta(seconds=int(time.monotonic() - begin))
+        console.print(f"{passed} {next(numbers)} of {steps}: {name}", markup=False, soft_wrap=True)
+
+    return stage

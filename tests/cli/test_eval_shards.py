@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
+from tests.cli.progress_lines import without_progress
 
 from h2o_cli.eval.values import Value, from_csv
 from h2o_cli.shard import Shard
@@ -31,7 +32,7 @@ def rows(folder: Path) -> set[Value]:
 def test_merged_parts_are_the_whole_report(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     def report(folder: Path, *flags: object) -> None:
         done = h2o("eval", "report", tiny_bundle, "-o", folder, *FLAGS, *flags)
-        assert (done.returncode, done.stderr) == (0, b"")
+        assert (done.returncode, without_progress(done.stderr)) == (0, b"")
 
     whole, first, second, merged = (tmp_path / name for name in ("whole", "first", "second", "merged"))
     report(whole)

@@ -263,7 +263,7 @@ def document(
 def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
     jobs, values = list(measurer.jobs()), []
     width = max((len(job.title) for job in jobs), default=8)
-    with stages("reading", len(jobs) + 1, width) as stage:
+    with stages("reading", len(jobs) + 1, width, lines=True) as stage:
         stage("sanity")
         sanity = measurer.sanity()
         for job in jobs:

@@ -68,7 +68,7 @@ class Sweep:
         mine = self.shard.of([job.title for job in measurer.jobs()])
         jobs = [job for job in measurer.jobs(folder.done) if job.title in mine]
         width = max((len(job.title) for job in jobs), default=8)
-        with stages("reading", len(jobs) + 1, width) as stage:
+        with stages("reading", len(jobs) + 1, width, lines=True) as stage:
             stage("sanity")
             sanity = measurer.sanity()
             try:

@@ -225,7 +225,7 @@ void test_line_entries(const Case& c, std::mt19937& random) {
     const size_t votes = h2o_cuda_vertical_slash_select_workspace(&s, kTokens, kRows);
     const size_t bytes = h2o_cuda_vertical_slash_attention_workspace(&s, kTokens, kRows, kSlots, kSlots);
     Buffer length(8, false),
-        lists[2] = {{s.query_heads * kSlots * 4, true}, {s.query_heads * kSlots * 4, true}};
+        lists[2] = {{size_t(s.query_heads) * kSlots * 4, true}, {size_t(s.query_heads) * kSlots * 4, true}};
     Buffer scratch(votes, true), workspace(bytes, true), o(q.exact.size() * size_of(s.dtype), true);
     for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, kTokens}})
         expect_alike<int64_t>(length, {wrong}, {right}, {&lists[0], &lists[1]}, [&] {

@@ -25,13 +25,13 @@ inline size_t size_of(h2o_dtype dtype) {
 
 template <class... A>
 void name_case(const char* what, const Case& c, const char* format, A... arguments) {
-    char shape[160], rest[160];
+    char shape[160], rest[160] = "";
     std::snprintf(shape, sizeof shape, "%s %s Hq=%d Hkv=%d Hs=%d d=%d/%d%s spread=%g ", what,
                   c.shape.dtype == H2O_F16 ? "f16" : "f32", c.shape.query_heads, c.shape.kv_heads,
                   c.shape.score_heads, c.shape.head_size, value_size(c.shape), c.latent ? " latent" : "",
                   c.spread);
-    std::snprintf(rest, sizeof rest, format, arguments...);
-    context = std::string(shape) + rest;
+    if constexpr (sizeof...(arguments) > 0) std::snprintf(rest, sizeof rest, format, arguments...);
+    context = std::string(shape) + (sizeof...(arguments) > 0 ? rest : format);
 }
 
 // Both dtypes, every head size, groups of 1, 2, 4, 8 and one that is no power of two, both score heads.

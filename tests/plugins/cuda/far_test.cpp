@@ -27,7 +27,7 @@ class Reserved {
 
 struct Far {
     int rows;
-    h2o_shape shape = {kHeads, kHeads, kHeads, kD, 0.125f, H2O_F16, kD};
+    h2o_shape shape = {kHeads, kHeads, kHeads, kD, 0.125f, H2O_F16, kD, 0, 0};
     size_t row_bytes = size_t(kHeads) * kD * 2;
     Numbers q, near_k, near_v;
     Reserved far_k, far_v;

@@ -175,7 +175,7 @@ void test_query(const Query& s, std::mt19937& random) {
     std::memcpy(past.host().data(), s.past.data(), s.past.size() * 8);
     past.reset();
     h2o::calls::QuerySelect call;
-    call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d};
+    call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d, 0, 0};
     call.n = s.n, call.cap = longest, call.t = call.c = count, call.Mp = slots, call.M = s.local + s.heavy;
     call.tile = s.tile, call.stride = s.stride, call.share = s.share, call.reach = s.reach;
     call.local = s.local, call.heavy = s.heavy, call.sink = s.sink;
