@@ -26,9 +26,9 @@ MAIN = {
     "attention_f16<128, 128, 1, 1, 64, (Lookup)2, half>": "… to a list, of few tokens",
     "latent_f16<576, 512, 1, half>": "latents, 16 rows",
     "latent_f16<576, 512, 4, half>": "latents, 64 rows",
-    "column_sums_f16<64, false, half>": "column sums, d = 64",
-    "column_sums_f16<128, false, half>": "column sums, d = 128",
-    "column_sums_f16<576, false, half>": "column sums of latents",
+    "column_sums_f16<64, (Columns)0, half>": "column sums, d = 64",
+    "column_sums_f16<128, (Columns)0, half>": "column sums, d = 128",
+    "column_sums_f16<576, (Columns)0, half>": "column sums of latents",
     "attention_f32<64, 4, false, float>": "float32 attention, d = 64",
     "column_sums_f32<64, float>": "float32 column sums, d = 64",
 }

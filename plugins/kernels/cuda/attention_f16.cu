@@ -73,7 +73,8 @@ BlockForm block_form_f16(bool small, int head_size, int value_size) {
 }
 
 h2o_status launch_attention_f16(const AttentionArgs& args, cudaStream_t stream) {
-    const bool small = small_tile(tokens_together(args.rows) * args.rows.group);
+    const int64_t packed_rows = tokens_together(args.rows) * args.rows.group;
+    const bool small = small_tile(packed_rows);
     if (args.keys.list.entries)
         return dispatch_head_size(args.head_size, [&](auto size) {
             constexpr int D = decltype(size)::value;
@@ -82,7 +83,11 @@ h2o_status launch_attention_f16(const AttentionArgs& args, cudaStream_t stream) 
         });
     return dispatch_sizes(args.head_size, args.value_size, [&](auto size) {
         constexpr int D = decltype(size)::value, DV = decltype(size)::values;
-        if (args.keys.memory) return launch_large_tile<D, DV, Lookup::kMemory>(args, stream);
+        if (args.keys.memory) {
+            if (packed_rows <= kMediumTileRows)
+                return launch_tile<D, DV, 2, 2, kKeyTile, Lookup::kMemory>(args, stream);
+            return launch_large_tile<D, DV, Lookup::kMemory>(args, stream);
+        }
         if (small) return launch_tile<D, DV, 1, 1, kKeyTile, Lookup::kNone>(args, stream);
         return launch_large_tile<D, DV, Lookup::kNone>(args, stream);
     });

@@ -17,7 +17,8 @@
 //    a row of the warp has a new maximum.
 // Keys are consecutive rows, or a memory set or a list names them. A query sees the listed keys up to its own
 // position. With WARPS = MT = 1 a block is one warp with 16 rows, for decode. The floor is then the cache's
-// bytes, and many small blocks per multiprocessor keep enough loads in flight.
+// bytes, and many small blocks per multiprocessor keep enough loads in flight. With two warps it has 64 rows:
+// for lists, and for memory sets that so few rows share, such as the votes of a tile's query head.
 #pragma once
 
 #include "arrivals.cuh"
@@ -42,9 +43,9 @@ template <int D, int DV, int WARPS, int MT, int KEYS, Lookup LOOKUP>
 struct AttentionTile {
     static constexpr int kThreads = WARPS * 32;
     static constexpr int kRows = WARPS * MT * 16;
-    static_assert(kRows == (WARPS == 1                ? kSmallTileRows
-                            : LOOKUP == Lookup::kList ? kListedTileRows
-                                                      : kLargeTileRowsF16),
+    static_assert(kRows == (WARPS == 1   ? kSmallTileRows
+                            : WARPS == 2 ? kMediumTileRows
+                                         : kLargeTileRowsF16),
                   "as the host takes it");
     static constexpr int kQBytes = kRows * D * 2;
     static constexpr int kKeyBytes = KEYS * D * 2;

@@ -13,7 +13,7 @@
 namespace h2o::cuda {
 namespace {
 
-constexpr int kTile = kListedTileRows;  // tokens, and keys of a segment
+constexpr int kTile = kMediumTileRows;  // tokens, and keys of a segment
 constexpr int kWarps = 4;               // tiles of a thread block, each with its own list
 constexpr int kThreads = 32 * kWarps;
 

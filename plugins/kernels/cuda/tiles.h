@@ -9,7 +9,7 @@ namespace h2o::cuda {
 
 constexpr int kSmallTileRows = 16;  // packed rows of a one-warp block, for decode
 constexpr int kLargeTileRowsF16 = 128;
-constexpr int kListedTileRows = 64;  // of blocks with listed keys
+constexpr int kMediumTileRows = 64;  // of blocks with listed keys, and with a memory set for few rows
 constexpr int kLargeTileRowsF32 = 64;
 constexpr int kAnyTileRows = 8;
 constexpr int kLatentKeys = 32;  // of a tile of the latent kernel

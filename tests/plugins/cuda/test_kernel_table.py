@@ -86,7 +86,7 @@ def test_blocks_are_as_many_as_registers_shared_memory_and_warps_allow() -> None
 def test_the_main_kernels_spill_nothing_and_have_the_products_that_a_tile_needs(tmp_path: Path) -> None:
     """Of every kind one, so that it takes seconds; the table has all of them."""
     source = tmp_path / "probe.cu"
-    wanted = ("attention_f16<64, 64, 4, 2, 64, (Lookup)0, half>", "column_sums_f16<64, false, half>")
+    wanted = ("attention_f16<64, 64, 4, 2, 64, (Lookup)0, half>", "column_sums_f16<64, (Columns)0, half>")
     source.write_text(
         '#include "attention_f16.cuh"\n#include "column_sums_f16.cuh"\nnamespace h2o::cuda {\n'
         f"template __global__ void {wanted[0]}(AttentionArgs);\n"
