@@ -21,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,8 @@ class Process:
         self._keeper = keeper
         self.pid = self._number()
         self.returncode: int | None = None
+        self.stdout: IO[bytes] | None = None
+        self.stderr: IO[bytes] | None = None
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
@@ -64,6 +67,18 @@ class Process:
             self.returncode = os.waitstatus_to_exitcode(self._number())
             self._keeper.close()
         return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """What comes through the two pipes until the command has ended."""
+        with ThreadPoolExecutor(2) as readers:
+            contents = [readers.submit(_rest, stream) for stream in (self.stdout, self.stderr)]
+            try:
+                out, err = [content.result(timeout) for content in contents]
+            except TimeoutError:
+                self.kill()
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0) from None
+        self.wait(timeout)
+        return out, err
 
     def poll(self) -> int | None:
         with suppress(subprocess.TimeoutExpired):
@@ -113,6 +128,16 @@ class Forked:
                     [name, *words], timeout, _content(out), _content(err)
                 ) from None
             return subprocess.CompletedProcess([name, *words], code, _content(out), _content(err))
+
+    def start_with_pipes(self, name: str, words: list[str | bytes], to: IO[bytes] | None = None) -> Process:
+        """`python -m h2o_cli.NAME WORDS` without input. Its output goes to `to`, or like its errors to a pipe."""
+        err, to_err = os.pipe()
+        out, to_out = os.pipe() if to is None else (None, os.dup(to.fileno()))
+        with open(os.devnull, "rb") as nothing, open(to_out, "wb"), open(to_err, "wb"):
+            process = self.start(name, words, nothing.fileno(), to_out, to_err)
+        process.stdout = None if out is None else os.fdopen(out, "rb")
+        process.stderr = os.fdopen(err, "rb")
+        return process
 
     def start(self, name: str, words: list[str | bytes], source: int, out: int, err: int) -> Process:
         """`python -m h2o_cli.NAME WORDS` with these files as its streams."""
@@ -192,6 +217,9 @@ def _keep(told: int, request: int, *streams: int) -> None:
 
 
 def _run(name: str, *words: str) -> None:
+    # The old ones have found out that their file has places, and a pipe has none.
+    sys.stdout = os.fdopen(1, "w", -1, sys.stdout.encoding, sys.stdout.errors, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [name, *words]
     try:
@@ -238,6 +266,10 @@ def _pipe(content: bytes) -> int:
 
     threading.Thread(target=feed, daemon=True).start()
     return source
+
+
+def _rest(stream: IO[bytes] | None) -> bytes:
+    return b"" if stream is None or stream.closed else stream.read()
 
 
 def _content(file: tempfile._TemporaryFileWrapper[bytes]) -> bytes:

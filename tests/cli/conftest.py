@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from tests.cli import exports
-from tests.forked import ROOT, commands
+from tests.forked import ROOT, Process, commands
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Start = Callable[..., Any]  # subprocess.Popen[bytes], or a forked Process with the same methods
 
 
 def _command(name: str, args: tuple[object, ...]) -> list[str | bytes]:
@@ -51,20 +51,28 @@ def h2o() -> Run:
 
 
 @pytest.fixture
-def start_h2o() -> Any:
-    """`start_h2o("run", …)` starts a command and returns its Popen; whatever still runs is killed at the end."""
-    started: list[subprocess.Popen[bytes]] = []
+def start_h2o() -> Iterator[Start]:
+    """`start_h2o("run", …)` starts a command with pipes as its output, and kills it at the end if it still runs.
 
-    def start(name: str, *args: object, **options: Any) -> subprocess.Popen[bytes]:
-        pipes: dict[str, Any] = {
-            "stdin": subprocess.DEVNULL,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "preexec_fn": _take_signals,
-        }
-        process = subprocess.Popen(_command(name, args), cwd=ROOT, **(pipes | options))
-        started.append(process)
-        return process
+    `stdout` may be a file. With other options of subprocess.Popen it is a fresh process, else one that need not
+    load libraries.
+    """
+    started: list[subprocess.Popen[bytes] | Process] = []
+
+    def start(
+        name: str, *args: object, stdout: Any = None, **options: Any
+    ) -> subprocess.Popen[bytes] | Process:
+        if options:
+            pipes: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE if stdout is None else stdout,
+                "stderr": subprocess.PIPE,
+                "preexec_fn": _take_signals,
+            }
+            started.append(subprocess.Popen(_command(name, args), cwd=ROOT, **(pipes | options)))
+        else:
+            started.append(commands(name).start_with_pipes(name, _words(args), stdout))
+        return started[-1]
 
     yield start
     for process in started:

@@ -326,7 +326,9 @@ def test_a_missing_package_is_told_with_what_to_install(
 
 
 def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
-    process = start_h2o("compare", small, "-n", 4000, "--attention", "functions")
+    process = start_h2o(
+        "compare", small, "-n", 4000, "--attention", "functions", env=os.environ
+    )  # a fresh one
     time.sleep(1)
     while not _loaded(process.pid, b"libonnxruntime"):
         assert process.poll() is None

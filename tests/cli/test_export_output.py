@@ -108,13 +108,13 @@ def test_a_folder_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
     assert (tmp_path / "bundle").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_disk_that_takes_no_more_leaves_nothing(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
-    def small() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # less than the embedding has
-
-    done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--no-validate", preexec_fn=small)
-    assert done.returncode == 1
-    assert done.stderr.decode() == f"error: {tmp_path / 'bundle'}: writing failed: File too large\n"
+def test_a_disk_that_takes_no_more_leaves_nothing(start_h2o: Start, checkpoint: Path, tmp_path: Path) -> None:
+    process = start_h2o("export", checkpoint, "-o", tmp_path / "bundle", "--no-validate")
+    small = (400_000, 400_000)  # less than the embedding has, which is written after seconds
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, small)
+    out, err = process.communicate(timeout=200)
+    assert (process.returncode, out) == (1, b"")
+    assert err.decode() == f"error: {tmp_path / 'bundle'}: writing failed: File too large\n"
     assert list(tmp_path.iterdir()) == []
 
 
