@@ -28,7 +28,7 @@ def export(
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
-    _look_up_once()
+    look_up_once()
     _trace_once()
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
@@ -38,7 +38,7 @@ def export(
     return bundle
 
 
-def _look_up_once() -> None:
+def look_up_once() -> None:
     """What torch's exporter finds out anew for every graph, it finds out once a process: a quarter of its time.
 
     That is 500 functions of onnxscript, of which it parses the source, their signatures, and torch's own operators.

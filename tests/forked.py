@@ -244,9 +244,25 @@ def _load(libraries: tuple[str, ...]) -> None:
         if "." not in command:  # runpy runs it, and warns where it is there already
             del sys.modules[f"h2o_cli.{command}"]
     _know_rates()
+    if set(THEIR_LIBRARIES) <= set(libraries):
+        _trace_a_graph()
     status = Path("/proc/self/status").read_text()
     assert "\nThreads:\t1\n" in status, "a fork takes no threads along"
     gc.freeze()
+
+
+def _trace_a_graph() -> None:
+    """What torch's exporter looks up for its first graph, the commands that are forked have then."""
+    from tqdm import tqdm
+
+    from h2o_export.checkpoints import open_checkpoint
+    from h2o_export.dense import graphs
+    from tests import bundles
+
+    bundles.look_up_once()
+    config = open_checkpoint(str(ROOT / "examples" / "tiny-llama")).config
+    with mock.patch.object(tqdm, "monitor_interval", 0):  # it would be a thread
+        graphs.trace_graph(next(iter(graphs.dense_graphs(config))), config, "float32")
 
 
 def _know_rates() -> None:
