@@ -156,9 +156,9 @@ def test_a_stopped_measurement_keeps_its_rows_and_goes_on(
     h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "rows.csv"
-    flags = ("--lengths", "96,4000", *SMALL[2:], "--repetitions", 30, "--json", "--csv", table)
+    flags = ("--lengths", "96,2000", *SMALL[2:], "--repetitions", 30, "--json", "--csv", table)
     process = start_h2o("bench", "prefill", tiny_bundle, *flags)
-    while not (table.exists() and ",1,4000," in table.read_text()):
+    while not (table.exists() and ",1,2000," in table.read_text()):
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
@@ -167,9 +167,9 @@ def test_a_stopped_measurement_keeps_its_rows_and_goes_on(
     document = json.loads(out)
     done = {(row["length"], row["name"]): row["repetitions"] for row in document["rows"]}
     assert done[96, "h2o"] == done[96, "full"] == 30
-    assert 0 < done[4000, "h2o"] < 30
+    assert 0 < done[2000, "h2o"] < 30
     reasons = {(one["length"], one["name"]): one["reason"] for one in document["absent"]}
-    assert reasons[4000, "h2o"] == f"stopped after {done[4000, 'h2o']} of 30 rounds"
+    assert reasons[2000, "h2o"] == f"stopped after {done[2000, 'h2o']} of 30 rounds"
     assert (96, "h2o") not in reasons
     before = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
     assert len(before) == len(done)
