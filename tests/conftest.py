@@ -64,9 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """A million objects of imported libraries stay: the garbage collector need not look at them time and again."""
+    """A million objects of imported libraries stay: the garbage collector need not look at them time and again.
+
+    And torch's exporter makes hundreds of thousands that it looks at for nothing.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(scope="session")

@@ -261,6 +261,7 @@ def _trace_a_graph() -> None:
 
     bundles.look_up_once()
     config = open_checkpoint(str(ROOT / "examples" / "tiny-llama")).config
+    gc.set_threshold(50_000, 20, 100)  # as tests/conftest.py says
     with mock.patch.object(tqdm, "monitor_interval", 0):  # it would be a thread
         graphs.trace_graph(next(iter(graphs.dense_graphs(config))), config, "float32")
 
