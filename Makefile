@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model test check packages smollm2 setup lint emulation cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
+.PHONY: demo model test check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -61,10 +61,12 @@ model: $(VENV)/installed
 	@echo "$(BUNDLE)"
 
 # Downloads, pip and mypy leave cores idle, and builds take them. apt is asked for nothing twice at once.
+# Others wait for pip: it need not compile 18,000 modules of which tests import some.
+test: export PIP_COMPILE = 0
 test:
 	@tools/need.sh ccache gtest
 	@$(MAKE) --no-print-directory --jobs=4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-		lint cpp-test emulation packages smollm2
+		lint cpp-test emulation packages smollm2 bytecode
 	@$(MAKE) --no-print-directory py-test
 
 check: lint
@@ -101,6 +103,10 @@ lint: $(VENV)/installed
 # The emulated GPU of the Python tests: they would build it, and wait.
 emulation: $(VENV)/build-tools
 	$(BIN)/python -m tests.emulation
+
+# Bytecode of what tests import, and of their rewritten assertions: each worker would make all of it for itself.
+bytecode: $(VENV)/installed
+	-@$(BIN)/pytest -q --collect-only >/dev/null
 
 cpp-test: build/tests/configured
 	cmake --build build/tests --parallel $(JOBS)
