@@ -101,8 +101,8 @@ def markdown(machine: Row, checks: list[Row], found: Tables) -> str:
     parts += ["## Goals", "\n".join(goals) or "All met."]
     if found:
         parts.append(
-            "## Timings\n\nMedians of CUDA graph replays; `policies` and `prefill` by the host's clock. Rates are of "
-            "float16."
+            "## Timings\n\nMedians of CUDA graph replays; `policies` and `prefill` by the host's clock. "
+            "Rates are of float16."
         )
     for name, rows in found.items():
         parts += [f"### {name}", _table(rows)]

@@ -11,13 +11,15 @@ void h2o_copy(void* copy, const void* pointer) asm("_ZNSt15__exception_ptr13exce
 void h2o_destroy(void* pointer) asm("_ZNSt15__exception_ptr13exception_ptrD1Ev");
 
 // std::__exception_ptr::exception_ptr::_M_addref: a copy that is never destroyed adds one reference.
-__attribute__((weak, visibility("hidden"))) void _ZNSt15__exception_ptr13exception_ptr9_M_addrefEv(void** self) {
+__attribute__((weak, visibility("hidden"))) void _ZNSt15__exception_ptr13exception_ptr9_M_addrefEv(
+    void** self) {
     void* copy;
     h2o_copy(&copy, self);
 }
 
 // std::__exception_ptr::exception_ptr::_M_release
-__attribute__((weak, visibility("hidden"))) void _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv(void** self) {
+__attribute__((weak, visibility("hidden"))) void _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv(
+    void** self) {
     h2o_destroy(self);
     *self = nullptr;
 }
