@@ -406,6 +406,12 @@ def test_a_bundle_end_to_end(
         assert row["tokens_equal"]
         assert row["runs_identical"]
         assert row["error"] < 1e-5
+        assert (row["set_rows_that_differ"], row["first_in"]) == (0, "")
+    found, other = np.arange(24, dtype=np.int32).reshape(2, 1, 3, 4), np.arange(24, dtype=np.int32)
+    other[21] = 99
+    assert end_to_end.other_sets(found, other.reshape(found.shape)) == {
+        "set_rows_that_differ": 1, "first_in": "1, 0, 2"
+    }  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["end_to_end.py", str(tiny_bundle), "--backend", "tensorrt"])
     assert end_to_end.main() == 77
     assert "TensorRT is not installed" in capsys.readouterr().out.splitlines()[-1]
