@@ -105,8 +105,8 @@ class Stored:
         provider.run(STEP_ATTENTION, kv, q=q, k=k.astype(self.dtype), v=v.astype(self.dtype), o=o)
         return (o,)
 
-    def fused(self, provider: AttentionProvider, kv: KV) -> Results:
-        n, memory = 30, self.memory(HQ, 15)
+    def fused(self, provider: AttentionProvider, kv: KV, heads: int = HQ) -> Results:
+        n, memory = 30, self.memory(heads, 15)
         q, k = self.draw(n, HQ), self.draw(n, HKV)
         m, l = np.empty((2, n, HQ), np.float32)
         state, colsum = PartialSoftmax(np.empty_like(q), m, l), np.empty(memory.shape, np.float32)
@@ -236,6 +236,7 @@ OPERATORS: Operators = {
     "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 90),
     "a step": Stored.stepped,
     "memory": Stored.fused,
+    "memory of a group": lambda stored, provider, kv: stored.fused(provider, kv, HKV),
     "memory of tiles": Stored.tiled,
     "votes": Stored.voted,
     "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
@@ -253,6 +254,8 @@ OF_A_HEAD_SIZE: Operators = {
     "many tokens": lambda stored, provider, kv: stored.cached(provider, kv, 20),
     "a step": Stored.stepped,
     "memory": Stored.fused,
+    "memory of a group": lambda stored, provider, kv: stored.fused(provider, kv, HKV),
+    "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
     "subquadratic step": lambda stored, provider, kv: stored.subquadratic(provider, kv, 1),
     "page attention": Stored.paged,
     "lines": lambda stored, provider, kv: stored.lines(provider, kv, 20),

@@ -50,12 +50,13 @@ bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool
 }
 
 bool column_sums_of_parts(int d, h2o_dtype dtype) {
-    return dtype == H2O_F16 && (has_tiles(d) || d == kMostTiledHeadSize || d == kMostHeadSize);
+    return dtype == H2O_F16 && has_tiles(d);
 }
 
 h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream) {
     const int d = args.head_size;
-    if (column_sums_of_parts(d, args.dtype)) return launch_column_sums_f16(args, stream);
+    if (args.dtype == H2O_F16 && (has_tiles(d) || d == kMostTiledHeadSize || d == kMostHeadSize))
+        return launch_column_sums_f16(args, stream);
     return has_tiles(d) ? launch_column_sums_f32(args, stream) : launch_column_sums_any(args, stream);
 }
 

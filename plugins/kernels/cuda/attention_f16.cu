@@ -84,8 +84,10 @@ h2o_status launch_attention_f16(const AttentionArgs& args, cudaStream_t stream) 
     return dispatch_sizes(args.head_size, args.value_size, [&](auto size) {
         constexpr int D = decltype(size)::value, DV = decltype(size)::values;
         if (args.keys.memory) {
-            if (packed_rows <= kMediumTileRows)
-                return launch_tile<D, DV, 2, 2, kKeyTile, Lookup::kMemory>(args, stream);
+            if constexpr (D == DV) {
+                if (packed_rows <= kMediumTileRows)
+                    return launch_tile<D, DV, 2, 2, kKeyTile, Lookup::kMemory>(args, stream);
+            }
             return launch_large_tile<D, DV, Lookup::kMemory>(args, stream);
         }
         if (small) return launch_tile<D, DV, 1, 1, kKeyTile, Lookup::kNone>(args, stream);

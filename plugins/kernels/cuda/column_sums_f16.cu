@@ -23,7 +23,9 @@ h2o_status launch_column_sums_f16(const ColumnSumArgs& args, cudaStream_t stream
     const int d = args.head_size;
     const auto run = [&](auto size) {
         constexpr int D = decltype(size)::value;
-        if (args.sum_rows > 0) return launch_tile<D, Columns::kParts>(args, stream);
+        if constexpr (has_tiles(D)) {
+            if (args.sum_rows > 0) return launch_tile<D, Columns::kParts>(args, stream);
+        }
         return args.keys.memory ? launch_tile<D, Columns::kMemory>(args, stream)
                                 : launch_tile<D, Columns::kRows>(args, stream);
     };
