@@ -8,7 +8,6 @@ agree; 1: something differs; 77: no CUDA kernels or no GPU. One row per case is 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
 
 from h2o_plugins import NativeKernelsMissing
@@ -207,8 +207,7 @@ def main() -> int:
         print(row, flush=True)
         same &= row["same"]
         if rows:
-            with rows.open("a") as file:
-                file.write(json.dumps({"table": "policies", **row}) + "\n")
+            append(rows, "policies", row)
     return 0 if same else 1
 
 

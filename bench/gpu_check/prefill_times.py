@@ -7,13 +7,13 @@ The settings are the defaults. Exit code 77: no CUDA kernels or no GPU. One row 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.gpu_check.policies import Case, Drive, model_of, random_inputs
+from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
 
 from h2o_plugins import NativeKernelsMissing
@@ -61,8 +61,7 @@ def main() -> int:
         return NOT_HERE
     for row in times(gpu):
         print(row, flush=True)
-        with rows.open("a") as file:
-            file.write(json.dumps({"table": "prefill", **row}) + "\n")
+        append(rows, "prefill", row)
     return 0
 
 

@@ -27,6 +27,12 @@ STEP_ERROR = 2e-3  # of float16 outputs, of the largest
 LONG = 16384  # the goals apply from this length on: shorter prompts are mostly launches
 
 
+def append(rows: Path, table: str, row: Row) -> None:
+    """At once: a process that is stopped keeps what it has measured."""
+    with rows.open("a") as file:
+        file.write(json.dumps({"table": table, **row}) + "\n")
+
+
 def tables(folder: Path) -> Tables:
     """Rows by table as measured, with the ratios that the other rows allow."""
     found: Tables = {}

@@ -7,7 +7,6 @@ One table per process. Every row is appended to the file ROWS as soon as it is m
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from bench.gpu_check import int4, sparse, step_rows
 from bench.gpu_check.latent import cached
 from bench.gpu_check.layer import CHUNK, KV_HEADS, QUERY_HEADS, SLOTS, Layer
 from bench.gpu_check.library import Library
+from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -256,11 +256,6 @@ TABLES: dict[str, Callable[[Library], Iterator[Row]]] = {
     "repeatable": repeatable,
     "every kernel": every_kernel,
 }
-
-
-def append(rows: Path, table: str, row: Row) -> None:
-    with rows.open("a") as file:
-        file.write(json.dumps({"table": table, **row}) + "\n")
 
 
 def main() -> int:
