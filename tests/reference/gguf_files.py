@@ -127,16 +127,21 @@ def write(
 
 
 def quantized(array: NDArray[np.float32], kind: Kind) -> NDArray[Any]:
-    """Bytes of the type; where the package cannot make any, random ones whose scales are below 1."""
+    """Bytes of the type; where the package cannot make any, random ones whose scales are below 1. Rows of zeros
+    are bytes of zeros.
+    """
     if kind == Kind.F32:
         return array
     if kind not in RANDOM:
-        made: NDArray[Any] = gguf.quantize(array, kind)
+        with np.errstate(all="ignore"):  # it divides by subnormal scales
+            made: NDArray[Any] = gguf.quantize(array, kind)
         return made
     block, size = gguf.GGML_QUANT_SIZES[kind]
     rows, columns = array.shape
     shape = rows, columns // block * size
-    return np.random.default_rng(rows).integers(0, 0x30, shape).astype(np.uint8)
+    drawn = np.random.default_rng(rows).integers(0, 0x30, shape).astype(np.uint8)
+    drawn[~array.any(axis=1)] = 0
+    return drawn
 
 
 def _architecture(name: str) -> Any:

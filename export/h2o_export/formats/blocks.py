@@ -207,8 +207,17 @@ def _round(blocks: Tensor, bits: int, dtype: str, name: str) -> tuple[Tensor, Te
 
 
 def storable(scale: Tensor, dtype: str, name: str) -> Tensor:
-    """Scales after rounding to their dtype; a block of zeros has scale 1."""
-    stored = to_dtype(scale, getattr(torch, dtype), name).float()
+    """Scales after rounding to their dtype; a block of zeros has scale 1.
+
+    Subnormal numbers have coarse steps. Scales among them are rounded away from zero, so that the integers of a
+    block's largest weights are within their limits.
+    """
+    kind: torch.dtype = getattr(torch, dtype)
+    limits = torch.finfo(kind)
+    step = limits.smallest_normal * limits.eps
+    above = torch.copysign((scale.double().abs() / step).ceil() * step, scale.double())
+    coarse = torch.where(scale.abs() < limits.smallest_normal, above, scale.double())
+    stored = to_dtype(coarse, kind, name).float()
     return torch.where(stored == 0, torch.ones_like(stored), stored)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats.blocks import Blocks, renamed, storable
+from h2o_export.formats.floats import to_dtype
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.weights import StoredTensor, WeightFile
 
@@ -53,11 +54,12 @@ class OffsetBlocks(Blocks):
         return *super()._write(found, file), self._write_floats(offsets, file)
 
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
-        """Between the minimum and maximum of each block."""
+        """Between the minimum and maximum of each block; one value alone is an offset, with integers of zero."""
         blocks = values.float().reshape(len(values), -1, self.block_size)
         least, most = blocks.amin(dim=2), blocks.amax(dim=2)
         scales = storable((most - least) / STEPS, self.dtype, name)
-        offsets = storable(least + MIDDLE * scales, self.dtype, name)
+        middle = torch.where(most == least, least, least + MIDDLE * scales)
+        offsets = to_dtype(middle, getattr(torch, self.dtype), name).float()
         q = ((blocks - offsets[..., None]) / scales[..., None]).round().clamp(-MIDDLE, STEPS - MIDDLE)
         found: NDArray[np.int8] = q.to(torch.int8).reshape(values.shape).numpy()
         return QuantizedTensor(self.bits, self.block_size, found, scales.numpy(), offsets.numpy())
