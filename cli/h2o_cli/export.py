@@ -196,12 +196,7 @@ def main(
     else:
         _show_result(options.output, manifest)
     if manifest.validation and not manifest.validation.passed:
-        error, tolerance = manifest.validation.relative_error, manifest.validation.tolerance
-        click.echo(
-            f"error: {options.output}: its logits differ from the checkpoint's by {_error(error)}, "
-            f"the tolerance is {tolerance:.1e}",
-            err=True,
-        )
+        click.echo(f"error: {options.output}: {_missed(manifest.validation, manifest.model)}", err=True)
         sys.exit(Exit.TOLERANCE)
 
 
@@ -298,16 +293,43 @@ def _validation_table(validation: Validation) -> Table:
     )
     for index, error in enumerate(validation.layers):
         table.add_row(f"hidden states before layer {index}", _error(error))
-    verdict = "good" if validation.passed else "MISSED"
+    verdict = _verdict(validation.relative_error, validation.tolerance)
     table.add_row(
         "logits", f"{_error(validation.relative_error)} (tolerance {validation.tolerance:.1e}: {verdict})"
     )
     if validation.quantization_error is not None:
-        table.add_row("logits, what rounding of weights costs", f"{validation.quantization_error:.2e}")
+        table.add_row("logits, what rounding of weights costs", _error(validation.quantization_error))
     table.add_row(
         "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
     )
+    if validation.divergence is not None and validation.divergence_limit is not None:
+        verdict = _verdict(validation.divergence, validation.divergence_limit)
+        table.add_row(
+            "predictions, KL divergence from the checkpoint's",
+            f"{_error(validation.divergence)} nats (limit {validation.divergence_limit}: {verdict})",
+        )
     return table
+
+
+def _verdict(value: float, limit: float) -> str:
+    return "good" if value <= limit else "MISSED"
+
+
+def _missed(validation: Validation, model: ModelSpec) -> str:
+    """What a validation found wrong, and what to do."""
+    error, tolerance = validation.relative_error, validation.tolerance
+    if error > tolerance:
+        return f"its logits differ from the checkpoint's by {_error(error)}, the tolerance is {tolerance:.1e}"
+    if model.weights is not None and model.weights.quantized:
+        finer = "int8 or float" if model.weights.projections.startswith("int4") else "float"
+        remedy = f"export with --weights {finer}, or with a smaller --block-size"
+    else:
+        remedy = "export with --dtype float32"
+    assert validation.divergence is not None
+    return (
+        "it predicts other words than the checkpoint: the KL divergence is "
+        f"{_error(validation.divergence)} nats a token, the limit is {validation.divergence_limit}; {remedy}"
+    )
 
 
 def _error(value: float) -> str:

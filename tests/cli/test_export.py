@@ -22,6 +22,7 @@ from tests.reference import gguf_files
 from tests.settings import all_settings
 
 from h2o_export import exporter
+from h2o_export.formats import blocks
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 
@@ -331,3 +332,27 @@ def test_activations_beyond_float16_are_a_missed_tolerance(
     assert done.stderr.startswith(f"error: {tmp_path / 'half'}: its logits differ")
     assert _json(done.stdout)["validation"]["passed"] is False
     assert Manifest.read(tmp_path / "half").validation is not None  # it can still be read
+
+
+def test_weights_that_are_rounded_to_garbage_are_missed_though_the_bundle_computes_them_exactly(
+    export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded = blocks._round
+
+    def garbage(*given: Any) -> Any:
+        q, scales = rounded(*given)
+        return q, 3 * scales
+
+    monkeypatch.setattr(blocks, "_round", garbage)
+    done = export_here(checkpoint, "-o", tmp_path / "bundle", "--weights", "int8", "--no-calibrate")
+    assert done.exit_code == 3
+    assert done.stdout.count("good") == done.stdout.count("MISSED") == 1
+    assert done.stderr.startswith(
+        f"error: {tmp_path / 'bundle'}: it predicts other words than the checkpoint"
+    )
+    assert done.stderr.endswith("export with --weights float, or with a smaller --block-size\n")
+    validation = Manifest.read(tmp_path / "bundle").validation
+    assert validation is not None
+    assert validation.relative_error <= validation.tolerance
+    assert validation.divergence is not None
+    assert validation.divergence > 0.5

@@ -227,7 +227,6 @@ def test_a_calibrated_bundle_is_validated_against_its_own_weights(
     assert manifest.model.weights is not None
     assert manifest.model.weights.compensated == (weights == "int4")
     found = validate(folder, open_checkpoint(str(checkpoint)), lambda stage: None)
-    assert found.passed
     assert found.relative_error < 1e-5
     assert Bundle.open(folder).altered_files() == []
 

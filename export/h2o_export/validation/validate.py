@@ -1,12 +1,17 @@
 """After an export: does the bundle compute what the checkpoint computes?
 
-Bundle and transformers run side by side on a real prompt, with one layer of each in memory at a time. Each
+Bundle and transformers run side by side on a real text, with one layer of each in memory at a time. Each
 continues with its own hidden states. So errors accumulate from layer to layer, as users would see them.
+
+Two questions, two numbers. The relative error is that of the bundle's arithmetic: its reference has the bundle's
+rounded weights. The divergence is from the checkpoint's own weights: it says whether the bundle still predicts what
+the checkpoint does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +23,7 @@ from torch import Tensor
 from h2o_export.calibration import as_stored
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats import formats_of
+from h2o_export.validation.divergence import LIMIT, mean_divergence
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.rounded import RoundedCheckpoint
 from h2o_runtime.attention.select import provider_factory
@@ -30,14 +36,17 @@ from h2o_runtime.execution.forward import Forward, PromptRun
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.model import Layers, equivalent_settings
 from h2o_runtime.policies.prefill.full import Full
-from h2o_runtime.schedule import Span
+from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.text import Tokenizer
 
 FLOAT32_TOLERANCE = 1e-4  # relative, of the logits
 FLOAT16_FLOOR = 1e-3
-LOGITS_ROWS = 8  # last rows whose logits are compared: a row is as wide as the vocabulary
+PARTS, PART_ROWS = (
+    4,
+    8,
+)  # the last rows of each part have their logits compared: a row is as wide as the vocabulary
 
 # Replaces an infinite or undefined error: the manifest is JSON, which has neither.
 HUGE = float(np.finfo(np.float64).max)
@@ -76,7 +85,7 @@ class Errors:
         error = actual.astype(np.float64) - truth
         scale = max(float(np.linalg.norm(truth)), np.finfo(np.float64).tiny)
         values = np.abs(error).max(), np.abs(truth).max(), np.linalg.norm(error) / scale
-        return cls(*(float(value) if np.isfinite(value) else HUGE for value in values))
+        return cls(*(_number(float(value)) for value in values))
 
 
 def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], None]) -> Validation:
@@ -85,6 +94,7 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
     """
     bundle = Bundle.open(folder)
     ids = _prompt_ids(bundle, folder)
+    rows = tuple(_compared_rows(len(ids)))
     formats = formats_of(bundle.manifest.model)
     original = checkpoint
     if formats is not None:
@@ -103,17 +113,18 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
         if twin_states is not None:
             twin_hidden = next(twin_states)
     progress("validate logits")
-    rows = min(LOGITS_ROWS, len(ids))
-    expected = reference.logits(hidden[-rows:])
-    errors = Errors.between(run.logits(rows), expected)
+    found, expected = run.logits(rows), reference.logits(_picked(hidden, rows))
+    errors = Errors.between(found, expected)
     tolerance = FLOAT32_TOLERANCE
     if twin is not None:
-        own = Errors.between(twin.logits(twin_hidden[-rows:]).float().numpy(), expected)
+        own = Errors.between(twin.logits(_picked(twin_hidden, rows)).float().numpy(), expected)
         tolerance = 2 * min(own.relative, 1.0) + FLOAT16_FLOOR  # float16 may overflow in transformers too
-    lost = None
+    truth, lost = expected, None
     if formats is not None:
         progress("validate quantization")
-        lost = Errors.between(expected.numpy(), _logits(original, ids, rows)).relative
+        truth = _logits(original, ids, rows)
+        lost = Errors.between(expected.numpy(), truth).relative
+    divergence = _number(mean_divergence(truth.numpy(), found))
     weights = ", weights rounded" if formats is not None else ""
     return Validation(
         tokens=len(ids),
@@ -123,16 +134,33 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
         relative_error=errors.relative,
         tolerance=tolerance,
         layers=tuple(layers),
-        passed=bool(errors.relative <= tolerance),
+        passed=errors.relative <= tolerance and divergence <= LIMIT,
         quantization_error=lost,
+        divergence=divergence,
+        divergence_limit=LIMIT,
     )
 
 
-def _logits(checkpoint: Checkpoint, ids: list[int], rows: int) -> Tensor:
-    """For the last rows, under transformers in float32."""
+def _number(value: float) -> float:
+    return value if np.isfinite(value) else HUGE
+
+
+def _compared_rows(n: int) -> Iterator[Span]:
+    """Of a text of n tokens; all rows of a short one."""
+    for start, stop in itertools.pairwise(n * part // PARTS for part in range(PARTS + 1)):
+        if start < stop:
+            yield Span(max(start, stop - PART_ROWS), stop)
+
+
+def _picked(hidden: Tensor, rows: Sequence[Span]) -> Tensor:
+    return torch.cat([hidden[some.start : some.stop] for some in rows])
+
+
+def _logits(checkpoint: Checkpoint, ids: list[int], rows: Sequence[Span]) -> Tensor:
+    """Under transformers in float32."""
     model = StreamedModel(checkpoint, torch.float32)
     *_, hidden = model.hidden_states(ids)
-    return model.logits(hidden[-rows:])
+    return model.logits(_picked(hidden, rows))
 
 
 def _prompt_ids(bundle: Bundle, folder: Path) -> list[int]:
@@ -169,11 +197,14 @@ class _LayerwiseRun:
         residual: NDArray[np.floating] = self._buffers.residual(index)[: self._n]
         return residual
 
-    def logits(self, rows: int) -> NDArray[np.floating]:
-        n = self._n
+    def logits(self, rows: Sequence[Span]) -> NDArray[np.floating]:
         self._load(len(self._forward.dense_graphs) - 1)
-        logits = [self._forward.logits(Span(row, row + 1)).copy() for row in range(n - rows, n)]
-        return np.concatenate(logits)
+        tiles = (
+            Span(some.start + tile.start, some.start + tile.stop)
+            for some in rows
+            for tile in spans(len(some), self._forward.head_rows)
+        )
+        return np.concatenate([self._forward.logits(tile).copy() for tile in tiles])
 
     def _load(self, index: int) -> None:
         """Dense graph `index`, and the small graphs of the layers before and after it."""

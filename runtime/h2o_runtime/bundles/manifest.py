@@ -130,7 +130,8 @@ class Validation(_Strict):
     """Errors relative to the checkpoint under transformers, measured at export.
 
     With integer weights, the reference is the checkpoint with equally rounded weights; `quantization_error`
-    is the relative error of the logits that the rounding causes.
+    is the relative error of the logits that the rounding causes. The divergence is that of the bundle's predictions
+    from those of the checkpoint's own weights.
     """
 
     tokens: int
@@ -142,6 +143,10 @@ class Validation(_Strict):
     layers: tuple[float, ...]  # relative error of each layer's hidden states
     passed: bool
     quantization_error: float | None = None
+    divergence: float | None = (
+        None  # Kullback-Leibler, in nats a token; None: an earlier version wrote the bundle
+    )
+    divergence_limit: float | None = None
 
 
 class Manifest(_Strict):
