@@ -32,7 +32,7 @@ from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.validation.validate import validate
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.errors import ConfigError, UnsupportedModelError
+from h2o_runtime.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -158,16 +158,24 @@ def test_integer_weights(wide: Path, tmp_path: Path) -> None:
         assert np.corrcoef(found[form], found["exact"])[0, 1] > 0.98, form
 
 
-def test_weights_that_cannot_be_made_are_refused_at_once(
-    wide: Path, tmp_path: Path, shared_folder: Path
-) -> None:
+def test_weights_that_cannot_be_made_are_refused_at_once(wide: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Anything.")
     with pytest.raises(ConfigError, match="rounded to the nearest: leave out --calibrate"):
         bundles.export(wide, tmp_path / "int8", weights="int8", block_size=16, calibrate=text)
+
+
+def test_experts_of_rows_that_no_block_divides(tmp_path: Path, shared_folder: Path) -> None:
     narrow = latent_models.golden_checkpoint(shared_folder, MODELS[2])
-    with pytest.raises(UnsupportedModelError, match="24 columns, no multiple of the block size 16"):
-        bundles.export(narrow, tmp_path / "narrow", weights="int4", block_size=16, calibrated=True)
+    made = bundles.export(narrow, tmp_path / "narrow", weights="int4", block_size=16, calibrated=True)
+    found = validate(made, open_checkpoint(str(narrow)), lambda stage: None)
+    assert found.relative_error <= found.tolerance
+    ids, logits = np.random.default_rng(2).integers(0, 128, 30), {}
+    for form in ("exact", "native", "blocks"):
+        with Generator.load(made, context=40, device="cpu", threads=1, dense_form=form) as model:  # type: ignore[arg-type]
+            logits[form] = model.prefill(ids, FULL).copy()
+    for form in ("native", "blocks"):
+        assert np.corrcoef(logits[form], logits["exact"])[0, 1] > 0.98, form
 
 
 def test_engines_are_built(bundle: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,8 @@ import onnx
 import pytest
 import torch
 from tests import bundles
+from tests.reference import checkpoints
+from transformers import AutoModelForCausalLM
 
 from h2o_export.calibration.compensation import even
 from h2o_export.calibration.rounding import compensate
@@ -20,15 +22,16 @@ from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 from h2o_export.comparison import ComparedBundle, GraphComparison
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions, write_bundle
-from h2o_export.formats import choose_formats
-from h2o_export.formats.blocks import pack, quantize
+from h2o_export.formats import FORMATS, DType, choose_formats
+from h2o_export.formats.blocks import Blocks, pack, quantize
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.preview import preview_export
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.validate import validate
+from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.errors import ConfigError, InputError, UnsupportedModelError
+from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.ort.matrices import unpack
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"  # the second has biases
@@ -186,7 +189,6 @@ def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     ("options", "error", "says"),
     [
         ({"weights": "int4", "head_weights": "int4"}, ConfigError, "head_weights must be int8 or float"),
-        ({"weights": "int8", "block_size": 256}, UnsupportedModelError, "no multiple of the block size 256"),
         ({"calibrate": Path("x")}, ConfigError, "calibrate needs integer weights"),
         ({"weights": "int4", "calibrate": Path("nowhere")}, InputError, "nowhere: no such file"),
     ],
@@ -197,6 +199,62 @@ def test_what_cannot_be_is_refused(
     checkpoint = open_checkpoint(str(bundles.named(shared_folder, TIED)[0]))
     with pytest.raises(error, match=says):
         write_bundle(checkpoint, ExportOptions("", tmp_path, **options), tmp_path, lambda stage: None)
+
+
+# Rows that are no whole number of blocks
+
+
+@pytest.mark.parametrize(
+    ("hidden", "tied", "weights", "dtype"),
+    [
+        (204, True, "int8", "float32"),
+        (207, False, "int4", "float16"),
+        (200, False, "int4+offset", "float32"),
+    ],
+)
+def test_rows_that_no_block_divides_are_padded(
+    tmp_path: Path, hidden: int, tied: bool, weights: str, dtype: DType
+) -> None:
+    folder = checkpoints.make_checkpoint(tmp_path / "model", "llama", hidden=hidden, tied=tied, layers=1)
+    bundle = bundles.export(folder, tmp_path / "bundle", dtype, weights=weights)
+    opened, ids = open_checkpoint(str(folder)), bundles.random_ids(40)
+    found = validate(bundle, opened, lambda stage: None)
+    assert found.relative_error <= found.tolerance
+    files = Manifest.read(bundle).files
+    stored = sum(spec.bytes for name, spec in files.items() if name.startswith("onnx/weights/"))
+    assert stored >= preview_export(opened, ExportOptions("", bundle, dtype, weights=weights)).disk_bytes
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        truth = model(torch.from_numpy(ids)[None]).logits[0, -1].numpy()
+    for form in ("exact", "native", "blocks"):
+        with Generator.load(bundle, context=48, device="cpu", threads=1, dense_form=form) as generator:
+            logits = generator.prefill(ids, PrefillConfig(policy="full"))
+        assert np.corrcoef(logits, truth)[0, 1] > (0.999 if weights == "int8" else 0.9), form
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "int4+offset"])
+def test_what_fills_up_a_block_changes_no_weight(weights: str) -> None:
+    values = 1 + 0.01 * torch.randn(5, 41, generator=torch.Generator().manual_seed(0))
+    format = FORMATS[weights]("float32", 32, False)
+    assert isinstance(format, Blocks)
+    found = format._quantize(values, "w")
+    assert found.q.shape == (5, 64)
+    for cut in (slice(0, 32), slice(32, 41)):
+        alone = replace(format, block_size=cut.stop - cut.start)
+        expected = alone._quantize(values[:, cut], "w").dequantize()
+        np.testing.assert_array_equal(found.dequantize()[:, cut], expected)
+
+
+def test_compensated_rounding_of_padded_rows() -> None:
+    x = together(256, 72)
+    weights = torch.randn(6, 72, generator=torch.Generator().manual_seed(1))
+    moments = x.T @ x / len(x)
+    made = compensate(weights, moments, 4, 32, "float32", "w").dequantize()[:, :72]
+    nearest = quantize(weights, 4, 32, "float32", "w").dequantize()[:, :72]
+    made_loss, nearest_loss = (
+        float((x @ (torch.from_numpy(one) - weights).T).square().mean()) for one in (made, nearest)
+    )
+    assert made_loss < 0.3 * nearest_loss
 
 
 # Scaling of channels

@@ -27,9 +27,9 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
     `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
-    and so does one whose weights get offsets. Raises InputError for a text that cannot be read,
-    UnsupportedModelError for matrices that the blocks do not fit, ConfigError for a text where nothing would be
-    made for it: integers that stay as they are, and weights of 8 bits where a layer's kind cannot be scaled.
+    and so does one whose weights get offsets. Raises InputError for a text that cannot be read, ConfigError for a
+    text where nothing would be made for it: integers that stay as they are, and weights of 8 bits where a layer's
+    kind cannot be scaled.
     """
     made = formats.projections
     if type(made) is not Blocks or _holds(checkpoint, formats):
@@ -40,9 +40,6 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
                 field="calibrate",
             )
         return checkpoint
-    for name, shape in checkpoint_tensors(checkpoint.config).items():
-        if tensor_format(name, shape, formats) is made:
-            made.check(name, shape)
     if made.bits == 4:
         return CompensatedCheckpoint.of(
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)

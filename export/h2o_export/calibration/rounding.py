@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from h2o_export.formats.blocks import storable
+from h2o_export.formats.blocks import in_blocks, padded, storable
 from h2o_export.formats.quantized import QuantizedTensor
 
 DAMPING = 0.01  # of the mean second moment, for inputs that are rare in the text
@@ -38,6 +38,7 @@ def compensate(
 
     Scales have the precision of `dtype`. Raises CheckpointError for values out of its range.
     """
+    weights, moments = _in_whole_blocks(weights, moments, block_size)
     h = moments + DAMPING * moments.diagonal().mean().clamp(min=1e-10) * torch.eye(len(moments))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(h))
     spread = torch.linalg.cholesky(inverse, upper=True)
@@ -56,6 +57,13 @@ def compensate(
         rounding.descend()
         q[cut], scales[cut] = rounding.q.to(torch.int8).numpy(), rounding.scales.numpy()
     return QuantizedTensor(bits, block_size, q, scales)
+
+
+def _in_whole_blocks(weights: Tensor, moments: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Both for rows of whole blocks; inputs that no activation has are zero."""
+    missing = padded(weights.shape[1], block_size) - weights.shape[1]
+    whole = in_blocks(weights, block_size).reshape(len(weights), -1)
+    return whole, nn.functional.pad(moments, (0, missing, 0, missing))
 
 
 class _Rows:

@@ -1,5 +1,7 @@
 """Weights as small integers with one scale per block of a row; DequantizeLinear comes before the nodes that
 read them.
+
+A row that is no whole number of blocks is filled up to one; the graph adds zeros to the activations of products.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats.floats import to_dtype
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.weights import StoredTensor, WeightFile
-from h2o_runtime.errors import UnsupportedModelError
 
 OPSET = 21  # first versions with blocks in DequantizeLinear, and int4
 IR_VERSION = 10
@@ -49,7 +50,7 @@ class Blocks:
     def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
         assert weight.shape is not None
         rows, columns = (int(size) for size in weight.shape.numpy())
-        shapes = [(rows, columns), (rows, columns // self.block_size)]
+        shapes = [(rows, padded(columns, self.block_size)), (rows, blocks_of(columns, self.block_size))]
         q, scales = (
             ir.Value(name=name, shape=ir.Shape(self._as_stored(*shape)), type=ir.TensorType(dtype))
             for name, shape, dtype in (
@@ -59,8 +60,9 @@ class Blocks:
         )
         for node, index in tuple(weight.uses()):
             if node.op_type == "Gather":
-                self._look_up(model.graph, node, q, scales)
+                self._look_up(model.graph, node, columns, q, scales)
             else:
+                self._pad(model.graph, node, columns)
                 self._multiply(model.graph, node, index, q, scales)
         del model.graph.initializers[str(weight.name)]
         for value in (q, scales):
@@ -90,11 +92,16 @@ class Blocks:
         return _FLOATS[self.dtype]
 
     def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
-        return torch.from_numpy(self._quantized(checkpoint, name, shape).dequantize())
+        return torch.from_numpy(self._quantized(checkpoint, name, shape).dequantize()[:, : shape[1]])
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        elements = int(np.prod(shape))
-        return elements * self.bits // 8 + elements // self.block_size * np.dtype(self.dtype).itemsize
+        rows, columns = shape
+        integers = rows * padded(columns, self.block_size)
+        return integers * self.bits // 8 + self._floats_nbytes(shape)
+
+    def _floats_nbytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of one float for each block."""
+        return shape[0] * blocks_of(shape[1], self.block_size) * np.dtype(self.dtype).itemsize
 
     def own(self, checkpoint: Checkpoint, name: str) -> QuantizedTensor | None:
         """The checkpoint's own blocks, if they can be stored unchanged. Raises CheckpointError."""
@@ -107,24 +114,30 @@ class Blocks:
     def _of_this_kind(self, own: QuantizedTensor) -> QuantizedTensor | None:
         return own.without_offsets()
 
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raises UnsupportedModelError if the matrix does not divide into whole blocks."""
-        if shape[1] % self.block_size:
-            raise UnsupportedModelError(
-                f"tensor '{name}' has {shape[1]} columns, no multiple of the block size {self.block_size}; "
-                "choose a smaller --block-size, or leave out --weights"
-            )
-
     def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
         """The checkpoint's own blocks if they can be stored unchanged; otherwise its floats, rounded."""
-        self.check(name, shape)
         own = self.own(checkpoint, name)
         return own if own is not None else self._quantize(checkpoint.tensor(name, shape), name)
 
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
         return quantize(values, self.bits, self.block_size, self.dtype, name)
 
-    def _look_up(self, graph: ir.Graph, gather: ir.Node, q: ir.Value, scales: ir.Value) -> None:
+    def _pad(self, graph: ir.Graph, gemm: ir.Node, columns: int) -> None:
+        """Give the product as many inputs as the stored matrix has; products that read the same share them."""
+        missing = padded(columns, self.block_size) - columns
+        x = gemm.inputs[0]
+        if not missing or x is None:
+            return
+        name = f"{x.name}/padded"
+        found = next((user for user, _ in x.uses() if user.name == name), None)
+        if found is None:
+            pads = constant(graph, f"pad_by_{missing}", [0, 0, 0, missing])
+            found = ir.node("Pad", [x, pads], name=name)
+            found.outputs[0].name = name
+            insert_behind(graph, x, [found])
+        gemm.replace_input_with(0, found.outputs[0])
+
+    def _look_up(self, graph: ir.Graph, gather: ir.Node, columns: int, q: ir.Value, scales: ir.Value) -> None:
         """The graph looks up rows of integers and scales; only these become floats, not the whole table."""
         _, indices = gather.inputs
         found = [
@@ -132,9 +145,14 @@ class Blocks:
             for value in (q, scales)
         ]
         rows, row_scales = (node.outputs[0] for node in found)
-        self._replace(
-            graph, gather, [*found, self._dequantize(rows, row_scales, f"{q.name}/DequantizeLinear")]
-        )
+        nodes = [*found, self._dequantize(rows, row_scales, f"{q.name}/DequantizeLinear")]
+        if columns % self.block_size:
+            cut = [
+                constant(graph, f"cut_{name}", [at])
+                for name, at in (("from", 0), ("to", columns), ("axis", 1))
+            ]
+            nodes.append(ir.node("Slice", [nodes[-1].outputs[0], *cut], name=f"{q.name}/Slice"))
+        self._replace(graph, gather, nodes)
 
     def _multiply(self, graph: ir.Graph, gemm: ir.Node, index: int, q: ir.Value, scales: ir.Value) -> None:
         assert gemm.op_type == "Gemm", gemm.op_type
@@ -174,6 +192,24 @@ class Blocks:
         return (rows, columns) if self.table else (columns, rows)
 
 
+def blocks_of(columns: int, block_size: int) -> int:
+    return -(-columns // block_size)
+
+
+def padded(columns: int, block_size: int) -> int:
+    """Columns of whole blocks."""
+    return blocks_of(columns, block_size) * block_size
+
+
+def in_blocks(values: Tensor, block_size: int) -> Tensor:
+    """[N, K] of any float dtype → float32 [N, blocks, block size]. What fills up a block repeats the row's last
+    weight, so it changes neither scale nor offset.
+    """
+    missing = padded(values.shape[1], block_size) - values.shape[1]
+    whole = torch.cat([values, values[:, -1:].expand(-1, missing)], dim=1) if missing else values
+    return whole.float().reshape(len(values), -1, block_size)
+
+
 def quantize(
     values: Tensor, bits: Literal[4, 8], block_size: int, dtype: Literal["float32", "float16"], name: str
 ) -> QuantizedTensor:
@@ -182,14 +218,13 @@ def quantize(
     values [N, K] of any float dtype; scales have the precision of `dtype`. Raises CheckpointError for values
     out of its range.
     """
-    rows, columns = values.shape
+    rows, columns = len(values), padded(values.shape[1], block_size)
     q = np.empty((rows, columns), np.int8)
     scales = np.empty((rows, columns // block_size), np.float32)
     step = max(1, ROUNDED_AT_ONCE // columns)
     for start in range(0, rows, step):
         cut = slice(start, start + step)
-        blocks = values[cut].float().reshape(-1, columns // block_size, block_size)
-        rounded, scale = _round(blocks, bits, dtype, name)
+        rounded, scale = _round(in_blocks(values[cut], block_size), bits, dtype, name)
         q[cut] = rounded.reshape(-1, columns).numpy()
         scales[cut] = scale.numpy()
     return QuantizedTensor(bits, block_size, q, scales)
@@ -236,3 +271,26 @@ def pack(q: NDArray[np.int8]) -> NDArray[np.uint8]:
 
 def renamed(node: ir.Node, op_type: str) -> str:
     return str(node.name).replace("Gemm", op_type)
+
+
+def constant(graph: ir.Graph, name: str, values: list[int]) -> ir.Value:
+    if name not in graph.initializers:
+        tensor = ir.tensor(np.array(values, np.int64), name=name)
+        graph.initializers.add(
+            ir.Value(
+                name=name,
+                shape=ir.Shape((len(values),)),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+        )
+    return graph.initializers[name]
+
+
+def insert_behind(graph: ir.Graph, x: ir.Value, nodes: list[ir.Node]) -> None:
+    """`nodes`, which read x, behind the node that makes it."""
+    maker = x.producer()
+    if maker is None:
+        graph.insert_before(graph[0], nodes)
+    else:
+        graph.insert_after(maker, nodes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.formats.blocks import Blocks, renamed, storable
+from h2o_export.formats.blocks import Blocks, blocks_of, constant, in_blocks, insert_behind, renamed, storable
 from h2o_export.formats.floats import to_dtype
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.weights import StoredTensor, WeightFile
@@ -38,13 +38,13 @@ class OffsetBlocks(Blocks):
     def place(self, model: ir.Model, weight: ir.Value) -> tuple[ir.Value, ...]:
         assert weight.shape is not None
         rows, columns = (int(size) for size in weight.shape.numpy())
-        shape = ir.Shape((columns // self.block_size, rows))
+        shape = ir.Shape((blocks_of(columns, self.block_size), rows))
         offsets = ir.Value(name=_offsets(weight), shape=shape, type=ir.TensorType(self._floats))
         model.graph.initializers.add(offsets)
         return *super().place(model, weight), offsets
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        return super().nbytes(shape) + int(np.prod(shape)) // self.block_size * np.dtype(self.dtype).itemsize
+        return super().nbytes(shape) + self._floats_nbytes(shape)
 
     def _of_this_kind(self, own: QuantizedTensor) -> QuantizedTensor | None:
         return own
@@ -55,13 +55,13 @@ class OffsetBlocks(Blocks):
 
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
         """Between the minimum and maximum of each block; one value alone is an offset, with integers of zero."""
-        blocks = values.float().reshape(len(values), -1, self.block_size)
+        blocks = in_blocks(values, self.block_size)
         least, most = blocks.amin(dim=2), blocks.amax(dim=2)
         scales = storable((most - least) / STEPS, self.dtype, name)
         middle = torch.where(most == least, least, least + MIDDLE * scales)
         offsets = to_dtype(middle, getattr(torch, self.dtype), name).float()
         q = ((blocks - offsets[..., None]) / scales[..., None]).round().clamp(-MIDDLE, STEPS - MIDDLE)
-        found: NDArray[np.int8] = q.to(torch.int8).reshape(values.shape).numpy()
+        found: NDArray[np.int8] = q.to(torch.int8).reshape(len(values), -1).numpy()
         return QuantizedTensor(self.bits, self.block_size, found, scales.numpy(), offsets.numpy())
 
     def _corrected(self, graph: ir.Graph, gemm: ir.Node, product: ir.Value) -> list[ir.Node]:
@@ -82,17 +82,13 @@ class OffsetBlocks(Blocks):
             if user.name == name:
                 ((summed, _),) = user.outputs[0].uses()
                 return summed.outputs[0]
-        shape = _constant(graph, f"blocks_of_{self.block_size}", [0, -1, self.block_size])
+        shape = constant(graph, f"blocks_of_{self.block_size}", [0, -1, self.block_size])
         blocks = ir.node("Reshape", [x, shape], name=name)
-        last = _constant(graph, "last_of_blocks", [2])
+        last = constant(graph, "last_of_blocks", [2])
         sums = ir.node("ReduceSum", [blocks.outputs[0], last], {"keepdims": 0}, name=f"{x.name}/sums")
         for node in (blocks, sums):
             node.outputs[0].name = node.name
-        maker = x.producer()
-        if maker is None:
-            graph.insert_before(graph[0], [blocks, sums])
-        else:
-            graph.insert_after(maker, [blocks, sums])
+        insert_behind(graph, x, [blocks, sums])
         return sums.outputs[0]
 
 
@@ -107,17 +103,3 @@ def holds_offsets(checkpoint: Checkpoint, names: list[str], block_size: int) -> 
 
 def _offsets(weight: ir.Value) -> str:
     return f"{weight.name}.offsets"
-
-
-def _constant(graph: ir.Graph, name: str, values: list[int]) -> ir.Value:
-    if name not in graph.initializers:
-        tensor = ir.tensor(np.array(values, np.int64), name=name)
-        graph.initializers.add(
-            ir.Value(
-                name=name,
-                shape=ir.Shape((len(values),)),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-        )
-    return graph.initializers[name]

@@ -17,7 +17,7 @@ class QuantizedTensor:
     """A matrix [N, K], N rows of results: q · scale in each block of a row, and the block's offset if it has one.
 
     bits        4: values from -8 to 7; 8: from -128 to 127
-    block_size  divides K
+    block_size  divides K, which a format fills up to whole blocks (`blocks.padded`)
     q           int8 [N, K]
     scales      float32 [N, K / block_size]
     offsets     float32, as scales; None: there are none

@@ -34,10 +34,12 @@ def without_head(model: Any, path: Path) -> Any:
 def _read_by_head(graph: Any, path: Path) -> str:
     """The activations that are multiplied with the head's matrix, whatever its weight format."""
     of_matrix = {_HEAD}
+    padded = {node.output[0]: str(node.input[0]) for node in graph.node if node.op_type == "Pad"}
     for node in graph.node:
         if of_matrix.isdisjoint(node.input):
             continue
         if node.op_type in _PRODUCTS:
-            return str(node.input[0])
+            x = str(node.input[0])
+            return padded.get(x, x)
         of_matrix.update(node.output)
     raise BundleError(f"{path}: no product with {_HEAD} is found in it; export the checkpoint again")
