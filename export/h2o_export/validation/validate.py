@@ -43,10 +43,8 @@ from h2o_runtime.text import Tokenizer
 
 FLOAT32_TOLERANCE = 1e-4  # relative, of the logits
 FLOAT16_FLOOR = 1e-3
-PARTS, PART_ROWS = (
-    4,
-    8,
-)  # the last rows of each part have their logits compared: a row is as wide as the vocabulary
+# Of the text; the logits of the last rows of each are compared: a row is as wide as the vocabulary.
+SECTIONS, SECTION_ROWS = 4, 8
 
 # Replaces an infinite or undefined error: the manifest is JSON, which has neither.
 HUGE = float(np.finfo(np.float64).max)
@@ -147,9 +145,9 @@ def _number(value: float) -> float:
 
 def _compared_rows(n: int) -> Iterator[Span]:
     """Of a text of n tokens; all rows of a short one."""
-    for start, stop in itertools.pairwise(n * part // PARTS for part in range(PARTS + 1)):
+    for start, stop in itertools.pairwise(n * index // SECTIONS for index in range(SECTIONS + 1)):
         if start < stop:
-            yield Span(max(start, stop - PART_ROWS), stop)
+            yield Span(max(start, stop - SECTION_ROWS), stop)
 
 
 def _picked(hidden: Tensor, rows: Sequence[Span]) -> Tensor:
