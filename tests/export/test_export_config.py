@@ -236,14 +236,13 @@ def test_the_share_of_a_head_that_rotates() -> None:
         ({"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, r"the activation \(hidden_act = 'gelu'\) is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial rotary embedding"),
-        ({"pretraining_tp": 2}, "tensor-parallel slicing"),
         ({"quantization_config": {"quant_method": "gptq"}}, "a quantized checkpoint"),
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"head_dim": 48}, "head size 48 is not supported; supported are 32, 64, 80, 96, 128"),
         ({"hidden_size": 128}, "head size 16 is not supported"),
         (
-            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-            "RoPE scaling 'dynamic'.*default, linear, proportional, llama3, yarn",
+            {"rope_scaling": {"type": "axial", "factor": 2.0}},
+            "RoPE scaling 'axial'.*default, linear, dynamic, proportional, llama3, yarn",
         ),
         (
             {"layer_types": ["full_attention", "sliding_attention"]},
@@ -381,7 +380,7 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
     ("changes", "says"),
     [
         ({"model_type": None}, "no model_type: this is not a Hugging Face model folder"),
-        ({"hidden_size": None}, "hidden_size must be a positive integer, but is None"),
+        ({"hidden_size": 0}, "hidden_size must be a positive integer, but is 0"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer, but is 0"),
         ({"vocab_size": "many"}, "vocab_size must be a positive integer, but is 'many'"),
         ({"intermediate_size": 1.5}, "intermediate_size must be a positive integer"),
@@ -392,7 +391,7 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
         ({"rope_scaling": "linear"}, "rope_parameters must be an object"),
         ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number, but is None"),
         (
-            {"rope_scaling": {**SCALED, "original_max_position_embeddings": None}},
+            {"rope_scaling": {**SCALED, "original_max_position_embeddings": 0}},
             "original_max_position_embeddings must be a positive integer",
         ),
         ({"rope_scaling": {**SCALED, "high_freq_factor": 0}}, "high_freq_factor must be a positive number"),

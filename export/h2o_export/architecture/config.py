@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from h2o_export.architecture.families.base import (
 )
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
-from h2o_export.architecture.rope import RopeConfig
+from h2o_export.architecture.rope import RopeConfig, longest
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
 from h2o_runtime.limits import MAX_LAYERS
@@ -85,6 +84,7 @@ class ModelConfig:
         """
         family = find_family(raw)
         raw = family.completed(raw)
+        family.check(raw)
         latent = family.latent(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
         query_heads, kv_heads, head_size = (
@@ -102,10 +102,10 @@ class ModelConfig:
             rotated_size=rotated,
             intermediate_size=integer(raw, "intermediate_size"),
             vocab_size=integer(raw, "vocab_size"),
-            rms_norm_eps=number(raw, "rms_norm_eps", family.default_eps),
-            max_position_embeddings=integer(raw, "max_position_embeddings", 2048, most=sys.maxsize),
+            rms_norm_eps=number(raw, "rms_norm_eps"),
+            max_position_embeddings=longest(raw),
             ropes=family.ropes(raw, rotated, layers),
-            tied=bool(raw.get("tie_word_embeddings", family.default_tied)),
+            tied=bool(raw["tie_word_embeddings"]),
             qkv_bias=biases.qkv,
             o_bias=biases.output,
             mlp_bias=biases.mlp,
@@ -190,9 +190,7 @@ def _heads(raw: dict[str, Any], family: Family, layers: int) -> tuple[int, int, 
     """Query heads, key/value heads and head size of grouped queries."""
     query_heads = integer(raw, "num_attention_heads")
     kv_heads = integer(raw, "num_key_value_heads", query_heads)
-    head_size = integer(
-        raw, "head_dim", family.default_head_size or integer(raw, "hidden_size") // query_heads
-    )
+    head_size = integer(raw, "head_dim", integer(raw, "hidden_size") // query_heads)
     if query_heads % kv_heads:
         raise CheckpointError(
             f"config.json: num_attention_heads ({query_heads}) is no multiple of num_key_value_heads "

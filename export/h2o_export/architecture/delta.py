@@ -31,11 +31,11 @@ class DeltaConfig:
     def read(cls, raw: dict[str, Any]) -> DeltaConfig:
         """Of a parsed `config.json`. Raises CheckpointError and UnsupportedModelError."""
         made = cls(
-            key_heads=integer(raw, "linear_num_key_heads", 16),
-            value_heads=integer(raw, "linear_num_value_heads", 32),
-            key_size=integer(raw, "linear_key_head_dim", 128),
-            value_size=integer(raw, "linear_value_head_dim", 128),
-            kernel=integer(raw, "linear_conv_kernel_dim", 4, least=2),
+            key_heads=integer(raw, "linear_num_key_heads"),
+            value_heads=integer(raw, "linear_num_value_heads"),
+            key_size=integer(raw, "linear_key_head_dim"),
+            value_size=integer(raw, "linear_value_head_dim"),
+            kernel=integer(raw, "linear_conv_kernel_dim", least=2),
         )
         if made.value_heads % made.key_heads:
             raise CheckpointError(

@@ -80,11 +80,11 @@ class ExpertsConfig:
         return self.chosen_groups < self.groups
 
 
-def read_routed(raw: dict[str, Any], router: Router, first_dense: int, layers: int) -> ExpertsConfig | None:
+def read_routed(raw: dict[str, Any], router: Router, layers: int) -> ExpertsConfig | None:
     """DeepSeek's mixtures from a parsed `config.json`; None if every layer is dense. Raises as
     ModelConfig.
     """
-    first = integer(raw, "first_k_dense_replace", first_dense, least=0)
+    first = integer(raw, "first_k_dense_replace", least=0)
     if first >= layers:
         return None
     _check_supported(raw, router)
@@ -99,8 +99,8 @@ def read_routed(raw: dict[str, Any], router: Router, first_dense: int, layers: i
         router=router,
         groups=integer(raw, "n_group") if grouped else 1,
         chosen_groups=integer(raw, "topk_group") if grouped else 1,
-        normalized=router == "sigmoid" and bool(raw.get("norm_topk_prob", True)),
-        factor=number(raw, "routed_scaling_factor", 1.0 if router == "softmax" else 2.5),
+        normalized=router == "sigmoid" and bool(raw["norm_topk_prob"]),
+        factor=number(raw, "routed_scaling_factor"),
     )
 
 

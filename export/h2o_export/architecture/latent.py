@@ -39,18 +39,16 @@ class LatentConfig:
 
         Raises CheckpointError.
         """
-        pairs = pairs_stay or raw.get("rope_interleave") is not False
-        rope_size = integer(raw, "qk_rope_head_dim", 64)
+        pairs = pairs_stay or bool(raw["rope_interleave"])
+        rope_size = integer(raw, "qk_rope_head_dim")
         if rope_size % 2:
             raise CheckpointError(f"config.json: qk_rope_head_dim must be even, but is {rope_size}")
         return cls(
-            rank=integer(raw, "kv_lora_rank", 512),
-            nope_size=integer(raw, "qk_nope_head_dim", 128),
+            rank=integer(raw, "kv_lora_rank"),
+            nope_size=integer(raw, "qk_nope_head_dim"),
             rope_size=rope_size,
-            value_size=integer(raw, "v_head_dim", 128),
-            query_rank=None
-            if "q_lora_rank" in raw and raw["q_lora_rank"] is None
-            else integer(raw, "q_lora_rank", 1536),
+            value_size=integer(raw, "v_head_dim"),
+            query_rank=None if raw["q_lora_rank"] is None else integer(raw, "q_lora_rank"),
             pairs_in=pairs,
             pairs_out=pairs_stay,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-ROPE_TYPES = ("default", "linear", "proportional", "llama3", "yarn", "longrope")
+ROPE_TYPES = ("default", "linear", "dynamic", "proportional", "llama3", "yarn", "longrope")
 SHARE = "partial_rotary_factor"  # key of config.json: the fraction of a head that RoPE rotates
 ORIGINAL = "original_max_position_embeddings"
 LONGROPE = ("longrope", "su", "yarn")  # the name in older checkpoints with lists of factors
@@ -23,7 +24,7 @@ LONGROPE = ("longrope", "su", "yarn")  # the name in older checkpoints with list
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Base frequency and, if the checkpoint scales it, the scaling.
+    """Base frequency and, if the checkpoint scales it, the scaling. The dynamic one begins beyond the longest text.
 
     attention_factor  cosines and sines are multiplied by it
     share             of the pairs, under proportional RoPE: the fastest ones rotate, and the others stand still
@@ -117,40 +118,28 @@ class RopeConfig:
         return blended
 
 
+def longest(raw: dict[str, Any]) -> int:
+    """Tokens of the longest text that a model is for."""
+    return integer(raw, "max_position_embeddings", most=sys.maxsize)
+
+
+def rotation(raw: dict[str, Any]) -> dict[str, Any]:
+    """Of all layers, from a parsed `config.json` in both spellings: transformers 5 stores all in `rope_parameters`,
+    earlier versions split it. As in transformers, `rope_scaling` comes before `rope_parameters`, and the original
+    context beside them before the one inside. Raises CheckpointError.
+    """
+    given = raw.get("rope_scaling") or raw["rope_parameters"] or {}
+    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
+        raise CheckpointError(f"config.json: rope_parameters must be an object, but is {given!r}")
+    original = {ORIGINAL: raw[ORIGINAL]} if ORIGINAL in raw else {}
+    return {"rope_theta": raw["rope_theta"], **given, **original}
+
+
 def read_rope(raw: dict[str, Any], rotated: int) -> RopeConfig:
-    """From a parsed `config.json`, in both spellings: transformers 5 stores all in `rope_parameters`, earlier
-    versions split it. `rotated` elements of a head are rotated. Raises UnsupportedModelError,
+    """Of all layers, of which `rotated` elements of a head are rotated. Raises UnsupportedModelError,
     CheckpointError.
     """
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise CheckpointError(f"config.json: rope_parameters must be an object, but is {scaling!r}")
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind in LONGROPE and "long_factor" in scaling:
-        kind = "longrope"
-    if kind not in ROPE_TYPES:
-        known = ", ".join(ROPE_TYPES)
-        raise UnsupportedModelError(f"RoPE scaling '{kind}' is not supported; supported are {known}")
-    theta = number({"rope_theta": scaling.get("rope_theta", raw.get("rope_theta", 10000.0))}, "rope_theta")
-    if kind == "linear":
-        factor = number(scaling, "factor")
-        return RopeConfig(theta, kind, factor=factor, score_factor=_score_factor(scaling, factor))
-    if kind == "proportional":
-        return RopeConfig(theta, kind, number(scaling, "factor", 1.0), share=number(scaling, SHARE, 1.0))
-    if kind == "llama3":
-        factor = number(scaling, "factor")
-        return RopeConfig(
-            theta,
-            kind,
-            factor=factor,
-            low_freq_factor=number(scaling, "low_freq_factor"),
-            high_freq_factor=number(scaling, "high_freq_factor"),
-            original_context=integer(scaling, ORIGINAL),
-            score_factor=_score_factor(scaling, factor),
-        )
-    if kind == "longrope":
-        return _read_longrope(raw, scaling, theta, rotated)
-    return _read_yarn(raw, scaling, theta) if kind == "yarn" else RopeConfig(theta)
+    return _read(rotation(raw), longest(raw), rotated)
 
 
 def read_ropes(
@@ -159,24 +148,55 @@ def read_ropes(
     """Of every layer, by its kind as layer_types has it: transformers 5 has `rope_parameters` of each kind, earlier
     ones one rotation, whose scaling is for the kind `scaled`. `thetas` are bases where a kind has none. Raises as
     `read_rope`."""
-    given = raw.get("rope_parameters") or {}
-    if not isinstance(given, dict):
-        raise CheckpointError(f"config.json: rope_parameters must be an object, but is {given!r}")
-    if not given.keys() & thetas.keys():
-        given = {scaled: raw.get("rope_scaling") or given}
+    given, scaling = raw["rope_parameters"] or {}, raw.get("rope_scaling") or {}
+    if not isinstance(given, dict) or not isinstance(scaling, dict):
+        raise CheckpointError(f"config.json: rope_parameters must be an object, but is {given or scaling!r}")
+    if given and not given.keys() & thetas.keys():
+        raise CheckpointError(
+            f"config.json: rope_parameters must have the rotations of {' and '.join(thetas)}, but is {given!r}"
+        )
     made = {}
     for kind, theta in thetas.items():
         own = given.get(kind) or {}
         if not isinstance(own, dict):
             raise CheckpointError(f"config.json: the rotation of {kind} must be an object, but is {own!r}")
-        made[kind] = read_rope({**raw, "rope_parameters": {"rope_theta": theta, **own}}, rotated)
+        whole = {"rope_theta": theta, **own, **(scaling if kind == scaled else {})}
+        made[kind] = _read(whole, longest(raw), rotated)
     return tuple(made[kind] for kind in kinds)
 
 
-def _read_yarn(raw: dict[str, Any], scaling: dict[str, Any], theta: float) -> RopeConfig:
-    longest = integer(raw, "max_position_embeddings", 2048)
-    original = integer(scaling, ORIGINAL, longest)
-    factor = number(scaling, "factor", longest / original)
+def _read(scaling: dict[str, Any], context: int, rotated: int) -> RopeConfig:
+    """From one object with all settings, of a model for texts of at most `context` tokens."""
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind in LONGROPE and "long_factor" in scaling:
+        kind = "longrope"
+    if kind not in ROPE_TYPES:
+        known = ", ".join(ROPE_TYPES)
+        raise UnsupportedModelError(f"RoPE scaling '{kind}' is not supported; supported are {known}")
+    theta = number(scaling, "rope_theta")
+    if kind == "default":
+        return RopeConfig(theta)
+    if kind == "proportional":
+        return RopeConfig(theta, kind, number(scaling, "factor", 1.0), share=number(scaling, SHARE, 1.0))
+    if kind == "longrope":
+        return _read_longrope(scaling, context, theta, rotated)
+    if kind == "yarn":
+        return _read_yarn(scaling, context, theta)
+    factor = number(scaling, "factor")
+    made = RopeConfig(theta, kind, factor=factor, score_factor=_score_factor(scaling, factor))
+    if kind != "llama3":
+        return made
+    return replace(
+        made,
+        low_freq_factor=number(scaling, "low_freq_factor"),
+        high_freq_factor=number(scaling, "high_freq_factor"),
+        original_context=integer(scaling, ORIGINAL, context),
+    )
+
+
+def _read_yarn(scaling: dict[str, Any], context: int, theta: float) -> RopeConfig:
+    original = integer(scaling, ORIGINAL, context)
+    factor = number(scaling, "factor", context / original)
     if theta <= 1:
         raise CheckpointError(f"config.json: rope_theta must be above 1 under YaRN, but is {theta}")
     given, all_dims = scaling.get("mscale"), scaling.get("mscale_all_dim")
@@ -199,15 +219,14 @@ def _read_yarn(raw: dict[str, Any], scaling: dict[str, Any], theta: float) -> Ro
     )
 
 
-def _read_longrope(raw: dict[str, Any], scaling: dict[str, Any], theta: float, rotated: int) -> RopeConfig:
+def _read_longrope(scaling: dict[str, Any], context: int, theta: float, rotated: int) -> RopeConfig:
     """LongRoPE (Ding et al., 2024): one list of factors up to the original context, another one beyond.
 
     transformers switches lists by the length of each text. Here one list serves all texts of a bundle,
     because cached keys cannot be rotated again.
     """
-    longest = integer(raw, "max_position_embeddings", 2048)
-    original = integer({ORIGINAL: scaling.get(ORIGINAL) or raw.get(ORIGINAL)}, ORIGINAL, longest)
-    factor = number(scaling, "factor", longest / original)
+    original = integer(scaling, ORIGINAL, context)
+    factor = number(scaling, "factor", context / original)
     grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
     found = RopeConfig(
         theta,
@@ -216,8 +235,9 @@ def _read_longrope(raw: dict[str, Any], scaling: dict[str, Any], theta: float, r
         factors=_factors(scaling, "long_factor", rotated),
         short_factors=_factors(scaling, "short_factor", rotated),
         attention_factor=number(scaling, "attention_factor", grown),
+        score_factor=_score_factor(scaling, factor),
     )
-    return found.limited(longest)
+    return found.limited(context)
 
 
 def _factors(scaling: dict[str, Any], key: str, rotated: int) -> tuple[float, ...]:

@@ -69,7 +69,6 @@ def find_family(raw: dict[str, Any]) -> Family:
     family = FAMILIES.get(model_type)
     if family is None:
         raise UnsupportedModelError(f"model type '{model_type}' is not supported: {_reason(model_type, raw)}")
-    family.check(raw)
     return family
 
 

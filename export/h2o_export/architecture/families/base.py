@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
@@ -10,7 +11,7 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
-from h2o_export.architecture.rope import SHARE, RopeConfig, read_rope
+from h2o_export.architecture.rope import SHARE, RopeConfig, longest, read_rope, read_ropes, rotation
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
@@ -60,6 +61,35 @@ class Biases:
 
 LLAMA_NORMS, NO_MULTIPLIERS = Norms(), Multipliers()
 
+# What transformers takes for a key that config.json omits, in Llama and wherever a family says nothing else.
+_DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "rope_parameters": None,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+# Keys of which null is a value; for all others it is as if they were absent.
+_NULLABLE = frozenset(
+    (
+        "head_dim",
+        "num_key_value_heads",
+        "sliding_window",
+        "q_lora_rank",
+        "rope_interleave",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "attention_multiplier",
+    )
+)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -78,21 +108,22 @@ class Family:
     value_norm: bool = False  # whether each head's value is divided by its root mean square
     layer_scalar: bool = False  # whether a learned number multiplies what leaves a layer
     arrangement: Arrangement = AS_HERE
-    default_rotated: float | None = (
-        None  # share of a head that RoPE rotates, if config.json says none; None: all, always
-    )
-    default_head_size: int | None = None  # if config.json may omit head_dim; None: hidden_size / heads
-    default_window: int | None = None  # sliding window if config.json has no such key
-    has_window: bool = True  # whether a window in config.json has a meaning
-    window_flag: bool = False  # whether it applies only if config.json says use_sliding_window
     named_windows: bool = False  # whether layer_types says which layers have the window; else all have
-    default_eps: float = 1e-6  # of norms, if config.json omits rms_norm_eps
-    default_tied: bool = False  # whether the head is tied to the embedding, if config.json does not say
+    named_rotations: bool = False  # whether rope_parameters has a rotation for each kind in layer_types
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys of config.json, other than Llama's
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of keys
     built_as: str | None = None  # transformers' model type; None: the same
 
     def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """`raw` with defaults for keys that this family's config.json may omit."""
-        return raw
+        """`raw` with defaults for all keys that it omits, as transformers has them."""
+        given = {key: value for key, value in raw.items() if value is not None or key in _NULLABLE}
+        named = {self.aliases.get(key, key): value for key, value in given.items()}
+        return {**_DEFAULTS, **self.defaults, **named}
+
+    @property
+    def partly_rotated(self) -> bool:
+        """Whether config.json says which share of a head RoPE rotates; in other families it rotates all of it."""
+        return SHARE in self.defaults
 
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
         """The kind of every layer, apart from windows. Raises as ModelConfig.from_huggingface, like all
@@ -107,15 +138,15 @@ class Family:
         """
         if not self.said_window(raw):
             return 0
-        window = integer(raw, "sliding_window", self.default_window)
-        return window if window < integer(raw, "max_position_embeddings", 2048) else 0
+        window = integer(raw, "sliding_window")
+        return window if window < longest(raw) else 0
 
     def said_window(self, raw: dict[str, Any]) -> bool:
-        """Whether config.json sets a window of any length. Qwen models have one that a flag switches off;
+        """Whether config.json sets a window of any length. Some models have one that a flag switches off;
         Llama ignores the key.
         """
-        used = raw.get("use_sliding_window", not self.window_flag)
-        return bool(self.has_window and used and raw.get("sliding_window", self.default_window))
+        used = "use_sliding_window" not in self.defaults or raw["use_sliding_window"]
+        return bool("sliding_window" in self.defaults and used and raw["sliding_window"])
 
     def windowed(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """Which layers have the window."""
@@ -137,19 +168,24 @@ class Family:
 
     def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
         """How every layer rotates queries and keys."""
-        return (read_rope(raw, rotated),) * layers
+        if not self.named_rotations:
+            return (read_rope(raw, rotated),) * layers
+        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
+        return read_ropes(raw, rotated, kinds, self.bases(raw), scaled=FULL)
+
+    def bases(self, raw: dict[str, Any]) -> Mapping[str, Any]:
+        """With `named_rotations`: the base of each kind's rotation, if rope_parameters has none."""
+        return dict.fromkeys((FULL, SLIDING), raw["rope_theta"])
 
     def biases(self, raw: dict[str, Any]) -> Biases:
-        flag = bool(raw.get("attention_bias", False)) and (self.bias_flags or self.attention_bias_flag)
-        return Biases(self.qkv_bias or flag, flag, self.bias_flags and bool(raw.get("mlp_bias", False)))
+        flag = bool(raw["attention_bias"]) and (self.bias_flags or self.attention_bias_flag)
+        return Biases(self.qkv_bias or flag, flag, self.bias_flags and bool(raw["mlp_bias"]))
 
     def rotated_size(self, raw: dict[str, Any], head_size: int) -> int:
         """Elements of a head that RoPE rotates, the first ones."""
-        if self.default_rotated is None:
+        if not self.partly_rotated:
             return head_size
-        given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-        share = given.get("partial_rotary_factor") if isinstance(given, dict) else None
-        share = number({SHARE: raw.get(SHARE) if share is None else share}, SHARE, self.default_rotated)
+        share = number({SHARE: rotation(raw).get(SHARE, raw[SHARE])}, SHARE)
         size = int(head_size * share)
         if not 0 < size <= head_size or size % 2:
             raise CheckpointError(
@@ -200,9 +236,7 @@ class Family:
                 f"language model's; expected {self.architecture}"
             )
         for key, harmless, what in _REFUSED:
-            if key == SHARE and self.default_rotated is not None:
-                continue
-            if raw.get(key) not in harmless:
+            if key not in self.defaults and raw.get(key) not in harmless:
                 raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
         if not self.said_window(raw) and SLIDING in (raw.get("layer_types") or []):
             window = raw.get("sliding_window")
@@ -215,7 +249,6 @@ class Family:
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_act", (None, "silu", "swish"), "the activation"),
     (SHARE, (None, 1, 1.0), "partial rotary embedding"),
-    ("pretraining_tp", (None, 0, 1), "tensor-parallel slicing"),
     ("quantization_config", (None,), "a quantized checkpoint"),
     ("num_local_experts", (None, 0), "mixture of experts"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from h2o_export.architecture.experts import ExpertsConfig, Router, read_routed
@@ -17,27 +17,81 @@ class LatentFamily(Family):
     layers: tuple[str, ...] = (LATENT,)
     pairs_stay: bool = False  # RoPE rotates neighbours and leaves them neighbours, whatever config.json says
     router: Router | None = None  # of its mixtures of experts; None: it has none
-    first_dense: int = 0  # layers without a mixture, if config.json does not say
 
     def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
         return LatentConfig.read(raw, self.pairs_stay)
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
-        return None if self.router is None else read_routed(raw, self.router, self.first_dense, layers)
+        return None if self.router is None else read_routed(raw, self.router, layers)
 
 
+_DEFAULTS: dict[str, Any] = {
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "rope_interleave": True,
+}
 DEEPSEEK_V2 = LatentFamily(
-    "deepseek_v2", "DeepseekV2ForCausalLM", bias_flags=True, pairs_stay=True, router="softmax"
+    "deepseek_v2",
+    "DeepseekV2ForCausalLM",
+    bias_flags=True,
+    pairs_stay=True,
+    router="softmax",
+    aliases={"num_experts": "n_routed_experts"},
+    defaults={
+        **_DEFAULTS,
+        "vocab_size": 102_400,
+        "first_k_dense_replace": 0,
+        "moe_intermediate_size": 1407,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.0,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+    },
 )
 DEEPSEEK_V3 = LatentFamily(
-    "deepseek_v3", "DeepseekV3ForCausalLM", attention_bias_flag=True, router="sigmoid", first_dense=3
-)
-KIMI_K2 = LatentFamily(
-    "kimi_k2",
+    "deepseek_v3",
     "DeepseekV3ForCausalLM",
     attention_bias_flag=True,
     router="sigmoid",
-    first_dense=3,
-    built_as="deepseek_v3",
+    aliases={"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},
+    defaults={
+        **_DEFAULTS,
+        "vocab_size": 129_280,
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "max_position_embeddings": 4096,
+        "first_k_dense_replace": 3,
+        "moe_intermediate_size": 2048,
+        "n_group": 8,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "num_nextn_predict_layers": 1,
+        "routed_scaling_factor": 2.5,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+    },
 )
-YOUTU = LatentFamily("youtu", "YoutuForCausalLM", attention_bias_flag=True)
+KIMI_K2 = replace(DEEPSEEK_V3, model_type="kimi_k2", built_as="deepseek_v3")
+YOUTU = LatentFamily(
+    "youtu",
+    "YoutuForCausalLM",
+    attention_bias_flag=True,
+    defaults={
+        **_DEFAULTS,
+        "vocab_size": 128_256,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+    },
+)

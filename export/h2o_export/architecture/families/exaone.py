@@ -15,13 +15,13 @@ from h2o_export.architecture.values import integer
 @dataclass(frozen=True)
 class ExaoneFamily(Family):
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
-        if raw.get("sliding_window", self.default_window) is None:
+        if raw["sliding_window"] is None:
             return super().layer_kinds(raw, layers)
         return tuple(GROUPED_QUERY if one else WITHOUT_ROTATION for one in self.windowed(raw, layers))
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """Every few layers one has none."""
-        pattern = integer(raw, "sliding_window_pattern", 4)
+        pattern = integer(raw, "sliding_window_pattern")
         return tuple((layer + 1) % pattern != 0 for layer in range(layers))
 
 
@@ -30,7 +30,13 @@ EXAONE4 = ExaoneFamily(
     "Exaone4ForCausalLM",
     norms=Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
     qk_norm="head",
-    default_window=4096,
     named_windows=True,
-    default_eps=1e-5,
+    defaults={
+        "vocab_size": 102_400,
+        "intermediate_size": 16_384,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+    },
 )

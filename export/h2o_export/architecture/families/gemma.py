@@ -7,12 +7,12 @@ one, and rotate by a base of their own.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.families.base import FULL, SLIDING, Family, Multipliers, Norms
-from h2o_export.architecture.rope import RopeConfig, read_ropes
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import UnsupportedModelError
 
@@ -20,34 +20,28 @@ _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_activation", (None, "gelu_pytorch_tanh"), "the activation"),
     ("use_bidirectional_attention", (None, False), "attention to later tokens"),
 )
-# Defaults for keys that config.json may omit; checkpoints with a vision tower omit most of them.
 _DEFAULTS: dict[str, Any] = {
+    "vocab_size": 256_000,
     "hidden_size": 2304,
     "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-}
-_DEFAULTS_2: dict[str, Any] = {
-    **_DEFAULTS,
-    "vocab_size": 256_000,
     "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
     "final_logit_softcapping": 30.0,
     "attn_logit_softcapping": 50.0,
 }
-_DEFAULTS_3: dict[str, Any] = {**_DEFAULTS, "vocab_size": 262_208, "max_position_embeddings": 131_072}
 
 
 @dataclass(frozen=True)
 class GemmaFamily(Family):
-    """`whole`: of how many layers the last one has no window, where config.json does not say."""
+    """`whole`: of how many layers the last one has no window, where config.json does not name them."""
 
     whole: int = 2
-
-    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        return {**_DEFAULTS_2, **raw}
 
     def check(self, raw: dict[str, Any]) -> None:
         super().check(
@@ -58,8 +52,7 @@ class GemmaFamily(Family):
                 raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
-        pattern = integer(raw, "sliding_window_pattern", self.whole)
-        return tuple((layer + 1) % pattern != 0 for layer in range(layers))
+        return tuple((layer + 1) % self.whole != 0 for layer in range(layers))
 
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return Multipliers(
@@ -70,24 +63,25 @@ class GemmaFamily(Family):
     def logits_cap(self, raw: dict[str, Any]) -> float | None:
         return _cap(raw, "final_logit_softcapping")
 
-    def scores_cap(self, raw: dict[str, Any]) -> float | None:
-        return _cap(raw, "attn_logit_softcapping")
-
 
 def _cap(raw: dict[str, Any], key: str) -> float | None:
     return None if raw.get(key) is None else number(raw, key)
 
 
 @dataclass(frozen=True)
-class Gemma3Family(GemmaFamily):
-    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        return {**_DEFAULTS_3, **raw}
+class Gemma2Family(GemmaFamily):
+    def scores_cap(self, raw: dict[str, Any]) -> float | None:
+        return _cap(raw, "attn_logit_softcapping")
 
-    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
-        """Layers with a window have rope_local_base_freq, and are not scaled."""
-        bases = {FULL: raw.get("rope_theta", 1e6), SLIDING: raw.get("rope_local_base_freq", 1e4)}
-        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
-        return read_ropes(raw, rotated, kinds, bases, scaled=FULL)
+
+@dataclass(frozen=True)
+class Gemma3Family(GemmaFamily):
+    def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
+        pattern = integer(raw, "sliding_window_pattern")
+        return tuple((layer + 1) % pattern != 0 for layer in range(layers))
+
+    def bases(self, raw: dict[str, Any]) -> Mapping[str, Any]:
+        return {FULL: raw["rope_theta"], SLIDING: raw["rope_local_base_freq"]}
 
 
 NORMS = Norms(
@@ -96,16 +90,15 @@ NORMS = Norms(
     "pre_feedforward_layernorm",
     "post_feedforward_layernorm",
 )
-GEMMA2 = GemmaFamily(
+GEMMA2 = Gemma2Family(
     "gemma2",
     "Gemma2ForCausalLM",
     norms=NORMS,
     attention_bias_flag=True,
     activation="gelu",
     arrangement=Arrangement(less=1.0),
-    default_tied=True,
-    default_window=4096,
     named_windows=True,
+    defaults=_DEFAULTS,
 )
 GEMMA3 = Gemma3Family(
     "gemma3_text",
@@ -115,8 +108,16 @@ GEMMA3 = Gemma3Family(
     qk_norm="head",
     activation="gelu",
     arrangement=Arrangement(less=1.0),
-    default_tied=True,
-    default_window=4096,
     named_windows=True,
-    whole=6,
+    named_rotations=True,
+    defaults={
+        **_DEFAULTS,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "sliding_window_pattern": 6,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+    },
 )

@@ -13,24 +13,10 @@ from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, SLIDING, Multipliers
 from h2o_export.architecture.families.gemma import NORMS, GemmaFamily
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
-from h2o_export.architecture.rope import SHARE, RopeConfig, read_ropes
+from h2o_export.architecture.rope import SHARE
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
 
-_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 262_144,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131_072,
-    "rope_parameters": {
-        SLIDING: {"rope_type": "default", "rope_theta": 1e4},
-        FULL: {"rope_type": "proportional", SHARE: 0.25, "rope_theta": 1e6},
-    },
-}
 _OWN = "per_layer_config"  # of transformers 5.24; earlier versions have the next two
 _HEAD_SIZE, _KV_HEADS = "global_head_dim", "num_global_key_value_heads"
 
@@ -38,9 +24,6 @@ _HEAD_SIZE, _KV_HEADS = "global_head_dim", "num_global_key_value_heads"
 @dataclass(frozen=True)
 class Gemma4Family(GemmaFamily):
     """Text models; every image and sound of a prompt would see later tokens, and text does not."""
-
-    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        return _DEFAULTS | {key: value for key, value in raw.items() if value is not None}
 
     def check(self, raw: dict[str, Any]) -> None:
         seen = "use_bidirectional_attention"
@@ -50,16 +33,12 @@ class Gemma4Family(GemmaFamily):
         """As in transformers, the last layer has none, whatever config.json says."""
         return (*super().windowed(raw, layers)[:-1], False)
 
-    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
-        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
-        return read_ropes(raw, rotated, kinds, {FULL: 1e6, SLIDING: 1e4}, scaled=FULL)
-
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return Multipliers(embedding=math.sqrt(integer(raw, "hidden_size")), attention=1.0)
 
     def layer_embedding(self, raw: dict[str, Any]) -> LayerEmbedding | None:
-        size = integer(raw, "hidden_size_per_layer_input", 256, least=0)
-        vocabulary = integer(raw, "vocab_size_per_layer_input", 262_144)
+        size = integer(raw, "hidden_size_per_layer_input", least=0)
+        vocabulary = integer(raw, "vocab_size_per_layer_input")
         if not size:
             return None
         if vocabulary < integer(raw, "vocab_size"):
@@ -88,7 +67,7 @@ class Gemma4Family(GemmaFamily):
 
     def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
         windowed = self.windowed(raw, layers)
-        sources = _sources(windowed, integer(raw, "num_kv_shared_layers", 0, least=0))
+        sources = _sources(windowed, integer(raw, "num_kv_shared_layers", least=0))
         wider = 2 if raw.get("use_double_wide_mlp") else 1  # in layers without keys
         made = []
         for layer, (window, source) in enumerate(zip(windowed, sources, strict=True)):
@@ -139,7 +118,7 @@ def _sizes(raw: dict[str, Any], layer: int, window: bool) -> dict[str, Any]:
         if window:
             return {}
         heads = {"num_key_value_heads": raw.get(_KV_HEADS)} if raw.get("attention_k_eq_v") else {}
-        given = {"head_dim": raw.get(_HEAD_SIZE, 512), **heads}
+        given = {"head_dim": raw[_HEAD_SIZE], **heads}
         return {key: value for key, value in given.items() if value is not None}
     layers = raw[_OWN]
     own = layers.get(str(layer), {}) if isinstance(layers, dict) else None
@@ -158,8 +137,27 @@ GEMMA4 = Gemma4Family(
     layer_scalar=True,
     activation="gelu",
     arrangement=Arrangement(stacked="halves"),
-    default_tied=True,
-    default_window=512,
     named_windows=True,
+    named_rotations=True,
     whole=6,
+    defaults={
+        "vocab_size": 262_144,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        _HEAD_SIZE: 512,
+        "max_position_embeddings": 131_072,
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+            FULL: {"rope_type": "proportional", SHARE: 0.25, "rope_theta": 1e6},
+        },
+        "tie_word_embeddings": True,
+        "sliding_window": 512,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262_144,
+    },
 )

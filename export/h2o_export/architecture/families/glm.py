@@ -7,12 +7,13 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import GATE_UP, Arrangement
 from h2o_export.architecture.families.base import Biases, Family, Norms
+from h2o_export.architecture.rope import SHARE
 
 
 @dataclass(frozen=True)
 class GlmFamily(Family):
     def biases(self, raw: dict[str, Any]) -> Biases:
-        return Biases(qkv=bool(raw.get("attention_bias", True)))
+        return Biases(qkv=bool(raw["attention_bias"]))
 
 
 GLM4 = GlmFamily(
@@ -22,8 +23,15 @@ GLM4 = GlmFamily(
         "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"
     ),
     arrangement=Arrangement(fused=(GATE_UP,), neighbours=True),
-    default_rotated=0.5,
-    default_head_size=128,
-    has_window=False,
-    default_eps=1.5625e-7,
+    defaults={
+        "vocab_size": 151_552,
+        "intermediate_size": 13_696,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        SHARE: 0.5,
+        "rms_norm_eps": 1.5625e-7,
+        "attention_bias": True,
+    },
 )

@@ -12,13 +12,19 @@ from h2o_export.architecture.values import number
 @dataclass(frozen=True)
 class GraniteFamily(Family):
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
-        own_scale = raw.get("attention_multiplier", 1.0) is not None
         return Multipliers(
-            embedding=number(raw, "embedding_multiplier", 1.0),
-            residual=number(raw, "residual_multiplier", 1.0),
-            logits=1.0 / number(raw, "logits_scaling", 1.0),
-            attention=number(raw, "attention_multiplier", 1.0) if own_scale else None,
+            embedding=number(raw, "embedding_multiplier"),
+            residual=number(raw, "residual_multiplier"),
+            logits=1.0 / number(raw, "logits_scaling"),
+            attention=None if raw["attention_multiplier"] is None else number(raw, "attention_multiplier"),
         )
 
 
-GRANITE = GraniteFamily("granite", "GraniteForCausalLM", bias_flags=True, has_window=False)
+GRANITE = GraniteFamily(
+    "granite",
+    "GraniteForCausalLM",
+    bias_flags=True,
+    defaults=dict.fromkeys(
+        ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"), 1.0
+    ),
+)

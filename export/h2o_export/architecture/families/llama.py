@@ -6,5 +6,14 @@ from __future__ import annotations
 
 from h2o_export.architecture.families.base import Family
 
-LLAMA = Family("llama", "LlamaForCausalLM", bias_flags=True, has_window=False)
-MISTRAL = Family("mistral", "MistralForCausalLM", default_window=4096)
+LLAMA = Family("llama", "LlamaForCausalLM", bias_flags=True)
+MISTRAL = Family(
+    "mistral",
+    "MistralForCausalLM",
+    defaults={
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
+)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families.base import FULL, SLIDING, Family, Norms
-from h2o_export.architecture.rope import RopeConfig, read_ropes
+from h2o_export.architecture.families.base import Family, Norms
 
 OLMO2 = Family(
     "olmo2",
@@ -17,8 +16,7 @@ OLMO2 = Family(
     norms=Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
     attention_bias_flag=True,
     qk_norm="projection",
-    has_window=False,
-    default_eps=1e-5,
+    defaults={"vocab_size": 50_304, "rms_norm_eps": 1e-5},
 )
 
 
@@ -27,14 +25,6 @@ class Olmo3Family(Family):
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         return tuple((layer + 1) % 4 != 0 for layer in range(layers))
 
-    def ropes(self, raw: dict[str, Any], rotated: int, layers: int) -> tuple[RopeConfig, ...]:
-        """Scaling applies only to layers without a window."""
-        given = raw.get("rope_parameters") or {}
-        base = given.get("rope_theta") if isinstance(given, dict) else None
-        bases = dict.fromkeys((FULL, SLIDING), base or raw.get("rope_theta", 5e5))
-        kinds = [SLIDING if window else FULL for window in self.windowed(raw, layers)]
-        return read_ropes(raw, rotated, kinds, bases, scaled=FULL)
-
 
 OLMO3 = Olmo3Family(
     "olmo3",
@@ -42,7 +32,7 @@ OLMO3 = Olmo3Family(
     norms=OLMO2.norms,
     attention_bias_flag=True,
     qk_norm="projection",
-    default_window=4096,
     named_windows=True,
-    default_eps=1e-5,
+    named_rotations=True,
+    defaults={**OLMO2.defaults, "rope_theta": 5e5, "sliding_window": 4096},
 )

@@ -13,6 +13,7 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family
 from h2o_export.architecture.families.qwen import MixtureFamily
+from h2o_export.architecture.rope import SHARE
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
 
@@ -24,7 +25,7 @@ class DeltaFamily(Family):
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
         types = raw.get("layer_types")
         if types is None:
-            interval = integer(raw, "full_attention_interval", 4)
+            interval = integer(raw, "full_attention_interval")
             types = [FULL if (layer + 1) % interval == 0 else LINEAR for layer in range(layers)]
         if not isinstance(types, list) or len(types) != layers or not {*map(str, types)} <= {LINEAR, FULL}:
             raise CheckpointError(
@@ -43,42 +44,70 @@ class DeltaFamily(Family):
 
 @dataclass(frozen=True)
 class DeltaMixtureFamily(DeltaFamily, MixtureFamily):
-    """`chosen`: experts of a token, where config.json does not say."""
-
-    chosen: int = 8
-
-    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
-        given = {key: value for key, value in raw.items() if value is not None}
-        least = {"norm_topk_prob": True, "moe_intermediate_size": 512, "num_experts_per_tok": self.chosen}
-        without_dense = {"intermediate_size": given.get("moe_intermediate_size", 512)}  # files may omit it
-        return {**least, **without_dense, **given}
+    """Beside its mixture a layer has an expert that sees every token, behind a gate."""
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
         routed = super().experts(raw, layers)
-        shared = integer(raw, "shared_expert_intermediate_size", 512)
+        shared = integer(raw, "shared_expert_intermediate_size")
         return None if routed is None else replace(routed, shared_size=shared, shared_gate=True)
 
 
+@dataclass(frozen=True)
+class EveryLayerMixtureFamily(DeltaMixtureFamily):
+    """Every layer has a mixture, and weights add up to 1, whatever config.json says."""
+
+    def completed(self, raw: dict[str, Any]) -> dict[str, Any]:
+        whole = super().completed(raw)
+        return {**whole, "intermediate_size": whole["moe_intermediate_size"]}  # no layer has a dense MLP
+
+    def mixed(self, raw: dict[str, Any], layers: int) -> frozenset[int]:
+        return frozenset(range(layers))
+
+    def normalized(self, raw: dict[str, Any]) -> bool:
+        return True
+
+
 _LESS = Arrangement(less=1.0, whole=("linear_attn.norm.weight",))
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 248_320,
+    "intermediate_size": 12_288,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 32_768,
+    SHARE: 0.25,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+_MIXTURE_DEFAULTS: dict[str, Any] = {
+    **_DEFAULTS,
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+}
 QWEN3_5 = DeltaFamily(
     "qwen3_5_text",
     "Qwen3_5ForCausalLM",
     attention_bias_flag=True,
     qk_norm="head",
     arrangement=_LESS,
-    default_rotated=0.25,
-    default_head_size=256,
-    has_window=False,
+    defaults=_DEFAULTS,
 )
-QWEN3_5_MOE = DeltaMixtureFamily(
+QWEN3_5_MOE = EveryLayerMixtureFamily(
     "qwen3_5_moe_text",
     "Qwen3_5MoeForCausalLM",
     attention_bias_flag=True,
     qk_norm="head",
     arrangement=replace(_LESS, stacked="halves"),
-    default_rotated=0.25,
-    default_head_size=256,
-    has_window=False,
+    defaults=_MIXTURE_DEFAULTS,
 )
 QWEN3_NEXT = DeltaMixtureFamily(
     "qwen3_next",
@@ -86,8 +115,14 @@ QWEN3_NEXT = DeltaMixtureFamily(
     attention_bias_flag=True,
     qk_norm="head",
     arrangement=replace(_LESS, fused=(DELTA_QKVZ, DELTA_BA), by_key_head=True),
-    default_rotated=0.25,
-    default_head_size=256,
-    has_window=False,
-    chosen=10,
+    defaults={
+        **_MIXTURE_DEFAULTS,
+        "vocab_size": 151_936,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 48,
+        "decoder_sparse_step": 1,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "norm_topk_prob": True,
+    },
 )

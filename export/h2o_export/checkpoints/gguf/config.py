@@ -10,7 +10,7 @@ import numpy as np
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.architecture.families.base import FULL, SLIDING
-from h2o_export.architecture.rope import SHARE
+from h2o_export.architecture.rope import ORIGINAL, SHARE
 from h2o_export.checkpoints.gguf import latent, rope
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, TEMPERATURE, WINDOW, Architecture
 from h2o_export.checkpoints.gguf.header import Header, Metadata
@@ -90,19 +90,24 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["sliding_window"] = value(WINDOW) or None
     raw["vocab_size"] = _rows(header, "token_embd.weight")
     angles = rope.rotation(value, known.allowed) | rotated | known.rope(value)
-    raw["rope_parameters"] = _by_layer(angles, value, known)
+    if ORIGINAL in angles:  # where it comes before a family's default
+        raw[ORIGINAL] = angles[ORIGINAL] or raw["max_position_embeddings"]
+    raw["rope_parameters"] = _by_layer(angles, value, raw["model_type"], known)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = any(own.endswith(("attn_q.bias", "attn_kv_a_mqa.bias")) for own in header.tensors)
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
     return raw
 
 
-def _by_layer(angles: dict[str, Any], value: Metadata, known: Architecture) -> dict[str, Any]:
+def _by_layer(
+    angles: dict[str, Any], value: Metadata, model_type: str, known: Architecture
+) -> dict[str, Any]:
     """`angles` itself, or the rotation of each kind of layer if layers with a window have their own."""
-    if known.window_base is None:
+    if not FAMILIES[model_type].named_rotations:
         return angles
     base = value("rope.freq_base_swa")
-    local = {"rope_type": "default", "rope_theta": known.window_base if base is None else base}
+    base = (known.window_base or angles.get("rope_theta")) if base is None else base
+    local = {"rope_type": "default", **({} if base is None else {"rope_theta": base})}
     return {FULL: angles, SLIDING: local}
 
 
@@ -137,7 +142,7 @@ def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
 
 def _head_size(header: Header, raw: dict[str, Any], value: Metadata) -> tuple[int | None, dict[str, Any]]:
     """Elements of a head, None if hidden size / heads gives it; and the share of them that is rotated."""
-    partly = FAMILIES[raw["model_type"]].default_rotated is not None
+    partly = FAMILIES[raw["model_type"]].partly_rotated
     size, of_v, rotated = (
         value(key) for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")
     )
