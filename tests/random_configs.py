@@ -141,9 +141,10 @@ def _own_choices(model_type: str) -> dict[str, tuple[Any, ...]]:
             "rope_scaling": PHI3_SCALINGS,
             "rope_parameters": PHI3_SCALINGS[:1],
             "partial_rotary_factor": (),
+            "head_dim": (),
         }
     if family.named_windows:
-        own["layer_types"] = ([FULL, SLIDING] * 2, [SLIDING] * 3 + [FULL])
+        own["layer_types"] = ([FULL, SLIDING] * 2, [FULL, SLIDING, SLIDING, FULL])
     if family.named_rotations:
         # With `type` transformers does not scale; and of two bases that rope_theta is for, Olmo 3 gets one.
         whole = () if model_type.startswith("gemma4") else (LINEAR, {**YARN, "rope_type": "yarn"})

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
-from h2o_runtime.errors import UnsupportedModelError
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 RANDOM = 12
 NEEDED = {"deepseek_v2": {"num_experts_per_tok": 2}}  # its default is none, and such a model cannot run
@@ -67,7 +67,10 @@ def test_every_key_that_is_read_has_transformers_default(
     monkeypatch.setattr(type(family), "completed", lambda *_: whole)
     ModelConfig.from_huggingface({"model_type": model_type})
     theirs = type(AutoConfig.for_model(family.built_as or model_type))
-    defaults = {field.name: field.default for field in fields(theirs)} | {"rope_theta": theirs.default_theta}
+    theta = (
+        theirs.default_theta if isinstance(theirs.default_theta, float) else theirs.default_theta["global"]
+    )
+    defaults = {field.name: field.default for field in fields(theirs)} | {"rope_theta": theta}
     read = (whole.seen & defaults.keys()) - NEEDED.get(model_type, {}).keys() - WITHIN
     assert {"hidden_size", "num_hidden_layers", "tie_word_embeddings"} <= read
     ours = {key: whole.get(key) or None for key in read}
@@ -81,7 +84,9 @@ def test_random_configs_are_read_as_transformers_reads_them(model_type: str) -> 
         raw = draw(seed, model_type)
         try:
             ours = ModelConfig.from_huggingface(raw)
-        except UnsupportedModelError:
+        except (CheckpointError, UnsupportedModelError) as error:
+            with pytest.raises(type(error)):
+                ModelConfig.from_huggingface(as_transformers_reads(raw))
             continue
         assert ours == ModelConfig.from_huggingface(as_transformers_reads(raw)), raw
         compared += 1

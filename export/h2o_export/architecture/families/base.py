@@ -69,6 +69,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "max_position_embeddings": 2048,
+    "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 1e4,
     "rope_parameters": None,

@@ -28,6 +28,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
     "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
     "sliding_window": 4096,

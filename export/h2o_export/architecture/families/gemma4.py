@@ -121,10 +121,10 @@ def _sizes(raw: dict[str, Any], layer: int, window: bool) -> dict[str, Any]:
         given = {"head_dim": raw[_HEAD_SIZE], **heads}
         return {key: value for key, value in given.items() if value is not None}
     layers = raw[_OWN]
-    own = layers.get(str(layer), {}) if isinstance(layers, dict) else None
-    if not isinstance(own, dict):
+    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
         raise CheckpointError(f"config.json: {_OWN} must have an object for each layer, but is {layers!r}")
-    return own
+    by_number = {number.lstrip("0") or "0": own for number, own in layers.items()}  # "05" where there are 30
+    return by_number.get(str(layer), {})
 
 
 GEMMA4 = Gemma4Family(
@@ -148,6 +148,7 @@ GEMMA4 = Gemma4Family(
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
         _HEAD_SIZE: 512,
         "max_position_embeddings": 131_072,
         "rope_parameters": {
