@@ -4,7 +4,7 @@ matrix.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,13 @@ class ArrangedCheckpoint(DerivedCheckpoint):
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return self.original.unused({_stored_name(name, self.config) for name in used})
+
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        stored: dict[str, tuple[int, ...]] = {}
+        for name, shape in tensors.items():
+            place = _place(name, self.config)
+            stored |= {name: shape} if place is None else {place.whole: (place.whole_rows, *shape[1:])}
+        self.original.check(stored)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = _place(name, self.config)

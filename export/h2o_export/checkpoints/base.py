@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,10 @@ class Checkpoint(ABC):
     def unused(self, used: Collection[str]) -> frozenset[str]:
         """Tensors in its files besides those `used`, by their own names, so that none is ignored silently."""
         return frozenset()
+
+    @abstractmethod
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises CheckpointError if one of them is missing or has another shape. Reads only the files' headers."""
 
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -4,7 +4,7 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,9 @@ class DerivedCheckpoint(Checkpoint):
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return self.original.unused(used)
+
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        self.original.check(tensors)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.original.tensor(name, shape)

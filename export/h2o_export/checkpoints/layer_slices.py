@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -23,6 +23,16 @@ class LayerSlices(DerivedCheckpoint):
 
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return self.original.unused({_whole(name) for name in used})
+
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        stored = {}
+        for name, shape in tensors.items():
+            place, layers = OF_LAYER.fullmatch(name), self.config.layers
+            if place is not None:
+                rows, columns = shape
+                shape = (rows, layers * columns) if place[3] == TABLE else (layers * rows, columns)
+            stored[_whole(name)] = shape
+        self.original.check(stored)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = OF_LAYER.fullmatch(name)

@@ -72,13 +72,20 @@ class SafetensorsCheckpoint(CheckpointInFiles):
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return frozenset(self.names or self.files) - frozenset(used)
 
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        in_file: dict[Path, list[str]] = {}
+        for name in tensors:
+            in_file.setdefault(self._file(name), []).append(name)
+        for file, names in in_file.items():
+            with safe_open(file, framework="pt") as handle:
+                for name in names:
+                    stored = handle.get_slice(self.names.get(name, name)).get_shape()
+                    self._check_shape(name, tuple(stored), tensors[name])
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor in its stored dtype."""
-        tensor, file = self.read(name), self.files[self.names.get(name, name)]
-        if tuple(tensor.shape) != shape:
-            raise CheckpointError(
-                f"{file}: tensor '{name}' has shape {list(tensor.shape)}, but config.json implies {list(shape)}"
-            )
+        tensor, file = self.read(name), self._file(name)
+        self._check_shape(name, tuple(tensor.shape), shape)
         if not tensor.is_floating_point() or tensor.element_size() < 2:
             raise CheckpointError(
                 f"{file}: tensor '{name}' is {tensor.dtype}; quantized weights are not supported"
@@ -98,12 +105,7 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         return self._read(name, cut)
 
     def _read(self, name: str, index: int | tuple[slice, ...] | None) -> Tensor:
-        name = self.names.get(name, name)
-        file = self.files.get(name)
-        if file is None:
-            raise CheckpointError(
-                f"{self.source}: its safetensors files have no tensor '{name}'; download it again"
-            )
+        file, name = self._file(name), self.names.get(name, name)
         try:
             with safe_open(file, framework="pt") as handle:
                 tensor: Tensor = handle.get_tensor(name) if index is None else handle.get_slice(name)[index]
@@ -112,6 +114,23 @@ class SafetensorsCheckpoint(CheckpointInFiles):
                 f"{file}: cannot read tensor '{name}': {error}; download it again"
             ) from error
         return tensor
+
+    def _file(self, name: str) -> Path:
+        """The file with a tensor in it. Raises CheckpointError."""
+        stored = self.names.get(name, name)
+        file = self.files.get(stored)
+        if file is None:
+            raise CheckpointError(
+                f"{self.source}: its safetensors files have no tensor '{stored}'; download it again"
+            )
+        return file
+
+    def _check_shape(self, name: str, stored: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if stored != expected:
+            raise CheckpointError(
+                f"{self._file(name)}: tensor '{name}' has shape {list(stored)}, but config.json implies "
+                f"{list(expected)}"
+            )
 
     def sha256(self) -> str:
         """Hash over the hashes of config.json and every safetensors file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 ROUTER, ROUTER_THERE = ".mlp.gate.", ".mlp.router."
 # E2M1 (Open Compute Project, "OCP Microscaling Formats (MX) Specification", 2023), by its four bits.
 FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+MXFP4_BLOCK = 32
 BIAS = 127  # of a block's scale, a power of two
 
 
@@ -32,6 +33,13 @@ class StackedExperts(DerivedCheckpoint):
                 whole = self._whole(place)
                 stored |= {whole, f"{whole}_blocks", f"{whole}_scales"}
         return self.original.unused(stored)
+
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        stored: dict[str, tuple[int, ...]] = {}
+        for name, shape in tensors.items():
+            place = EXPERT.fullmatch(name)
+            stored |= {self._stored(name): shape} if place is None else self._stacked(place, shape)
+        self.original.check(stored)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = EXPERT.fullmatch(name)
@@ -59,6 +67,20 @@ class StackedExperts(DerivedCheckpoint):
     def _whole(place: re.Match[str]) -> str:
         stem = "down_proj" if place[3] == "down" else "gate_up_proj"
         return f"{place[1]}.{stem}{'_bias' if place[4] == 'bias' else ''}"
+
+    def _stacked(self, place: re.Match[str], shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """The tensors of the files with this matrix or bias, `shape`, of every expert."""
+        files, experts, whole = self.original, self.config.experts, self._whole(place)
+        assert isinstance(files, SafetensorsCheckpoint)
+        assert experts is not None
+        rows = shape[0] * (1 if place[3] == "down" else 2)
+        if place[4] == "bias":
+            return {whole: (experts.count, rows)}
+        if f"{whole}_blocks" in files.files:
+            blocks = (experts.count, rows, shape[1] // MXFP4_BLOCK)
+            return {f"{whole}_blocks": (*blocks, MXFP4_BLOCK // 2), f"{whole}_scales": blocks}
+        matrix = (shape[1], rows) if self._in_turn else (rows, shape[1])
+        return {whole: (experts.count, *matrix)}
 
     def _expert(self, whole: str, expert: int, bias: bool) -> Tensor:
         """Matrices [out, in] or biases [out] of one expert."""

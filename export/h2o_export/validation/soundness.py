@@ -41,6 +41,13 @@ _CONVERSATIONS = (
 def check_checkpoint(checkpoint: Checkpoint) -> None:
     """Raises CheckpointError for defects that no export could repair; logs a warning for surprises."""
     _check_tensors(checkpoint)
+    if any(rope.kind == "dynamic" for rope in checkpoint.config.ropes):
+        log.warning(
+            "%s: RoPE scaling 'dynamic' begins beyond %s positions, and texts of the bundle end there: nothing is "
+            "scaled",
+            checkpoint.source,
+            f"{checkpoint.config.max_position_embeddings:,}",
+        )
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write_tokenizer(Path(folder))
         try:
@@ -82,6 +89,7 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
                 f"{checkpoint.source}: has the tensor '{name}', which a model with this {settings} does not use; "
                 f"without it the results would be wrong; {remedy}"
             )
+    checkpoint.check(used)
     if left:
         log.warning("left out, because the exported model does not use them: %s", _some(left))
 

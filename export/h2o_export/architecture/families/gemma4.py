@@ -123,7 +123,9 @@ def _sizes(raw: dict[str, Any], layer: int, window: bool) -> dict[str, Any]:
     layers = raw[_OWN]
     if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
         raise CheckpointError(f"config.json: {_OWN} must have an object for each layer, but is {layers!r}")
-    by_number = {number.lstrip("0") or "0": own for number, own in layers.items()}  # "05" where there are 30
+    by_number: dict[str, dict[str, Any]] = {
+        number.lstrip("0") or "0": own for number, own in layers.items()
+    }  # "05" where there are 30
     return by_number.get(str(layer), {})
 
 

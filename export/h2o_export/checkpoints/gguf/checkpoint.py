@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,17 +71,17 @@ class GGUFCheckpoint(CheckpointInFiles):
             frozenset(self.header.tensors) - {own for name in used for own in self._own(name)} - rope.TENSORS
         )
 
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        for name, shape in tensors.items():
+            _check_shape(name, [self._stored(name, own) for own in self._own(name)], shape)
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor as float32. The file is opened each time, so no mapping outlives the call."""
         entries = [self._stored(name, own) for own in self._own(name)]
+        _check_shape(name, entries, shape)
         with np.errstate(all="ignore"):  # the code that stores the values checks for NaN
             values = [gguf.dequantize(_read(entry), entry.kind).reshape(entry.shape) for entry in entries]
         whole = values[0] if len(values) == 1 else _joined(name, values)
-        if _without_ones(whole.shape) != _without_ones(shape):  # a file omits dimensions of 1
-            raise CheckpointError(
-                f"{entries[0].path}: tensor '{entries[0].name}' has shape {list(whole.shape)}, but the metadata "
-                f"imply {list(shape)}"
-            )
         rows, columns = self._rows(name, whole.reshape(shape), len(entries)), self._column_order(name)
         ordered = rows if columns is None else rows[:, columns]
         tensor = torch.from_numpy(np.ascontiguousarray(ordered))
@@ -203,6 +203,21 @@ def _stacked(matrices: list[QuantizedTensor | None]) -> QuantizedTensor | None:
         scales=np.concatenate([one.scales for one in found]),
         offsets=np.concatenate(offsets) if offsets else None,
     )
+
+
+def _check_shape(name: str, entries: list[TensorEntry], expected: tuple[int, ...]) -> None:
+    """Raises CheckpointError if the tensors of the file do not form one of transformers' of this shape."""
+    stored = entries[0].shape
+    if len(entries) > 1:
+        keys, others = (entry.shape for entry in entries)
+        stored = (
+            latent.joined_shape(keys, others) if latent.is_both(name) else (keys[0] + others[0], *keys[1:])
+        )
+    if _without_ones(stored) != _without_ones(expected):  # a file omits dimensions of 1
+        raise CheckpointError(
+            f"{entries[0].path}: tensor '{entries[0].name}' has shape {list(stored)}, but the metadata imply "
+            f"{list(expected)}"
+        )
 
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:

@@ -97,6 +97,12 @@ def joined(keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np
     return both.reshape(-1, values.shape[2])
 
 
+def joined_shape(keys: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
+    """Of `joined`; empty if the two do not match."""
+    fits = len(keys) == len(values) == 3 and (keys[0], keys[1]) == (values[0], values[2])
+    return (keys[0] * (keys[2] + values[1]), keys[1]) if fits else ()
+
+
 def _needed(header: Header, value: Callable[[str], Any], key: str) -> Any:
     found = value(key)
     if found is None:

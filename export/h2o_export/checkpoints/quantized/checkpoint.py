@@ -92,6 +92,10 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
                     "not the model's, or download it again"
                 )
 
+    def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
+        """What packed tensors hold is known once they are read."""
+        super().check({name: shape for name, shape in tensors.items() if self._packed_module(name) is None})
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read one tensor: in its stored dtype, or in float32 if it is packed."""
         matrix = self._matrix(name)
@@ -116,8 +120,8 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
         return config
 
     def _matrix(self, name: str) -> Grouped | None:
-        module, _, kind = name.rpartition(".")
-        if kind != "weight" or self.method.integers(module, self.files) is None:
+        module = self._packed_module(name)
+        if module is None:
             return None
         try:
             with np.errstate(all="ignore"):
@@ -131,6 +135,12 @@ class QuantizedCheckpoint(SafetensorsCheckpoint):
                 f"{self.source}: the shapes of the packed tensors of '{module}' do not match ({error}); "
                 "download the checkpoint again"
             ) from error
+
+    def _packed_module(self, name: str) -> str | None:
+        """The module whose packed weight this is; None for other tensors."""
+        module, _, kind = name.rpartition(".")
+        packed = kind == "weight" and self.method.integers(module, self.files) is not None
+        return module if packed else None
 
     def _array(self, name: str) -> NDArray[Any]:
         tensor = self.read(name)
