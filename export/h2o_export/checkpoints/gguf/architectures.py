@@ -101,6 +101,7 @@ def _qwen_delta_moe(value: Metadata) -> dict[str, Any]:
         **states.delta_config(value),
         **_qwen3_moe(value),
         "shared_expert_intermediate_size": value("expert_shared_feed_forward_length"),
+        "intermediate_size": value("feed_forward_length") or value("expert_feed_forward_length"),
     }
 
 

@@ -39,6 +39,7 @@ def latent_config(header: Header, raw: dict[str, Any], value: Callable[[str], An
         )
     return {
         "num_key_value_heads": raw["num_attention_heads"],
+        "num_nextn_predict_layers": 0,  # block_count is of all layers
         "kv_lora_rank": _needed(header, value, "attention.kv_lora_rank"),
         "q_lora_rank": value("attention.q_lora_rank"),
         "qk_nope_head_dim": key - rotated,
