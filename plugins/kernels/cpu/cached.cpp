@@ -201,7 +201,11 @@ class Prefill {
 
 void attend(h2o_cpu* context, const Cached* ops, int64_t count) {
     if (few_rows(ops[0])) return decode(context, ops, count);
-    for (int64_t i = 0; i < count; ++i) Prefill(context, ops[i]).run();
+    for (int64_t i = 0; i < count; ++i) attend_as_prompt(context, ops[i]);
+}
+
+void attend_as_prompt(h2o_cpu* context, const Cached& op) {
+    Prefill(context, op).run();
 }
 
 }  // namespace h2o
@@ -210,8 +214,8 @@ namespace h2o::cpu {
 
 namespace {
 
-template <class Call>
-h2o_status attend(const Call& call, float* m, float* l) {
+template <class Call, class Attend>
+h2o_status attend(const Call& call, float* m, float* l, const Attend& attend) {
     h2o_cpu* const context = cpu_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (context == nullptr || call.n < 0 || *call.length < call.n) return H2O_BAD_ARGUMENT;
@@ -219,18 +223,27 @@ h2o_status attend(const Call& call, float* m, float* l) {
     if (call.n == 0) return H2O_OK;
     if (!call.q || !call.o) return H2O_BAD_ARGUMENT;
     const Cached op{call.shape, call.n, *call.length, call.q, *call.kv, call.o, nullptr, m, l};
-    return guarded(context, [&] { h2o::attend(context, &op, 1); });
+    return guarded(context, [&] { attend(context, op); });
+}
+
+void attend_any(h2o_cpu* context, const Cached& op) {
+    h2o::attend(context, &op, 1);
 }
 
 }  // namespace
 
 h2o_status run(const calls::CachedAttention& call) {
-    return attend(call, nullptr, nullptr);
+    return attend(call, nullptr, nullptr, attend_any);
 }
 
 h2o_status run(const calls::PartialAttention& call) {
     if (call.n > 0 && (!call.m || !call.l)) return H2O_BAD_ARGUMENT;
-    return attend(call, call.m, call.l);
+    return attend(call, call.m, call.l, attend_any);
+}
+
+h2o_status run(const calls::PromptAttention& call) {
+    if ((call.m == nullptr) != (call.l == nullptr)) return H2O_BAD_ARGUMENT;
+    return attend(call, call.m, call.l, attend_as_prompt);
 }
 
 h2o_status run(const calls::ScoredAttention& call) {

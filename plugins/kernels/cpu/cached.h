@@ -32,6 +32,9 @@ struct Cached {
 constexpr int64_t kMostCalls = H2O_MOST_STEP_ROWS;
 void attend(h2o_cpu* context, const Cached* ops, int64_t count);
 
+// Few rows as well as many with the arithmetic of many: a row has the bits that it has beside any others.
+void attend_as_prompt(h2o_cpu* context, const Cached& op);
+
 // A few rows: the cache is cut into runs, and each is read once for all heads, in memory order.
 bool few_rows(const Cached& op);
 void decode(h2o_cpu* context, const Cached* ops, int64_t count);

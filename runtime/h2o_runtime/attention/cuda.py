@@ -13,7 +13,13 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
 from h2o_runtime.limits import MOST_STEP_ROWS
-from h2o_runtime.operators import CACHE_APPEND, STEP_ROWS_ATTENTION, Operator
+from h2o_runtime.operators import (
+    CACHE_APPEND,
+    CACHED_ATTENTION,
+    PROMPT_ATTENTION,
+    STEP_ROWS_ATTENTION,
+    Operator,
+)
 
 if TYPE_CHECKING:
     from h2o_plugins import _cuda
@@ -72,6 +78,7 @@ class NativeCudaProvider:
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
         if self._kernels is None:
             raise RuntimeError("activate() the attention provider before its operators")
+        operator = _with_kernel(operator)
         lanes = self._device.lanes  # in a step, both are one
         lane = lanes.dense if operator is CACHE_APPEND else lanes.attention
         if kv is None:
@@ -104,6 +111,12 @@ class CudaProviderWithSinks(LayerProvider):
         self._sinks = sinks
 
     def run(self, operator: Operator, kv: KV | None = None, **arguments: Any) -> None:
+        operator = _with_kernel(operator)
         if operator.sinks:
             arguments["sinks"] = self._sinks
         self._provider.run(operator, kv, **arguments)
+
+
+def _with_kernel(operator: Operator) -> Operator:
+    """The operator that computes another one's result here."""
+    return CACHED_ATTENTION if operator is PROMPT_ATTENTION else operator

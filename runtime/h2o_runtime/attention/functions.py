@@ -17,6 +17,7 @@ from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BackendError, BundleError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
+    CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
     CANDIDATE_SCORE,
     CHUNKED_INTRA_ATTENTION,
@@ -26,6 +27,7 @@ from h2o_runtime.operators import (
     MEMORY_GATHER,
     OPERATORS,
     PARTIAL_ATTENTION,
+    PROMPT_ATTENTION,
     QUERY_SELECT,
     TILED_MEMORY_ATTENTION,
     VALUES,
@@ -292,7 +294,15 @@ def _partial_attention(
         o[rows] = np.einsum("nhk,khd->nhd", weights / l[rows, :, None], values)
 
 
+def _prompt_attention(provider: FunctionProvider, kv: KV, q: Tensor, o: Tensor, **state: Tensor) -> None:
+    if state:
+        _partial_attention(provider, kv, q, o, **state)
+    else:
+        provider.run(CACHED_ATTENTION, kv, q=q, o=o)
+
+
 _ADAPTED: dict[Operator, Any] = {
+    PROMPT_ATTENTION: _prompt_attention,
     PARTIAL_ATTENTION: _partial_attention,
     CHUNKED_INTRA_ATTENTION: _chunk_by_chunk,
     QUERY_SELECT: _tile_by_tile,

@@ -19,6 +19,7 @@ from h2o_runtime.operators import (
     CACHED_ATTENTION,
     CHUNKED_INTRA_ATTENTION,
     PARTIAL_ATTENTION,
+    PROMPT_ATTENTION,
     STEP_ATTENTION,
     Operator,
 )
@@ -75,9 +76,10 @@ class ProviderWithSinks(LayerProvider):
             operator = CACHED_ATTENTION
         if operator is CACHED_ATTENTION:
             operator = PARTIAL_ATTENTION
+        if operator in (PARTIAL_ATTENTION, PROMPT_ATTENTION):
             arguments["m"], arguments["l"] = self._room(len(arguments["q"]))
         self._provider.run(operator, kv, **arguments)
-        if operator in (PARTIAL_ATTENTION, CHUNKED_INTRA_ATTENTION):
+        if operator in (PARTIAL_ATTENTION, PROMPT_ATTENTION, CHUNKED_INTRA_ATTENTION):
             add_sinks(arguments["o"], arguments["m"], arguments["l"], self._sinks)
 
     def _room(self, rows: int) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Quality
-from h2o_runtime.operators import CACHED_ATTENTION
+from h2o_runtime.operators import PROMPT_ATTENTION
 from h2o_runtime.schedule import Span
 
 State = TypeVar("State")
@@ -91,13 +91,13 @@ class LayerCall:
         return k, (k if self.v is self.k else self.v[start:stop])
 
     def dense_rows(self, start: int, stop: int) -> None:
-        """The needed rows of start … stop - 1 attend to everything before them, as in decode."""
+        """The needed rows of start … stop - 1 attend to everything before them."""
         start = max(start, self.needed)
         if start >= stop:
             return
         assert isinstance(self.kv.length, int), "that of a prompt is known"
         kv = self.kv.upto(self.kv.length - len(self.q) + stop)
-        self.provider.run(CACHED_ATTENTION, kv, q=self.q[start:stop], o=self.o[start:stop])
+        self.provider.run(PROMPT_ATTENTION, kv, q=self.q[start:stop], o=self.o[start:stop])
 
 
 @dataclass(frozen=True)
