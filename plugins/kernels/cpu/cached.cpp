@@ -19,7 +19,7 @@ constexpr int64_t kItemsPerThread = 8;       // with fewer ranges than this, seg
 constexpr int64_t kStateBytes = 32 << 20;    // of all segments' states, if they are
 constexpr int64_t kPackedBytes = 512 << 10;  // bytes of keys and values packed at a time: half an L2
 
-// Keys packed at a time.
+// Keys packed at a time, behind the first.
 int64_t keys_together(const h2o_shape& shape) {
     const int64_t bytes = (shape.head_size + value_size(shape)) * static_cast<int64_t>(sizeof(float));
     return std::clamp<int64_t>(kPackedBytes / bytes / kKeyStep * kKeyStep, kKeyStep, 512);
@@ -72,7 +72,7 @@ class Prefill {
             range_blocks_ = std::clamp<int64_t>(heads() * blocks() / wanted, 1, kRangeBlocks);
         }
         const int64_t most = std::min(blocks(), range_blocks_);
-        SweepSize size{op.shape.head_size, op.dv(), keys_together(op.shape), most, true, false};
+        SweepSize size{op.shape.head_size, op.dv(), key_block(), most, true, false};
         if (segments_ > 1 && !apart_) size.more_states = most;
         prepare(context, size, context->scratch.data());
         if (!apart_) return;
@@ -105,6 +105,7 @@ class Prefill {
     int64_t ranges() const { return (blocks() + range_blocks_ - 1) / range_blocks_; }
     int64_t range_end(int64_t range) const { return std::min(blocks(), (range + 1) * range_blocks_); }
     int64_t output_floats() const { return round_up(op_.dv(), kPanel) * kLanes; }
+    int64_t key_block() const { return op_.shape.window > 0 ? keys_together(op_.shape) : kFirstKeys; }
     int64_t segment_end(int64_t segment) const {
         return segment + 1 == segments_ ? op_.length : (segment + 1) * kSegmentKeys;
     }
@@ -131,7 +132,8 @@ class Prefill {
         made.total_keys = op_.length;
         made.offset = op_.length - op_.n;
         made.window = op_.shape.window;
-        made.key_block = keys_together(op_.shape);
+        made.key_block = key_block();
+        made.later_block = keys_together(op_.shape);
         made.unit = head;
         return made;
     }

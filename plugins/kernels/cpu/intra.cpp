@@ -7,7 +7,6 @@ namespace h2o {
 namespace {
 
 constexpr int64_t kParts = 4;
-constexpr int64_t kKeyBlock = 1024;  // without column sums, a row's scores are never needed all at once
 
 struct Intra {
     const h2o_shape& shape;
@@ -21,7 +20,8 @@ struct Intra {
     int64_t units() const { return (n + chunk_size - 1) / chunk_size * heads(); }
     int64_t start(int64_t unit) const { return unit / heads() * chunk_size; }
     int64_t length(int64_t unit) const { return std::min(chunk_size, n - start(unit)); }
-    int64_t key_block() const { return colsum != nullptr ? chunk_size : std::min(chunk_size, kKeyBlock); }
+    // Without column sums, a row's scores are never needed all at once.
+    int64_t key_block() const { return colsum != nullptr ? chunk_size : std::min(chunk_size, kFirstKeys); }
 
     Sweep sweep(const h2o_cpu* context, int64_t unit) const {
         const int64_t size = element_size(shape.dtype), head = unit % heads(), first = start(unit);
@@ -73,7 +73,7 @@ struct Intra {
 
     SweepSize size() const {
         const int64_t rows = std::min(n, chunk_size) * (shape.query_heads / heads());
-        const bool single = colsum != nullptr || std::min(n, chunk_size) <= kKeyBlock;
+        const bool single = colsum != nullptr || std::min(n, chunk_size) <= kFirstKeys;
         return {
             shape.head_size,  value_size(shape), key_block(), single ? 1 : (rows + kLanes - 1) / kLanes, true,
             colsum != nullptr};

@@ -64,7 +64,8 @@ struct Sweep {
     KeyRows keys;
     int64_t total_keys;
     int64_t offset;               // see above; total_keys when nothing is masked
-    int64_t key_block;            // keys packed at a time
+    int64_t key_block;            // keys packed at a time, at most
+    int64_t later_block = 0;      // the same behind the first key_block keys, if fewer
     int64_t window = 0;           // of a token's keys the last so many are seen; 0: all
     int64_t unit;                 // names the keys: a scratch that holds them packed is not filled again
     int64_t block_rows = kLanes;  // or fewer, what BlockArgs::rows may be
@@ -92,6 +93,9 @@ struct Sweep {
     }
     char* row_of_out(int64_t f) const { return out + at(f) * dv * element_size(dtype); }
 
+    // Keys packed at a time from `key` on.
+    int64_t block_at(int64_t key) const { return key > 0 && later_block > 0 ? later_block : key_block; }
+
     // Runs row blocks [begin, end) over keys [first_key, last_key); the state of block b is then in slot
     // b - begin (slot 0 with a single key block, when finish(b, slot) is called as soon as b is done).
     template <class Finish>
@@ -99,9 +103,9 @@ struct Sweep {
              bool colsum, Finish&& finish) const {
         last_key = std::min(last_key, visible_to_block(end - 1));
         first_key = std::max(first_key, first_seen(begin * block_rows));
-        const bool single = last_key - first_key <= key_block;
-        for (int64_t key = first_key; key < last_key; key += key_block) {
-            const int64_t count = std::min(key_block, last_key - key);
+        const bool single = last_key - first_key <= block_at(first_key);
+        for (int64_t key = first_key, count; key < last_key; key += count) {
+            count = std::min(block_at(key), last_key - key);
             pack(scratch, key, count, single);
             for (int64_t block = begin; block < end; ++block) {
                 const int64_t slot = single ? 0 : block - begin;
@@ -123,6 +127,10 @@ struct Sweep {
     // Plain finish: o divided by l, and the states; m and l may be null.
     void store_state(const SweepScratch& scratch, int64_t block, int64_t slot, float* m, float* l) const;
 };
+
+// Keys that ChunkedIntraAttention and CachedAttention pack at a time. Both begin with as many: then the first
+// rows of a prompt have the same bits from each of them.
+constexpr int64_t kFirstKeys = 1024;
 
 // The sweep of one score head, keys not yet named.
 Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_heads, int64_t head,

@@ -213,6 +213,10 @@ class H2O(PrefillPolicy[Store]):
         """Cached rows at the start of the first chunk: some rules let a prompt continue inside a chunk."""
         return call.past % self.chunk_size if call.prefix is Prefix.BOUNDARY else 0
 
+    def in_first_chunk(self, call: LayerCall | PromptCall) -> bool:
+        """Whether the prompt continues inside the first chunk, whose rows see every earlier row."""
+        return 0 < call.past == self.begun(call)
+
     def tail_of(self, call: LayerCall) -> int:
         """First row of the dense tail; n if there is none."""
         n, begun = len(call.q), self.begun(call)
@@ -234,11 +238,16 @@ class H2O(PrefillPolicy[Store]):
     def _phase1(
         self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Attention of the batch's new rows inside their chunks. A chunk with cached rows gets its own call."""
+        """Attention of the batch's new rows inside their chunks. A chunk with cached rows gets its own call. Rows
+        of the first chunk then attend to those as well, as in a fresh run: to the same keys, in the same order.
+        """
         end = -self.begun(call) % self.chunk_size if batch.start == 0 else 0
         for start, stop in ((batch.start, min(end, batch.stop)), (max(end, batch.start), batch.stop)):
             rows = Span(max(start, first), stop)
             if rows.start >= rows.stop:
+                continue
+            if start == 0 and self.in_first_chunk(call):
+                call.dense_rows(rows.start, rows.stop)
                 continue
             k, v = call.new_rows(rows.start, rows.stop)
             call.provider.run(

@@ -75,6 +75,8 @@ class OwnQueries(QueryTiles):
         chunks = np.arange(first, prompt.past + prompt.n, self.chunk_size, dtype=np.int64)
         tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(begun + prompt.n)]
         whole = Span(0 if first <= self.memory_at(first) else first, prompt.past)
+        if self.in_first_chunk(prompt):
+            whole = Span(prompt.past, prompt.past)  # phase 1 has seen all
         state.begin(tiles[self.tiles_before(begun) :], whole)
         if prompt.prompt_piece.before:
             return  # the first piece has done the rest
