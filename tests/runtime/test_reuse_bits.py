@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests import bundles
 
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.caches import Contiguous, Paged
-from h2o_runtime.names import AttentionPrecision
+from h2o_runtime.names import AttentionPrecision, DenseForm
 
 FULL = PrefillConfig(policy="full", batch_size=700)
 QUERY = PrefillConfig(chunk_size=512, batch_size=1024, local=32, heavy=64, score_tile=128, dense_tail=128)
@@ -49,3 +50,35 @@ def test_another_question_gives_the_bits_of_a_fresh_run(generator: Generator, ca
             np.testing.assert_array_equal(generator.prefill(prompt, config), expected)
             reused.append(generator.reused)
         assert reused == [0, 2400, KEPT["full" if config is FULL else "query"]]
+
+
+@pytest.mark.parametrize("length", [2, 26, 300, 700])
+def test_a_prompt_that_comes_again_has_the_bits_of_its_first_time(generator: Generator, length: int) -> None:
+    """Only its last row is read again. In the first chunk, behind it, and in a dense tail."""
+    prompt = DOCUMENT[:length]
+    for config in (FULL, QUERY):
+        generator.reset()
+        answers = []
+        for _ in range(2):
+            logits = [generator.prefill(prompt, config).copy()]
+            logits += [generator.decode(int(logits[-1].argmax())).copy() for _ in range(2)]
+            answers.append(logits)
+        assert generator.reused == length - 1 or generator.loaded.cache.name == "paged"
+        np.testing.assert_array_equal(answers[1], answers[0])
+
+
+@pytest.mark.parametrize("form", ["exact", "blocks"])
+def test_products_of_onnx_runtime_give_the_second_time_what_they_gave_first(
+    shared_folder: Path, form: DenseForm
+) -> None:
+    """Their bits may depend on the number of rows. Rounded activations make more of that than a bit."""
+    folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
+    with Generator.load(folder, context=64, threads=2, device="cpu", dense_form=form) as generator:
+        first, second = (log_probabilities(generator.prefill(DOCUMENT[:26], QUERY)) for _ in range(2))
+        assert generator.reused == 25
+    np.testing.assert_allclose(second, first, atol=2e-3)
+
+
+def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))

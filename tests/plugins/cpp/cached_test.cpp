@@ -86,34 +86,89 @@ TEST_P(Cached, ThreadCountChangesNoBit) {
     }
 }
 
+// Rows of a prompt, in every precision of the instruction set.
+class Prompt : public EveryIsa {
+  protected:
+    template <class Check>
+    void each_precision(const Check& check) const {
+        for (h2o_precision precision : {H2O_FLOAT32, H2O_BFLOAT16, H2O_INT16}) {
+            SCOPED_TRACE(testing::Message() << "precision " << precision);
+            const auto context = [&](int threads) { return make(threads, GetParam().c_str(), precision); };
+            if (context(1) != nullptr) check(context);
+        }
+    }
+
+    // The state of rows first ... end - 1 of a prompt with queries q.
+    static State rows(h2o_cpu* context, const Shape& shape, int64_t first, int64_t end, const Stored& q,
+                      const Stored& k, const Stored& v) {
+        State state(shape, end - first);
+        const h2o_shape c = shape.c();
+        const h2o_kv kv = cache_of(k, v, static_cast<int64_t>(k.size()) / (shape.kv_heads * shape.d));
+        const float* const queries = static_cast<const float*>(q.data()) + shape.q_size(first);
+        EXPECT_EQ(h2o_cpu_prompt_attention(context, &c, end - first, queries, &kv, end, state.o.data(),
+                                           state.m.data(), state.l.data()),
+                  H2O_OK);
+        return state;
+    }
+
+    static void expect_same(const Shape& shape, const State& some, const State& all, int64_t first) {
+        const auto same = [](const float* a, const float* b, size_t count) {
+            return std::memcmp(a, b, count * sizeof(float)) == 0;
+        };
+        const float *const o = static_cast<const float*>(some.o.data()), *const o_all =
+                                                                             static_cast<const float*>(
+                                                                                 all.o.data());
+        EXPECT_TRUE(same(o, o_all + shape.q_size(first), some.o.size()));
+        EXPECT_TRUE(same(some.m.data(), all.m.data() + shape.state_size(first), some.m.size()));
+        EXPECT_TRUE(same(some.l.data(), all.l.data() + shape.state_size(first), some.l.size()));
+    }
+};
+
 // A prompt that continues a cache must equal one that is read at once: the rows from `first` on, and all
 // rows. With four heads, one thread sweeps the segments of all rows in order, and four threads apart.
-TEST_P(Cached, RowsBesideChangeNoBit) {
-    for (int64_t kv_heads : {1, 4}) {
-        const Shape shape{kv_heads, 3, 8, H2O_F32};
-        const int64_t length = 4200, row = shape.q_size(1);
+TEST_P(Prompt, RowsBesideChangeNoBit) {
+    each_precision([](const auto& context) {
+        for (int64_t kv_heads : {1, 4}) {
+            const Shape shape{kv_heads, 3, 8, H2O_F32};
+            const int64_t length = 4200;
+            const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
+                         k = Stored::random(H2O_F32, shape.k_size(length), 2),
+                         v = Stored::random(H2O_F32, shape.k_size(length), 3);
+            const State all = rows(context(1).get(), shape, 0, length, q, k, v);
+            expect_same(shape, rows(context(4).get(), shape, 0, length, q, k, v), all, 0);
+            const std::pair<int64_t, int64_t> parts[] = {{4199, 4200}, {4190, 4200}, {4000, 4100},
+                                                         {2000, 2101}, {700, 3300},  {2048, 2050},
+                                                         {1023, 1026}, {25, 26},     {0, 1}};
+            for (const auto& [first, end] : parts) {
+                SCOPED_TRACE(testing::Message() << kv_heads << " heads, from row " << first);
+                for (int threads : {1, 4})
+                    expect_same(shape, rows(context(threads).get(), shape, first, end, q, k, v), all, first);
+            }
+        }
+    });
+}
+
+// The first chunk of a prompt, and a prompt that continues inside it.
+TEST_P(Prompt, RowsOfTheFirstChunkHaveItsBits) {
+    each_precision([](const auto& context) {
+        const Shape shape{2, 3, 64, H2O_F32};
+        const int64_t length = 1024;
         const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
                      k = Stored::random(H2O_F32, shape.k_size(length), 2),
                      v = Stored::random(H2O_F32, shape.k_size(length), 3);
-        const auto bits = [&](const Stored& stored, int64_t first, int64_t count) {
-            const char* const begin = static_cast<const char*>(stored.data()) + first * row * 4;
-            return std::string(begin, static_cast<size_t>(count * row * 4));
-        };
-        const Stored all = run(context(1).get(), shape, length, length, q, k, v);
-        EXPECT_TRUE(all == run(context(4).get(), shape, length, length, q, k, v));
-        const std::pair<int64_t, int64_t> parts[] = {{4190, 4200}, {4000, 4100}, {2000, 2101}, {700, 3300}};
-        for (const auto& [first, end] : parts) {
-            Stored some(H2O_F32, shape.q_size(end - first));
-            for (size_t i = 0; i < some.size(); ++i) {
-                some.set(i, static_cast<float>(q[static_cast<size_t>(first * row) + i]));
-            }
-            for (int threads : {1, 4}) {
-                const Stored o = run(context(threads).get(), shape, end - first, end, some, k, v);
-                EXPECT_TRUE(bits(o, 0, end - first) == bits(all, first, end - first))
-                    << kv_heads << " " << first << " " << threads;
+        State all(shape, length);
+        const h2o_shape c = shape.c();
+        ASSERT_EQ(
+            h2o_cpu_chunked_intra_attention(context(2).get(), &c, length, length, q.data(), k.data(),
+                                            v.data(), all.o.data(), all.m.data(), all.l.data(), nullptr),
+            H2O_OK);
+        for (int64_t first : {1, 25, 511, 600, 1023}) {
+            for (int64_t count : {1, 2, 6, 7, 17}) {
+                const int64_t end = std::min(length, first + count);
+                expect_same(shape, rows(context(2).get(), shape, first, end, q, k, v), all, first);
             }
         }
-    }
+    });
 }
 
 TEST_P(Cached, ScoresFarApart) {
@@ -134,6 +189,7 @@ TEST_P(Cached, ScoresFarApart) {
 }
 
 H2O_EVERY_ISA(Cached);
+H2O_EVERY_ISA(Prompt);
 
 }  // namespace
 }  // namespace h2o::test

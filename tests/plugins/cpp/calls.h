@@ -36,6 +36,21 @@ inline h2o_status h2o_cpu_cached_attention(h2o_cpu* context, const h2o_shape* sh
     return h2o::cpu::run(c);
 }
 
+inline h2o_status h2o_cpu_prompt_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* q,
+                                           const h2o_kv* kv, int64_t length, void* o, float* m, float* l) {
+    h2o::calls::PromptAttention c;
+    c.context = context;
+    c.shape = shape ? *shape : h2o_shape{};
+    c.n = static_cast<int32_t>(n);
+    c.q = q;
+    c.kv = kv;
+    c.length = &length;
+    c.o = o;
+    c.m = m;
+    c.l = l;
+    return h2o::cpu::run(c);
+}
+
 inline h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* shape, int64_t w, int64_t n,
                                           int64_t slots, const void* q_window, const void* k,
                                           const h2o_kv* kv, const int32_t* memory, float* score_memory,

@@ -87,6 +87,11 @@ TEST(BFloat16Products, OfShortNumbersHaveTheErrorOfTheirSums) {
                         << h2o_products_isa(kernels) << " " << inputs << " x " << outputs;
                 }
                 for (int64_t rows : {1, 3, 14}) ASSERT_EQ(multiply(kernels, matrix, x, rows), y);
+                for (int64_t rows : {1, 2, 3, 6, 7, 16}) {  // alone, as the last of them
+                    const Floats some(x.end() - rows * inputs, x.end());
+                    ASSERT_EQ(multiply(kernels, matrix, some, rows),
+                              Floats(y.end() - rows * outputs, y.end()));
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -348,6 +349,33 @@ TEST_P(Products, OfFloats) {
             for (size_t i = 0; i < x.size(); ++i) gated.push_back(x[i] / (1.0f + std::exp(-x[i])) * up[i]);
             const Floats gate_by_hand = matrix.multiply(gated);
             for (size_t i = 0; i < of_gate.size(); ++i) ASSERT_NEAR(of_gate[i], gate_by_hand[i], 1e-4f);
+        }
+    }
+}
+
+// A row's bits, also where they make one tile, the remainder of a tile, or pieces of threads.
+TEST_P(Products, OfARowDoNotDependOnRowsBeside) {
+    constexpr int64_t kAll = 1024, kInputs = 192;
+    const Matrix integers[] = {{{kInputs, 40, 32, 8, 1, false}, 31}, {{kInputs, 40, 32, 8, 2, true}, 32},
+                               {{kInputs, 33, 32, 4, 1, true}, 33},  {{kInputs, 33, 32, 4, 2, false}, 34},
+                               {{kInputs, 17, 48, 8, 1, true}, 35},  {{kInputs, 17, 64, 4, 1, false}, 36}};
+    const FloatMatrix floats(kInputs, 70, 37);
+    std::vector<h2o_block_matrix> matrices{floats.c()};
+    for (const Matrix& matrix : integers) matrices.push_back(matrix.c());
+    const Floats x = numbers(kAll * kInputs, 38), norm = numbers(kInputs, 39);
+    for (const h2o_block_matrix& matrix : matrices) {
+        const auto rows = [&](int64_t first, int64_t count) {
+            return multiply(matrix, {x.data() + first * kInputs, nullptr, norm.data(), 0.1f, {}, nullptr},
+                            count);
+        };
+        const Floats all = rows(0, kAll);
+        for (int64_t count : {1, 2, 3, 6, 7, 16, 17, 128}) {
+            for (int64_t first : {int64_t{0}, int64_t{5}, kAll - count}) {
+                const Floats some = rows(first, count);
+                const size_t bytes = some.size() * sizeof(float);
+                EXPECT_EQ(std::memcmp(some.data(), all.data() + first * matrix.outputs, bytes), 0)
+                    << matrix.bits << " bits, " << count << " rows from " << first;
+            }
         }
     }
 }
