@@ -157,6 +157,12 @@ class Generator:
         config = config or self.bundle.manifest.prefill
         return self._reader.keeps(tokens, config)
 
+    def finds(self, ids: Sequence[int] | IntArray, config: PrefillConfig | None = None) -> int:
+        """As `keeps`, and what a session that waits or is live elsewhere holds. Raises as `prefill`."""
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
+        config = config or self.bundle.manifest.prefill
+        return max(self._reader.keeps(tokens, config), self.pool.offers(self.session, tokens, config))
+
     # The three main calls: prefill, decode, logprobs
 
     def prefill(

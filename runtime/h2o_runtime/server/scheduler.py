@@ -1,12 +1,11 @@
-"""Several answers at once: each turn computes one step of all answers, and reads one prompt piece.
+"""Several answers at once: each turn computes one step of all answers, and after a few steps reads one prompt piece.
 
-So a stream waits for its next token no longer than a piece takes, and prompts are read in turns. If slots share
+So a stream waits for its next token no longer than a piece takes. `reading_order` chooses the prompt. If slots share
 memory and it runs short, later runs wait (`block_room`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -17,7 +16,11 @@ from h2o_runtime.execution.answer_steps import decode_together
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.server.block_room import BlockRoom
+from h2o_runtime.server.reading_order import ReadingOrder
 from h2o_runtime.sessions.pool import SharedPrompt
+
+
+STEP_TOKENS = 256  # of a piece, for which all answers get one step: a step takes a small part of their time
 
 
 class Task(Protocol):
@@ -46,14 +49,39 @@ class Task(Protocol):
 class _Running:
     """A task in its slot.
 
-    wanted  tokens of the step that it waits for, after its prompt is read
-    begun   whether it has run at all
+    reading  whether its prompt is being read, or waits to be
+    wanted   tokens of the step that it waits for, after its prompt is read
+    begun    whether it has run at all
+    found    tokens of its prompt that need not be read, as estimated before it begins; None: not estimated
     """
 
     def __init__(self, task: Task, slot: int, generator: Generator, run: Run[TextEvent]) -> None:
         self.task, self.slot, self.generator, self.run = task, slot, generator, run
         self.wanted: tuple[int, ...] = ()
-        self.begun = False
+        self.reading, self.begun = True, False
+        self.found: int | None = None
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that are not read yet; before it begins, an estimate."""
+        prompt = len(self.task.request.prompt.ids)
+        if self.begun:
+            return prompt - self.generator.length
+        if self.found is None:
+            self.found = self._found()
+        return prompt - self.found
+
+    def _found(self) -> int:
+        """Tokens of the prompt that the slots and the pool hold."""
+        request, shared = self.task.request, self.task.shared
+        if shared is not None and shared.session is not None:
+            return len(request.prompt.ids)
+        if not request.reuse:
+            return 0
+        try:
+            return self.generator.finds(request.prompt.ids, request.prefill)
+        except H2OError:  # the prompt is refused once it runs
+            return len(request.prompt.ids)
 
     def missing_blocks(self) -> int:
         store, length = self.generator.session.store, self.generator.length
@@ -88,8 +116,10 @@ class Scheduler:
         """
         self._model, self._prompt_piece = model, prompt_piece
         self._free = list(range(len(model.slots)))  # least recently used first
-        self._running: list[_Running] = []
-        self._reading: deque[_Running] = deque()  # the running tasks whose prompts are being read
+        self._running: list[_Running] = []  # the one that came first, first
+        self._order = ReadingOrder()
+        self._steps_a_piece = max(1, (prompt_piece or 0) // STEP_TOKENS)
+        self._steps = 0  # since the last piece
         self._room = BlockRoom(model.slots)
 
     @property
@@ -107,20 +137,25 @@ class Scheduler:
         self._free.remove(slot)
         generator = self._model.slots[slot]
         run = self._model.run(task.request, task.watch, generator, self._prompt_piece, task.shared)
-        running = _Running(task, slot, generator, run)
-        self._running.append(running)
-        self._reading.append(running)
+        self._running.append(_Running(task, slot, generator, run))
         task.began(slot, generator)
 
     def turn(self) -> None:
-        """One step of all answers, then one piece of the prompt that has waited longest."""
+        """One step of all answers; then one piece of one prompt, if they had enough steps since the last one."""
         fitting = list(self._room.fitting(self._running))
-        reading = next((one for one in self._reading if one in fitting), None)
-        self._step([one for one in fitting if one.wanted])
+        writing = [one for one in fitting if one.wanted]
+        self._step(writing)
+        self._steps += 1
+        if writing and self._steps < self._steps_a_piece:
+            return
+        self._steps = 0
+        reading = self._order.next([one for one in fitting if one.reading])
         # To make room for a later run, the shared prompt of this one may have been dropped.
         if reading is not None and self._room.fits(reading):
-            self._reading.remove(reading)
             self._go_on(reading)
+            if not reading.reading:  # others may begin like it
+                for one in self._running:
+                    one.found = None
 
     @property
     def set_aside(self) -> int:
@@ -143,7 +178,7 @@ class Scheduler:
 
     def _go_on(self, running: _Running, logits: object = None) -> None:
         """Run the task to its next pause or its end."""
-        running.wanted, running.begun = (), True
+        running.wanted, running.reading, running.begun = (), False, True
         try:
             item = running.run.send(logits)  # type: ignore[arg-type]
             while not isinstance(item, (PromptPieceRead, StepWanted)):
@@ -155,7 +190,7 @@ class Scheduler:
             self._end(running, error)
         else:
             if isinstance(item, PromptPieceRead):
-                self._reading.append(running)
+                running.reading = True
             else:
                 running.wanted = item.tokens
 

@@ -74,6 +74,8 @@ class SessionPool:
         """Before the prompt `tokens` [N]: make the session live of which the prompt can keep the most."""
         if not self.several and self._live == [session]:
             return
+        if self.folder is not None:
+            self.folder.refresh()
         keeps = plan_reuse(session.known, session.origin, tokens, config).length
         best = self._best(session, tokens, config)
         gains = _gains(best, tokens, config) if best else 0
@@ -100,6 +102,11 @@ class SessionPool:
                 best.release()
             else:  # the prompt only shares its beginning: it keeps waiting
                 self._add(best, session)
+
+    def offers(self, session: Session, tokens: IntArray, config: PrefillConfig) -> int:
+        """Tokens of the prompt `tokens` [N] that it could keep of another session than the live one."""
+        best = self._best(session, tokens, config)
+        return max(_gains(best, tokens, config), 0) if best else 0
 
     def keep(self, prompt: SharedPrompt, session: Session) -> None:
         """The session has just read the prompt: keep it as it is for more answers, until they are made."""
@@ -195,7 +202,6 @@ class SessionPool:
     ) -> WaitingSession | SavedSession | LiveSession | None:
         waiting: list[WaitingSession | SavedSession | LiveSession] = [*self._waiting]
         if self.folder is not None:
-            self.folder.refresh()
             filed: list[WaitingSession | SavedSession] = [*self.folder.waiting(), *self.folder.files()]
             waiting += [one for one in filed if _has_room(session, one.shape.length)]
         waiting += [live for one in self._live if one is not session and (live := LiveSession.of(one))]
