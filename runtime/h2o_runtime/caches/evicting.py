@@ -37,6 +37,7 @@ class Evicting(Contiguous):
     title: ClassVar[str] = "forgetting"
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
+    several_at_once: ClassVar[bool] = False  # its prompts are read at once, and the other answers would wait
     lends_rows: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = False
 

@@ -1,7 +1,7 @@
-"""Several answers at once: each turn computes one step of all answers, and after a few steps reads one prompt piece.
+"""Several answers at once: each turn computes one step of all answers; after a few steps it also reads a piece.
 
-So a stream waits for its next token no longer than a piece takes. `reading_order` chooses the prompt. If slots share
-memory and it runs short, later runs wait (`block_room`).
+So a stream waits for its next token no longer than a piece takes. `reading_order` chooses the prompt that is
+read. If slots share memory and it runs short, later runs wait (`block_room`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from h2o_runtime.generator import Generator
 from h2o_runtime.server.block_room import BlockRoom
 from h2o_runtime.server.reading_order import ReadingOrder
 from h2o_runtime.sessions.pool import SharedPrompt
-
 
 STEP_TOKENS = 256  # of a piece, for which all answers get one step: a step takes a small part of their time
 
