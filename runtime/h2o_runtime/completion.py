@@ -159,14 +159,19 @@ class TextModel:
         chat = not options.get("continue_final_message")
         return Prompt(self._continued(text) or self._encoded(text), text, chat)
 
-    def complete(self, request: Request, watch: Watch | None = None) -> Iterator[TextEvent]:
+    def complete(
+        self, request: Request, watch: Watch | None = None, prompt_piece: int | None = None
+    ) -> Iterator[TextEvent]:
         """Answer: yields Prefilled, then deltas of text, then one Completion.
+
+        prompt_piece: approximate number of prompt tokens that are read at once; a cancelled prefill keeps the
+        pieces before. None reads a prompt at once.
 
         When `watch` cancels, the Completion says so and holds the text so far; a cancelled prefill yields
         nothing before it. The iterator may be closed early. Raises ContextOverflowError, UnknownTokenError,
         InputError, ConfigError and BackendError.
         """
-        return alone(self.run(request, watch), self.generator.step)
+        return alone(self.run(request, watch, prompt_piece=prompt_piece), self.generator.step)
 
     def run(
         self,

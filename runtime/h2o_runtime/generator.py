@@ -36,6 +36,7 @@ from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.prompt_reader import PromptReader
 from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
+from h2o_runtime.files.outputs import make_private_folder
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Pooling, Speculation
@@ -105,7 +106,9 @@ class Generator:
 
     @classmethod
     def open(cls, path: str | Path, options: LoadOptions) -> Generator:
-        """As `load`."""
+        """As `load`. The folder is checked first: a large model takes a while to load."""
+        if options.folder is not None:
+            make_private_folder(Path(options.folder))
         loaded = LoadedModel.load(path, options)
         folder = None
         if options.folder is not None:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Start
+
+from h2o_runtime.sessions.saved import SavedSession
+from h2o_runtime.text import Tokenizer
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 
 PROMPT = "The module defines a class that reads the"
 FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full")
@@ -20,6 +29,7 @@ def test_of_the_next_prompt_only_what_is_new_is_read(h2o: Run, tiny_bundle: Path
     first = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--save-cache", file)
     assert (first.returncode, first.stderr) == (0, b"")
     assert [path.name for path in tmp_path.iterdir()] == ["session"]
+    assert file.stat().st_mode & 0o777 == 0o600
     both = ("--load-cache", file, "--save-cache", file, "--json")
     again = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *both).stdout)
     assert again["answer"] + "\n" == first.stdout.decode()
@@ -70,3 +80,57 @@ def test_settings_are_those_of_the_loaded_session(h2o: Run, tiny_bundle: Path, t
     again = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS[:-2], "--load-cache", file, "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["prefill"]["policy"] == "full"
+
+
+# Ctrl-C
+
+
+def interrupted(process: Any) -> None:
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_ctrl_c_while_answering_saves_prompt_and_answer(
+    start_h2o: Start, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "session"
+    flags = ("-n", 8000, "--ignore-eos", "--save-cache", file)
+    process = start_h2o("run", tiny_bundle, "-p", PROMPT, *flags)
+    process.stdout.read(20)
+    interrupted(process)
+    saved = SavedSession.open(file)
+    prompt = Tokenizer.load(tiny_bundle).encode(PROMPT)
+    assert saved.tokens[: len(prompt)].tolist() == prompt
+    assert len(prompt) < len(saved.tokens) < 8000
+
+
+def test_ctrl_c_while_reading_saves_what_was_read(
+    h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """And the same prompt goes on there. A file with more is not replaced by less."""
+    text, file = tmp_path / "text", tmp_path / "session"
+    text.write_text((EXAMPLE / "heldout.txt").read_text(encoding="utf-8")[:60_000], encoding="utf-8")
+    flags = ("-n", 1, "-c", 30_000, "--prefill", "full", "-v", "--save-cache", file)
+    process = start_h2o("run", tiny_bundle, "-f", text, *flags)
+    _, prompt = until(process.stderr, rb"prompt of (\d+) tokens")
+    time.sleep(2)
+    interrupted(process)
+    read = len(SavedSession.open(file).tokens)
+    assert read % 64 == 0
+    assert 0 < read < int(prompt)
+    content = file.read_bytes()
+    process = start_h2o("run", tiny_bundle, "-f", text, *flags, "--load-cache", file)
+    until(process.stderr, rb"prompt of (\d+) tokens")
+    interrupted(process)
+    assert len(SavedSession.open(file).tokens) > read or file.read_bytes() == content
+    again = h2o("run", tiny_bundle, "-f", text, *flags, "--load-cache", file, "--json")
+    assert json.loads(again.stdout)["timings"]["cache_n"] >= read
+
+
+def until(stream: Any, pattern: bytes) -> tuple[bytes, bytes]:
+    """Read until the pattern has come → all that was read, and its group."""
+    seen = b""
+    while not (found := re.search(pattern, seen)):
+        seen += os.read(stream.fileno(), 4096)
+    return seen, found[1]

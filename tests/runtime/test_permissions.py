@@ -11,8 +11,8 @@ from tests.users import open_folder, ordinary_user
 
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.errors import BundleError
-from h2o_runtime.sessions.folder import SessionFolder
+from h2o_runtime.errors import BundleError, OutputError
+from h2o_runtime.files.outputs import make_private_folder
 
 
 @pytest.fixture
@@ -32,10 +32,9 @@ def test_a_bundle_that_may_not_be_read(bundle: Path, closed: str) -> None:
     assert "again" not in str(caught.value)
 
 
-def test_a_folder_of_conversations_that_may_not_be_written(
-    bundle: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bundle.chmod(0o555)
-    with ordinary_user():
-        SessionFolder(bundle, 1 << 20, "a bundle").close()
-    assert caplog.text.count("cannot be written") == 1
+@pytest.mark.parametrize("mode", [0o555, 0o333], ids=["written", "listed"])
+def test_a_folder_of_conversations_that_may_not_be_used(mode: int) -> None:
+    with open_folder() as folder:
+        folder.chmod(mode)
+        with ordinary_user(), pytest.raises(OutputError, match="Permission denied; name another folder"):
+            make_private_folder(folder)

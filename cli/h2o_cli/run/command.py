@@ -152,9 +152,9 @@ def main(
         cache.around(model.generator, settings.prefill or defaults),
     ):
         if shown.converses:
-            converse(model, settings, system, text)
+            converse(model, settings, system, text, cache.prompt_piece)
         elif text is not None:
-            _answer_once(model, settings, text, shown)
+            _answer_once(model, settings, text, shown, cache.prompt_piece)
 
 
 def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
@@ -173,13 +173,16 @@ def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
     )
 
 
-def _answer_once(model: TextModel, settings: Request, text: str, flags: TextFlags) -> None:
+def _answer_once(
+    model: TextModel, settings: Request, text: str, flags: TextFlags, prompt_piece: int | None
+) -> None:
     with naming_the_flag(settings):
         if flags.chat:
             prompt = model.chat_prompt([*opening(flags.system), {"role": "user", "content": text}])
         else:
             prompt = model.text_prompt(text)
-        completion = answer(model, replace(settings, prompt=prompt), stream=not flags.as_json)
+        request = replace(settings, prompt=prompt)
+        completion = answer(model, request, stream=not flags.as_json, prompt_piece=prompt_piece)
     if flags.as_json:
         print_json(answer_json(model, completion, flags.logprobs))
     if completion.finish_reason == "cancelled":

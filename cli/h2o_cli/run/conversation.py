@@ -28,13 +28,16 @@ def opening(system: str | None) -> list[Message]:
 class Conversation:
     """All messages so far; each turn is answered with all of them. The model's cache keeps what it has read.
 
-    settings: a request whose prompt is replaced in each turn.
+    settings: a request whose prompt is replaced in each turn. prompt_piece: as for `TextModel.complete`
     """
 
-    def __init__(self, model: TextModel, settings: Request, system: str | None) -> None:
+    def __init__(
+        self, model: TextModel, settings: Request, system: str | None, prompt_piece: int | None
+    ) -> None:
         self._model = model
         self._settings = settings
         self._system = system
+        self._prompt_piece = prompt_piece
         self.reset()
 
     def reset(self) -> None:
@@ -50,21 +53,28 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         with naming_the_flag(self._settings):
             prompt = self._model.chat_prompt(messages)
-            completion = answer(self._model, replace(self._settings, prompt=prompt), stream=True)
+            request = replace(self._settings, prompt=prompt)
+            completion = answer(self._model, request, stream=True, prompt_piece=self._prompt_piece)
         complete = completion.finish_reason != "cancelled"
         if completion.tokens or complete:
             self.messages = [*messages, {"role": "assistant", "content": completion.text}]
         return complete
 
 
-def converse(model: TextModel, settings: Request, system: str | None, first: str | None) -> None:
+def converse(
+    model: TextModel,
+    settings: Request,
+    system: str | None,
+    first: str | None,
+    prompt_piece: int | None,
+) -> None:
     """Talk until the input ends. On a terminal a failed turn is reported and removed, otherwise it is an
     error.
 
     On a terminal Ctrl-C ends the answer, otherwise the command: raises Cancelled.
     """
     terminal = is_terminal(sys.stdin)
-    conversation = Conversation(model, settings, system)
+    conversation = Conversation(model, settings, system, prompt_piece)
     model.chat_prompt(
         [*conversation.messages, {"role": "user", "content": "Hello."}]
     )  # raises without a template

@@ -13,11 +13,13 @@ import click
 
 from h2o_cli.help import Command, Group, grouped
 from h2o_runtime.config.prefill import PrefillConfig
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.generator import Generator
 from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_session
 
 log = logging.getLogger(__name__)
+
+PIECE = 1024  # prompt tokens
 
 _OPTIONS = (
     click.option(
@@ -31,7 +33,7 @@ _OPTIONS = (
         "--save-cache",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write the session to a file at the end. It may be the file of --load-cache.",
+        help="Write the session to a file at the end, also after Ctrl-C. It may be the file of --load-cache.",
     ),
 )
 
@@ -61,9 +63,17 @@ class SavedCache:
         """The settings that prefill flags change: the loaded session's, otherwise the bundle's."""
         return bundle if self.loaded is None else self.loaded.shape.config
 
+    @property
+    def prompt_piece(self) -> int | None:
+        """A prompt is read in pieces if Ctrl-C must not lose what was read of it."""
+        return None if self.save is None else PIECE
+
     @contextmanager
     def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:
-        """Load before, save after; after an error nothing is saved. Raises ConfigError before the work."""
+        """Load before, save after, also if Ctrl-C stopped the work; after an error nothing is saved.
+
+        Raises ConfigError before the work.
+        """
         spec = generator.session.spec
         if self.save is not None and spec.forgets(spec.context):
             raise ConfigError(
@@ -73,8 +83,18 @@ class SavedCache:
             )
         if self.loaded is not None:
             self.loaded.load_into(generator.session, config)
-        yield
-        if self.save is not None:
-            save_session(generator.session, self.save)
-            size = self.save.stat().st_size
-            log.info("saved %d tokens, %.1f MiB: %s", generator.length, size / 2**20, self.save)
+        try:
+            yield
+        except Cancelled:
+            self._save(generator, stopped=True)
+            raise
+        self._save(generator)
+
+    def _save(self, generator: Generator, stopped: bool = False) -> None:
+        """A stopped command does not replace what it loaded by less."""
+        loaded = self.loaded.shape.length if self.loaded is not None else 0
+        if self.save is None or (stopped and generator.length <= loaded):
+            return
+        save_session(generator.session, self.save)
+        size = self.save.stat().st_size
+        log.info("saved %d tokens, %.1f MiB: %s", generator.length, size / 2**20, self.save)

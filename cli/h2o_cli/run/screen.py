@@ -42,17 +42,20 @@ def prepare_output() -> None:
             sys.stdout.reconfigure(encoding="utf-8")
 
 
-def answer(model: TextModel, request: Request, *, stream: bool) -> Completion:
+def answer(
+    model: TextModel, request: Request, *, stream: bool, prompt_piece: int | None = None
+) -> Completion:
     """Run one request. Ctrl-C ends it early with finish_reason "cancelled".
 
     With `stream` the text goes to standard output as it is generated, and a newline after it; on a terminal a
-    summary follows on stderr.
+    summary follows on stderr. prompt_piece: as for `TextModel.complete`
     """
     completion = None
     tokens, context = len(request.prompt.ids), model.generator.context
     with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
         log.info("prompt of %d tokens, context %d, %s", tokens, context, request.prefill)
-        for event in model.complete(request, Watch(progress=bar.show, cancelled=cancelled)):
+        watch = Watch(progress=bar.show, cancelled=cancelled)
+        for event in model.complete(request, watch, prompt_piece):
             if isinstance(event, Prefilled):
                 bar.close()
             elif isinstance(event, Completion):

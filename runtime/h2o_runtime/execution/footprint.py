@@ -113,12 +113,14 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
     rows = session_bytes(spec.cache, spec.model, spec.context)
     free = available_bytes() if spec.device.memory == "cpu" else None
-    limit = most_bytes or (free if wanted != 1 else None)  # the rows of a single session come as it grows
-    if wanted and limit and not spec.cache.shares_memory and wanted * rows > limit:
+    least = wanted or 1
+    limit = most_bytes or (free if least > 1 else None)  # the rows of a single session come as it grows
+    if limit and not spec.cache.shares_memory and least * rows > limit:
+        take = f"`slots={wanted}` take" if wanted else "one of `slots` takes"
         what = "their memory is" if most_bytes else "the free memory is"
         raise ConfigError(
-            f"`slots={wanted}` take {wanted * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: "
-            "lower `slots` or `context`, or use `cache=paged`",
+            f"{take} {least * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: "
+            f"{'lower `slots` or `context`' if wanted else 'raise it, lower `context`'}, or use `cache=paged`",
             field="slots",
         )
     if most_bytes is None:
@@ -128,7 +130,7 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     if wanted is None:
         policies = (spec.bundle.manifest.prefill.algorithm, spec.decoding)
         states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
-        least = LEAST_SHARING if spec.cache.shares_memory else 1
+        least = LEAST_SHARING if spec.cache.shares_memory else least
         wanted = max(least, min(MOST_SESSIONS, most_bytes // (rows + states)))
     if wanted == 1:
         return Slots(1, 0)

@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from h2o_runtime.errors import OutputError
 from h2o_runtime.files.inputs import kind_of
 
 ABANDONED = 24 * 3600  # seconds
+TRIAL = bytes(1 << 16)  # written and removed again: what tells that a disk is full
 
 
 def check_target(path: Path) -> Path:
@@ -47,6 +49,30 @@ def check_target(path: Path) -> Path:
     return target
 
 
+def make_private_folder(folder: Path) -> None:
+    """Create a folder that its user alone can enter, unless it exists, and check that files can be written there.
+
+    Raises OutputError for a place inside a bundle, and for a folder that cannot be created, listed or written.
+    """
+    check_outside_bundles(folder / "a file")
+    trial = _partial(folder / "trial")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.listdir(folder)
+        with _private(trial) as file:
+            file.write(TRIAL)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: files cannot be written there: {error.strerror or error}; name another folder, or change "
+            "this one"
+        ) from error
+    finally:
+        with suppress(OSError):
+            trial.unlink()
+
+
 def check_outside_bundles(path: Path) -> None:
     """Raises OutputError for a place inside a bundle, whose files are all listed in its manifest."""
     target = Path(os.path.realpath(path))
@@ -70,9 +96,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, private: bool = False) -> Iterator[Path]:
     """A temporary path, which becomes `path` when the block succeeds. Raises OutputError; see
     `check_target`.
+
+    private: only its user can read the file
     """
     target = check_target(path)
     partial = _partial(target)
@@ -80,6 +108,8 @@ def replaced(path: Path) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             partial.unlink()  # a link that was already there
         remove_abandoned(target.parent, glob.escape(target.name))
+        if private:
+            _private(partial).close()
         yield partial
         os.replace(partial, target)
     except OSError as error:
@@ -103,6 +133,11 @@ def remove_abandoned(folder: Path, names: str) -> None:
                 abandoned = time.time() - partial.stat().st_mtime > ABANDONED
             if abandoned:
                 partial.unlink()
+
+
+def _private(path: Path) -> IO[bytes]:
+    """A new file with mode 0600."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
 
 
 def _partial(target: Path) -> Path:

@@ -16,6 +16,7 @@ from h2o_runtime.completion import Completion, Request, TextEvent, TextModel
 from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
+from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.server.service_time import RequestWork
@@ -129,6 +130,7 @@ class InferenceThread:
         self.state = InferenceState.LOADING
         self.snapshots: tuple[MemorySnapshot, ...] = ()  # of the last prefills, as many as there are slots
         self.cached_tokens: list[int] = []  # in each slot
+        self.program_bytes = 0  # resident memory before the model was loaded
         self.set_aside = 0  # running jobs whose rows wait elsewhere, as memory is short
         self._closing = False
         self._ending = False  # whether no more jobs come
@@ -172,6 +174,7 @@ class InferenceThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        self.program_bytes = resident_bytes()
         try:
             model = self._load()
         except Exception as error:  # the code that awaits `loaded` handles it

@@ -58,7 +58,11 @@ class Service:
         gauge("h2o_filed_conversations", "Conversations in --cache-dir", lambda: self._filed()[0])
         gauge("h2o_filed_conversations_bytes", "Bytes that they take there", lambda: self._filed()[1])
         gauge("h2o_resident_memory_bytes", "Memory of the process", resident_bytes)
-        gauge("h2o_estimated_memory_bytes", "Weights, caches and scratch by their shapes", self._estimate)
+        gauge(
+            "h2o_estimated_memory_bytes",
+            "The program before it loads a model; weights, rows of all slots and scratch for whole contexts",
+            self._estimate,
+        )
         if self.settings.metrics_names == "vllm":
             self.metrics.registry.register(self._vllm_names())
 
@@ -158,7 +162,7 @@ class Service:
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
-        return footprint(
+        model = footprint(
             generator.model,
             generator.context,
             self.prefill,
@@ -169,4 +173,5 @@ class Service:
             generator.slots,
             generator.loaded.backend.native_products,
             generator.loaded.backend.dense_precision,
-        ).total
+        )
+        return self.inference.program_bytes + model.total

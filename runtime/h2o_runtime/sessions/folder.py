@@ -37,7 +37,7 @@ class SessionFolder:
     """
 
     def __init__(self, folder: Path, most_bytes: int, bundle: str, shared: bool = False) -> None:
-        """Raises OutputError for a folder that cannot be created or read."""
+        """folder: as `make_private_folder` makes one. Raises OutputError if it cannot be read."""
         self.folder, self.most_bytes, self.shared = folder, most_bytes, shared
         self._bundle = bundle
         self._lock = threading.Lock()
@@ -47,7 +47,6 @@ class SessionFolder:
         self._waiting: list[WaitingSession] = []
         self._queue: SimpleQueue[WaitingSession | None] = SimpleQueue()
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are private
             self._find()
         except OSError as error:
             raise OutputError(f"{folder}: not a folder for conversations: {error.strerror}") from error
@@ -139,11 +138,6 @@ class SessionFolder:
         self._thread.join()
 
     def _find(self) -> None:
-        if not os.access(self.folder, os.W_OK | os.X_OK, effective_ids=True):
-            log.warning(
-                "%s cannot be written: its conversations can continue, but no conversation is added",
-                self.folder,
-            )
         remove_abandoned(self.folder, f"*{SUFFIX}")
         self.refresh()
         if self._files:

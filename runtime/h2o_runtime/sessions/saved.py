@@ -84,9 +84,11 @@ def write_session(
     arrays: Iterable[tuple[str, NDArray[Any]]],
     transcript: Transcript | None,
 ) -> None:
-    """As `save_session`, for a session that need not be live. `bundle` is its identity."""
+    """As `save_session`, for a session that need not be live. `bundle` is its identity. Conversations are private:
+    the file has mode 0600.
+    """
     about = _About.of(shape, bundle).model_dump_json().encode()
-    with replaced(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as file:
+    with replaced(path, private=True) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as file:
         _write(file, ABOUT, np.frombuffer(about, np.uint8))
         if transcript is not None:
             _write(file, TRANSCRIPT, np.frombuffer(transcript.written(), np.uint8))

@@ -14,6 +14,7 @@ from tests.runtime.server.running import Server, error_of, events, wait_for
 
 from h2o_cli.serve import main
 from h2o_runtime import Generator
+from h2o_runtime.caches import Cache, Contiguous, Evicting
 from h2o_runtime.errors import ConfigError
 
 SMALL = ("-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16)
@@ -171,6 +172,17 @@ def test_auto_takes_what_the_memory_holds(serve: Serve) -> None:
 def test_more_slots_than_their_memory_holds_are_refused(tiny_bundle: Path) -> None:
     with pytest.raises(ConfigError, match="`slots=8` take 12 MiB for their rows, and their memory is 11 MiB"):
         Generator.load(tiny_bundle, context=256, slots=8, slot_bytes=11 << 20)
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Evicting(cache_tokens=200)], ids=["contiguous", "evicting"])
+def test_memory_that_holds_no_slot_is_refused(tiny_bundle: Path, cache: Cache) -> None:
+    with pytest.raises(ConfigError, match="one of `slots` takes 1 MiB for .* their memory is 0 MiB"):
+        Generator.load(tiny_bundle, context=256, slots=None, slot_bytes=1 << 19, cache=cache)
+
+
+def test_auto_is_one_slot_for_a_cache_that_evicts(serve: Serve) -> None:
+    server = serve("--slots", "auto", "--ctx-size", 256, "--cache-tokens", 64, "--prefill", "full")
+    assert server.get("/props").json()["total_slots"] == 1
 
 
 def test_more_slots_than_the_free_memory_holds_are_refused(

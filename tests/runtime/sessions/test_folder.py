@@ -251,7 +251,7 @@ def test_a_damaged_file_is_told_once(bundle: Path, tmp_path: Path, caplog: pytes
 
 def test_a_folder_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match="not a folder for conversations"):
+    with pytest.raises(OutputError, match="files cannot be written there: "):
         filing(bundle, tmp_path / "file")
 
 
