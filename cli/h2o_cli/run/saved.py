@@ -19,7 +19,7 @@ from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_
 
 log = logging.getLogger(__name__)
 
-PIECE = 1024  # prompt tokens
+PROMPT_PIECE = 1024  # tokens
 
 _OPTIONS = (
     click.option(
@@ -66,7 +66,7 @@ class SavedCache:
     @property
     def prompt_piece(self) -> int | None:
         """A prompt is read in pieces if Ctrl-C must not lose what was read of it."""
-        return None if self.save is None else PIECE
+        return None if self.save is None else PROMPT_PIECE
 
     @contextmanager
     def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:

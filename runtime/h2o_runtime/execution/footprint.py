@@ -116,11 +116,12 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     least = wanted or 1
     limit = most_bytes or (free if least > 1 else None)  # the rows of a single session come as it grows
     if limit and not spec.cache.shares_memory and least * rows > limit:
-        take = f"`slots={wanted}` take" if wanted else "one of `slots` takes"
+        take = f"`slots={wanted}` take" if wanted else "one slot takes"
         what = "their memory is" if most_bytes else "the free memory is"
+        remedy = "lower `slots` or `context`" if wanted else "give more, lower `context`"
         raise ConfigError(
-            f"{take} {least * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: "
-            f"{'lower `slots` or `context`' if wanted else 'raise it, lower `context`'}, or use `cache=paged`",
+            f"{take} {least * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: {remedy}, or use "
+            "`cache=paged`",
             field="slots",
         )
     if most_bytes is None:

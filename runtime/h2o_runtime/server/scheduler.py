@@ -117,7 +117,7 @@ class Scheduler:
         self._free = list(range(len(model.slots)))  # least recently used first
         self._running: list[_Running] = []  # the one that came first, first
         self._order = ReadingOrder()
-        self._steps_a_piece = max(1, (prompt_piece or 0) // STEP_TOKENS)
+        self._steps_between = max(1, (prompt_piece or 0) // STEP_TOKENS)  # two pieces
         self._steps = 0  # since the last piece
         self._room = BlockRoom(model.slots)
 
@@ -145,7 +145,7 @@ class Scheduler:
         writing = [one for one in fitting if one.wanted]
         self._step(writing)
         self._steps += 1
-        if writing and self._steps < self._steps_a_piece:
+        if writing and self._steps < self._steps_between:
             return
         self._steps = 0
         reading = self._order.next([one for one in fitting if one.reading])
