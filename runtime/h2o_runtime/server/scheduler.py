@@ -62,7 +62,11 @@ class _Running:
 
     @property
     def left(self) -> int:
-        """Tokens of the prompt that are not read yet; before it begins, an estimate."""
+        """Tokens of the prompt that are not read yet; before it begins, an estimate. None if the client has left: the
+        slot is then free at once.
+        """
+        if self.task.watch.cancelled():
+            return 0
         prompt = len(self.task.request.prompt.ids)
         if self.begun:
             return prompt - self.generator.length

@@ -102,6 +102,17 @@ def test_a_document_is_read_once_for_all_who_ask_about_it(scheduler: Scheduler) 
     assert again.completion.timings.cache_n == LONG
 
 
+def test_a_client_that_leaves_frees_its_slot_at_once(scheduler: Scheduler) -> None:
+    tasks = [prompt(seed, LONG) for seed in range(SLOTS)]
+    for task in tasks:
+        scheduler.start(task)
+    scheduler.turn()
+    tasks[2].left = True
+    scheduler.turn()
+    assert [task.over for task in tasks] == [False, False, True, False]
+    finish(scheduler)
+
+
 def test_answers_get_more_steps_the_larger_pieces_are(together: TextModel) -> None:
     """A piece waits for some steps, and no answer waits for a piece without a step before it."""
     scheduler = Scheduler(together, 3 * STEP_TOKENS)
