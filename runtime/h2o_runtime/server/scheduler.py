@@ -62,7 +62,7 @@ class _Running:
 
     @property
     def left(self) -> int:
-        """Tokens of the prompt that are not read yet; before it begins, an estimate. None if the client has left: the
+        """Tokens of the prompt that are not read yet; before it begins, an estimate. 0 if the client has left: its
         slot is then free at once.
         """
         if self.task.watch.cancelled():
