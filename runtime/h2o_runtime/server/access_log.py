@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,11 +13,10 @@ _QUIET = frozenset({"/health", "/metrics"})  # machines poll these every few sec
 
 
 class AccessLog:
-    """refused: called for each answer with a 4xx."""
+    """Logs each request once it is over."""
 
-    def __init__(self, app: ASGIApp, refused: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -30,8 +28,6 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if 400 <= status < 499:  # 499: the client disconnected; counted by the code that noticed it
-                    self._refused()
             await send(message)
 
         try:

@@ -18,6 +18,7 @@ from h2o_runtime.server.access_log import AccessLog
 from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import BodyReader, JsonRoute
+from h2o_runtime.server.outcomes import Outcomes
 from h2o_runtime.server.request_handler import LEFT_OUT
 from h2o_runtime.server.room import LISTS
 from h2o_runtime.server.routes import completions, embeddings, fleet, info, messages, text
@@ -98,7 +99,8 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     app.add_middleware(
         Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)
     )
-    app.add_middleware(AccessLog, refused=handler.metrics.invalid)
+    app.add_middleware(Outcomes, metrics=handler.metrics, paths=answered)
+    app.add_middleware(AccessLog)
 
 
 class _HeadAsGet:

@@ -72,7 +72,6 @@ class Admission:
             try:
                 self._handler.check()
             except Problem as problem:
-                self._handler.count_refused(problem)
                 await problem.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)

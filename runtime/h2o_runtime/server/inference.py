@@ -203,8 +203,16 @@ class InferenceThread:
             elif isinstance(job, SharedPrompt):
                 model.generator.pool.drop(job)
             else:
-                scheduler.start(_Reporter(self, job))
+                self._start(job, scheduler)
         return False
+
+    def _start(self, job: Job, scheduler: Scheduler) -> None:
+        reporter = _Reporter(self, job)
+        try:
+            scheduler.start(reporter)
+        except Exception as error:  # nothing has run, so the other jobs continue
+            log.critical("%s failed before it ran", job.name, exc_info=True)
+            reporter.ended(error)
 
     def _turn(self, scheduler: Scheduler) -> bool:
         """One turn of all jobs → whether another may follow."""

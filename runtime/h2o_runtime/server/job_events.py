@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Iterable
 
 from h2o_runtime.completion import Completion, TextDelta
-from h2o_runtime.errors import H2OError
 from h2o_runtime.server.answer_format import AnswerFormat, ChoiceFormat, Chunk
 from h2o_runtime.server.inference import Failure, Job, JobEvent, Progress
 from h2o_runtime.server.jobs import Jobs
@@ -66,11 +65,7 @@ def completion_of(last: Completion | Failure | None) -> Completion:
     """The answer. Raises Problem if there is none."""
     assert last is not None, "the job has ended"
     if isinstance(last, Failure) and not isinstance(last.error, ClientGone):
-        if isinstance(last.error, Problem):
-            raise last.error
-        if isinstance(last.error, H2OError):
-            raise Problem.of(last.error)
-        raise Problem(500, "inference has failed: the server's log says why", code="inference_failed")
+        raise Problem.of(last.error)
     if isinstance(last, Failure) or last.finish_reason == "cancelled":
         raise shutting_down()  # the client, if it still listens, did not cause that
     return last

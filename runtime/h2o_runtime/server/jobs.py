@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.completion import Completion, Request
-from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.answer_constraint import AnswerConstraint
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.inference import Failure, Job, JobEvent
-from h2o_runtime.server.problems import Problem
+from h2o_runtime.server.problems import Problem, outcome_of
 from h2o_runtime.server.service_time import RequestWork
 from h2o_runtime.server.slots import Ticket
 from h2o_runtime.server.stream import ClientGone
@@ -110,14 +109,13 @@ class Jobs:
         return whole or any(isinstance(end, Failure) for end in ends)
 
     @property
-    def outcome(self) -> str | None:
-        """The request's outcome for /metrics; None if its refusal is counted elsewhere."""
+    def outcome(self) -> str:
+        """The request's outcome for /metrics."""
         ends = [job.last for job in self._begun]
         failures = [end.error for end in ends if isinstance(end, Failure)]
-        if any(not isinstance(error, ConfigError | Problem | ClientGone) for error in failures):
-            return "failed"
-        if any(isinstance(error, ConfigError | Problem) for error in failures):
-            return None
+        statuses = [Problem.of(error).status_code for error in failures if not isinstance(error, ClientGone)]
+        if statuses:
+            return outcome_of(max(statuses))
         reasons = [end.finish_reason for end in ends if isinstance(end, Completion)]
         cut = failures or "cancelled" in reasons or len(ends) < len(self.all)
         return "cancelled" if cut else reasons[-1]

@@ -73,7 +73,7 @@ class Metrics:
         self.registry.register(_BySlot(name, text, values))
 
     def invalid(self) -> None:
-        """Count a request that was answered with a 4xx, whatever its path."""
+        """Count a request that was answered with a 4xx before it had jobs, whatever its path."""
         self.finished("invalid")
 
     def finished(self, outcome: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -13,8 +12,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from h2o_runtime.errors import ConfigError, ContextOverflowError, H2OError, InputError, UnknownTokenError
-
-log = logging.getLogger(__name__)
 
 _TYPES = {
     401: "authentication_error",
@@ -77,8 +74,10 @@ class Problem(HTTPException):
         return JSONResponse(self.body(path), self.status_code, self.headers)
 
     @classmethod
-    def of(cls, error: H2OError) -> Problem:
+    def of(cls, error: Exception) -> Problem:
         """The client's message for an error of the runtime."""
+        if isinstance(error, Problem):
+            return error
         if isinstance(error, ContextOverflowError):
             has = f"at least {error.n_prompt_tokens}" if error.at_least else error.n_prompt_tokens
             # litellm recognises it by "this model's maximum context length is", LangChain by "prompt is too
@@ -93,7 +92,13 @@ class Problem(HTTPException):
             return cls(400, str(error), param=error.field or None, code="invalid_value")
         if isinstance(error, (InputError, UnknownTokenError)):
             return cls(400, str(error), code="invalid_value")
-        return cls(500, str(error), code="inference_failed")
+        says = str(error) if isinstance(error, H2OError) else "inference has failed: the server's log says why"
+        return cls(500, says, code="inference_failed")
+
+
+def outcome_of(status: int) -> str:
+    """The outcome in /metrics of a request that is answered with an error."""
+    return "invalid" if status < 500 else "refused" if status == 503 else "failed"
 
 
 def _proper(text: str) -> str:
@@ -114,6 +119,13 @@ def shutting_down() -> Problem:
     )
 
 
+def defect() -> Problem:
+    """The error of a request on which the server itself has failed."""
+    return Problem(
+        500, "the server has failed on this request: its log has the error", code="internal_error"
+    )
+
+
 def install(app: FastAPI) -> None:
     """Convert every error of the application to the format that its client knows."""
 
@@ -131,14 +143,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
         return of_validation(error.errors(), error.body).response(request.url.path)
-
-    @app.exception_handler(Exception)
-    async def defect(request: Request, error: Exception) -> JSONResponse:
-        log.critical("%s %s failed", request.method, request.url.path, exc_info=error)
-        problem = Problem(
-            500, "the server has failed on this request: its log has the error", code="internal_error"
-        )
-        return problem.response(request.url.path)
 
 
 class _Complaint(NamedTuple):

@@ -51,6 +51,7 @@ class RequestBuilder:
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
         constraint, prompt = chat_constraint(body), self._chat_prompt(body)
+        _check_end(body, constraint)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
         return Choices(self._requests(body, prompt, limit, top), constraint)
@@ -93,6 +94,7 @@ class RequestBuilder:
         _check_choices(body, len(prompts))
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
         constraint, requests = generation_constraint(body), []
+        _check_end(body, constraint)
         for given in prompts:
             prompt = self._text_prompt(given, bool(body.echo))
             requests += self._requests(body, prompt, limit, body.logprobs)
@@ -262,6 +264,16 @@ def _check_stream_options(body: Generation) -> None:
         raise ConfigError("stream_options needs stream: true", field="stream_options")
     if body.return_progress and not body.stream:
         raise ConfigError("return_progress needs stream: true", field="return_progress")
+
+
+def _check_end(body: Generation, constraint: AnswerConstraint | None) -> None:
+    """Checked before the grammar is compiled, rather than when the request gets it."""
+    if body.ignore_eos and constraint is not None:
+        raise ConfigError(
+            f"ignore_eos cannot be combined with {constraint.field}, whose grammar decides where the answer ends: "
+            "leave out one of the two",
+            field="ignore_eos",
+        )
 
 
 def _check_choices(body: CompletionRequest, prompts: int) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.completion import Completion, Request
 from h2o_runtime.errors import Cancelled, H2OError
 from h2o_runtime.process import give_back_memory
@@ -123,27 +124,18 @@ class RequestHandler:
         """
         return await self._completions(http, await self._begun(http, make, constrain, name))
 
-    async def _begun(
-        self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
-    ) -> Jobs:
-        """As `_admitted`, with refusals counted."""
-        try:
-            return await self._admitted(http, make, constrain, name)
-        except (Problem, ClientGone) as error:
-            self.count_refused(error)
-            raise
-
     @property
     def silence(self) -> float:
         """Seconds without progress of any work on a request; 0 if there is none."""
         return max(each.silence for each in (self.inference, self._text, self._lookups, self._grammars))
 
-    async def _admitted(
+    async def _begun(
         self, http: HttpRequest, make: Callable[[], Choices], constrain: Constrain, name: str
     ) -> Jobs:
         """The request as running jobs, after the first job is prepared and its turn has come.
 
         Meanwhile the client may disconnect, the queue's time-out applies, and requests that are ready go first.
+        Whatever is raised, the ticket and the grammar are given back.
         """
         self.check_inference()
         ticket, left = self.slots.enter(ready=False), threading.Event()
@@ -151,6 +143,11 @@ class RequestHandler:
         try:
             waited = await unless_gone(http, ticket.turn(self._queue_timeout))
             self.check_inference()
+            self.metrics.queue_wait.observe(waited)
+            choices = preparing.result()
+            assert choices is not None, "they were prepared, or they would have had no turn"
+            context = self.inference.model.generator.context
+            jobs = Jobs(choices, constrain, name, context, left, self._spread, self._answered, self._done)
         except BaseException:
             left.set()
             ticket.leave()
@@ -158,10 +155,10 @@ class RequestHandler:
                 _close(choices.requests[0])
             preparing.cancel()
             raise
-        self.metrics.queue_wait.observe(waited)
-        choices = preparing.result()
-        assert choices is not None, "they were prepared, or they would have had no turn"
-        return self._start(choices, constrain, name, ticket, left)
+        http.state.counted = True  # by its jobs, whose slots become free when they end, even without a client
+        self.answers.append(jobs)
+        self._submit(jobs.begin(ticket))
+        return jobs
 
     async def _prepare(
         self, ticket: Ticket, make: Callable[[], Choices], constrain: Constrain, left: threading.Event
@@ -185,19 +182,16 @@ class RequestHandler:
         if wanted is None:
             return request
         try:
-            constraint = await self._grammars.run(lambda: constrain(wanted, left.is_set))
+            constraint = await self._grammars.run(lambda: constrain(wanted, left.is_set), Constraint.close)
         except Cancelled as error:
             raise ClientGone from error
         except H2OError as error:
             raise Problem.of(error) from error
-        return replace(request, constraint=constraint)
-
-    def count_refused(self, error: Problem | ClientGone) -> None:
-        """A request that never reached the inference thread."""
-        if isinstance(error, ClientGone):
-            self.metrics.finished("left")
-        elif error.status_code >= 500:  # all others are counted where they leave
-            self.metrics.finished("refused")
+        try:
+            return replace(request, constraint=constraint)
+        except BaseException:
+            constraint.close()
+            raise
 
     def check_inference(self) -> None:
         """Raise Problem if there is no model yet."""
@@ -219,16 +213,6 @@ class RequestHandler:
     def ended(self, timeout: float) -> bool:
         """Wait for the threads, each for `timeout` seconds → whether they ended."""
         return all(workers.ended(timeout) for workers in self._workers)
-
-    def _start(
-        self, choices: Choices, constrain: Constrain, name: str, ticket: Ticket, left: threading.Event
-    ) -> Jobs:
-        """Create the jobs and start the first one. Their slots become free when they end, even without a client."""
-        context = self.inference.model.generator.context
-        jobs = Jobs(choices, constrain, name, context, left, self._spread, self._answered, self._done)
-        self.answers.append(jobs)
-        self._submit(jobs.begin(ticket))
-        return jobs
 
     def _submit(self, job: Job) -> None:
         self.running.append(job)
@@ -254,7 +238,9 @@ class RequestHandler:
     async def _compile(self, jobs: Jobs, job: Job) -> None:
         try:
             job.request = await self._constrained(job.request, jobs.constraint, jobs.constrain, jobs.left)
-        except (Problem, ClientGone) as error:
+        except Exception as error:
+            if not isinstance(error, (Problem, ClientGone)):
+                log.critical("%s failed before it ran", job.name, exc_info=error)
             job.put(Failure(error))
             job.end()
         else:
@@ -272,8 +258,7 @@ class RequestHandler:
         jobs.counted = True
         if jobs.all[0].request.pooling is not None:
             _log_embeddings(jobs)
-        if (outcome := jobs.outcome) is not None:
-            self.metrics.finished(outcome)
+        self.metrics.finished(jobs.outcome)
 
     def _done(self, jobs: Jobs, job: Job) -> None:
         """The inference thread is done with a job: give its slot to the answer's next job, or to the next
@@ -320,8 +305,6 @@ class RequestHandler:
             if shape.done is not None:
                 yield f"data: {shape.done}\n\n"
         except Problem as problem:  # the status has already been sent
-            if problem.status_code < 500:
-                self.metrics.finished("invalid")
             yield event(problem.body(path))
 
     def _account(self, job: Job) -> None:

@@ -21,9 +21,18 @@ class Workers:
         self._began: dict[int, float] = {}  # of current work
         self._numbers = itertools.count()
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`. If cancelled, started work continues, and its result is dropped."""
-        return await asyncio.wrap_future(self.submit(work))
+    async def run(
+        self, work: Callable[[], Result], unwanted: Callable[[Result], object] = lambda result: None
+    ) -> Result:
+        """The result of `work`. If cancelled, started work continues, and `unwanted` gets its result."""
+        future = self.submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(
+                lambda done: None if done.cancelled() or done.exception() else unwanted(done.result())
+            )
+            raise
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Start `work` without waiting for it."""
