@@ -16,7 +16,7 @@ _GONE = 499  # the client disconnected
 
 
 class Outcomes:
-    """Counts a request by its status, unless it has jobs: they count it, and say so in the request's `state.counted`.
+    """Counts a request by its status, unless its `state.counted` says that its jobs do.
 
     An error that no other code expects becomes a response, so that the connection stays open.
     """

@@ -92,7 +92,9 @@ class Problem(HTTPException):
             return cls(400, str(error), param=error.field or None, code="invalid_value")
         if isinstance(error, (InputError, UnknownTokenError)):
             return cls(400, str(error), code="invalid_value")
-        says = str(error) if isinstance(error, H2OError) else "inference has failed: the server's log says why"
+        says = (
+            str(error) if isinstance(error, H2OError) else "inference has failed: the server's log says why"
+        )
         return cls(500, says, code="inference_failed")
 
 
@@ -121,9 +123,7 @@ def shutting_down() -> Problem:
 
 def defect() -> Problem:
     """The error of a request on which the server itself has failed."""
-    return Problem(
-        500, "the server has failed on this request: its log has the error", code="internal_error"
-    )
+    return Problem(500, "the server has failed on this request: its log has the error", code="internal_error")
 
 
 def install(app: FastAPI) -> None:
