@@ -12,6 +12,8 @@ from h2o_runtime.server.schemas.chat import ChatRequest, JsonObjectFormat, JsonS
 from h2o_runtime.server.schemas.generation import Generation
 from h2o_runtime.server.tools import call_schema
 
+_TOOLS = "tools"  # the field of a call that is required
+
 
 @dataclass(frozen=True)
 class AnswerConstraint:
@@ -25,6 +27,16 @@ class AnswerConstraint:
     grammar: Mapping[str, Any] | str
     field: str
     left_out: frozenset[str] = frozenset()
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the answer is a JSON text of its own."""
+        return not isinstance(self.grammar, str)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the answer is a call of a function."""
+        return self.field == _TOOLS
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerConstraint:
@@ -46,7 +58,7 @@ def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:
             f"response_format cannot be honoured together with {own.field}: leave out one of the two",
             field="response_format",
         )
-    return AnswerConstraint.of_schema(call_schema(tools), "tools") if tools else other
+    return AnswerConstraint.of_schema(call_schema(tools), _TOOLS) if tools else other
 
 
 def generation_constraint(body: Generation) -> AnswerConstraint | None:

@@ -19,6 +19,7 @@ from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.hosts import Hosts
 from h2o_runtime.server.json_body import BodyReader, JsonRoute
 from h2o_runtime.server.outcomes import Outcomes
+from h2o_runtime.server.paths import Paths
 from h2o_runtime.server.request_handler import LEFT_OUT
 from h2o_runtime.server.room import LISTS
 from h2o_runtime.server.routes import completions, embeddings, fleet, info, messages, text
@@ -100,7 +101,8 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
         Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)
     )
     app.add_middleware(Outcomes, metrics=handler.metrics, paths=answered)
-    app.add_middleware(AccessLog)
+    app.add_middleware(Paths)
+    app.add_middleware(AccessLog)  # with the path as it was sent
 
 
 class _HeadAsGet:

@@ -138,7 +138,10 @@ class ChatChoice:
 
 def finish_reason(reader: CallReader, completion: Completion) -> str:
     """Why the answer ended, once the reader has finished; a truncated call is not reported as a call."""
-    return "tool_calls" if reader.calls and not reader.cut else completion.finish_reason
+    if reader.calls and not reader.cut:
+        return "tool_calls"
+    # The arguments are incomplete, as at a limit.
+    return "length" if reader.calls and completion.stop is not None else completion.finish_reason
 
 
 def _delta(delta: Delta | Thought) -> dict[str, Any]:

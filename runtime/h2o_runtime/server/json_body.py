@@ -15,6 +15,8 @@ from h2o_runtime.server.problems import Problem, of_validation
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.room import Room
 from h2o_runtime.server.schemas.base import json_names
+from h2o_runtime.server.schemas.routers import RouterKeys
+from h2o_runtime.text.files import BYTE_ORDER_MARK
 
 _MARKS = (b",", b"[", b"{")
 _BLOCK = 1 << 16  # bytes
@@ -71,7 +73,7 @@ def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
     if has_more_values(body, room.values):
         raise room.too_many()
     try:
-        value = parse(body.decode("utf-8"))
+        value = parse(body.decode("utf-8").removeprefix(BYTE_ORDER_MARK))
     except UnicodeDecodeError as error:
         raise Problem(400, f"the body is not UTF-8 at byte {error.start}", code="invalid_json") from error
     except ValueError as error:
@@ -79,7 +81,8 @@ def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise of_validation(_failures(error, value, model), value, json_names(model)) from error
+        names = json_names(model) - json_names(RouterKeys)  # those accept one value only
+        raise of_validation(_failures(error, value, model), value, names) from error
 
 
 def _failures(error: ValidationError, value: Any, model: type[BaseModel]) -> list[Any]:

@@ -23,6 +23,7 @@ from h2o_runtime.server.schemas.message import (
 NAMES = FieldNames(
     {
         "stop": "stop_sequences",
+        "continue_final_message": "messages",
         "response_format": "output_config.format",
         "response_format.json_schema.schema": "output_config.format.schema",
     }

@@ -21,6 +21,8 @@ _TYPES = {
 }
 
 
+_SLIP = 0.8  # share of characters that a misspelt name has in common with the right one
+
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -167,7 +169,7 @@ class _Complaint(NamedTuple):
 
 
 def of_validation(failures: Sequence[Any], body: Any, names: Collection[str] = ()) -> Problem:
-    """One failed check, because clients fix one thing at a time. names: of the body's fields.
+    """One failed check, because clients fix one thing at a time. names: of fields that may be suggested.
 
     For a union, pydantic reports the failures of every member. A wrong type is the least useful failure,
     because a value has the wrong type for most members. Of the others, the deepest one probably belongs to the
@@ -184,8 +186,8 @@ def of_validation(failures: Sequence[Any], body: Any, names: Collection[str] = (
     if kind == "missing":
         return Problem(400, f"{param or 'a body'} is missing", param=param, code="missing_parameter")
     if kind == "extra_forbidden":
-        near = get_close_matches(str(param), names, n=1) if len(place) == 1 else []
-        hint = f"did you mean {near[0]}?" if near else "leave it out"
+        near = _meant(str(param), names) if len(place) == 1 else None
+        hint = f"did you mean {near}?" if near else "leave it out"
         return Problem(
             400,
             f"{param} is not a parameter of this request that this server can honour: {hint}",
@@ -195,6 +197,16 @@ def of_validation(failures: Sequence[Any], body: Any, names: Collection[str] = (
     says, *others = dict.fromkeys([says] if telling else [one.says for one in complaints])
     says = " or ".join([says, *(other.removeprefix("Input should be ") for other in others)])
     return Problem(400, f"{param or 'the body'}: {says}", param=param, code="invalid_value")
+
+
+def _meant(given: str, names: Collection[str]) -> str | None:
+    """The name that a client probably means: a misspelt one, or one with all words of the given one. A single word
+    says too little: "prompt" is not "prompt_cache_key".
+    """
+    slips = get_close_matches(given, names, n=1, cutoff=_SLIP)
+    words = set(given.split("_"))
+    longer = sorted(name for name in names if len(words) > 1 and words <= set(name.split("_")))
+    return next(iter([*slips, *longer]), None)
 
 
 def _place(loc: tuple[Any, ...], kind: str, body: Any) -> list[Any]:

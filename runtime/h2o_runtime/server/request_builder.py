@@ -25,12 +25,13 @@ from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.embedding import EmbeddingRequest
 from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
 from h2o_runtime.server.schemas.prefill import Prefill
+from h2o_runtime.server.tools import check_tools
 
 log = logging.getLogger(__name__)
 
 _RESERVED = {"messages", "tools", "add_generation_prompt", "continue_final_message", "documents"}
 _MOST_INPUTS = 2048  # of a request for embeddings, as OpenAI has it
-_TOLD = {"role", "content", "name", "tool_call_id", "reasoning_content"}  # message keys that templates see
+_TOLD = {"role", "content", "name", "tool_call_id"}  # message keys that templates see
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,18 @@ class RequestBuilder:
             )
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
-        constraint, prompt = chat_constraint(body), self._chat_prompt(body)
+        check_tools(body)
+        constraint = chat_constraint(body)
         _check_end(body, constraint)
+        if body.continue_final_message and constraint is not None and constraint.is_json:
+            raise ConfigError(
+                "continue_final_message: an answer by a schema, or a required call, is a JSON text of its own and "
+                "cannot continue a message: leave out one of the two",
+                field="continue_final_message",
+            )
+        if constraint is not None and constraint.is_call:
+            body = body.model_copy(update={"stop": None})  # it ends texts, and not in the middle of arguments
+        prompt = self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
         return Choices(self._requests(body, prompt, limit, top), constraint)
@@ -328,6 +339,8 @@ def _message(message: Message) -> dict[str, Any]:
     if isinstance(message.content, list):
         fields["content"] = "".join(content_part.text for content_part in message.content)
     if isinstance(message, AssistantMessage):
+        if message.thoughts is not None:
+            fields["reasoning_content"] = message.thoughts
         if message.tool_calls:
             fields["tool_calls"] = [
                 _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls

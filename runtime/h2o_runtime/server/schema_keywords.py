@@ -1,4 +1,7 @@
-"""JSON schema keywords that a grammar cannot enforce. They may be left out, because they only restrict values."""
+"""JSON schema keywords that a grammar cannot enforce. They may be left out, because they only restrict values.
+
+`format` is among them where llguidance does not know its value: JSON Schema calls it an annotation.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 _LEFT_OUT = frozenset({"uniqueItems"})
+_FORMATS = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+)
 
 # Where a schema contains schemas: by name, in a list, or directly.
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -28,7 +34,7 @@ def without_left_out(schema: Any) -> tuple[Any, frozenset[str]]:
 
     followed: dict[str, Any] = {}
     for name, value in schema.items():
-        if name in _LEFT_OUT:
+        if name in _LEFT_OUT or (name == "format" and not _is_enforced(value)):
             found.add(name)
         elif name in _BY_NAME and isinstance(value, Mapping):
             followed[name] = {key: inner(member) for key, member in value.items()}
@@ -37,3 +43,7 @@ def without_left_out(schema: Any) -> tuple[Any, frozenset[str]]:
         else:
             followed[name] = inner(value) if name in _ITSELF else value
     return followed, frozenset(found)
+
+
+def _is_enforced(form: Any) -> bool:
+    return isinstance(form, str) and form in _FORMATS

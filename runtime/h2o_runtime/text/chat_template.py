@@ -175,7 +175,16 @@ def _checked_message(message: Any, index: int) -> dict[str, Any]:
             f'message {index} must be an object with a "role", as {{"role": "user", "content": …}}'
         )
     fields = _json_value(message, f"message {index}")
-    return {key: value for key, value in fields.items() if value is not None}
+    return _with_reasoning({key: value for key, value in fields.items() if value is not None})
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its reasoning under both names that templates read, as in transformers."""
+    names = ("reasoning_content", "thinking", "reasoning")
+    reasoning = next((message[name] for name in names if name in message), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _json_value(value: Any, where: str) -> Any:

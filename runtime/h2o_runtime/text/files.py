@@ -9,7 +9,9 @@ from typing import Any
 from h2o_runtime.errors import BundleError, InputError
 from h2o_runtime.files.confined import confined
 
-__all__ = ["decode_utf8", "read_json", "read_text", "special_tokens"]
+__all__ = ["BYTE_ORDER_MARK", "decode_utf8", "read_json", "read_text", "special_tokens"]
+
+BYTE_ORDER_MARK = "\ufeff"  # some editors begin a file with it
 
 REMEDY = "copy it again from the checkpoint, or export the checkpoint again"
 
@@ -65,11 +67,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def decode_utf8(data: bytes, source: str) -> str:
-    """`data` as text. Raises `InputError` with the first bad byte's offset; `source` names the origin of the
-    data.
+    """`data` as text, without a byte order mark. Raises `InputError` with the first bad byte's offset; `source`
+    names the origin of the data.
     """
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{source} is not valid UTF-8: byte {data[error.start]:#04x} at offset {error.start} "

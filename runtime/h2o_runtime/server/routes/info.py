@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from datetime import datetime, timezone
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -34,7 +35,8 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.get("/v1/models")
     async def models() -> ModelList:
         """The one model."""
-        return ModelList(object="list", data=[_model(service, started)])
+        model = _model(service, started)
+        return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
 
     @router.get("/models/{name:path}", include_in_schema=False)
     @router.get("/v1/models/{name:path}")
@@ -111,6 +113,9 @@ def _model(service: Service, created: int) -> ModelObject:
         object="model",
         created=created,
         owned_by="h2o-edge",
+        type="model",
+        display_name=alias,
+        created_at=datetime.fromtimestamp(created, timezone.utc),
         max_model_len=generator.context,
         meta=meta,  # type: ignore[call-arg]
     )

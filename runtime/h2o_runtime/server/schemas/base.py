@@ -34,6 +34,25 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _text_alone(value: Any) -> Any:
+    """Content that clients send and no model here reads."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    found = next((name for word, name in _MEDIA.items() if isinstance(kind, str) and word in kind), None)
+    if found is not None:
+        raise ValueError(f"{found} are not supported: this server reads text alone")
+    return value
+
+
+# What the types of such content contain, as in image_url or input_file.
+_MEDIA = {
+    "image": "images",
+    "audio": "sounds",
+    "video": "videos",
+    "document": "documents",
+    "file": "files",
+}
+TEXT_ALONE = BeforeValidator(_text_alone)
+
 # The only value that is supported.
 One = Annotated[Literal[1], BeforeValidator(exactly(int)), BeforeValidator(_whole)]
 No = Annotated[Literal[False], BeforeValidator(exactly(bool))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from h2o_runtime.server.schemas.base import WHOLE, Count, Strict
+from h2o_runtime.server.schemas.base import TEXT_ALONE, WHOLE, Count, Strict
 from h2o_runtime.server.schemas.generation import Generation
 
 
@@ -21,7 +21,7 @@ class TextContentPart(Cacheable):
     text: str
 
 
-Content = str | list[TextContentPart]
+Content = str | list[Annotated[TextContentPart, TEXT_ALONE]]
 
 
 class FunctionCall(Strict):
@@ -59,7 +59,20 @@ class AssistantMessage(Cacheable):
     reasoning_content: str | None = Field(
         None, description="The model's reasoning, for templates that show it."
     )
+    reasoning: str | None = Field(None, description="Another name of reasoning_content.")
+    reasoning_details: list[dict[str, Any]] | None = Field(
+        None, description="As OpenRouter has it: the reasoning is in the members text and summary."
+    )
     tool_calls: list[ToolCall] | None = None
+
+    @property
+    def thoughts(self) -> str | None:
+        """The reasoning, by whichever name the client has it."""
+        for given in (self.reasoning_content, self.reasoning):
+            if given is not None:
+                return given
+        told = [detail.get("text") or detail.get("summary") for detail in self.reasoning_details or ()]
+        return "".join(text for text in told if isinstance(text, str)) or None
 
 
 class ToolMessage(Cacheable):
@@ -75,10 +88,25 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
+def _of_objects(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise ValueError('Input should be the schema of an object: give it the type "object"')
+    return schema
+
+
+_OBJECT_TYPE = {"anyOf": [{"const": "object"}, {"type": "array", "contains": {"const": "object"}}]}
+Parameters = Annotated[
+    dict[str, Any],
+    AfterValidator(_of_objects),
+    Field(description="A JSON schema of objects.", json_schema_extra={"properties": {"type": _OBJECT_TYPE}}),
+]
+
+
 class Function(Strict):
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 

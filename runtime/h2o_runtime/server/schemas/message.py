@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from h2o_runtime.server.schemas.base import WHOLE, Count, Share, Stop, Strict
-from h2o_runtime.server.schemas.chat import Cacheable, FunctionName, TextContentPart
+from h2o_runtime.server.schemas.base import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict
+from h2o_runtime.server.schemas.chat import Cacheable, FunctionName, Parameters, TextContentPart
 from h2o_runtime.server.schemas.prefill import Prefill
 
 
@@ -22,7 +22,7 @@ class ToolUse(Cacheable):
 class ToolResult(Cacheable):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextContentPart] | None = None
+    content: str | list[Annotated[TextContentPart, TEXT_ALONE]] | None = None
     is_error: bool | None = None
 
 
@@ -36,7 +36,7 @@ class Thinking(Strict):
 
 class UserTurn(Strict):
     role: Literal["user"]
-    content: str | list[Annotated[TextContentPart | ToolResult, Field(discriminator="type")]]
+    content: str | list[Annotated[TextContentPart | ToolResult, Field(discriminator="type"), TEXT_ALONE]]
 
 
 class AssistantTurn(Strict):
@@ -51,7 +51,7 @@ class ClientTool(Cacheable):
     type: Literal["custom"] | None = None
     name: FunctionName
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: Parameters
     strict: bool | None = None
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from h2o_runtime.server.schemas.base import Count, No, Real, Share, Strict
-from h2o_runtime.server.schemas.chat import FunctionCall, FunctionName
+from h2o_runtime.server.schemas.base import TEXT_ALONE, Count, No, Real, Share, Strict
+from h2o_runtime.server.schemas.chat import FunctionCall, FunctionName, Parameters
 from h2o_runtime.server.schemas.generation import TopK
 from h2o_runtime.server.schemas.prefill import Prefill
 from h2o_runtime.server.schemas.routers import RouterKeys
@@ -30,7 +30,7 @@ class OutputText(Strict):
 class InputMessage(Strict):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+    content: str | list[Annotated[InputText | OutputText, Field(discriminator="type"), TEXT_ALONE]]
     id: str | None = None
     status: Status = None
 
@@ -61,7 +61,7 @@ class InputReasoning(Strict):
 class InputResult(Strict):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[InputText]
+    output: str | list[Annotated[InputText, TEXT_ALONE]]
     id: str | None = None
     status: Status = None
 
@@ -81,7 +81,7 @@ class FlatFunction(Strict):
     type: Literal["function"]
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 

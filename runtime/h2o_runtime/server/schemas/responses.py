@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -142,16 +143,26 @@ class AnthropicError(Open):
 
 
 class ModelObject(Open):
+    """In OpenAI's form, and with Anthropic's members: type, display_name, created_at."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int
+    type: Literal["model"]
+    display_name: str
+    created_at: datetime
 
 
 class ModelList(BaseModel):
+    """In OpenAI's form, and with Anthropic's members: has_more, first_id, last_id."""
+
     object: Literal["list"]
     data: list[ModelObject]
+    has_more: bool
+    first_id: str
+    last_id: str
 
 
 class Load(BaseModel):
