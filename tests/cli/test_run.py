@@ -303,6 +303,8 @@ def test_a_pipe_needs_no_dash(h2o: Run, tiny_bundle: Path) -> None:
     told = h2o("run", tiny_bundle, *flags, "-p", "Once upon a time")
     piped = h2o("run", tiny_bundle, *flags, input=b"Once upon a time\n")
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, told.stdout, b"")
+    marked = h2o("run", tiny_bundle, *flags, input="\ufeffOnce upon a time\n".encode())
+    assert (marked.returncode, marked.stdout, marked.stderr) == (0, told.stdout, b"")
     nothing = h2o("run", tiny_bundle)  # /dev/null has no prompt to wait for
     assert nothing.returncode == 2
     assert "no prompt: give --prompt TEXT" in nothing.stderr.decode()

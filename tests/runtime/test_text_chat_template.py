@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import shutil
 from collections import OrderedDict
@@ -78,6 +79,7 @@ MISTRAL = """{{ bos_token }}{% set ns = namespace(count=0) %}{% for message in m
 {% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}
 {{- message['content'] + eos_token }}{% endif %}{% endfor %}"""
 STYLES = {"llama3": LLAMA3, "chatml": CHATML, "mistral": MISTRAL}
+REASONING = "{% for message in messages %}{{ message | tojson(sort_keys=true) }}\n{% endfor %}"
 
 TOOL = {
     "type": "function",
@@ -131,6 +133,17 @@ def test_equality_with_transformers(folder: Path, style: str, generation_prompt:
             expected = theirs(folder, talk, **arguments)
             assert ours.render(talk, **arguments) == expected
             assert expected.strip()
+
+
+@pytest.mark.parametrize("count", range(4))
+def test_reasoning_has_the_names_that_it_has_in_transformers(folder: Path, count: int) -> None:
+    write(folder, REASONING)
+    ours = ChatTemplate.load(folder)
+    for names in itertools.permutations(("reasoning_content", "thinking", "reasoning"), count):
+        for values in itertools.product(("One.", "", None), repeat=count):
+            told = {name: value and f"{value} {name}" for name, value in zip(names, values, strict=True)}
+            talk = [{"role": "assistant", "content": "Yes", **told}]
+            assert ours.render(talk, add_generation_prompt=False) == theirs(folder, talk)
 
 
 def test_the_example_checkpoint_has_one_bos() -> None:

@@ -212,6 +212,7 @@ def test_text_that_is_no_text_is_refused() -> None:
 
 def test_invalid_utf8_is_located() -> None:
     assert decode_utf8("é😀".encode(), "the prompt") == "é😀"
+    assert decode_utf8("\ufeffé\ufeff".encode(), "a file of some editors") == "é\ufeff"
     with pytest.raises(InputError, match=r"prompt\.txt is not valid UTF-8: byte 0xff at offset 3") as info:
         decode_utf8(b"abc\xffd", "prompt.txt")
     assert info.value.offset == 3

@@ -249,8 +249,6 @@ def test_an_unknown_parameter_is_named(server: Server, kind: str, name: str) -> 
         ("completion", "wat", "leave it out"),
         ("chat", "reasoning", "leave it out"),
         ("chat", "prompt", "leave it out"),
-        ("response", "stop", "leave it out"),
-        ("response", "max_tokens", "did you mean max_output_tokens?"),
     ],
 )
 def test_a_misspelt_parameter_gets_a_hint(server: Server, kind: str, name: str, hint: str) -> None:
