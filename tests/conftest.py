@@ -39,6 +39,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--first-of-each-module", action="store_true", help="run one test of every test module")
     parser.addoption("--mixes", type=int, default=4, help="random mixes of requests in each kind of cache")
+    parser.addoption("--requests", type=int, default=300, help="random requests to servers of both kinds")
 
 
 # What waits for one of these builds the emulated GPU or exports the real model.
