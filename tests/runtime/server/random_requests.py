@@ -3,103 +3,110 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-OFTEN, ODDLY, LEAVING = (
-    0.25,
-    0.03,
-    0.06,
-)  # shares: of each parameter, of values of any kind, of clients that leave
+OFTEN, BADLY, LEAVING = 0.12, 0.03, 0.06  # shares: of each parameter, of bad values, of clients that leave
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES, EMBEDDINGS = "/v1/messages", "/v1/embeddings"
 ANSWERS = frozenset({CHAT, TEXT, RESPONSES, MESSAGES, EMBEDDINGS})
 
-TEXTS = [
-    "Hello.",
-    "",
-    "x",
-    "é😀\u0000\u2028",
-    "\ufeffHi",
-    "\ud800",
-    "<s></s>",
-    "The quick brown fox. " * 12,
-    "x " * 900,
-]
+
+@dataclass(frozen=True)
+class Values:
+    """Of one parameter: what it takes, and what it does not take or cannot honour."""
+
+    good: Sequence[Any]
+    bad: Sequence[Any] = ()
+
+
+BOOL = Values([True, False])
 JUNK = [None, True, -1, 0, 1.5, "x", "", [], {}, [None], {"a": 1}, 10**30, "\ud800", [[]], "null"]
+TEXTS = Values(
+    ["Hello.", "x", "é😀\u0000\u2028", "\ufeffHi", "<s></s>", "The quick brown fox. " * 12],
+    ["", "\ud800", "x " * 900],
+)
 OBJECT = {
     "type": "object",
     "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 4, "format": "path"}},
     "required": ["a"],
     "additionalProperties": False,
 }
-SCHEMAS: list[Any] = [
-    OBJECT,
-    OBJECT,
-    {},
-    {"type": "null"},
-    {"enum": [1, "a", None]},
-    {"type": "array", "items": {"type": "boolean"}, "maxItems": 3, "uniqueItems": True},
-    {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}}},
+BROKEN = [
     {"type": "object", "enum": [1]},
     {"not": {}},
     {"$ref": "#/nowhere"},
     {"type": "string", "pattern": "("},
     {"type": 5},
 ]
-GRAMMARS = ['root ::= "a" | "b"', "root ::= [a-z]+", "root ::= no-such-rule", 'root ::= "a" root', "root"]
-NAMES = ["f", "f", "g", "a.b-c", "not a name"]
-IDS = ["c1", "c1", "c2", ""]
-PREFILL = [
-    {"policy": "full"},
-    {"chunk_size": 64, "heavy": 16, "local": 8},
-    {"quality": "exact"},
-    {"quality": "fast", "score": "colsum"},
-    {"score": "window", "chunk_size": 64},
-    {"policy": "minference"},
-    {"policy": "subquadratic"},
-    {"chunk_size": 0},
-    {"heavy": 9999},
-    {"policy": "none"},
-]
-
-SAMPLING: dict[str, list[Any]] = {
-    "temperature": [0, 0, 1, 0.3, 2.5],
-    "top_p": [0, 0.5, 1],
-    "top_k": [0, 1, 40, -1],
-    "seed": [0, 7, -1, 2**40],
+SCHEMAS = Values(
+    [
+        OBJECT,
+        OBJECT,
+        {},
+        {"type": "null"},
+        {"enum": [1, "a", None]},
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 3, "uniqueItems": True},
+        {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}}},
+    ],
+    BROKEN,
+)
+PARAMETERS = Values(
+    [OBJECT, OBJECT, {}, {"type": "object", "properties": {"x": {}}}], [[], {"type": "array"}, *BROKEN]
+)
+GRAMMARS = Values(
+    ['root ::= "a" | "b"', "root ::= [a-z]+"], ["root ::= no-such-rule", 'root ::= "a" root', "root"]
+)
+NAMES, IDS = Values(["f"], ["not a name", ""]), Values(["c1"], ["c2", ""])
+PREFILL = Values(
+    [
+        {"policy": "full"},
+        {"chunk_size": 64, "heavy": 16, "local": 8},
+        {"quality": "exact"},
+        {"quality": "fast"},
+        {"score": "window", "chunk_size": 64, "heavy": 16, "local": 8},
+        {"policy": "minference"},
+        {"policy": "subquadratic"},
+    ],
+    [{"chunk_size": 0}, {"heavy": 9999}, {"policy": "none"}, {"quality": "fast", "score": "colsum"}],
+)
+LIMIT = Values([0, 1, 6, 20], [-1])
+SAMPLING = {
+    "temperature": Values([0, 0, 1, 0.3], [101]),
+    "top_p": Values([0, 0.5, 1], [2]),
+    "top_k": Values([0, 1, 40]),
 }
-PENALTIES: dict[str, list[Any]] = {
-    "min_p": [0, 0.2, 1],
-    "presence_penalty": [0, 1, -100],
-    "frequency_penalty": [0, 1.5, 100],
-    "repetition_penalty": [1, 1.3, 1e-300, 100],
+PENALTIES = {
+    "min_p": Values([0, 0.2, 1], [-1]),
+    "presence_penalty": Values([0, 1, -100]),
+    "frequency_penalty": Values([0, 1.5, 100]),
+    "repetition_penalty": Values([1, 1.3, 100], [1e-300, 0]),
 }
-GENERATION: dict[str, list[Any]] = {
+GENERATION = {
     **SAMPLING,
     **PENALTIES,
-    "model": ["m", "\ud800"],
-    "stream": [True, True, False],
-    "stream_options": [{"include_usage": True}, {}, {"include_obfuscation": False}],
-    "n": [1, 2, 3],
-    "repeat_last_n": [0, 5, -1],
-    "stop": ["e", ["a", "\n"], [], ["\ud800"], "}"],
-    "logit_bias": [{}, {"5": 3}, {"1": -1e6}, {"4095": 1e6}, {"999999": 1}],
-    "ignore_eos": [True, False],
-    "json_schema": SCHEMAS,
-    "grammar": GRAMMARS,
-    "id_slot": [-1, 0, 1, 99],
-    "cache_prompt": [True, False],
-    "speculate": ["lookup", "off"],
+    "seed": Values([0, 7, -1, 2**40], [-2]),
+    "model": Values(["m"], ["\ud800"]),
+    "stream": Values([True, True, False]),
+    "n": Values([1, 2, 3], [0]),
+    "repeat_last_n": Values([0, 5, -1]),
+    "stop": Values(["e", ["a", "\n"], [], "}"], [["\ud800"], ""]),
+    "logit_bias": Values([{}, {"5": 3}, {"1": -1e6}, {"4095": 1e6}], [{"999999": 1}]),
+    "ignore_eos": BOOL,
+    "id_slot": Values([-1, 0], [99]),
+    "cache_prompt": BOOL,
+    "speculate": Values(["lookup", "off"]),
     "prefill": PREFILL,
-    "return_progress": [True, False],
-    "user": ["u"],
-    "store": [False, True],
-    "skip_special_tokens": [True, False],
-    "priority": [0, 1],
-    "wat": [1, None],
+    "user": Values(["u"]),
+    "store": Values([False], [True]),
+    "skip_special_tokens": Values([True], [False]),
+    "wat": Values([None], [1]),
+}
+STREAMED = {
+    "stream_options": Values([{"include_usage": True}, {}, {"include_obfuscation": False}]),
+    "return_progress": BOOL,
 }
 
 
@@ -119,154 +126,192 @@ class Draw:
         self._dice = random.Random(seed)
 
     def request(self) -> Asked:
-        dice, paths = self._dice, [*_BODIES]
-        path = dice.choices(paths, [weight for weight, _ in _BODIES.values()])[0]
+        dice = self._dice
+        (path,) = dice.choices([*_BODIES], [weight for weight, _ in _BODIES.values()])
         body: dict[str, Any] = _BODIES[path][1](self)
-        for name in [*body]:
-            if dice.random() < ODDLY:
-                body[name] = dice.choice(JUNK)
+        if dice.random() < BADLY:
+            body[dice.choice([*body, "x"])] = dice.choice(JUNK)
         return Asked(path, body, dice.random() < LEAVING)
 
-    def _some(self, of: Mapping[str, list[Any]], share: float = OFTEN) -> dict[str, Any]:
+    def _one(self, of: Values) -> Any:
+        return self._dice.choice(of.bad if of.bad and self._dice.random() < BADLY else of.good)
+
+    def _some(self, of: Mapping[str, Values], share: float = OFTEN) -> dict[str, Any]:
         return {name: self._one(values) for name, values in of.items() if self._dice.random() < share}
 
-    def _one(self, values: list[Any]) -> Any:
-        return self._dice.choice(values)
+    def _of(self, *choices: Any) -> Any:
+        return self._dice.choice(choices)
 
-    def _several(self, make: Callable[[], Any], most: int = 3) -> list[Any]:
-        return [make() for _ in range(self._dice.randint(0 if self._dice.random() < 0.05 else 1, most))]
+    def _generation(self, constraints: Mapping[str, Values]) -> dict[str, Any]:
+        """Parameters of both kinds of completion, with one constraint at most, or now and then with two."""
+        body = self._some(GENERATION)
+        if body.get("stream"):
+            body |= self._some(STREAMED, 0.3)
+        for _ in range(self._of(0, 0, 1, 1, 1, 2 if self._dice.random() < 0.1 else 1)):
+            name = self._of(*constraints)
+            body[name] = self._one(constraints[name])
+        return body
 
     def _chat(self) -> dict[str, Any]:
-        of_chats: dict[str, list[Any]] = {
-            "logprobs": [True, True, False],
-            "top_logprobs": [0, 3, 20],
-            "response_format": [
-                {"type": "text"},
-                {"type": "json_object"},
-                {"type": "json_schema", "json_schema": {"name": "x", "schema": self._one(SCHEMAS)}},
-            ],
-            "tools": [self._several(self._function), self._several(self._function, 1), []],
-            "tool_choice": [*("auto", "none", "required"), {"type": "function", "function": {"name": "f"}}],
-            "parallel_tool_calls": [True, False],
-            "chat_template_kwargs": [{}, {"enable_thinking": False}, {"tools": []}, {"x": [1]}],
-            "reasoning_effort": ["none", "high"],
-            "continue_final_message": [True, True, False],
-            "add_generation_prompt": [True, False],
-            "max_completion_tokens": [5],
-        }
-        talk = self._several(self._message)
-        talk += [self._one([{"role": "user", "content": "Hello."}, *talk])]
-        limit = {"max_tokens": self._one([0, 1, 6, 20])}
-        return {"messages": talk, **limit, **self._some(GENERATION, 0.12), **self._some(of_chats, 0.15)}
-
-    def _message(self) -> dict[str, Any]:
-        text = self._one(TEXTS)
-        content = self._one([text, text, text, [{"type": "text", "text": text}], [], None])
-        call = {
-            "id": self._one(IDS),
-            "type": "function",
-            "function": {"name": self._one(NAMES), "arguments": self._one(['{"a": 1}', "{", "[]", ""])},
-        }
-        answer = {"role": "assistant", "content": content}
-        kinds: list[dict[str, Any]] = [
-            {"role": "system", "content": content},
-            {"role": "user", "content": content},
-            {"role": "user", "content": text, "name": "n"},
-            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-            answer,
-            {**answer, self._one(["reasoning_content", "reasoning"]): text},
-            {**answer, "tool_calls": [call] * self._dice.randint(0, 2)},
-            {"role": "tool", "tool_call_id": self._one(IDS), "content": content},
+        formats = [
+            {"type": "text"},
+            {"type": "json_object"},
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": self._one(SCHEMAS)}},
         ]
-        return self._one(kinds)
+        constraints = {
+            "response_format": Values(formats),
+            "json_schema": SCHEMAS,
+            "grammar": GRAMMARS,
+            "tools": Values([self._functions()], [[*self._functions(), *self._functions()]]),
+        }
+        choices = ["auto", "none", "required", "required", {"type": "function", "function": {"name": "f"}}]
+        more = {
+            "parallel_tool_calls": BOOL,
+            "chat_template_kwargs": Values([{}, {"enable_thinking": False}, {"x": [1]}], [{"tools": []}]),
+            "continue_final_message": BOOL,
+            "max_completion_tokens": Values([5]),
+        }
+        body = {"messages": self._talk(), **self._generation(constraints), **self._some(more, 0.06)}
+        if "tools" in body:
+            body["tool_choice"] = self._of(*choices)
+        if self._dice.random() < OFTEN:
+            body |= {"logprobs": True, "top_logprobs": self._one(Values([0, 3, 20], [21]))}
+        return body if "max_completion_tokens" in body else body | {"max_tokens": self._one(LIMIT)}
 
-    def _function(self) -> dict[str, Any]:
-        function = {"name": self._one(NAMES), "parameters": self._one([OBJECT, OBJECT, None, *SCHEMAS])}
-        return {"type": "function", "function": function}
+    def _talk(self) -> list[Any]:
+        """Turns, of which some have calls and their results."""
+        talk: list[dict[str, Any]] = []
+        if self._dice.random() < 0.3:
+            talk.append({"role": self._of("system", "developer"), "content": self._one(TEXTS)})
+        for _ in range(self._dice.randint(0, 2)):
+            talk += [{"role": "user", "content": self._content("text")}, *self._answer()]
+        bad = [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, {"role": "assistant"}]
+        talk.append(self._one(Values([{"role": "user", "content": self._content("text")}], bad)))
+        return talk + (self._answer()[:1] if self._dice.random() < 0.1 else [])
+
+    def _answer(self) -> list[dict[str, Any]]:
+        text = self._one(TEXTS)
+        if self._dice.random() < 0.6:
+            return [
+                {
+                    "role": "assistant",
+                    "content": text,
+                    self._of("reasoning_content", "reasoning"): self._of(text, None),
+                }
+            ]
+        arguments = self._of('{"a": 1}', "{", "[]", "")
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        result = {"role": "tool", "tool_call_id": self._one(IDS), "content": self._content("text")}
+        return [{"role": "assistant", "content": self._of(text, None), "tool_calls": [call]}, result]
+
+    def _content(self, kind: str) -> Any:
+        text = self._one(TEXTS)
+        return self._of(text, text, [{"type": kind, "text": text}])
+
+    def _functions(self) -> list[dict[str, Any]]:
+        names = [self._one(NAMES), "g"][: self._of(1, 2)]
+        return [
+            {"type": "function", "function": {"name": name, "parameters": self._one(PARAMETERS)}}
+            for name in names
+        ]
 
     def _text(self) -> dict[str, Any]:
-        ids = [self._dice.randrange(4096) for _ in range(self._dice.randint(0, 40))]
-        prompts = [*(self._one(TEXTS),) * 3, ids, self._several(lambda: self._one(TEXTS)), [ids, [5]], [4096]]
-        more = {"logprobs": [0, 3, 20], "best_of": [1], "echo": [True, False]}
-        limit = {"max_tokens": self._one([0, 1, 6, 20])}
-        return {"prompt": self._one(prompts), **limit, **self._some(GENERATION, 0.12), **self._some(more)}
+        ids = [self._dice.randrange(4096) for _ in range(self._dice.randint(1, 40))]
+        texts = [self._one(TEXTS), self._one(TEXTS)]
+        prompts = Values([*texts, ids, texts, [ids, [5]]], [[], [4096], [ids, "x"]])
+        body = {"prompt": self._one(prompts), "max_tokens": self._one(LIMIT)}
+        body |= self._generation({"json_schema": SCHEMAS, "grammar": GRAMMARS})
+        return body | self._of({}, {"logprobs": self._one(Values([0, 3, 20], [21]))}, {"echo": True})
 
     def _response(self) -> dict[str, Any]:
-        more: dict[str, list[Any]] = {
+        schema = {"type": "json_schema", "name": "x", "schema": self._one(SCHEMAS)}
+        more = {
             **SAMPLING,
             **PENALTIES,
             "instructions": TEXTS,
-            "stream": [True, False],
-            "text": [{}, {"format": {"type": "json_schema", "name": "x", "schema": self._one(SCHEMAS)}}],
-            "tools": [[{"type": "function", **self._function()["function"]}], []],
-            "tool_choice": ["auto", "required", "none", {"type": "function", "name": "f"}],
-            "parallel_tool_calls": [True, False],
+            "stream": BOOL,
+            "parallel_tool_calls": BOOL,
             "prefill": PREFILL,
-            "store": [False, True],
-            "reasoning": [{}, {"effort": "low"}],
+            "store": Values([False]),
+            "reasoning": Values([None], [{"effort": "low"}]),
         }
-        del more["seed"]
-        given = self._one([*TEXTS, self._several(self._item)])
-        return {"input": given, "max_output_tokens": self._one([0, 1, 6, 20]), **self._some(more, 0.15)}
+        body = {"input": self._input(), "max_output_tokens": self._one(LIMIT), **self._some(more)}
+        if self._dice.random() < 0.3:
+            tools = [{"type": "function", **tool["function"]} for tool in self._functions()]
+            choice = self._of("auto", "required", "none", {"type": "function", "name": "f"})
+            body |= {"tools": tools, "tool_choice": choice}
+        elif self._dice.random() < 0.3:
+            body["text"] = {"format": schema}
+        return body
 
-    def _item(self) -> dict[str, Any]:
-        text, call = self._one(TEXTS), self._one(IDS)
-        items: list[dict[str, Any]] = [
-            {"role": "user", "content": text},
-            {"role": "user", "content": [{"type": "input_text", "text": text}]},
-            {"role": "user", "content": [{"type": "input_image"}]},
-            {"role": "assistant", "content": [{"type": "output_text", "text": text}]},
-            {"type": "function_call", "call_id": call, "name": self._one(NAMES), "arguments": "{}"},
-            {"type": "function_call_output", "call_id": call, "output": text},
-            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]},
-        ]
-        return self._one(items)
+    def _input(self) -> Any:
+        text, thought = self._one(TEXTS), {"type": "reasoning_text", "text": self._one(TEXTS)}
+        call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": self._of("{}", "{")}
+        result = {"type": "function_call_output", "call_id": self._one(IDS), "output": text}
+        asked = {
+            "role": "user",
+            "content": self._one(Values([self._content("input_text")], [[{"type": "input_image"}]])),
+        }
+        answer = {"role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        thoughts = {"type": "reasoning", "summary": [], "content": [thought]}
+        return self._of(
+            text,
+            [asked],
+            [asked, answer, asked],
+            [asked, thoughts, call, result],
+            [asked, call, result, asked],
+        )
 
     def _count(self) -> dict[str, Any]:
-        tool = {"name": self._one(NAMES), "input_schema": self._one([OBJECT, *SCHEMAS])}
-        schema = self._one(SCHEMAS)
-        more: dict[str, list[Any]] = {
-            "system": [*TEXTS, [{"type": "text", "text": "x"}]],
-            "tools": [[tool], [tool, tool], []],
-            "tool_choice": [{"type": kind} for kind in ("auto", "any", "none", "tool")],
-            "output_config": [{}, {"format": {"type": "json_schema", "schema": schema}}],
-            "thinking": [{"type": "disabled"}, {"type": "enabled"}],
+        more = {
+            "system": Values([self._one(TEXTS), [{"type": "text", "text": "x"}]]),
+            "thinking": Values([{"type": "disabled"}], [{"type": "enabled"}]),
         }
-        return {"messages": self._several(self._turn), **self._some(more, 0.2)}
+        body = {"messages": self._turns(), **self._some(more)}
+        if self._dice.random() < 0.3:
+            tools = [{"name": self._one(NAMES), "input_schema": self._one(PARAMETERS)}]
+            body |= {"tools": tools, "tool_choice": {"type": self._of("auto", "any", "none")}}
+        elif self._dice.random() < 0.3:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": self._one(SCHEMAS)}}
+        return body
 
-    def _turn(self) -> dict[str, Any]:
-        text, call = self._one(TEXTS), self._one(IDS)
-        blocks: list[dict[str, Any]] = [
-            {"type": "text", "text": text},
-            {"type": "tool_result", "tool_use_id": call, "content": text},
-            {"type": "image", "source": {}},
-            {"type": "tool_use", "id": call, "name": "f", "input": {"a": 1}},
-            {"type": "thinking", "thinking": text},
-        ]
-        content = self._one([text, text, self._several(lambda: self._one(blocks))])
-        return {"role": self._one(["user", "user", "assistant"]), "content": content}
+    def _turns(self) -> list[Any]:
+        text = self._one(TEXTS)
+        use = {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}
+        result = {"type": "tool_result", "tool_use_id": self._one(IDS), "content": text}
+        image = [{"type": "image", "source": {}}]
+        asked = {"role": "user", "content": self._one(Values([self._content("text")], [image]))}
+        answer = {"role": "assistant", "content": self._of(text, [{"type": "thinking", "thinking": text}])}
+        told = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        return self._of([asked], [asked], [asked, answer, asked], [asked, *told], [asked, answer])
 
     def _anthropic(self) -> dict[str, Any]:
-        more: dict[str, list[Any]] = {
+        more = {
             **SAMPLING,
-            "stop_sequences": [["e"], [], ["}", "a"]],
-            "stream": [True, False],
+            "temperature": Values([0, 1, 0.5], [1.5]),
+            "stop_sequences": Values([["e"], [], ["}", "a"]]),
+            "stream": BOOL,
             "prefill": PREFILL,
         }
-        del more["seed"]
-        return self._count() | {"max_tokens": self._one([0, 1, 6, 20]), **self._some(more, 0.2)}
+        return self._count() | {"max_tokens": self._one(LIMIT), **self._some(more, 0.2)}
 
     def _embedding(self) -> dict[str, Any]:
-        texts = self._several(lambda: self._one(TEXTS[:-1]))
-        more = {"encoding_format": ["float", "base64"], "dimensions": [256, 3], "prefill": PREFILL}
-        return {"input": self._one([self._one(TEXTS), texts, [1, 2, 3], [[5], [4096]]]), **self._some(more)}
+        more = {
+            "encoding_format": Values(["float", "base64"]),
+            "dimensions": Values([256], [3]),
+            "prefill": PREFILL,
+        }
+        texts = [self._one(TEXTS), self._one(TEXTS)]
+        return {
+            "input": self._one(Values([*texts, texts, [1, 2, 3], [[5]]], [[], [4096]])),
+            **self._some(more),
+        }
 
     def _tokenize(self) -> dict[str, Any]:
-        more = {"add_special": [True, False], "with_pieces": [True, False]}
-        return {"content": self._one(TEXTS), **self._some(more)}
+        return {"content": self._one(TEXTS), **self._some({"add_special": BOOL, "with_pieces": BOOL}, 0.4)}
 
     def _detokenize(self) -> dict[str, Any]:
-        return {"tokens": self._one([[], [1, 2], [4095], [4096], [-1]])}
+        return {"tokens": self._one(Values([[], [1, 2], [4095]], [[4096], [-1]]))}
 
     def _prefill(self) -> dict[str, Any]:
         return self._some({"prefill": PREFILL}, 0.9)
