@@ -49,7 +49,7 @@ OTHERS: dict[str, set[str]] = {
     "jetson_clocks": set(),
     "nvcc": {"--version"},
     "nvpmodel": {"-m", "-q"},
-    "pytest": {"--mixes"},
+    "pytest": {"--mixes", "--requests"},
     "rsync": {"-a"},
     "systemctl": {"--now"},
     "tegrastats": {"--interval"},
