@@ -45,5 +45,5 @@ def without_left_out(schema: Any) -> tuple[Any, frozenset[str]]:
     return followed, frozenset(found)
 
 
-def _is_enforced(form: Any) -> bool:
-    return isinstance(form, str) and form in _FORMATS
+def _is_enforced(value: Any) -> bool:
+    return isinstance(value, str) and value in _FORMATS
