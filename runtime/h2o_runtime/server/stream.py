@@ -13,6 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 Result = TypeVar("Result")
 
+# Not ends of lines to JSON, but to Python, with which many clients read lines.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 KEEP_ALIVE = ": keep-alive\n\n"
 
 
@@ -21,9 +23,10 @@ class ClientGone(Exception):  # noqa: N818 - nobody's fault
 
 
 def event(value: dict[str, Any]) -> str:
-    """One event, named by its type if it has one; json.dumps writes no newline that could end it early."""
+    """One event, named by its type if it has one; nothing in its JSON could end its line early."""
     name = f"event: {value['type']}\n" if "type" in value else ""
-    return f"{name}data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
+    data = json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS)
+    return f"{name}data: {data}\n\n"
 
 
 async def disconnected(receive: Receive) -> None:
