@@ -155,7 +155,7 @@ def test_tokens_are_counted(anthropic: Any) -> None:
         ({"messages": [{"role": "system", "content": "x"}]}, "messages.0.role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "messages.0.content.0.type",
+            "messages.0.content.0",
         ),
         ({"temperature": 1.5}, "temperature"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),

@@ -118,7 +118,7 @@ CHAT_ONLY = [
     *wrong(
         "messages",
         [{**USER, "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-        param="messages.0.content.0.type",
+        param="messages.0.content.0",
     ),
     *wrong("messages", [{**USER, "weight": 1}], param="messages.0.weight"),
     *wrong("messages", [{"role": "tool", "content": "x"}], param="messages.0.tool_call_id"),

@@ -135,7 +135,7 @@ ITEM = {"role": "user", "content": "x"}
         ({"input": [ITEM | {"role": "tool"}]}, "input.0.role"),
         (
             {"input": [ITEM | {"content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input.0.content.0.type",
+            "input.0.content.0",
         ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
         ({"input": [{"type": "function_call", "call_id": "1", "name": "", "arguments": ""}]}, "input.0.name"),
