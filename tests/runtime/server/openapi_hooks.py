@@ -14,7 +14,10 @@ _CONTRADICTIONS = (
     "tools is empty",
     "which is not in tools",
     "cannot be used while tool_choice",
-    "cannot be combined with a grammar",
+    "whose grammar decides where the answer ends",
+    "two functions with the name",
+    "which no message before it makes",
+    "cannot continue a message",
     "cannot set",  # names of the template's that the request itself has
     "neither content nor tool_calls",
     "the chat template",
