@@ -1,41 +1,50 @@
 // The page: what the controls do, and who is behind them.
 
-import { get } from "./api.js";
-import { Attachments } from "./attachments.js";
+import { forgetAllChats, keptChats, readChat, watchChats } from "./chats.js";
+import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
-import { counted } from "./format.js";
 import { MemoryPanel } from "./memory.js";
 import { Settings } from "./settings.js";
 import { SlotList } from "./slots.js";
+import { ServerStatus } from "./status.js";
+import { Stored } from "./storage.js";
 import { Summary } from "./summary.js";
 import { Tabs } from "./tabs.js";
 
-const LOADING_POLL = 500; // milliseconds
+const selected = new Stored("sessionStorage", "h2o-selected"); // the id of the conversation in view
 
-const prompt = byId("prompt");
 const memory = new MemoryPanel();
 const summary = new Summary(byId("summary"));
 const settings = new Settings(() => summary.show(settings.summary()));
-const attachments = new Attachments(complain);
+const composer = new Composer(send, keepUnsent);
 const tabs = new Tabs(makeConversation, switched);
+const status = new ServerStatus(meet);
 new SlotList();
 
 /** onState: called when what its tab shows may have changed. */
 function makeConversation(onState) {
-  const show = () => {
-    onState();
-    showBusy(tabs.current);
-  };
-  return new Conversation(settings, memory, { onState: show, onChange: writeAgain });
+  const conversation = new Conversation(settings, memory, {
+    onState: () => {
+      onState();
+      if (conversation === tabs.current) showBusy(conversation);
+      if (conversation.unreached) status.look();
+    },
+    onChange: writeAgain,
+    onKept: (before) => kept(conversation, before),
+  });
+  return conversation;
 }
 
 /** Another conversation is in view. Each keeps the message that is being written. */
 function switched(conversation, before) {
-  before.unsent = takeMessage();
-  complain("");
-  write(conversation.unsent);
-  memory.close();
+  if (before) {
+    before.unsent = composer.take();
+    before.keepUnsent(before.unsent);
+    memory.close();
+  }
+  composer.write(conversation.unsent);
+  selected.set(conversation.id);
   showBusy(conversation);
 }
 
@@ -44,50 +53,62 @@ function showBusy({ busy }) {
   byId("stop").hidden = !busy;
 }
 
-/** What is written, which is then no longer there. */
-function takeMessage() {
-  const message = { text: prompt.value.trim(), files: attachments.take() };
-  prompt.value = "";
-  fit();
-  return message;
-}
-
-/** Put a message to where it is written. */
-function write({ text, files }) {
-  prompt.value = text;
-  for (const file of files) attachments.add(file.name, file.text);
-  fit();
-}
-
 function writeAgain(message) {
-  write(message);
-  prompt.focus();
-}
-
-function complain(sentence) {
-  byId("composer-problem").textContent = sentence;
-  byId("composer-problem").hidden = !sentence;
+  composer.write(message);
+  keepUnsent();
+  byId("prompt").focus();
 }
 
 function send() {
-  if (tabs.current.busy || !(prompt.value.trim() || attachments.texts.length)) return;
-  const message = takeMessage();
-  complain("");
-  if (!settings.known) introduce(); // it could not be reached before, or had no key
-  tabs.current.send(message);
-  focusPrompt();
+  const { text, files } = composer.message;
+  if (tabs.current.busy || !(text || files.length)) return;
+  if (!settings.known) status.look(); // it could not be reached before, or had no key
+  tabs.current.send(composer.take());
+  keepUnsent();
+  composer.focus();
 }
 
-/** Not on a touch screen, whose keyboard would cover the answer. */
-function focusPrompt() {
-  if (matchMedia("(pointer: fine)").matches) prompt.focus();
-  else prompt.blur();
+function keepUnsent() {
+  tabs.current.keepUnsent(composer.message);
 }
 
-/** As high as its text, up to what the style sheet allows. */
-function fit() {
-  prompt.style.height = "auto";
-  prompt.style.height = `${prompt.scrollHeight}px`;
+/** What the browser does not keep is said. `before` is the id that the conversation had. */
+function kept(conversation, before) {
+  byId("not-kept").hidden = tabs.conversations.every((each) => each.kept);
+  if (conversation === tabs.current) selected.set(conversation.id);
+  if (conversation.id !== before) changedElsewhere(before); // the one of that id is another page's
+}
+
+/** Another page has changed or deleted a conversation; null: perhaps all of them. */
+function changedElsewhere(id) {
+  if (id === null) for (const conversation of tabs.conversations) changedElsewhere(conversation.id);
+  else {
+    const chat = readChat(id);
+    const conversation = tabs.conversations.find((each) => each.id === id);
+    if (chat && !conversation) tabs.restore([{ id, created: chat.created, chat, draft: null }]);
+    else if (conversation && !conversation.busy) follow(conversation, chat); // a busy one is kept beside the other page's
+  }
+}
+
+/** Show what another page made of a conversation. What is being written here stays. */
+function follow(conversation, chat) {
+  const { text, files } = conversation === tabs.current ? composer.message : conversation.unsent;
+  if (chat) conversation.update(chat);
+  else if (text || files.length || !conversation.name) conversation.update({ revision: null, name: "", turns: [] });
+  else tabs.remove(conversation);
+}
+
+/** The page may not come back. */
+function keepAll() {
+  keepUnsent();
+  for (const conversation of tabs.conversations) if (conversation.busy) conversation.keep();
+}
+
+function deleteAll() {
+  if (!confirm("Delete all chats and unsent messages that this browser keeps?")) return;
+  composer.take();
+  for (const conversation of tabs.conversations) tabs.close(conversation);
+  forgetAllChats(); // those too that this version of the page cannot read
 }
 
 function onKey(event) {
@@ -96,47 +117,28 @@ function onKey(event) {
   else memory.close();
 }
 
-/** What the server is and does by default; waits until it has loaded its model. */
-async function introduce() {
-  const status = byId("status");
-  for (;;) {
-    try {
-      const props = await get("props");
-      byId("model").textContent = props.model_alias;
-      document.title = `${props.model_alias} · h2o-serve`;
-      status.textContent = `${counted(props.default_generation_settings.n_ctx, "token")} of context`;
-      attachments.mostBytes = props.limits.max_body_bytes;
-      settings.begin(props);
-      return;
-    } catch (error) {
-      status.textContent = error.message;
-      if (error.status !== 503) return;
-    }
-    await new Promise((resolve) => setTimeout(resolve, LOADING_POLL));
-  }
+/** The server says what it is and does by default. */
+function meet(props) {
+  composer.mostBytes = props.limits.max_body_bytes;
+  settings.begin(props);
 }
 
-byId("composer").addEventListener("submit", (event) => {
-  event.preventDefault();
-  send();
-});
-prompt.addEventListener("input", fit);
-prompt.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  send();
-});
 document.addEventListener("keydown", onKey);
+document.addEventListener("visibilitychange", () => document.hidden && keepAll());
+addEventListener("pagehide", keepAll);
 byId("stop").onclick = () => {
   tabs.current.stop();
-  focusPrompt();
+  composer.focus();
 };
 byId("new-chat").onclick = () => {
   tabs.add();
-  focusPrompt();
+  composer.focus();
 };
 byId("open-settings").onclick = () => settings.open();
 byId("summary").onclick = () => settings.open();
+byId("delete-chats").onclick = deleteAll;
 
-introduce();
-focusPrompt();
+tabs.restore(keptChats());
+tabs.open(selected.get());
+watchChats(changedElsewhere);
+composer.focus();

@@ -15,11 +15,12 @@ export function showText({ name, text }) {
 }
 
 export class Attachments {
-  /** complain: told, in a sentence, why a file was not taken. */
-  constructor(complain) {
+  /** complain: told, in a sentence, why a file was not taken. onChange: called when the person adds or removes one. */
+  constructor(complain, onChange) {
     this.texts = []; // {name, text}
     this.mostBytes = Infinity;
     this._complain = complain;
+    this._onChange = onChange;
     this._list = byId("attachments");
     const file = byId("file");
     byId("attach").onclick = () => file.click();
@@ -31,12 +32,10 @@ export class Attachments {
     this._takeDrops();
   }
 
-  /** The texts, which are then no longer here. */
-  take() {
-    const { texts } = this;
-    this.texts = [];
+  /** Put others in their place. */
+  replace(texts) {
+    this.texts = texts;
     this._show();
-    return texts;
   }
 
   async addFiles(files) {
@@ -48,9 +47,9 @@ export class Attachments {
   }
 
   add(name, text) {
-    this.texts.push({ name, text });
+    this.replace([...this.texts, { name, text }]);
     this._complain("");
-    this._show();
+    this._onChange();
   }
 
   async _read(file) {
@@ -108,8 +107,8 @@ export class Attachments {
         const remove = element("button", { type: "button", className: "plain", textContent: "Remove" });
         remove.ariaLabel = `Remove ${text.name}`;
         remove.onclick = () => {
-          this.texts = this.texts.filter((other) => other !== text);
-          this._show();
+          this.replace(this.texts.filter((other) => other !== text));
+          this._onChange();
           byId("prompt").focus();
         };
         return element("li", {}, showText(text), remove);

@@ -1,5 +1,6 @@
 // A conversation: its turns, and the one that is running.
 
+import { forgetChat, keepChat, keepDraft, newId } from "./chats.js";
 import { fromTemplate } from "./dom.js";
 import { Turn } from "./turn.js";
 
@@ -12,21 +13,33 @@ export class Conversation {
    * memory: the panel that shows what the last answer's prompt left behind.
    * onState: called when its name or `busy` may have changed.
    * onChange: given a message that the person wants to change before it is sent again.
+   * onKept: given the id that it had, when the browser has taken what is to be kept, or has not.
    *
+   * id, created: what the browser keeps it under, and since when (milliseconds).
    * root: what the page shows of it, while it is in view.
    * name: from its first message; empty before that.
    * unsent: the message that is being written, {text, files}, while it is not in view.
+   * unreached: whether its last request found no server.
+   * kept: whether the browser has what is to be kept of it.
    */
-  constructor(settings, memory, { onState, onChange }) {
+  constructor(settings, memory, { onState, onChange, onKept }) {
     const { root, parts } = fromTemplate("conversation");
     this.root = root;
+    this.id = newId();
+    this.created = Date.now();
     this.name = "";
     this.unsent = { text: "", files: [] };
+    this.unreached = false;
     this._welcome = parts.welcome;
     this._settings = settings;
     this._memory = memory;
     this._onState = onState;
     this._onChange = onChange;
+    this._onKept = onKept;
+    this._keeps = { chat: true, draft: true }; // whether the browser took them
+    this._revision = null; // of what is kept
+    this._deleted = false;
+    this._records = null; // of turns that nobody has looked at yet
     this._atEnd = true; // whether the person looks at the end of the conversation
     this._top = 0; // where the view was left
     this._turns = [];
@@ -39,17 +52,27 @@ export class Conversation {
     return this._running !== null;
   }
 
+  get kept() {
+    return this._keeps.chat && this._keeps.draft;
+  }
+
+  /** Become what is kept. */
+  restore({ id, created, chat, draft }) {
+    Object.assign(this, { id, created });
+    if (draft) this.unsent = draft;
+    if (chat) this.update(chat);
+  }
+
+  /** Another page has changed it. */
+  update({ revision, name, turns }) {
+    Object.assign(this, { name, _revision: revision, _records: turns });
+    if (this.root.isConnected) this.look();
+    this._onState();
+  }
+
   send(message) {
-    const turn = new Turn(message);
-    turn.buttons.retry.onclick = () => this._run(turn);
-    turn.buttons.change.onclick = () => this._change(turn);
-    turn.buttons.memory.onclick = () => this._memory.open(turn.result);
     this.name ||= (message.text || message.files[0].name).slice(0, LONGEST_NAME);
-    for (const earlier of this._turns) earlier.pass();
-    this._turns.push(turn);
-    this._welcome.hidden = true;
-    this.root.append(turn.root);
-    return this._run(turn);
+    return this._run(this._add(message));
   }
 
   stop() {
@@ -58,8 +81,63 @@ export class Conversation {
 
   /** It comes into view: where it was left, or at its end. */
   look() {
+    if (this._records) this._show(this._records);
     this.root.scrollTop = this._top;
     this._follow();
+  }
+
+  /** Write down what there is. The page may be gone before the answer is complete. */
+  keep() {
+    if (this._deleted) return;
+    if (!this._turns.length) {
+      forgetChat(this.id);
+      this._revision = null;
+      return;
+    }
+    const before = this.id;
+    const turns = this._turns.map(({ record }) => record);
+    const { id, revision, kept } = keepChat(before, this._revision, { created: this.created, name: this.name, turns });
+    Object.assign(this, { id, _revision: revision });
+    this._keeps.chat = kept;
+    this._onKept(before);
+  }
+
+  keepUnsent(message) {
+    if (this._deleted) return;
+    this._keeps.draft = keepDraft(this.id, this.created, message);
+    this._onKept(this.id);
+  }
+
+  /** It ends, and nothing is kept of it. */
+  delete() {
+    this._deleted = true;
+    this.stop();
+    forgetChat(this.id);
+  }
+
+  _add(message) {
+    const turn = new Turn(message, () => this._onText(turn));
+    turn.buttons.retry.onclick = () => this._run(turn);
+    turn.buttons.change.onclick = () => this._change(turn);
+    turn.buttons.memory.onclick = () => this._memory.open(turn.result);
+    for (const earlier of this._turns) earlier.pass();
+    this._turns.push(turn);
+    this._welcome.hidden = true;
+    this.root.append(turn.root);
+    return turn;
+  }
+
+  _show(records) {
+    this._records = null;
+    this._welcome.hidden = records.length > 0;
+    for (const turn of this._turns) turn.root.remove();
+    this._turns = [];
+    for (const record of records) this._add(record.message).restore(record);
+    this._turns.forEach((turn, index) => {
+      if (index === records.length - 1) return;
+      turn.pass();
+      turn.forget();
+    });
   }
 
   async _run(turn) {
@@ -70,10 +148,14 @@ export class Conversation {
     this._atEnd = true;
     this._top = 0;
     this._follow();
+    const answered = turn.run(this._request(turn), running.signal);
+    this.keep();
     try {
-      await turn.run(this._request(turn), running.signal, () => this._onText(turn));
+      await answered;
     } finally {
       this._running = null;
+      this.unreached = turn.unreached;
+      this.keep();
       this._onState();
       this._follow();
     }
@@ -83,13 +165,14 @@ export class Conversation {
   _change(turn) {
     turn.root.remove();
     this._turns = this._turns.filter((other) => other !== turn);
+    this.keep();
     this._onChange(turn.message);
   }
 
   _request(turn) {
     const messages = [];
     for (const each of this._turns) {
-      if (each !== turn && !each.answered) continue;
+      if (each !== turn && !each.told) continue;
       messages.push({ role: "user", content: each.content });
       if (each !== turn) messages.push({ role: "assistant", content: each.answer });
     }

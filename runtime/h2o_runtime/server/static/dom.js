@@ -1,5 +1,7 @@
 // Small helpers around the document. Text from people and models enters it as text only, never as HTML.
 
+const SLOW = 16; // milliseconds
+
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
 
@@ -20,3 +22,21 @@ export function fromTemplate(id) {
 
 /** Let the browser draw and react before more work is done. */
 export const breathe = () => new Promise((resolve) => setTimeout(resolve));
+
+/** A function that asks for `work`, done once before the browser draws. Slow work leaves time for other things. */
+export function soon(work) {
+  let asked = false;
+  let took = 0; // milliseconds
+  const now = () => {
+    asked = false;
+    const begin = performance.now();
+    work();
+    took = performance.now() - begin;
+  };
+  return () => {
+    if (asked) return;
+    asked = true;
+    if (took < SLOW) requestAnimationFrame(now);
+    else setTimeout(() => requestAnimationFrame(now), 4 * took);
+  };
+}

@@ -24,7 +24,7 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
   }
   if (timings?.prompt_n) add("Read at", `${rate(timings.prompt_per_second)} tokens/s`);
   if (timings) add("Answer", counted(timings.predicted_n, "token"), ENDS[reason]);
-  else if (reason) add("Answer", ENDS[reason]);
+  else if (reason in ENDS) add("Answer", ENDS[reason]);
   if (timings?.predicted_n > 1) add("Written at", `${rate(timings.predicted_per_second)} tokens/s`);
   if (timings?.draft_n) add("Read ahead", `${count(timings.draft_n_accepted)} of ${counted(timings.draft_n, "token")}`);
   if (h2o?.exact) add("Attention", "full");

@@ -18,14 +18,25 @@ export class Stored {
     }
   }
 
-  /** text: null removes it. */
+  /** text: null removes it. → whether the browser keeps it. */
   set(text) {
     this._text = text;
     try {
       if (text === null) window[this._area].removeItem(this._name);
       else window[this._area].setItem(this._name, text);
+      return true;
     } catch {
-      // it is kept here
+      return false; // it is kept here
     }
+  }
+}
+
+/** What the names in an area begin with `prefix` and go on with. */
+export function storedNames(area, prefix) {
+  try {
+    const names = Object.keys(window[area]).filter((name) => name.startsWith(prefix));
+    return names.map((name) => name.slice(prefix.length));
+  } catch {
+    return [];
   }
 }

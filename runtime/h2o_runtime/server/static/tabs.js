@@ -7,7 +7,7 @@ const TURNS = { ArrowLeft: -1, ArrowRight: 1 }; // keys, and how many tabs furth
 export class Tabs {
   /**
    * make: makes a conversation.
-   * onSwitch: given the conversation that comes into view, and the one that was.
+   * onSwitch: given the conversation that comes into view, and the one that was, if any.
    */
   constructor(make, onSwitch) {
     this._make = make;
@@ -17,36 +17,64 @@ export class Tabs {
     this._made = 0;
     this._list = byId("tab-list");
     this._list.addEventListener("keydown", (event) => this._onKey(event));
-    byId("close-tab").onclick = () => this.close();
-    this.add();
+    byId("delete-chat").onclick = () => this._closeCurrent();
   }
 
   /** The conversation in view. */
   get current() {
-    return this._selected.conversation;
+    return this._selected?.conversation;
+  }
+
+  get conversations() {
+    return this._tabs.map(({ conversation }) => conversation);
+  }
+
+  /** Conversations that are kept, behind the others. */
+  restore(kept) {
+    for (const each of kept) this._append().conversation.restore(each);
+    this._show();
+  }
+
+  /** Bring the conversation of this id into view; the last one where there is none. */
+  open(id) {
+    const last = this._tabs.at(-1) ?? this._append();
+    this._select(this._tabs.find(({ conversation }) => conversation.id === id) ?? last);
   }
 
   /** Bring an empty conversation into view: the current one if it is that. */
   add() {
-    if (this._selected && !this.current.name) return;
+    if (this.current.name) this._select(this._append());
+  }
+
+  /** End a conversation and delete what is kept of it. */
+  close(conversation) {
+    conversation.delete();
+    this.remove(conversation);
+  }
+
+  /** Its tab goes; the one beside it comes into view, or an empty one. */
+  remove(conversation) {
+    const at = this.conversations.indexOf(conversation);
+    const [removed] = this._tabs.splice(at, 1);
+    removed.button.remove();
+    const last = this._tabs.at(-1) ?? this._append();
+    if (removed === this._selected) this._select(this._tabs[at] ?? last);
+    else this._show();
+  }
+
+  _closeCurrent() {
+    this.close(this.current);
+    if (this._tabs.length === 1) byId("prompt").focus(); // the tabs are gone
+  }
+
+  _append() {
     const button = element("button", { type: "button", role: "tab", id: `tab-${++this._made}` });
     button.setAttribute("aria-controls", "panel");
     const tab = { conversation: this._make(() => this._show()), button };
     button.onclick = () => this._select(tab);
     this._tabs.push(tab);
     this._list.append(button);
-    this._select(tab);
-  }
-
-  /** Close the conversation in view, of several, which ends its request. The one beside it comes into view. */
-  close() {
-    const closed = this._selected;
-    const at = this._tabs.indexOf(closed);
-    closed.conversation.stop();
-    closed.button.remove();
-    this._tabs.splice(at, 1);
-    this._select(this._tabs[Math.min(at, this._tabs.length - 1)]);
-    if (this._tabs.length === 1) byId("prompt").focus(); // the tabs are gone
+    return tab;
   }
 
   _select(tab) {
@@ -57,14 +85,14 @@ export class Tabs {
     byId("panel").replaceChildren(tab.conversation.root);
     tab.conversation.look();
     this._show();
-    if (before) this._onSwitch(tab.conversation, before.conversation);
+    this._onSwitch(tab.conversation, before?.conversation);
   }
 
   /** The names, which one is selected, and which ones are being answered. One conversation needs no tabs. */
   _show() {
     byId("tabs").hidden = this._tabs.length < 2;
     for (const { conversation, button } of this._tabs) {
-      const selected = button === this._selected.button;
+      const selected = button === this._selected?.button;
       button.ariaSelected = selected;
       button.tabIndex = selected ? 0 : -1;
       const state = conversation.busy ? element("span", { className: "busy", textContent: " (answering)" }) : "";
@@ -78,7 +106,7 @@ export class Tabs {
     if (event.key in TURNS) this._select(this._tabs[(at + TURNS[event.key] + count) % count]);
     else if (event.key === "Home") this._select(this._tabs[0]);
     else if (event.key === "End") this._select(this._tabs[count - 1]);
-    else if (event.key === "Delete") this.close();
+    else if (event.key === "Delete") this._closeCurrent();
     else return;
     event.preventDefault();
     this._selected.button.focus();

@@ -2,22 +2,34 @@
 
 import { chat, ServerError } from "./api.js";
 import { showText } from "./attachments.js";
-import { element, fromTemplate } from "./dom.js";
+import { element, fromTemplate, soon } from "./dom.js";
 import { figures } from "./figures.js";
+import { Markdown } from "./markdown.js";
 import { Reading } from "./reading.js";
 
+const LEFT_OUT = "The next request goes without this message.";
+const STAYS = "What is here of it stays in the conversation.";
+const INTERRUPTED = "the page was closed meanwhile, or another tab still waits for it";
+
 export class Turn {
-  /** message: {text, files: [{name, text}]}. */
-  constructor(message) {
+  /** message: {text, files: [{name, text}]}. onText: called when more of the answer is shown. */
+  constructor(message, onText) {
     const { root, parts } = fromTemplate("turn");
     this.root = root;
     this.message = message;
     this.buttons = { retry: parts.retry, change: parts.change, memory: parts.memory };
     this.result = {}; // what is known of the answer: id, firstMs, usage, timings, h2o, reason
+    this.answer = "";
+    this.unreached = false; // whether the server could not be reached the last time
+    this._problem = ""; // why there is no whole answer
+    this._running = false;
     this._parts = parts;
     this._reading = new Reading(parts);
-    this._text = document.createTextNode("");
-    parts.answer.append(this._text);
+    this._shown = new Markdown(parts.answer);
+    this._drawSoon = soon(() => {
+      this._draw();
+      if (this.answer) onText();
+    });
     parts.question.textContent = message.text;
     parts.files.hidden = !message.files.length;
     parts.files.append(...message.files.map((file) => element("li", {}, showText(file))));
@@ -28,28 +40,33 @@ export class Turn {
     return [...this.message.files.map((file) => file.text), this.message.text].filter(Boolean).join("\n\n");
   }
 
-  get answer() {
-    return this._text.data;
+  /** Whether it belongs to what later turns are told: a whole answer does, and what is shown of one that broke off. */
+  get told() {
+    return this.answer !== "" || Boolean(this.result.reason && this.result.reason !== "stopped");
   }
 
-  /** Whether it belongs to what later turns are told. */
-  get answered() {
-    return Boolean(this.result.reason) && (this.answer !== "" || this.result.reason !== "stopped");
+  /** What is to be kept of it. */
+  get record() {
+    return { message: this.message, answer: this.answer, result: this.result, problem: this._problem };
   }
 
-  /** Ask and show the answer. Whatever goes wrong is shown, not thrown. onText: called after each piece. */
-  async run(request, signal, onText) {
+  /** Show a record. */
+  restore({ answer, result, problem }) {
+    Object.assign(this, { answer, result, _problem: problem });
+    if (!problem && !result.reason) this._break(INTERRUPTED);
+    this._end();
+  }
+
+  /** Ask and show the answer. Whatever goes wrong is shown, not thrown. */
+  async run(request, signal) {
     this._begin();
     const begin = performance.now();
     try {
       for await (const chunk of chat(request, signal)) {
-        if (this._take(chunk)) {
-          this.result.firstMs ??= performance.now() - begin;
-          onText();
-        }
+        if (this._take(chunk)) this.result.firstMs ??= performance.now() - begin;
       }
     } catch (error) {
-      if (signal.aborted) this.result.reason = "stopped";
+      if (signal.aborted) this._stop();
       else if (error instanceof ServerError) this._fail(error);
       else throw error;
     } finally {
@@ -68,11 +85,12 @@ export class Turn {
   }
 
   _begin() {
-    this.result = {};
-    this._text.data = "";
+    Object.assign(this, { result: {}, answer: "", unreached: false, _problem: "", _running: true });
+    this._shown.clear();
     this._parts.problem.hidden = true;
     this._parts.figures.hidden = true;
     this._parts.body.ariaBusy = "true";
+    this.root.classList.remove("left-out");
     this._reading.begin();
   }
 
@@ -88,29 +106,44 @@ export class Turn {
     const text = choice?.delta.content;
     if (!text) return false;
     this._reading.end();
-    this._text.appendData(text);
+    this.answer += text;
+    this._drawSoon();
     return true;
   }
 
-  _fail({ message, retryAfter }) {
-    const what = this.answer ? "The answer stopped early" : "No answer";
-    const when = retryAfter === null ? "" : `. It expects to be free in about ${retryAfter} s.`;
-    this._complain(`${what}: ${message}${when}`);
+  _draw() {
+    this._shown.show(this.answer, this._running);
   }
 
-  _complain(sentence) {
-    this._parts["problem-text"].textContent = sentence;
-    this._parts.problem.hidden = false;
-    this._parts.offers.hidden = false;
+  _stop() {
+    this.result.reason = "stopped";
+    if (!this.answer) this._problem = `Stopped before the answer began. ${LEFT_OUT}`;
+  }
+
+  _fail({ message, retryAfter, status }) {
+    this.unreached = status === 0;
+    const when = retryAfter === null ? "" : `. It expects to be free in about ${retryAfter} s`;
+    this._break(`${message}${when}`);
+  }
+
+  _break(why) {
+    delete this.result.reason; // an end that was announced did not come
+    const sentence = /[.?!]$/.test(why) ? why : `${why}.`;
+    this._problem = this.answer ? `The answer stopped early: ${sentence} ${STAYS}` : `No answer: ${sentence} ${LEFT_OUT}`;
   }
 
   _end() {
+    this._running = false;
     this._reading.end();
+    this._draw();
     this._parts.body.ariaBusy = "false";
-    const shown = figures(this.result, this.answer);
+    this._parts["problem-text"].textContent = this._problem;
+    this._parts.problem.hidden = !this._problem;
+    this._parts.offers.hidden = false;
+    this.root.classList.toggle("left-out", !this.told);
+    const shown = figures(this.result);
     this._parts["figure-list"].replaceChildren(...shown);
     this._parts.figures.hidden = !shown.length;
     this.buttons.memory.hidden = this.result.firstMs === undefined;
-    if (this.result.reason === "stopped" && !this.answer) this._complain("Stopped before the answer began.");
   }
 }

@@ -1,0 +1,64 @@
+// The line under the model's name: what the server is, or why it does not answer.
+
+import { get, ServerError } from "./api.js";
+import { byId } from "./dom.js";
+import { counted } from "./format.js";
+
+const POLL = 5000; // milliseconds
+const LOADING_POLL = 500;
+const PATIENCE = 10_000;
+
+export class ServerStatus {
+  /** onProps: given what the server is and does by default (GET /props), first and when it has come back. */
+  constructor(onProps) {
+    this._line = byId("status");
+    this._onProps = onProps;
+    this._unknown = true; // whether the server is to be asked what it is
+    this._looking = false;
+    this._timer = null;
+    document.addEventListener("visibilitychange", () => this._look());
+    this._look();
+  }
+
+  /** Something went wrong, or is wanted that was refused: look at once. */
+  look() {
+    this._unknown = true;
+    this._look();
+  }
+
+  /** Now, and again as long as the page is in view. */
+  async _look() {
+    if (this._looking || document.hidden) return;
+    clearTimeout(this._timer);
+    this._looking = true;
+    const problem = await this._ask().then(() => null, (error) => error);
+    this._looking = false;
+    const loading = this._unknown && problem?.status === 503;
+    this._timer = setTimeout(() => this._look(), loading ? LOADING_POLL : POLL);
+    if (!problem) return;
+    this._say(sentence(problem), true);
+    this._unknown = problem.status !== 401; // a key that was not given is asked for when something is sent
+  }
+
+  async _ask() {
+    await get("health", AbortSignal.timeout(PATIENCE));
+    if (!this._unknown) return;
+    const props = await get("props");
+    this._unknown = false;
+    byId("model").textContent = props.model_alias;
+    document.title = `${props.model_alias} · h2o-serve`;
+    this._say(`${counted(props.default_generation_settings.n_ctx, "token")} of context`, false);
+    this._onProps(props);
+  }
+
+  _say(text, bad) {
+    this._line.textContent = text;
+    this._line.className = bad ? "problem" : "quiet";
+  }
+}
+
+function sentence(error) {
+  if (error instanceof ServerError) return error.message;
+  if (error.name === "TimeoutError") return "the server does not answer";
+  throw error;
+}
