@@ -23,7 +23,8 @@ export class Markdown {
     const lines = text.slice(this._start).split("\n");
     const found = blocks(lines.map(withoutReturn), open);
     patch(this._root, this._blocks, found.map(({ node }) => node));
-    const last = found.at(-1)?.at ?? 0;
+    if (!found.length) return;
+    const last = found.at(-1).at;
     if (last + 1 >= lines.length) return; // its first line may still change what it is
     this._blocks += found.length - 1;
     for (const line of lines.slice(0, last)) this._start += line.length + 1;

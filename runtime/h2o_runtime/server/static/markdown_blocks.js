@@ -33,7 +33,7 @@ export function blocks(lines, open = false, depth = 0) {
 function block(lines, at, open, depth) {
   const line = lines[at];
   const nests = depth < DEEPEST;
-  if (FENCE.test(line)) return fencedCode(lines, at);
+  if (FENCE.test(line)) return fencedCode(lines, at, open);
   if (HEADING.test(line)) return heading(lines, at, open);
   if (RULE.test(line)) return { node: element("hr"), next: at + 1 };
   if (indent(line) >= 4) return indentedCode(lines, at);
@@ -45,12 +45,13 @@ function block(lines, at, open, depth) {
 const nested = (lines, open, depth) => blocks(lines, open, depth + 1).map(({ node }) => node);
 
 /** Code up to the fence that ends it, or to the end of the text. */
-function fencedCode(lines, at) {
+function fencedCode(lines, at, open) {
   const [, fence, info] = FENCE.exec(lines[at]);
   const margin = indent(lines[at]);
   let end = at + 1;
   while (end < lines.length && !closes(lines[end].trim(), fence)) end++;
   const code = lines.slice(at + 1, end).map((line) => outdent(line, margin));
+  if (open && end === lines.length && fence.startsWith(code.at(-1)?.trim() || " ")) code.pop(); // half a fence
   return { node: codeBlock(code.join("\n"), info.trim().split(/\s/)[0]), next: end + 1 };
 }
 

@@ -53,10 +53,19 @@ def wait_until_answered(page: Page) -> None:
 
 
 def ask(page: Page, text: str, file: str | None = None) -> str:
-    """Send a message → the whole answer."""
+    """Send a message → the words of the answer."""
     send(page, text, file)
     wait_until_answered(page)
-    return page.locator(ANSWER).text_content() or ""
+    return shown(page)
+
+
+def shown(page: Page) -> str:
+    """The words of the last answer: Markdown makes paragraphs of its lines."""
+    return words(page.locator(ANSWER).inner_text())
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
 
 
 def sent(page: Page, act: Callable[[], object]) -> Any:
@@ -92,6 +101,11 @@ def events(*values: Any) -> bytes:
 def piece(text: str, **more: Any) -> Any:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": None} | more
     return {"id": "chatcmpl-1", "choices": [choice]}
+
+
+def whole(text: str) -> bytes:
+    """A stream with this answer."""
+    return events(piece(text), piece("", finish_reason="stop")) + b"data: [DONE]\n\n"
 
 
 def answer_once(page: Page, body: bytes, **response: Any) -> None:

@@ -13,11 +13,10 @@ from tests.runtime.server.page.person import (
     ask,
     attach,
     choose,
-    events,
     open_memory,
-    piece,
     send,
     wait_until_answered,
+    whole,
 )
 from tests.runtime.server.running import Server
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def test_html_is_text(page: Page) -> None:
-    answer_once(page, events(piece(HTML), piece("", finish_reason="stop")) + b"data: [DONE]\n\n")
+    answer_once(page, whole(HTML))
     attach(page, f"{HTML}.txt", (HTML * 200).encode())
     send(page, HTML)
     wait_until_answered(page)
@@ -61,6 +60,22 @@ def test_a_phone(browser: Browser, server: Server, long_text: str) -> None:
         page.get_by_role("button", name="Close").tap()
         page.get_by_role("button", name="Settings").tap()
         check()
+
+
+@pytest.mark.parametrize("width", [280, 320, 360])
+def test_nothing_is_cut_on_a_narrow_screen(browser: Browser, server: Server, width: int) -> None:
+    with watched_page(browser, server.url, viewport={"width": width, "height": 653}) as page:
+        page.get_by_text("tokens of context").wait_for()
+        answer_once(
+            page,
+            whole(f"# {'W' * 80}\n\n```\n{'x' * 200}\n```\n\n|{'a|' * 30}\n|{'-|' * 30}\n\n- {'W' * 80}"),
+        )
+        ask(page, "W" * 200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
+        assert (
+            page.locator(".top, .top *, .log, .answer h3, .answer li, .answer .code").evaluate_all(cut) == []
+        )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -64,8 +64,10 @@ def test_an_error_in_mid_stream(page: Page) -> None:
     send(page, "Hello.")
     page.get_by_text("The answer stopped early: the server is shutting down").wait_for()
     assert page.get_by_role("button", name="Try again").is_visible()
+    page.get_by_text("What is here of it stays in the conversation.").wait_for()
     assert page.locator(ANSWER).text_content() == "Half an"
-    assert len(sent(page, lambda: ask(page, "Again?"))["messages"]) == 1  # half an answer is none
+    messages = sent(page, lambda: ask(page, "Again?"))["messages"]
+    assert [message["content"] for message in messages] == ["Hello.", "Half an", "Again?"]
 
 
 def test_a_lost_connection(page: Page) -> None:
@@ -75,6 +77,10 @@ def test_a_lost_connection(page: Page) -> None:
     page.route(CHAT, lambda route: route.abort(), times=1)
     page.get_by_role("button", name="Try again").click()
     page.get_by_text("No answer: the server cannot be reached").wait_for()
+    page.get_by_text("The next request goes without this message.").wait_for()
+    assert page.locator(".turn.left-out").count() == 1
+    assert [each["content"] for each in sent(page, lambda: ask(page, "Anew."))["messages"]] == ["Anew."]
+    assert page.locator(".turn.left-out .question", has_text="Hello.").count() == 1  # and it still says so
 
 
 def test_an_event_that_is_no_part_of_an_answer(page: Page) -> None:
@@ -111,6 +117,32 @@ def test_it_waits_for_the_model(browser: Browser, server: Server) -> None:
         page.goto(server.url)
         page.get_by_text("the model is being loaded").wait_for()
         page.get_by_text("8,192 tokens of context").wait_for()
+
+
+def test_the_header_says_when_the_server_is_gone_and_back(
+    browser: Browser, serve: Callable[..., Server]
+) -> None:
+    server = serve()
+    with watched_page(browser, server.url) as page:
+        page.get_by_text("8,192 tokens of context").wait_for()
+        server.stop()
+        send(page, "Hello.")
+        page.locator("#status", has_text="the server cannot be reached").wait_for()
+        assert not page.get_by_text("tokens of context").is_visible()
+        other = serve("--port", server.url.rsplit(":", 1)[1], "--alias", "another")
+        page.get_by_text("tokens of context").wait_for()  # nobody has to reload
+        assert page.locator("#model").inner_text() == "another"
+        other.stop()
+        page.locator("#status", has_text="the server cannot be reached").wait_for()  # nor to send
+
+
+def test_the_header_says_that_the_server_does_not_answer(page: Page) -> None:
+    page.route(
+        "**/health", lambda route: route.fulfill(status=500, json={"error": {"message": "inference failed"}})
+    )
+    page.locator("#status.problem", has_text="inference failed").wait_for()
+    page.unroute("**/health")
+    page.get_by_text("tokens of context").wait_for()
 
 
 def test_events_however_they_are_cut(page: Page) -> None:
