@@ -61,7 +61,9 @@ _comparison_options = grouped(
         "--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Run only this stage; repeatable."
     ),
     click.option(
-        "--checkpoint", help="Folder or hub name of the reference checkpoint.  [default: the bundle's source]"
+        "--checkpoint",
+        help="Folder or GGUF file of the reference checkpoint, or a hub name that h2o-export has downloaded.  "
+        "[default: the bundle's source]",
     ),
     click.option(
         "--against",
@@ -123,10 +125,12 @@ def main(
     given, library = GivenPrefill.of(flags), _import_comparison()
     prefill = given.over(_small())
     given.check_used(prefill, *library.configurations(prefill))
-    options = CompareOptions(opened, stages or STAGES, _prompt(opened, prompt_file, tokens), prefill, **flags)
+    ids, named, chosen = _prompt(opened, prompt_file, tokens), flags.pop("checkpoint"), stages or STAGES
+    reference, notes = _reference(opened, named) if "pipeline" in chosen else (None, [])
+    options = CompareOptions(opened, chosen, ids, prefill, reference, **flags)
     console = make_console(stderr=True)
     with console.status("comparing") as status:
-        rows, notes = _run(library, options, status.update)
+        rows = _run(library, options, notes, status.update)
     failed = next((row for row in rows if not row.passed), None)
     if as_json:
         first = f"{failed.graph}: {failed.output}" if failed else None
@@ -148,13 +152,16 @@ def main(
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What is compared, and how. The last fields are the command's flags."""
+    """What is compared, and how. The last fields are the command's flags.
+
+    reference  the checkpoint that the pipeline is compared with; None: it is not
+    """
 
     bundle: Bundle
     stages: Sequence[str]
     ids: list[int]
     prefill: PrefillConfig
-    checkpoint: str | None
+    reference: Checkpoint | None
     against: Any
     save: Path | None
     backend: Any
@@ -174,9 +181,9 @@ def _small() -> PrefillConfig:
     return PrefillConfig(**settings)
 
 
-def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[list[Row], list[str]]:
+def _run(library: Any, options: CompareOptions, notes: list[str], progress: Progress) -> list[Row]:
+    """Adds to `notes`."""
     rows: list[Row] = []
-    notes: list[str] = []
     compared = library.ComparedBundle(
         options.bundle,
         options.backend,
@@ -203,25 +210,26 @@ def _run(library: Any, options: CompareOptions, progress: Progress) -> tuple[lis
             configs = library.configurations(options.prefill)
             if options.against:
                 rows += whole.between(configs, options.against, progress)
-            truth = _open_checkpoint(options.bundle, options.checkpoint, notes)
-            if truth is not None:
+            if options.reference is not None:
                 notes += library.without_reference(configs)
-                rows += whole.against_checkpoint(truth, configs, progress)
+                rows += whole.against_checkpoint(options.reference, configs, progress)
     except BundleError as error:
         if all(row.passed for row in rows):
             raise
         notes.append(f"not compared any further: {error}")  # the earlier difference explains this one
-    return rows, notes
+    return rows
 
 
-def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Checkpoint | None:
-    """The named checkpoint, or the bundle's own if it still exists; None, with a note, if not."""
+def _reference(bundle: Bundle, named: str | None) -> tuple[Checkpoint | None, list[str]]:
+    """The named checkpoint, or the bundle's own if it still exists; None, with a note, if not.
+
+    Raises CheckpointError for another one than the bundle's: before the work, which takes minutes.
+    """
     from h2o_export.checkpoints import open_checkpoint
 
     origin = bundle.manifest.checkpoint
     if named is None and not Path(origin.source).exists():
-        notes.append(f"no comparison with transformers: {origin.source} is not here; give --checkpoint")
-        return None
+        return None, [f"no comparison with transformers: {origin.source} is not here; give --checkpoint"]
     context = bundle.manifest.model.max_position_embeddings
     checkpoint = open_checkpoint(named or origin.source, context)
     if checkpoint.sha256() != origin.sha256:
@@ -229,7 +237,7 @@ def _open_checkpoint(bundle: Bundle, named: str | None, notes: list[str]) -> Che
             f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs): "
             "name that one with --checkpoint"
         )
-    return checkpoint
+    return checkpoint, []
 
 
 def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:

@@ -171,7 +171,7 @@ def main(
     if not dry_run:
         check_outside_bundles(options.output)
         check_output(options.output, force)
-    opened = checkpoints.open_checkpoint(checkpoint, context)
+    opened = checkpoints.open_checkpoint(checkpoint, context, download=True)
     if dry_run:
         from h2o_export.preview import preview_export
 

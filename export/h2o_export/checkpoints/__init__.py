@@ -20,13 +20,14 @@ __all__ = ["KINDS", "Checkpoint", "open_checkpoint"]
 KINDS: tuple[type[CheckpointInFiles], ...] = (GGUFCheckpoint, QuantizedCheckpoint, SafetensorsCheckpoint)
 
 
-def open_checkpoint(source: str, context: int | None = None) -> Checkpoint:
+def open_checkpoint(source: str, context: int | None = None, *, download: bool = False) -> Checkpoint:
     """Open a path or a hub name, for texts of at most `context` tokens; None: the model's maximum.
 
-    Raises ConfigError if `context` is above that maximum, CheckpointError for missing or broken files,
+    download: whether the hub is asked for a name; if not, only the hub's cache on this machine is. Raises
+    ConfigError if `context` is above that maximum, CheckpointError for missing or broken files,
     UnsupportedModelError for an unknown model.
     """
-    path = locate(source, HUB_PATTERNS)
+    path = locate(source, HUB_PATTERNS, download)
     for kind in KINDS:
         if kind.takes(path):
             opened = kind.open(path, source)

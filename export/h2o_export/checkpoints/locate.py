@@ -8,10 +8,11 @@ from pathlib import Path
 from h2o_runtime.errors import CheckpointError
 
 
-def locate(source: str, patterns: Sequence[str]) -> Path:
-    """A file or folder as it is; anything of the form owner/name through the hub's cache.
+def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
+    """A file or folder as it is; anything of the form owner/name in the hub's cache.
 
-    From a hub repository only files that match `patterns` are fetched. Raises CheckpointError.
+    With `download` the hub is asked for that name, and only files that match `patterns` are fetched. Otherwise no
+    connection is opened, so that a misspelt path tells nobody. Raises CheckpointError.
     """
     try:
         path = Path(source).expanduser()
@@ -25,8 +26,14 @@ def locate(source: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(source, allow_patterns=list(patterns)))
+        return Path(
+            snapshot_download(source, allow_patterns=list(patterns), local_files_only=not download)
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        if not download:
+            raise CheckpointError(
+                f"{source}: no such folder here, nor is it in the hub's cache; only h2o-export downloads"
+            ) from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"{source}: no such folder here, and the hub could not give it: {reason}"
