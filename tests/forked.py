@@ -243,7 +243,7 @@ def _load(libraries: tuple[str, ...]) -> None:
         importlib.import_module(f"h2o_cli.{command}")
         if "." not in command:  # runpy runs it, and warns where it is there already
             del sys.modules[f"h2o_cli.{command}"]
-    _know_rates()
+    know_rates()
     if set(THEIR_LIBRARIES) <= set(libraries):
         _trace_a_graph()
     status = Path("/proc/self/status").read_text()
@@ -266,7 +266,7 @@ def _trace_a_graph() -> None:
         graphs.trace_graph(next(iter(graphs.dense_graphs(config))), config, "float32")
 
 
-def _know_rates() -> None:
+def know_rates() -> None:
     from h2o_cli.bench import command
     from h2o_cli.bench.floor import MachineRates
 

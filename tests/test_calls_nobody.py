@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import path_options
+
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "tiny-llama"
 
 _CALLS = "connect,sendto,sendmsg,sendmmsg,open,openat,openat2,creat,mkdir,mkdirat,rename,renameat,renameat2,symlink"
 _WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|\b(?:creat|mkdir\w*|rename\w*|symlink)\(")
 _NO_FILES = ("/dev/null", "/dev/tty", "/dev/shm/sem.", "/proc/self/")  # semaphores are those of one process
+_INTERNET = re.compile(r"(connect|send\w+)\(.*(AF_INET6?|htons\(53\))")
 _LISTENING = re.compile(r"listening on (http://\S+)")
 
 
@@ -60,10 +63,7 @@ class Traced:
         """Nothing was called, and nothing written but in `outputs` and the temporary folder."""
         calls = self.trace.read_text(errors="replace").splitlines()
         assert len(calls) > 100, "strace saw the command"
-        internet = [
-            line for line in calls if re.search(r"(connect|send\w+)\(.*(AF_INET6?|htons\(53\))", line)
-        ]
-        assert not internet
+        assert not [line for line in calls if _INTERNET.search(line)]
         allowed = (*_NO_FILES, *map(str, outputs), str(self.folder / "tmp"))
         written = [line for line in calls if _WRITES.search(line) and "= -1 " not in line]
         foreign = [line for line in written if not self._place(line).startswith(allowed)]
@@ -115,6 +115,28 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
     traced.signal(signal.SIGTERM)
     assert serving.wait(60) == 0
     traced.check(cache, packed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_option_that_takes_a_path_asks_the_hub(traced: Traced, tiny_bundle: Path, tmp_path: Path) -> None:
+    """Each gets owner/name, which a hub could have: only h2o-export may look there, for its checkpoint."""
+    places = tmp_path / "places"
+    places.mkdir()
+    tried = traced.start("tests.path_options", tiny_bundle, places)
+    assert tried.communicate(timeout=800)[1] == ""
+    case, asked = "", set()
+    for line in traced.trace.read_text(errors="replace").splitlines():
+        if made := re.search(rf'mkdir\("{re.escape(str(places))}/([^/"]+)", .*= 0', line):
+            case = made[1]
+        elif _INTERNET.search(line):
+            asked.add(case)
+    assert not asked
+    traced.check(places)
+    for each in map(str, path_options.cases()):
+        told = (places / each / path_options.OUTPUT).read_text()
+        used = path_options.HUB_NAME in told or (places / each / path_options.CODE).read_text() == "0"
+        assert used, f"{each}: {told}"
 
 
 def test_importing_the_package_leaves_what_the_user_has_set() -> None:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
+from h2o_cli.effects import Beside, CheckedCommand, needing
 from h2o_cli.progress import stages
 from h2o_export.engines.selection import BuildOptions, EngineSelection, check_folder, select_engines
 from h2o_runtime.bundles.bundle import Bundle
@@ -21,7 +22,7 @@ from h2o_runtime.errors import BackendError
 from h2o_runtime.names import Int4Products
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--target", type=click.Choice(list(TARGETS)), required=True, help="The TensorRT to build with.")
 @click.option(
@@ -54,10 +55,13 @@ from h2o_runtime.names import Int4Products
     show_default=True,
     help="Multiplies 4-bit weights. plugin needs a float16 bundle and the target tensorrt.",
 )
-@click.option(
-    "--plugins",
-    type=click.Path(path_type=Path),
-    help="The plugin library libh2o_trt_plugins.so.  [default: the one installed with h2o-edge]",
+@needing(
+    Beside("target", ("tensorrt",)),
+    click.option(
+        "--plugins",
+        type=click.Path(path_type=Path),
+        help="The plugin library libh2o_trt_plugins.so.  [default: the one installed with h2o-edge]",
+    ),
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be built; needs no TensorRT and writes nothing."

@@ -21,6 +21,7 @@ import click
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
+from h2o_cli.effects import flag_of
 from h2o_cli.help import Command, Group, grouped
 from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
 from h2o_runtime.process import check_threads
@@ -244,7 +245,7 @@ def _in_flags(error: Exception) -> str:
     """
     context = click.get_current_context(silent=True)
     options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
-    flags = {str(one.name).removeprefix(_SETTING): max(one.opts, key=len) for one in options}
+    flags = {str(one.name).removeprefix(_SETTING): flag_of(one) for one in options}
 
     def flag(found: re.Match[str]) -> str:
         if found[1] not in flags:

@@ -23,6 +23,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
+from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import dense_form_option, dense_precision_option, execution_options
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
@@ -55,45 +56,73 @@ _FIRST = (
     "threads",
     "as_json",
 )
+
+
+def _in_stages(*names: str) -> Beside:
+    return Beside("stages", names)
+
+
 _comparison_options = grouped(
     Group.COMPARISON,
     click.option(
-        "--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Run only this stage; repeatable."
+        "--stage",
+        "stages",
+        multiple=True,
+        type=click.Choice(STAGES),
+        default=STAGES,
+        help="Run only this stage; repeatable.",
     ),
-    click.option(
-        "--checkpoint",
-        help="Folder or GGUF file of the reference checkpoint, or a hub name that h2o-export has downloaded.  "
-        "[default: the bundle's source]",
+    needing(
+        _in_stages("pipeline"),
+        click.option(
+            "--checkpoint",
+            help="Folder or GGUF file of the reference checkpoint, or a hub name that h2o-export has downloaded.  "
+            "[default: the bundle's source]",
+        ),
     ),
-    click.option(
-        "--against",
-        type=click.Choice(get_args(ProviderName)),
-        help="Also compare log-probabilities with those of this attention provider.",
+    needing(
+        _in_stages("attention", "pipeline"),
+        click.option(
+            "--against",
+            type=click.Choice(get_args(ProviderName)),
+            help="Also compare log-probabilities with those of this attention provider.",
+        ),
     ),
-    click.option(
-        "--prompt-file",
-        type=click.Path(path_type=Path),
-        help="Prompt.  [default: Python's manual]",
+    needing(
+        _in_stages("dense", "pipeline"),
+        click.option(
+            "--prompt-file",
+            type=click.Path(path_type=Path),
+            help="Prompt.  [default: Python's manual]",
+        ),
+        click.option(
+            "-n",
+            "--tokens",
+            type=click.IntRange(2, 32768),
+            default=1100,
+            show_default=True,
+            help="Prompt length in tokens.",
+        ),
     ),
-    click.option(
-        "-n",
-        "--tokens",
-        type=click.IntRange(2, 32768),
-        default=1100,
-        show_default=True,
-        help="Prompt length in tokens.",
+    needing(
+        _in_stages("dense", "attention"),
+        click.option(
+            "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
+        ),
     ),
-    click.option(
-        "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
-    ),
+)
+_machine_options = grouped(
+    Group.MACHINE,
+    needing(_in_stages("dense", "attention", "pipeline"), execution_options, threads_option),
+    needing(_in_stages("dense", "pipeline"), dense_form_option, dense_precision_option),
 )
 
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_comparison_options
-@grouped(Group.MACHINE, execution_options, dense_form_option, dense_precision_option, threads_option)
-@prefill_options
+@_machine_options
+@needing(_in_stages("pipeline"), prefill_options)
 @json_option
 @verbose_option
 @guarded
@@ -125,9 +154,9 @@ def main(
     given, library = GivenPrefill.of(flags), _import_comparison()
     prefill = given.over(_small())
     given.check_used(prefill, *library.configurations(prefill))
-    ids, named, chosen = _prompt(opened, prompt_file, tokens), flags.pop("checkpoint"), stages or STAGES
-    reference, notes = _reference(opened, named) if "pipeline" in chosen else (None, [])
-    options = CompareOptions(opened, chosen, ids, prefill, reference, **flags)
+    ids, named = _prompt(opened, prompt_file, tokens), flags.pop("checkpoint")
+    reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])
+    options = CompareOptions(opened, stages, ids, prefill, reference, **flags)
     console = make_console(stderr=True)
     with console.status("comparing") as status:
         rows = _run(library, options, notes, status.update)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,13 +23,14 @@ from h2o_cli.common import (
     start_logging,
     verbose_option,
 )
+from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.prefill_options import GivenPrefill, prefill_options
+from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
-from h2o_runtime.errors import BackendError, ConfigError
+from h2o_runtime.errors import BackendError
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill import PREFILL
@@ -38,10 +38,9 @@ from h2o_runtime.policies.prefill import PREFILL
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
 
-log = logging.getLogger(__name__)
-
 WEIGHTS = ("float", "int8", "int4")  # names from h2o_export.formats, which imports slowly
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+_INTEGERS = Beside("weights", WEIGHTS[1:])
 
 
 _FIRST = (
@@ -72,12 +71,15 @@ _weight_options = grouped(
         show_default=True,
         help="Format of weight matrices: float is --dtype; integers have a scale per block.",
     ),
-    click.option(
-        "--block-size",
-        type=click.Choice(BLOCK_SIZES),
-        default=32,
-        show_default=True,
-        help="Number of integer weights that share a scale.",
+    needing(
+        Either(_INTEGERS, Beside("head_weights", WEIGHTS[1:])),
+        click.option(
+            "--block-size",
+            type=click.Choice(BLOCK_SIZES),
+            default=32,
+            show_default=True,
+            help="Number of integer weights that share a scale.",
+        ),
     ),
     click.option(
         "--head-weights",
@@ -85,14 +87,20 @@ _weight_options = grouped(
         help="Format of the language-model head, and of an embedding tied to it.  [default: float; int8 if "
         "--weights is int8 or int4]",
     ),
-    click.option(
-        "--calibrate",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Text to calibrate integer weights with.  [default: Python's manual]",
-    ),
-    click.option(
-        "--no-calibrate", is_flag=True, help="Round integer weights to nearest, without calibration."
+    needing(
+        _INTEGERS,
+        needing(
+            NotBeside("no_calibrate"),
+            click.option(
+                "--calibrate",
+                type=click.Path(path_type=Path, dir_okay=False),
+                metavar="FILE",
+                help="Text to calibrate integer weights with.  [default: Python's manual]",
+            ),
+        ),
+        click.option(
+            "--no-calibrate", is_flag=True, help="Round integer weights to nearest, without calibration."
+        ),
     ),
 )
 _output_options = grouped(
@@ -140,21 +148,16 @@ def main(
 ) -> None:
     """Turn CHECKPOINT, a Hugging Face folder, hub name or GGUF file, into a bundle of ONNX graphs and weights.
 
-    The prefill flags become the bundle's defaults; they can be changed at every run. Those of a policy that is not
-    the bundle's own are kept for runs that choose it.
+    The prefill flags become the bundle's defaults; they can be changed at every run.
     """
     start_logging(verbose)
     if output is None and not dry_run:
         raise click.UsageError("give the folder to write to: -o BUNDLE")
-    if no_calibrate and weights == "float":
-        raise click.UsageError(
-            "--no-calibrate needs integer weights: leave it out, or add --weights int8 or int4"
-        )
     checkpoint = argument_text(
         checkpoint, "CHECKPOINT"
     )  # it is stored in the manifest, and ONNX requires UTF-8
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
-    prefill = _bundle_prefill(GivenPrefill.of(flags))
+    prefill = prefill_config(PrefillConfig(), flags)
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
         checkpoint,
@@ -198,16 +201,6 @@ def main(
     if manifest.validation and not manifest.validation.passed:
         click.echo(f"error: {options.output}: {_missed(manifest.validation, manifest.model)}", err=True)
         sys.exit(Exit.TOLERANCE)
-
-
-def _bundle_prefill(given: GivenPrefill) -> PrefillConfig:
-    """The bundle's defaults. Settings of other policies are kept, with a warning."""
-    prefill = given.over(PrefillConfig())
-    try:
-        given.check_used(prefill)
-    except ConfigError as unused:
-        log.warning("%s; the bundle keeps it for runs that use it", unused)
-    return prefill
 
 
 def _import_exporter(validate: bool) -> tuple[Any, Any]:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from h2o_cli.effects import CheckedCommand, parameters
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 _ALL = "h2o_cli.help_all"  # key in a context's meta: show all options
 
@@ -35,10 +37,10 @@ def grouped(group: Group, *options: Callable[[Any], Any]) -> Callable[[Command],
     """
 
     def add(command: Command) -> Command:
-        before = list(_parameters(command))
+        before = list(parameters(command))
         for option in reversed(options):
             command = option(command)
-        for parameter in _parameters(command):
+        for parameter in parameters(command):
             if parameter not in before and not hasattr(parameter, "help_group"):
                 parameter.help_group = group
         return command
@@ -46,7 +48,7 @@ def grouped(group: Group, *options: Callable[[Any], Any]) -> Callable[[Command],
     return add
 
 
-class HelpfulCommand(click.Command):
+class HelpfulCommand(CheckedCommand):
     """A command whose `--help` shows the options in `first`, and `--help-all` every one in its group."""
 
     def __init__(self, *args: Any, first: tuple[str, ...], **kwargs: Any) -> None:
@@ -98,12 +100,6 @@ def _show_all(ctx: click.Context, option: click.Parameter, wanted: bool) -> None
         ctx.meta[_ALL] = True
         click.echo(ctx.get_help())
         ctx.exit()
-
-
-def _parameters(command: Any) -> list[Any]:
-    """The options that decorators have added so far; click stores them on the function."""
-    found: list[Any] = getattr(command, "__click_params__", [])
-    return found
 
 
 def _group(option: Any) -> Group:

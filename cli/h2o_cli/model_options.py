@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from h2o_cli.common import threads_option
+from h2o_cli.common import setting_name, threads_option
+from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.prefill_options import click_option, given_settings, registry_options
 from h2o_runtime.caches import CACHES
+from h2o_runtime.components.options import Option
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layers.model import layer_options
 from h2o_runtime.limits import MAX_CONTEXT
@@ -72,15 +75,25 @@ dense_form_option = click.option(
     help="How ONNX Runtime multiplies by weights on a CPU. auto: for integer weights the best form that "
     "h2o-bench dense found; for float weights native, if this CPU is fast at it.",
 )
+_CACHE_TOKENS = setting_name("cache_tokens")
+_SPARSE = tuple(kind.name for kind in DECODE if not kind.full_attention_only)
 speculate_option = grouped(
     Group.DECODE,
-    click.option(
-        "--speculate",
-        type=click.Choice(SPECULATIONS),
-        default=SPECULATIONS[0],
-        show_default=True,
-        help="lookup drafts tokens that followed the same tokens earlier, or that a grammar forces, and "
-        "verifies several in one step. The answer is the same; quotes and JSON are faster.",
+    needing(
+        NotBeside(setting_name("decode"), _SPARSE),
+        needing(
+            NotBeside(_CACHE_TOKENS),
+            click.option(
+                "--speculate",
+                type=click.Choice(SPECULATIONS),
+                default=SPECULATIONS[0],
+                show_default=True,
+                help="lookup drafts tokens that followed the same tokens earlier, or that a grammar forces, and "
+                "verifies several in one step. The answer is the same; quotes and JSON are faster.",
+            ),
+            of=("lookup",),
+        ),
+        of=("lookup",),
     ),
 )
 _PACKED = click.option(
@@ -104,6 +117,7 @@ _CONTEXT = click.option(
 )
 
 
+_OF_EVICTION = ("cache_recent", "keep")  # settings of a cache that evicts; 0 of --cache-tokens is none
 _CHOICES: tuple[tuple[Registry[Any], Group], ...] = ((DECODE, Group.DECODE), (CACHES, Group.CACHE))
 
 
@@ -119,8 +133,9 @@ def execution_options(command: Command) -> Command:
 def model_options(command: Command) -> Command:
     """The flags that `load_arguments` turns into arguments of `Generator.load`."""
     for registry, group in reversed(_CHOICES):
-        options = registry_options(registry, defaults=True) if _has_choice(registry) else ()
-        command = grouped(group, *options)(command)
+        if _has_choice(registry):
+            flags = zip(registry.options, registry_options(registry, defaults=True), strict=True)
+            command = grouped(group, *(_declared(one, flag) for one, flag in flags))(command)
     layers = map(click_option, layer_options())
     machine = (
         _PACKED,
@@ -132,6 +147,11 @@ def model_options(command: Command) -> Command:
         execution_options,
     )
     return grouped(Group.CACHE, _CONTEXT)(grouped(Group.MACHINE, *machine)(command))
+
+
+def _declared(one: Option, flag: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The flag of an option, with its condition."""
+    return needing(Beside(_CACHE_TOKENS), flag) if one.name in _OF_EVICTION else flag
 
 
 def decode_options(command: Command) -> Command:
@@ -162,6 +182,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "packed_weights",
         "verify",
     )
+    flags[_CACHE_TOKENS] = flags[_CACHE_TOKENS] or None  # 0 keeps all, as if it was not given
     decoding, cache = (registry.chosen(given_settings(registry.options, flags)) for registry, _ in _CHOICES)
     layers = given_settings(layer_options(), flags)
     chosen = {"decoding": decoding, "cache": cache, "layers": layers}

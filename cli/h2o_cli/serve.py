@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
+from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import TextModel
 from h2o_runtime.config.load_options import LoadOptions
-from h2o_runtime.errors import BackendError, ConfigError, InputError
+from h2o_runtime.errors import BackendError, InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.names import METRICS_NAMES, Pooling
@@ -99,19 +100,22 @@ _server_options = grouped(
         help="Number of requests that are answered at once. auto: as many as --slot-memory holds, up to 8, and at "
         "least 4 with --cache paged; one on a GPU, with --cache offload and with --cache-tokens.",
     ),
-    click.option(
-        "--slot-memory",
-        type=click.IntRange(min=1),
-        help="MiB for the rows of all --slots together. With --cache paged slots share them, and each may grow to "
-        "the whole context while there are free pages.  [default: half of the free memory]",
-    ),
-    click.option(
-        "--piece",
-        type=int,
-        default=ServerSettings.prompt_piece,
-        show_default=True,
-        help="With several --slots: prompt tokens that are read at once, in whole chunks, while other answers "
-        "wait.",
+    needing(
+        NotBeside("slots", (1,)),
+        click.option(
+            "--slot-memory",
+            type=click.IntRange(min=1),
+            help="MiB for the rows of all --slots together. With --cache paged slots share them, and each may "
+            "grow to the whole context while there are free pages.  [default: half of the free memory]",
+        ),
+        click.option(
+            "--piece",
+            type=int,
+            default=ServerSettings.prompt_piece,
+            show_default=True,
+            help="With several --slots: prompt tokens that are read at once, in whole chunks, while other "
+            "answers wait.",
+        ),
     ),
     click.option(
         "--pooling",
@@ -128,10 +132,13 @@ _server_options = grouped(
         show_default=True,
         help="Maximum waiting requests.",
     ),
-    click.option(
-        "--queue-timeout",
-        type=float,
-        help="Refuse requests that have waited this many seconds.  [default: never]",
+    needing(
+        NotBeside("max_queue", (0,)),
+        click.option(
+            "--queue-timeout",
+            type=float,
+            help="Refuse requests that have waited this many seconds.  [default: never]",
+        ),
     ),
     click.option(
         "--max-body",
@@ -199,17 +206,20 @@ _pool_options = grouped(
         help="Folder for conversations that exceed --cache-pool, and for all of them when the server "
         "stops. They survive a restart.",
     ),
-    click.option(
-        "--cache-dir-shared",
-        is_flag=True,
-        help="Other servers use --cache-dir too: write each conversation right after its answer, so that "
-        "no other server reads the same prompt again.",
-    ),
-    click.option(
-        "--cache-dir-limit",
-        type=click.IntRange(min=1),
-        help="Maximum MiB in --cache-dir; the least recently used conversations are removed.  "
-        f"[default: {LoadOptions.folder_bytes // _MIB}]",
+    needing(
+        Beside("cache_dir"),
+        click.option(
+            "--cache-dir-shared",
+            is_flag=True,
+            help="Other servers use --cache-dir too: write each conversation right after its answer, so that "
+            "no other server reads the same prompt again.",
+        ),
+        click.option(
+            "--cache-dir-limit",
+            type=click.IntRange(min=1),
+            help="Maximum MiB in --cache-dir; the least recently used conversations are removed.  "
+            f"[default: {LoadOptions.folder_bytes // _MIB}]",
+        ),
     ),
 )
 
@@ -238,9 +248,6 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             "pip install 'h2o-edge[serve]'"
         ) from error
     start_logging(log_format, verbose)
-    for name in ("cache_dir_shared", "cache_dir_limit"):
-        if flags[name] and flags["cache_dir"] is None:
-            raise ConfigError(f"{name} needs `cache_dir`: name the folder, or leave it out", field=name)
     settings = _settings(bundle, flags)
     prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {

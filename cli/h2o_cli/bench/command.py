@@ -20,7 +20,7 @@ from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.merge import merge
 from h2o_cli.bench.model import BenchmarkModel
-from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option
+from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
@@ -52,8 +52,9 @@ def main() -> None:
     """
 
 
-@main.command(cls=HelpfulCommand, first=FIRST)
+@main.command(cls=HelpfulCommand, first=(*FIRST, "checkpoint"))
 @bench_options(PEERS, "1024,2048,4096,8192")
+@model_files
 @grouped(Group.MEASUREMENT, beside_option, losses_option)
 @grouped(Group.MACHINE, dense_form_option, dense_precision_option)
 @guarded
@@ -62,8 +63,9 @@ def prefill(**flags: Any) -> None:
     _measure("prefill", flags)
 
 
-@main.command(cls=HelpfulCommand, first=FIRST)
+@main.command(cls=HelpfulCommand, first=(*FIRST, "checkpoint"))
 @bench_options(PEERS, "1024,8192")
+@model_files
 @grouped(
     Group.MEASUREMENT,
     click.option(
@@ -103,7 +105,7 @@ def _openvino_model(folder: Path | None) -> Path | None:
 def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     start_logging(flags["verbose"])
     _check_outputs(flags["csv_file"], flags["png_file"])
-    model = BenchmarkModel.open(flags["model"], flags["work_dir"], flags["dtype"], flags["checkpoint"])
+    model = BenchmarkModel.open(flags["model"], flags["work_dir"], flags["dtype"], flags.get("checkpoint"))
     threads = flags["threads"] or default_threads()
     if threads > default_threads():
         raise ConfigError(
@@ -123,7 +125,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         dense_form=flags.get("dense_form", "auto"),
         attention_precision=flags["attention_precision"],
         dense_precision=flags.get("dense_precision", "auto"),
-        openvino_model=_openvino_model(flags["openvino_model"]),
+        openvino_model=_openvino_model(flags.get("openvino_model")),
     )
     spec, on_cpu = model.manifest.model, device == "cpu"
     check_dense_form(entry.dense_form, backend, on_cpu, spec.quantized)
@@ -142,10 +144,6 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         flags["time_limit"],
         FOLLOWING if flags.get("losses") else 0,
     )
-    if rounds.following and not flags["text"]:
-        raise ConfigError(
-            "--losses needs --text: every policy has the same perplexity on random tokens", field="losses"
-        )
     _check_lengths(model, rounds)
     if flags["text"]:
         entry = replace(entry, prompt=_prompt(flags["text"], model, max(lengths) + rounds.following))
@@ -169,10 +167,6 @@ class RowFile:
 
     path: Path | None
     resume: bool
-
-    def __post_init__(self) -> None:
-        if self.resume and self.path is None:
-            raise click.UsageError("--resume needs --csv: the file that the stopped measurement wrote")
 
     def finished(self, mode: str, entry: Entry, rounds: Rounds) -> Rows:
         return finished_rows(self.path, mode, entry, rounds) if self.path and self.resume else []

@@ -28,7 +28,8 @@ from h2o_runtime.policies.prefill import PREFILL
 MICRO_BATCHES = (512, 1024, 2048)
 WHOLE = 0  # as batch size: the whole prompt at once
 OPENVINO_BATCHES = (512, 1024, WHOLE)
-PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", "openvino-genai")
+OPENVINO = "openvino-genai"
+PEERS = ("llama.cpp", "transformers", "onnxruntime-genai", OPENVINO)
 ATTENTION_PEERS = ("torch SDPA", "onnxruntime GQA")
 
 
@@ -154,7 +155,7 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
         "llama.cpp": _llama_cpp,
         "transformers": _transformers,
         "onnxruntime-genai": _onnxruntime_genai,
-        "openvino-genai": _openvino_genai,
+        OPENVINO: _openvino_genai,
     }
     # The decode policy decides what a generated token sees, so one prefill policy fills the cache.
     policies, decodings = ((entry.lead,), entry.decodings) if decoding else (entry.policies, (FullDecode(),))

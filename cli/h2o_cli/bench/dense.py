@@ -21,6 +21,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
+from h2o_cli.effects import CheckedCommand
 from h2o_runtime import Generator, PrefillConfig
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
@@ -36,7 +37,7 @@ TEXT_TOKENS = 512
 SEEN = 64  # tokens before the ones whose log-probabilities count
 
 
-@click.command()
+@click.command(cls=CheckedCommand)
 @click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option("--rows", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens per call.")
 @click.option(

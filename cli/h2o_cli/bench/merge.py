@@ -9,6 +9,7 @@ import click
 from h2o_cli.bench.report import to_csv
 from h2o_cli.bench.resume import Rows, read_rows
 from h2o_cli.common import guarded, show
+from h2o_cli.effects import CheckedCommand
 from h2o_runtime.errors import InputError
 from h2o_runtime.files.outputs import check_target, replace_file
 from h2o_runtime.policies.prefill import PREFILL
@@ -16,7 +17,7 @@ from h2o_runtime.policies.prefill import PREFILL
 ALIKE = ("mode", "model", "precision", "threads")  # in all rows
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "-o",

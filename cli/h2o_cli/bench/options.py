@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
+from h2o_cli.bench.contestants import OPENVINO
 from h2o_cli.bench.model import default_work_dir
+from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.common import NotNegative, json_option, threads_option, verbose_option
+from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
 from h2o_cli.prefill_options import prefill_options
@@ -65,12 +68,43 @@ beside_option = click.option(
 
 FOLLOWING = 1024  # tokens after a prompt whose perplexity is measured
 
-losses_option = click.option(
-    "--losses",
-    is_flag=True,
-    help="Also measure how sparse attention to a prompt raises the perplexity of the text that follows it: of "
-    f"{FOLLOWING:,} tokens of --text.",
+losses_option = needing(
+    Beside("text"),  # every policy has the same perplexity on random tokens
+    click.option(
+        "--losses",
+        is_flag=True,
+        help="Also measure how sparse attention to a prompt raises the perplexity of the text that follows it: "
+        f"of {FOLLOWING:,} tokens of --text.",
+    ),
 )
+
+OF_SHAPE = Beside("model", tuple(SHAPES))
+
+
+def model_files(command: Command) -> Command:
+    """The flags for what peers read, of measurements whose peers run a whole model."""
+    options = (
+        needing(
+            Beside("peers"),
+            needing(
+                NotBeside("model", tuple(SHAPES)),
+                click.option(
+                    "--checkpoint",
+                    type=click.Path(path_type=Path),
+                    help="Folder of the bundle's checkpoint, if it has moved since the export.",
+                ),
+            ),
+        ),
+        needing(
+            Beside("peers", (OPENVINO,)),
+            click.option(
+                "--openvino-model",
+                type=click.Path(path_type=Path, file_okay=False),
+                help="OpenVINO folder of the same model, in any precision, instead of converting the checkpoint.",
+            ),
+        ),
+    )
+    return grouped(Group.MEASUREMENT, *options)(command)
 
 
 FIRST = (
@@ -78,7 +112,6 @@ FIRST = (
     "repetitions",
     "peers",
     "text",
-    "checkpoint",
     "quality",
     "threads",
     "csv_file",
@@ -131,28 +164,24 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             help="Take prompts from the start of this file instead of random tokens, because the time of some "
             "policies depends on the text.",
         ),
-        click.option(
-            "--dtype",
-            type=click.Choice(["float32", "float16"]),
-            default="float32",
-            show_default=True,
-            help="Precision of a built-in shape; not for bundles, which have their own.",
+        needing(
+            OF_SHAPE,
+            click.option(
+                "--dtype",
+                type=click.Choice(["float32", "float16"]),
+                default="float32",
+                show_default=True,
+                help="Precision of a built-in shape; not for bundles, which have their own.",
+            ),
         ),
-        click.option(
-            "--checkpoint",
-            type=click.Path(path_type=Path),
-            help="Folder of the bundle's checkpoint, if it has moved since the export.",
-        ),
-        click.option(
-            "--openvino-model",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="OpenVINO folder of the same model, in any precision, instead of converting the checkpoint.",
-        ),
-        click.option(
-            "--work-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=default_work_dir,
-            help="Folder for generated checkpoints, bundles and peers' files.",
+        needing(
+            Either(Beside("peers"), OF_SHAPE),
+            click.option(
+                "--work-dir",
+                type=click.Path(path_type=Path, file_okay=False),
+                default=default_work_dir,
+                help="Folder for generated checkpoints, bundles and peers' files.",
+            ),
         ),
         execution_options,
         prefill_options,
@@ -164,8 +193,11 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             type=click.Path(path_type=Path, dir_okay=False),
             help="Write rows to this file as they are measured.",
         ),
-        click.option(
-            "--resume", is_flag=True, help="Continue: keep the finished lengths in the file of --csv."
+        needing(
+            Beside("csv_file"),
+            click.option(
+                "--resume", is_flag=True, help="Continue: keep the finished lengths in the file of --csv."
+            ),
         ),
         click.option(
             "--png",

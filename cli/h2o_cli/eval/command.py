@@ -20,11 +20,12 @@ from h2o_cli.common import (
     show,
     start_logging,
 )
+from h2o_cli.effects import needing
 from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.merge import merge
-from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_extent
+from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_extent, of_metrics
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.screen import comparison
@@ -46,9 +47,9 @@ log = logging.getLogger(__name__)
 
 MANUALS = 2  # parts of Python's manual, if no text is named
 Defaults = dict[str, Any]
-ONCE: Defaults = {"length": 4096, "decoded": 256, "metrics": ("decode", "perplexity", "recall"), "seeds": 3}
-REPORT: Defaults = ONCE | {"metrics": ("decode", "perplexity", "recall", "needle")}
-QUICK: Defaults = REPORT | {"length": 3072, "decoded": 32, "seeds": 1}
+METRICS = ("decode", "perplexity", "recall")  # of one measurement; a report has needles too
+FULL: Defaults = {"length": 4096, "decoded": 256, "seeds": 3}
+QUICK: Defaults = {"length": 3072, "decoded": 32, "seeds": 1}
 
 
 class Commands(click.Group):
@@ -83,14 +84,17 @@ def main() -> None:
 
 
 @main.command(cls=HelpfulCommand, first=(*FIRST, "tolerance"))
-@eval_options
+@eval_options(METRICS)
 @grouped(
     Group.MEASUREMENT,
-    click.option(
-        "--tolerance",
-        type=NotNegative(),
-        metavar="PERCENT",
-        help="Exit with code 3 if the rule's perplexity is more than so many percent above full attention's.",
+    needing(
+        of_metrics("decode", "perplexity"),
+        click.option(
+            "--tolerance",
+            type=NotNegative(),
+            metavar="PERCENT",
+            help="Exit with code 3 if the rule's perplexity is more than so many percent above full attention's.",
+        ),
     ),
 )
 @guarded
@@ -101,11 +105,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     """
     start_logging(verbose)
     manifest = Manifest.read(bundle)
-    extent = make_extent(manifest, flags, ONCE)
-    if tolerance is not None and not {"decode", "perplexity"} & set(extent.metrics):
-        raise ConfigError(
-            "tolerance is of perplexities: add decode or perplexity to `metrics`", field="tolerance"
-        )
+    extent = make_extent(manifest, flags, FULL)
     found = make_contestants(manifest, flags, extent, ablate=False)
     tokenizer = Tokenizer.load(bundle)
     documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
@@ -123,7 +123,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
 
 
 @main.command(cls=HelpfulCommand, first=("output", "resume", "quick", *FIRST))
-@eval_options
+@eval_options((*METRICS, "needle"))
 @grouped(
     Group.MEASUREMENT,
     click.option(
@@ -163,7 +163,7 @@ def report(
     start_logging(verbose)
     import_pyplot()  # before an hour of measuring, not after
     manifest = Manifest.read(bundle)
-    extent = make_extent(manifest, flags, QUICK if quick else REPORT)
+    extent = make_extent(manifest, flags, QUICK if quick else FULL)
     found = make_contestants(manifest, flags, extent, ablate)
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
@@ -198,12 +198,7 @@ def read_documents(
     vocabulary = manifest.model.vocab_size
     texts, suite, half, most = (flags.pop(name) for name in ("texts", "suite", "half", "suite_texts"))
     if suite is not None:
-        if texts:
-            raise ConfigError("--suite names its texts: leave out --text, or --suite", field="suite")
         return _read_suite(SIZES[suite], half or "report", most, tokenizer, extent, vocabulary)
-    for name, value in (("half", half), ("suite_texts", most)):
-        if value is not None:
-            raise ConfigError(f"`{name}` chooses among the texts of a suite: add `suite`", field=name)
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from h2o_cli.common import guarded, show
+from h2o_cli.effects import CheckedCommand
 from h2o_cli.eval.folder import RunFolder
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "-o",

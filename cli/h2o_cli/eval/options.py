@@ -10,6 +10,7 @@ import click
 
 from h2o_cli.bench.options import Lengths
 from h2o_cli.common import argument_text, json_option, verbose_option
+from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.plan import METRICS, Extent
 from h2o_cli.eval.policies import BASELINES
@@ -76,18 +77,7 @@ FIRST = (
     "threads",
     "as_json",
 )
-_METRICS_OF = {  # an option has no effect without one of its metrics
-    "first": ("perplexity", "causal"),
-    "decoded": ("decode",),
-    "needles": ("needle", "tasks"),
-    "seeds": ("needle", "tasks"),
-    "depths": ("needle",),
-    "question": ("needle",),
-    "tasks": ("tasks",),
-}
-_DEFAULTS = {"depths": (0.0, 0.25, 0.5, 0.75, 1.0), "question": "end", "tasks": tuple(TASKS)}
-_FLAGS = (
-    click.argument("bundle", type=click.Path(path_type=Path)),
+_TEXTS = (
     click.option(
         "--text",
         "texts",
@@ -95,22 +85,28 @@ _FLAGS = (
         type=click.Path(path_type=Path, dir_okay=False),
         help="A document to read; repeatable.  [default: pieces of Python's manual]",
     ),
-    click.option(
-        "--suite",
-        type=click.Choice(SUITES),
-        help="Fixed texts: "
-        + ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
-        + ".",
+    needing(
+        NotBeside("texts"),  # a suite names its texts
+        click.option(
+            "--suite",
+            type=click.Choice(SUITES),
+            help="Fixed texts: "
+            + ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
+            + ".",
+        ),
     ),
-    click.option(
-        "--half",
-        type=click.Choice(HALVES),
-        help="Which half of --suite: texts for reports, or texts for tuning settings.  [default: report]",
-    ),
-    click.option(
-        "--suite-texts",
-        type=click.IntRange(min=1),
-        help="Number of texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
+    needing(
+        Beside("suite"),
+        click.option(
+            "--half",
+            type=click.Choice(HALVES),
+            help="Which half of --suite: texts for reports, or texts for tuning settings.  [default: report]",
+        ),
+        click.option(
+            "--suite-texts",
+            type=click.IntRange(min=1),
+            help="Number of texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
+        ),
     ),
     click.option(
         "-n",
@@ -119,23 +115,8 @@ _FLAGS = (
         help="Tokens read of each text; it needs --decode-tokens more.  [default: 4096, or what fits in "
         "--ctx-size]",
     ),
-    click.option(
-        "--from",
-        "first",
-        type=click.IntRange(min=1),
-        help="First position that counts for perplexity.  [default: a quarter of --length]",
-    ),
-    click.option(
-        "--decode-tokens",
-        "decoded",
-        type=click.IntRange(min=1),
-        help="Tokens decoded after a text; each attends to every earlier token.  [default: 256]",
-    ),
-    click.option(
-        "--metrics",
-        type=Names("metric", lambda: METRICS),
-        help=f"Some of: {', '.join(METRICS)}.  [default: decode,perplexity,recall]",
-    ),
+)
+_RULES = (
     click.option(
         "--also",
         multiple=True,
@@ -148,42 +129,84 @@ _FLAGS = (
         default="all",
         help="Baselines with the same number of keys: all, none, or some of their names.",
     ),
-    click.option(
-        "--needle-lengths",
-        "needles",
-        type=Lengths(),
-        help="Lengths of needle and task prompts, in tokens.  [default: --length]",
-    ),
-    click.option(
-        "--depths",
-        type=Depths(),
-        help="Depths of needles: 0 is the start of the prompt, 1 its end.  [default: 0,0.25,0.5,0.75,1]",
-    ),
-    click.option(
-        "--seeds",
-        type=click.IntRange(min=1),
-        help="Number of needle and task prompts of each kind.  [default: 3]",
-    ),
-    click.option(
-        "--question",
-        type=click.Choice(QUESTIONS),
-        help="Place of a needle's question.  [default: end]",
-    ),
-    click.option(
-        "--tasks",
-        type=Names("task", lambda: tuple(TASKS)),
-        help=f"Tasks like RULER's, for the metric tasks: all, none, or some of {', '.join(TASKS)}.  [default: all]",
-    ),
-    prefill_options,
-    model_options,
-    json_option,
-    verbose_option,
 )
 
 
-def eval_options(command: Command) -> Command:
-    """Add the flags; their values arrive as keyword arguments."""
-    return grouped(Group.MEASUREMENT, *_FLAGS)(command)
+def of_metrics(*names: str) -> Beside:
+    """The condition of an option that only these metrics use."""
+    return Beside("metrics", names)
+
+
+_OF_METRICS = (
+    needing(
+        of_metrics("perplexity", "causal"),
+        click.option(
+            "--from",
+            "first",
+            type=click.IntRange(min=1),
+            help="First position that counts for perplexity.  [default: a quarter of --length]",
+        ),
+    ),
+    needing(
+        of_metrics("decode"),
+        click.option(
+            "--decode-tokens",
+            "decoded",
+            type=click.IntRange(min=1),
+            help="Tokens decoded after a text; each attends to every earlier token.  [default: 256]",
+        ),
+    ),
+    needing(
+        of_metrics("needle", "tasks"),
+        click.option(
+            "--needle-lengths",
+            "needles",
+            type=Lengths(),
+            help="Lengths of needle and task prompts, in tokens.  [default: --length]",
+        ),
+        click.option(
+            "--seeds",
+            type=click.IntRange(min=1),
+            help="Number of needle and task prompts of each kind.  [default: 3]",
+        ),
+    ),
+    needing(
+        of_metrics("needle"),
+        click.option(
+            "--depths",
+            type=Depths(),
+            help="Depths of needles: 0 is the start of the prompt, 1 its end.  [default: 0,0.25,0.5,0.75,1]",
+        ),
+        click.option(
+            "--question",
+            type=click.Choice(QUESTIONS),
+            help="Place of a needle's question.  [default: end]",
+        ),
+    ),
+    needing(
+        of_metrics("tasks"),
+        click.option(
+            "--tasks",
+            type=Names("task", lambda: tuple(TASKS)),
+            help=f"Tasks like RULER's: all, none, or some of {', '.join(TASKS)}.  [default: all]",
+        ),
+    ),
+)
+_NAMES_OF_METRICS = ("first", "decoded", "needles", "seeds", "depths", "question", "tasks")
+_DEFAULTS = {"depths": (0.0, 0.25, 0.5, 0.75, 1.0), "question": "end", "tasks": tuple(TASKS)}
+
+
+def eval_options(metrics: tuple[str, ...]) -> Callable[[Command], Command]:
+    """Add the flags; their values arrive as keyword arguments. metrics: those of a command by default."""
+    chosen = click.option(
+        "--metrics",
+        type=Names("metric", lambda: METRICS),
+        default=metrics,
+        help=f"Some of: {', '.join(METRICS)}.  [default: {','.join(metrics)}]",
+    )
+    bundle = click.argument("bundle", type=click.Path(path_type=Path))
+    own = (bundle, *_TEXTS, chosen, *_OF_METRICS, *_RULES)
+    return grouped(Group.MEASUREMENT, *own, prefill_options, model_options, json_option, verbose_option)
 
 
 def make_contestants(
@@ -200,8 +223,7 @@ def make_contestants(
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:
     """Takes its own arguments out of `flags`; others are the suite's or `defaults`. Raises ConfigError."""
     defaults = _DEFAULTS | defaults
-    given = {name: flags.pop(name) for name in ("length", "metrics", *_METRICS_OF)}
-    _check_used(given, given["metrics"] or defaults["metrics"])
+    given = {name: flags.pop(name) for name in ("length", "metrics", *_NAMES_OF_METRICS)}
     if flags["suite"] is not None:
         size = SIZES[flags["suite"]]
         given = {name: one for name, one in given.items() if one is not None}
@@ -242,14 +264,3 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
             field="context",
         )
     return extent
-
-
-def _check_used(given: dict[str, Any], metrics: tuple[str, ...]) -> None:
-    """Raises ConfigError for an option that no metric uses."""
-    for name, users in _METRICS_OF.items():
-        if given[name] is not None and not {*users} & {*metrics}:
-            raise ConfigError(
-                f"`{name}` has no effect without the metric {' or '.join(users)}: add it to `metrics`, or leave "
-                "the option out",
-                field=name,
-            )

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.prefill_options import prefill_config, prefill_options
@@ -37,10 +38,6 @@ class TextFlags:
     logprobs: bool
 
     def __post_init__(self) -> None:
-        if self.system is not None and not self.chat:
-            raise click.UsageError("--system needs --chat: a plain prompt has no system message")
-        if self.logprobs and not self.as_json:
-            raise click.UsageError("--logprobs needs --json: streamed text has no place for them")
         if self.converses and self.source is not None and self.source.kind == "stdin":
             raise click.UsageError("--chat reads its turns from standard input: leave out the -")
         if self.source is None and not self.converses:
@@ -83,7 +80,10 @@ _prompt_options = grouped(
         help="Hold a conversation, with the model's chat template. A prompt is its first message, and with --json "
         "the only one.",
     ),
-    click.option("--system", metavar="TEXT", help="The conversation's system message."),
+    needing(
+        Beside("chat"),
+        click.option("--system", metavar="TEXT", help="The conversation's system message."),
+    ),
 )
 _answer_options = grouped(
     Group.ANSWER,

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_runtime import Sampling
-from h2o_runtime.errors import ConfigError
 
 _FLAGS: tuple[tuple[str, Any, str], ...] = (
     (
@@ -37,7 +37,12 @@ def sampling_options(command: Command) -> Command:
     seed = click.option(
         "--seed", type=int, help="The same seed gives the same answer.  [default: a random one]"
     )
-    return grouped(Group.ANSWER, *(_option(*flag) for flag in _FLAGS), seed, logprobs)(command)
+    flags = {name: _option(name, kind, text) for name, kind, text in _FLAGS}
+    drawn = NotBeside("temperature", (0,))  # 0 draws nothing
+    for name in ("top_k", "top_p", "min_p"):
+        flags[name] = needing(drawn, flags[name])
+    with_json = needing(Beside("as_json"), logprobs)
+    return grouped(Group.ANSWER, *flags.values(), needing(drawn, seed), with_json)(command)
 
 
 def _option(name: str, kind: Any, text: str) -> Callable[[Command], Command]:
@@ -46,10 +51,6 @@ def _option(name: str, kind: Any, text: str) -> Callable[[Command], Command]:
 
 
 def sampling_config(given: dict[str, Any]) -> Sampling:
-    """Takes its own arguments out of `given`. Raises ConfigError for values out of range or without effect."""
+    """Takes its own arguments out of `given`. Raises ConfigError for values out of range."""
     names = [name for name, _, _ in _FLAGS]
-    sampling, unset = Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")}), Sampling()
-    for name in ("top_k", "top_p", "min_p", "seed") if sampling.temperature == 0 else ():
-        if getattr(sampling, name) != getattr(unset, name):
-            raise ConfigError(f"{name} has no effect with `temperature=0`: add `temperature=1`", field=name)
-    return sampling
+    return Sampling(**{name: given.pop(name) for name in (*names, "seed", "logprobs")})

@@ -1,0 +1,168 @@
+"""Options that have an effect only beside others: each declares its condition, and the command checks it once.
+
+    needing(Beside("chat"), click.option("--system", …))
+
+An option is checked where the user gave it, on the command line or in the environment; a default contradicts
+nothing. Settings of policies, caches and layer kinds are checked by their registries.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import click
+from click.core import ParameterSource
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+class Condition(Protocol):
+    """What the other parameters of a command must be."""
+
+    def unmet(self, context: click.Context) -> tuple[str, str] | None:
+        """None if it is met, else what is wrong and the remedy, each with the other option's flag."""
+        ...
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The parameter `other` is given, or with `values` has one of these."""
+
+    other: str
+    values: tuple[Any, ...] = ()
+
+    def unmet(self, context: click.Context) -> tuple[str, str] | None:
+        if _has(context.params[self.other], self.values):
+            return None
+        wanted = " ".join(filter(None, (_flag_in(context, self.other), " or ".join(map(str, self.values)))))
+        return f"without {wanted}", f"add {wanted}"
+
+
+@dataclass(frozen=True)
+class NotBeside:
+    """The parameter `other` is not given, or with `values` has none of these."""
+
+    other: str
+    values: tuple[Any, ...] = ()
+
+    def unmet(self, context: click.Context) -> tuple[str, str] | None:
+        value = context.params[self.other]
+        if not _has(value, self.values):
+            return None
+        flag = _flag_in(context, self.other)
+        if not self.values:
+            return f"with {flag}", f"leave out {flag}"
+        shown = f"{value:g}" if isinstance(value, float) else value
+        return f"with {flag} {shown}", f"change {flag}"
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of two conditions."""
+
+    first: Condition
+    second: Condition
+
+    def unmet(self, context: click.Context) -> tuple[str, str] | None:
+        reasons = [one.unmet(context) for one in (self.first, self.second)]
+        found = [reason for reason in reasons if reason is not None]
+        if len(found) < 2:
+            return None
+        return found[0][0] + ", or " + found[1][0], found[0][1]
+
+
+@dataclass(frozen=True)
+class Need:
+    """A condition of an option, for all its values or for those in `of`."""
+
+    condition: Condition
+    of: tuple[Any, ...]
+
+
+def needing(
+    condition: Condition, *options: Callable[[Any], Any], of: tuple[Any, ...] = ()
+) -> Callable[[_Command], _Command]:
+    """All of `options`, which are decorators, as one decorator; each has an effect only if `condition` is met.
+
+    of: values to which that applies; none: to all
+    """
+
+    def add(command: _Command) -> _Command:
+        before = list(parameters(command))
+        for option in reversed(options):
+            command = option(command)
+        for parameter in parameters(command):
+            if parameter not in before:
+                parameter.needs = (*needs_of(parameter), Need(condition, of))
+        return command
+
+    return add
+
+
+def parameters(command: Any) -> list[Any]:
+    """The options that decorators have added so far; click stores them on the function."""
+    found: list[Any] = getattr(command, "__click_params__", [])
+    return found
+
+
+def needs_of(parameter: Any) -> tuple[Need, ...]:
+    needs: tuple[Need, ...] = getattr(parameter, "needs", ())
+    return needs
+
+
+def flag_of(parameter: click.Parameter) -> str:
+    """The name that messages use: an option's longest flag, or an argument's metavar."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return parameter.human_readable_name
+
+
+class CheckedCommand(click.Command):
+    """A command that refuses an option without effect: click.UsageError."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)  # click takes from `args` what it has parsed
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            self._check_once(ctx, words)
+            self._check_needs(ctx)
+        return rest
+
+    def _check_once(self, ctx: click.Context, words: list[str]) -> None:
+        """Of an option that is given twice only the last would count."""
+        *_, order = self.make_parser(ctx).parse_args(words)
+        for parameter, times in Counter(order).items():
+            once = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count)
+            if once and times > 1:
+                raise click.UsageError(
+                    f"{flag_of(parameter)} has no effect but for the last of {times} times: give it once", ctx
+                )
+
+    def _check_needs(self, ctx: click.Context) -> None:
+        for parameter in self.params:
+            if ctx.get_parameter_source(str(parameter.name)) not in _GIVEN:
+                continue
+            value = ctx.params.get(str(parameter.name))
+            for need in needs_of(parameter):
+                unmet = need.condition.unmet(ctx) if not need.of or value in need.of else None
+                if unmet is not None:
+                    flag = flag_of(parameter)
+                    shown = f"{flag} {value}" if need.of else flag
+                    raise click.UsageError(
+                        f"{shown} has no effect {unmet[0]}: {unmet[1]}, or leave out {flag}", ctx
+                    )
+
+
+def _has(value: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a parameter is given, or with `values` has one of these; lists may have any of them."""
+    if not values:
+        return bool(value)
+    return any(one in values for one in (value if isinstance(value, tuple) else (value,)))
+
+
+def _flag_in(context: click.Context, name: str) -> str:
+    return next(flag_of(one) for one in context.command.params if one.name == name)
