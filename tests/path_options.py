@@ -40,8 +40,12 @@ NEEDS: dict[str, dict[str, str]] = {
     "compare": {"bundle": "{bundle}", "tokens": "8"},
     "eval measure": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
     "eval report": {
-        "bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none",
-        "output": "made", "ablate": "--no-ablate",
+        "bundle": "{bundle}",
+        "length": "16",
+        "metrics": "perplexity",
+        "baselines": "none",
+        "output": "made",
+        "ablate": "--no-ablate",
     },
     "eval merge": {"folders": "../eval report packed_weights/made", "output": "made"},  # of an earlier case
     "bench prefill": {

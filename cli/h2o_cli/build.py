@@ -18,7 +18,7 @@ from h2o_export.engines.selection import BuildOptions, EngineSelection, check_fo
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
 from h2o_runtime.engines.machine import find_plugins
-from h2o_runtime.errors import BackendError
+from h2o_runtime.errors import unimportable
 from h2o_runtime.names import Int4Products
 
 
@@ -115,7 +115,9 @@ def _import_builder() -> Callable[[EngineSelection, Machine, Callable[[str], Non
     try:
         from h2o_export.engines.build import build
     except ImportError as error:
-        raise BackendError(f"building engines needs one more package ({error}): pip install onnx") from None
+        raise unimportable(
+            error, f"building engines needs one more package ({error}): pip install onnx"
+        ) from None
     return build
 
 

@@ -23,7 +23,14 @@ from rich.logging import RichHandler
 
 from h2o_cli.effects import flag_of
 from h2o_cli.help import Command, Group, grouped
-from h2o_runtime.errors import Cancelled, ConfigError, H2OError, OutputError
+from h2o_runtime.errors import (
+    Cancelled,
+    ConfigError,
+    H2OError,
+    OutOfMemoryError,
+    OutputError,
+    short_of_memory,
+)
 from h2o_runtime.process import check_threads
 from h2o_runtime.text import decode_utf8
 
@@ -121,8 +128,8 @@ def _tell(error: Exception) -> NoReturn:
             # For example, a path too long, no permission, a full disk: the system's error, not our defect.
             where = f"{error.filename}: " if error.filename else ""
             _fail(OutputError(f"{where}{error.strerror or error}"), Exit.ERROR)
-        case MemoryError():
-            _fail(H2OError("out of memory: lower the context or the batch size"), Exit.ERROR)
+        case _ if short_of_memory(error):
+            _fail(OutOfMemoryError("this command gets no more"), Exit.ERROR)
     raise error
 
 

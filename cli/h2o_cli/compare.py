@@ -29,7 +29,7 @@ from h2o_cli.model_options import dense_form_option, dense_precision_option, exe
 from h2o_cli.prefill_options import GivenPrefill, prefill_options
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.errors import BackendError, BundleError, CheckpointError, InputError
+from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.names import ProviderName
 from h2o_runtime.policies.prefill import PREFILL
@@ -76,8 +76,7 @@ _comparison_options = grouped(
         _in_stages("pipeline"),
         click.option(
             "--checkpoint",
-            help="Folder or GGUF file of the reference checkpoint, or a hub name that h2o-export has downloaded.  "
-            "[default: the bundle's source]",
+            help="Path or downloaded hub name of the reference checkpoint.  [default: the bundle's source]",
         ),
     ),
     needing(
@@ -290,8 +289,8 @@ def _import_comparison() -> Any:
 
         from h2o_export import comparison
     except ImportError as error:
-        raise BackendError(
-            f"comparing needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
+        raise unimportable(
+            error, f"comparing needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
         ) from None
     G_LOGGER.module_severity = G_LOGGER.CRITICAL  # this command prints its own report
     return comparison

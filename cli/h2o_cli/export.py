@@ -30,7 +30,7 @@ from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
-from h2o_runtime.errors import BackendError
+from h2o_runtime.errors import unimportable
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill import PREFILL
@@ -211,8 +211,8 @@ def _import_exporter(validate: bool) -> tuple[Any, Any]:
         if validate:
             import transformers  # noqa: F401
     except ImportError as error:
-        raise BackendError(
-            f"exporting needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
+        raise unimportable(
+            error, f"exporting needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
         ) from None
     if validate:
         import_onnxruntime()

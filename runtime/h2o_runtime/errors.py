@@ -18,11 +18,24 @@ __all__ = [
     "ContextOverflowError",
     "H2OError",
     "InputError",
+    "OutOfMemoryError",
     "OutputError",
     "ServerError",
     "UnknownTokenError",
     "UnsupportedModelError",
+    "short_of_memory",
+    "unimportable",
 ]
+
+# How libraries say that the system gave them no memory: the C++ runtime, the C library, the loader of shared
+# libraries, protobuf, ONNX Runtime.
+_NO_MEMORY = (
+    "bad_alloc",
+    "annot allocate memory",
+    "failed to map segment",
+    "Arena alloc failed",
+    "Failed to allocate memory",
+)
 
 
 class H2OError(Exception):
@@ -111,6 +124,21 @@ class BackendError(H2OError):
     """
 
 
+class OutOfMemoryError(BackendError):
+    """The system gave a library too little memory to load or to run something; the message names it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"out of memory: {what}; lower the context or the batch size, use smaller weights, or end other "
+            "processes"
+        )
+        self.what = what
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        """Rebuild from the argument rather than from the finished message."""
+        return type(self), (self.what,)
+
+
 class InputError(H2OError):
     """The text given as input cannot be used: empty, invalid UTF-8, messages that a chat template refuses.
 
@@ -140,3 +168,13 @@ class UnsupportedModelError(H2OError):
 
 class Cancelled(H2OError):  # noqa: N818 - not a fault: the user's own wish, so it does not end in "Error"
     """The request was cancelled between two steps of work, because the caller asked for it."""
+
+
+def short_of_memory(error: BaseException) -> bool:
+    """Whether the cause of an error is that memory is short: each library has a type of its own for that."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
+def unimportable(error: ImportError, advice: str) -> BackendError:
+    """The error to raise for a package that cannot be imported. advice: what to install if it is not there."""
+    return OutOfMemoryError("a library cannot be loaded") if short_of_memory(error) else BackendError(advice)

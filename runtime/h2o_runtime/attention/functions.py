@@ -14,7 +14,7 @@ from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
 from h2o_runtime.attention.host_operators import contiguous_rows, run_on_host
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Tensor
-from h2o_runtime.errors import BackendError, BundleError
+from h2o_runtime.errors import BackendError, BundleError, unimportable
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
@@ -60,10 +60,11 @@ class FunctionProvider:
         """Raises BackendError without the onnx package, BundleError for a broken graph."""
         try:
             import onnx
-        except ImportError:
-            raise BackendError(
+        except ImportError as error:
+            raise unimportable(
+                error,
                 "running attention through ONNX function bodies needs the package onnx: pip install onnx, or "
-                "choose the native attention provider"
+                "choose the native attention provider",
             ) from None
         path = self.bundle.path(self.bundle.graph("decode"))
         try:

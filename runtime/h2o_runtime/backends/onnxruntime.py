@@ -15,7 +15,14 @@ from h2o_runtime.backends.base import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.devices import Device, HostDevice
-from h2o_runtime.errors import BackendError, BundleError, ConfigError
+from h2o_runtime.errors import (
+    BackendError,
+    BundleError,
+    ConfigError,
+    OutOfMemoryError,
+    short_of_memory,
+    unimportable,
+)
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision, DensePrecisionChoice
@@ -200,6 +207,8 @@ class OnnxRuntimeBackend:
         except PermissionError as error:
             raise unreadable(Path(error.filename or path), error) from error
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            if short_of_memory(error):
+                raise OutOfMemoryError(f"{path} cannot be loaded") from error
             raise BundleError(
                 f"{path}: ONNX Runtime cannot load it: {_first_line(error)}; export the checkpoint again"
             ) from error
@@ -271,14 +280,17 @@ def _read(path: Path) -> Any:
     """A ModelProto whose weights stay in their files."""
     try:
         import onnx
-    except ImportError:
-        raise BackendError(
-            "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it"
+    except ImportError as error:
+        raise unimportable(
+            error,
+            "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it",
         ) from None
     return onnx.load(str(path), load_external_data=False)
 
 
 def _failed(graph: str, error: Exception) -> BackendError:
+    if short_of_memory(error):
+        return OutOfMemoryError(f"ONNX Runtime needs more in {graph}")
     return BackendError(f"ONNX Runtime failed in {graph}: {_first_line(error)}")
 
 
