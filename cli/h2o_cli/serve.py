@@ -274,7 +274,7 @@ def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
     return ServerSettings(
         host=flags.pop("host"),
         port=flags.pop("port"),
-        alias=flags.pop("alias") or Path(bundle).resolve().name,
+        alias=Path(bundle).resolve().name if (alias := flags.pop("alias")) is None else alias,
         api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
         allowed_hosts=flags.pop("allowed_hosts"),

@@ -42,7 +42,8 @@ from h2o_runtime.text import Tokenizer
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 LLAMA_CPP = importlib.util.find_spec("llama_cpp") is not None
-SMALL = ("--repetitions", 2, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
+RULE = ("--repetitions", 2, "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
+SMALL = (*RULE, "--peers", "none")
 
 
 # Results
@@ -109,7 +110,7 @@ def test_losses_stand_beside_times(h2o: Run, tiny_bundle: Path, tmp_path: Path) 
 def test_losses_need_a_text(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, "--losses")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"--losses needs --text" in done.stderr
+    assert b"--losses has no effect without --text" in done.stderr
 
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
@@ -126,7 +127,7 @@ def test_decode(h2o: Run, tiny_bundle: Path) -> None:
 
 def test_attention_as_a_table(h2o: Run, tiny_bundle: Path) -> None:
     others = ("--beside", "minference", "--beside", "full", "--peers", "onnxruntime GQA")
-    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, *others)
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *RULE, *others)
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode()
     assert all(name in text for name in ("h2o", "minference", "full", "onnxruntime GQA", "GFLOP/s"))
@@ -142,7 +143,7 @@ def test_picture(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(LLAMA_CPP, reason="llama-cpp-python is installed")
 def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> None:
-    done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, "--peers", "llama.cpp", "--json")
+    done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *RULE, "--peers", "llama.cpp", "--json")
     (absent,) = json.loads(done.stdout)["absent"]
     assert absent["name"] == "llama.cpp"
     assert "pip install" in absent["reason"]
@@ -219,7 +220,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--lengths", "1024,many"), "no list of lengths"),
         (("--lengths", "0"), "lengths must be from 1"),
         (("--lengths", 20_000_000), "lengths: 20,000,000 tokens are beyond the context"),
-        (("--resume",), "--resume needs --csv"),
+        (("--resume",), "--resume has no effect without --csv"),
         (("--text", __file__, "--lengths", 99_999), "name a longer text, or shorter --lengths"),
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
@@ -252,6 +253,20 @@ def test_output_folder_is_checked_before_measuring(h2o: Run, tiny_bundle: Path, 
     done = h2o("bench", "prefill", tiny_bundle, "--csv", tmp_path / "missing" / "rows.csv")
     assert done.returncode == 1
     assert "is not a folder that exists" in done.stderr.decode()
+
+
+@pytest.mark.parametrize(("flag", "what"), [("--csv", "rows of h2o-bench"), ("--png", "PNG picture")])
+def test_only_a_file_of_its_own_is_replaced(
+    flag: str, what: str, h2o: Run, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("the only copy")
+    done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, flag, thesis)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"thesis.txt: is a file, but no {what}; name another file" in " ".join(
+        done.stderr.decode().split()
+    )
+    assert thesis.read_text() == "the only copy"
 
 
 # Arithmetic

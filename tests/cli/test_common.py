@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -11,7 +12,8 @@ import click
 import pytest
 
 from h2o_cli.common import Exit, NotNegative, guarded
-from h2o_runtime.errors import ConfigError, H2OError
+from h2o_runtime.errors import BackendError, ConfigError, H2OError, OutOfMemoryError
+from h2o_runtime.ort.library import import_onnxruntime
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,12 @@ def test_ctrl_c_stays_ignored_in_the_background_of_a_script() -> None:
         (ConfigError("M must be below S"), Exit.USAGE, "error: M must be below S\n"),
         (H2OError("no such graph"), Exit.ERROR, "error: no such graph\n"),
         (OSError(28, "No space left on device", "out"), Exit.ERROR, "error: out: No space left on device\n"),
-        (MemoryError(), Exit.ERROR, "error: out of memory: lower the context or the batch size\n"),
+        (MemoryError(), Exit.ERROR, f"error: {OutOfMemoryError('this command gets no more')}\n"),
+        (
+            ValueError("std::bad_alloc"),
+            Exit.ERROR,
+            f"error: {OutOfMemoryError('this command gets no more')}\n",
+        ),
     ],
 )
 def test_what_a_user_can_cause_is_one_sentence(
@@ -136,3 +143,28 @@ def test_a_limit_that_nothing_reaches_is_refused(value: str) -> None:
     with pytest.raises(click.BadParameter):
         NotNegative().convert(value, None, None)
     assert NotNegative().convert("0.5", None, None) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "libonnx.so: failed to map segment from shared object",
+            "out of memory: a library cannot be loaded;",
+        ),
+        ("libonnx.so: cannot allocate memory in static TLS block", "out of memory: a library cannot"),
+        ("undefined symbol: ort", "ONNX Runtime is installed, but cannot be loaded: undefined symbol: ort"),
+    ],
+)
+def test_a_library_that_does_not_load_is_not_told_to_be_missing(
+    said: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "onnxruntime":
+                raise ImportError(said)
+
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Failing(), *sys.meta_path])
+    with pytest.raises(BackendError, match=re.escape(told)):
+        import_onnxruntime()

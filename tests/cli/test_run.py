@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +183,26 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     ),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
-    "top-p": (("-p", "a", "--top-p", 1.5), 2, "--top-p is 1.5: it must be between 0 and 1"),
-    "seed": (("-p", "a", "--seed", -1), 2, "seed is -1"),
-    "greedy top-k": (("-p", "a", "--top-k", 9), 2, "--top-k has no effect with --temperature 0: add --temp"),
+    "top-p": (
+        ("-p", "a", "--temperature", 1, "--top-p", 1.5),
+        2,
+        "--top-p is 1.5: it must be between 0 and 1",
+    ),
+    "seed": (("-p", "a", "--temperature", 1, "--seed", -1), 2, "seed is -1"),
+    "greedy top-k": (
+        ("-p", "a", "--top-k", 9),
+        2,
+        "--top-k has no effect with --temperature 0: change --temp",
+    ),
     "empty stop": (("-p", "a", "--stop", ""), 2, "stop has ''"),
-    "logprobs": (("-p", "a", "--logprobs", 1), 2, "--logprobs needs --json"),
-    "system": (("-p", "a", "--system", "b"), 2, "--system needs --chat"),
+    "logprobs": (("-p", "a", "--logprobs", 1), 2, "--logprobs has no effect without --json"),
+    "system": (("-p", "a", "--system", "b"), 2, "--system has no effect without --chat"),
+    "prompt twice": (("-p", "a", "-p", "b"), 2, "--prompt has no effect but for the last of 2 times"),
+    "drafts beside quest": (
+        ("-p", "a", "--speculate", "lookup", "--decode", "quest"),
+        2,
+        "--speculate lookup has no effect with --decode quest",
+    ),
     "chat and -": (("--chat", "-"), 2, "--chat reads its turns from standard input"),
     "chat json": (("--chat", "--json"), 2, "no prompt"),
     "backend": (("-p", "a", "--backend", "abacus"), 2, "'abacus' is not"),
@@ -228,6 +244,27 @@ def test_a_full_context_ends_the_answer(answer: Any) -> None:
     timings = document["timings"]
     assert document["finish_reason"] == "length"
     assert timings["prompt_n"] + timings["predicted_n"] == 17  # the last token needs no place in the cache
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+from h2o_cli.run.command import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("megabytes", [200, 224, 256])
+def test_little_memory_is_told_as_such(megabytes: int, tiny_bundle: Path) -> None:
+    """Whatever needs it first: a library, or a graph."""
+    words = [str(megabytes << 20), str(tiny_bundle), "-p", "Once", "-n", "1", "-t", "1"]
+    threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *words], capture_output=True, text=True, env=os.environ | threads
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: out of memory: "), done.stderr
+    assert not re.search("installed|pip|export the", done.stderr)
 
 
 # What it says about a bundle that is not one

@@ -76,7 +76,8 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
             (*offload, "--cache-dtype", "int8"),
             "--cache-dtype has no effect with --cache offload: it belongs to",
         ),
-        (("--keep", 2), "--keep has no effect with --cache contiguous: it belongs to --cache-tokens"),
+        (("--keep", 2), "--keep has no effect without --cache-tokens"),
+        (("--cache-tokens", 0, "--keep", 2), "--keep has no effect without --cache-tokens"),
         (
             ("--quest-budget", 64),
             "--quest-budget has no effect with --decode full: it belongs to --decode quest",

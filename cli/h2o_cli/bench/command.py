@@ -22,7 +22,7 @@ from h2o_cli.bench.merge import merge
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
 from h2o_cli.bench.process import Failed, WorkerProcess
-from h2o_cli.bench.report import Results, make_rows, to_csv
+from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, to_csv
 from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
@@ -34,7 +34,7 @@ from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.files.inputs import read_input
-from h2o_runtime.files.outputs import check_target, replace_file
+from h2o_runtime.files.outputs import check_own_target, replace_file
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer, decode_utf8
@@ -269,12 +269,12 @@ def _rates(entry: Entry) -> MachineRates:
         raise BackendError(f"the machine's own speed could not be measured: {reason}") from None
 
 
-def _check_outputs(*paths: Path | None) -> None:
+def _check_outputs(rows: Path | None, picture: Path | None) -> None:
     """Checked before hours of measuring, not after."""
-    for path in paths:
-        if path is not None:
-            check_target(path)
-    if paths[-1] is not None:
+    if rows is not None:
+        check_own_target(rows, FIRST_LINE, "rows of h2o-bench")
+    if picture is not None:
+        check_own_target(picture, b"\x89PNG", "PNG picture")
         from h2o_cli.bench.picture import import_pyplot
 
         import_pyplot()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from h2o_cli.bench.report import to_csv
+from h2o_cli.bench.report import FIRST_LINE, to_csv
 from h2o_cli.bench.resume import Rows, read_rows
 from h2o_cli.common import guarded, show
 from h2o_cli.effects import CheckedCommand
 from h2o_runtime.errors import InputError
-from h2o_runtime.files.outputs import check_target, replace_file
+from h2o_runtime.files.outputs import check_own_target, replace_file
 from h2o_runtime.policies.prefill import PREFILL
 
 ALIKE = ("mode", "model", "precision", "threads")  # in all rows
@@ -24,7 +24,7 @@ ALIKE = ("mode", "model", "precision", "threads")  # in all rows
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="File for all rows; an existing one is replaced.",
+    help="File for all rows; an earlier one is replaced.",
 )
 @guarded
 def merge(files: tuple[Path, ...], output: Path) -> None:
@@ -33,7 +33,7 @@ def merge(files: tuple[Path, ...], output: Path) -> None:
     Compare times only if the machines are alike. Then the same command with --csv OUTPUT --resume, without --shard,
     draws the picture and shows all rows.
     """
-    check_target(output)
+    check_own_target(output, FIRST_LINE, "rows of h2o-bench")
     rows: Rows = []
     for file in files:
         found = read_rows(file)

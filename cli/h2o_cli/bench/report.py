@@ -57,6 +57,9 @@ COLUMNS = (
 )
 
 
+FIRST_LINE = ",".join(COLUMNS[:3]).encode()  # how a file of rows begins, of any version
+
+
 @dataclass(frozen=True)
 class Results:
     """All results of a run."""

@@ -14,7 +14,7 @@ from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
 from h2o_runtime.attention.host_operators import contiguous_rows, run_on_host
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Tensor
-from h2o_runtime.errors import BackendError, BundleError, unimportable
+from h2o_runtime.errors import BundleError, unimportable
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,

@@ -73,6 +73,23 @@ def make_private_folder(folder: Path) -> None:
             trial.unlink()
 
 
+def check_own_target(path: Path, beginning: bytes, what: str) -> None:
+    """As `check_target`, for a file that a command replaces only if it is one of its own, or empty.
+
+    beginning: first bytes of such a file; what: its name in the message
+    """
+    target = check_target(path)
+    try:
+        with target.open("rb") as file:
+            found = file.read(len(beginning))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    if found and found != beginning:
+        raise OutputError(f"{path}: is a file, but no {what}; name another file")
+
+
 def check_outside_bundles(path: Path) -> None:
     """Raises OutputError for a place inside a bundle, whose files are all listed in its manifest."""
     target = Path(os.path.realpath(path))

@@ -9,6 +9,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import MetricsNames, Pooling
 
 HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
+ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://(?:{HOST.pattern})(?::\d+)?")
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -86,6 +87,8 @@ class ServerSettings:
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:
+        if not self.alias.strip():
+            raise ConfigError("alias is empty: name the model, or leave it out", field="alias")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, but is {self.port}", field="port")
         if not self.grace >= 0:
@@ -94,6 +97,12 @@ class ServerSettings:
             raise ConfigError(f"piece must be at least 1 token, but is {self.prompt_piece}", field="piece")
         if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
             raise ConfigError("api_key must be printable ASCII characters, and not empty", field="api_key")
+        for origin in self.cors_origins:
+            if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"cors_origin must be like https://app.example:8443, with no path, or *, but one is {origin!r}",
+                    field="cors_origin",
+                )
         for host in self.allowed_hosts:
             if host != "*" and not HOST.fullmatch(host):
                 raise ConfigError(
