@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model test check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs kernel-table wheels wheel-smoke clean
+.PHONY: demo model test check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,7 +40,6 @@ help:
 	@echo "make py-test   Python tests"
 	@echo "make format    format all code"
 	@echo "make stubs     type stubs of the native modules, after a change of their bindings"
-	@echo "make kernel-table  what nvcc makes of the CUDA kernels, for docs/kernel_table.md"
 	@echo "make wheels    wheels that install without a compiler, and the source distribution, in dist/ (docs/wheels.md)"
 	@echo "make wheel-smoke  run the wheels for Python 3.11 in dist/, the one for Arm under qemu"
 	@echo "make clean     remove what was built"
@@ -130,10 +129,6 @@ format: $(VENV)/installed
 
 stubs: $(VENV)/installed
 	$(BIN)/python -m tools.stubs
-
-# Minutes: every kernel for four GPUs.
-kernel-table: $(VENV)/installed
-	$(BIN)/python -m tools.kernel_table
 
 # Minutes: every kernel for two architectures.
 wheels: $(VENV)/installed

@@ -28,7 +28,7 @@ def rows() -> dict[str, tuple[Iterable[str], str]]:
         "weights": (FORMATS, "weights.md"),
         "other tensors": (FLOATS, "weights.md"),
         "prefill (`--prefill`)": (PREFILL.names, "policies.md"),
-        "score rules of h2o (`--score`)": (SCORES.names, "algorithm.md"),
+        "score rules of h2o (`score=`)": (SCORES.names, "algorithm.md"),
         "decode (`--decode`)": (DECODE.names, "policies.md"),
         "cache (`--cache`)": (CACHES.names, "caches.md"),
     }

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.kernel_table import toolkit
+from tests.plugins.cuda import toolkit
 
 SOURCES = toolkit.SOURCES
 PARTED = """

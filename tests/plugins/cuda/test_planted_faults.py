@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests import emulation
+from tests.plugins.cuda import toolkit
 from tests.plugins.cuda.test_last_part import SEQUENCE, SOURCES, memory_operations
-from tools.kernel_table import toolkit
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 SOURCES = REPO / "plugins" / "kernels" / "cuda"
 OPERATORS = REPO / "runtime" / "h2o_runtime" / "operators.py"
 RESERVED = 1024
@@ -54,7 +54,7 @@ def tool(name: str) -> str | None:
 
 
 def missing() -> str | None:
-    """Why this machine cannot make the table; empty if it can."""
+    """Why this machine cannot compile and read kernels; None if it can."""
     absent = [
         name for name in ("nvcc", "cuobjdump", "nvdisasm", "c++filt", "g++", "nm") if tool(name) is None
     ]
