@@ -13,12 +13,14 @@ import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.events import TokenGenerated
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_runtime.text import Tokenizer
 
 TEXT = Path(__file__).parent / "tiny-llama" / "heldout.txt"
@@ -30,7 +32,7 @@ class Contestant:
     """One way of prefill, with what it answered and how long it took each time."""
 
     name: str
-    config: PrefillConfig
+    policy: PrefillPolicy[Any]
     answer: str = ""
     seconds: list[float] = field(default_factory=list)
 
@@ -47,7 +49,7 @@ def run(generator: Generator, tokenizer: Tokenizer, prompt: list[int], contestan
     generator.reset()
     answer: list[int] = []
     begin = time.perf_counter()
-    for event in generator.generate(prompt, max_new_tokens=8, config=contestant.config):
+    for event in generator.generate(prompt, max_new_tokens=8, policy=contestant.policy):
         if isinstance(event, TokenGenerated):
             if not answer:
                 contestant.seconds.append(time.perf_counter() - begin)
@@ -68,8 +70,8 @@ def main() -> None:
     prompt = tokenizer.encode(document(given.characters) + question)
     console.print(f"document: {len(prompt):,} tokens; question: {question.strip()} …", highlight=False)
     contestants = [
-        Contestant("full attention", PrefillConfig(policy="full")),
-        Contestant("sparse prefill", PrefillConfig(policy="h2o")),
+        Contestant("full attention", Full()),
+        Contestant("sparse prefill", Query()),
     ]
     with Generator.load(given.bundle) as generator:
         for _ in range(given.runs):

@@ -1,16 +1,14 @@
-"""What docs/architecture.md describes: imports, policies that keep to themselves, one word for one thing."""
+"""What docs/architecture.md describes: imports, and policies that keep to themselves."""
 
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from h2o_runtime.components.options import options_of
 from h2o_runtime.policies.prefill import PREFILL
 
 ROOT = Path(__file__).parents[1]
@@ -116,13 +114,11 @@ def test_modules_of_the_runtime_import_from_their_own_line_or_above() -> None:
 # --- Policies keep to themselves --------------------------------------------------------------------------
 
 NAMES = set(PREFILL.names)
-SHARED = {"batch_size", "score", "window"}  # words of others too: layers have windows
-FIELDS = {one.name for policy in PREFILL.kinds for one in options_of(policy)} - SHARED
 OUTSIDE = {name: path for name, path in MODULES.items() if ".policies" not in name}
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_nobody_else_asks_for_a_policys_name_or_field(name: str) -> None:
+def test_nobody_else_asks_for_a_policys_name(name: str) -> None:
     for node in ast.walk(ast.parse(OUTSIDE[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
             compared = {
@@ -132,85 +128,11 @@ def test_nobody_else_asks_for_a_policys_name_or_field(name: str) -> None:
                 if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)
             }
             assert not compared & NAMES, f"{name}:{node.lineno} compares with a policy's name"
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in FIELDS, f"{name}:{node.lineno} reads {node.attr}"
 
 
-def test_the_page_asks_for_no_policys_name_or_field() -> None:
+def test_the_page_asks_for_no_policys_name() -> None:
     for path in (ROOT / "runtime" / "h2o_runtime" / "server" / "static").iterdir():
         if path.suffix in (".js", ".html"):
             text = path.read_text(encoding="utf-8")
-            for field in FIELDS - {"local"}:
-                assert f".{field}" not in text, f"{path.name} reads {field}"
             for name in NAMES:
                 assert not re.search(rf"[=!]==? *[\"']{name}[\"']", text), f"{path.name} compares with {name}"
-
-
-# --- One word for one thing -------------------------------------------------------------------------------
-
-# Each of these stood for several things: the glossary in docs/architecture.md, and the field, have words for them.
-VAGUE = {word + end for word in ("plain", "form", "part", "piece") for end in ("", "s")} | {"kept", "held"}
-PHRASES = {
-    ("dense", "form"),  # how dense graphs multiply: the flag --dense-form, and the glossary's word
-    ("content", "part"),  # OpenAI's word for an element of a message's content
-    ("prompt", "piece"),  # what a server reads of a prompt at once: the flag --piece, and the glossary's word
-}
-FIELDS_OF_JSON = {
-    ("h2o_runtime.server.schemas.text", "with_pieces"),  # llama.cpp's parameter of /tokenize
-    ("h2o_runtime.server.schemas.text", "piece"),  # llama.cpp's member of its answer
-    ("h2o_runtime.ort.choice", "forms"),  # in the file that h2o-bench dense writes
-}
-
-
-def words(name: str) -> list[str]:
-    """Lower-case words of an identifier, which underscores and capitals divide."""
-    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
-
-
-def is_vague(name: str) -> bool:
-    found = words(name)
-    return any(
-        word in VAGUE and (before, word.removesuffix("s")) not in PHRASES
-        for before, word in itertools.pairwise(["", *found])
-    )
-
-
-def defined_names(tree: ast.AST) -> Iterator[str]:
-    """Functions, classes, arguments, variables, attributes, and what imports are renamed to."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.asname
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            yield node.name
-
-
-def test_names_have_no_vague_word() -> None:
-    ours = {name: path for name, path in MODULES.items() if not name.startswith("h2o_plugins")}
-    vague = {(name, name) for name in ours if is_vague(name.rpartition(".")[2])}
-    for name, path in ours.items():
-        defined = defined_names(ast.parse(path.read_text(encoding="utf-8")))
-        vague |= {(name, one) for one in defined if is_vague(one)}
-    assert not vague - FIELDS_OF_JSON, "choose a word that says what it is"
-    assert not FIELDS_OF_JSON - vague, "an exception that is needed no more"
-
-
-@pytest.mark.parametrize(
-    "name", ["kept", "_held_rows", "TextPiece", "isPlain", "DENSE_PARTS", "form_dense", "forms"]
-)
-def test_vague_words_are_found_in_any_case(name: str) -> None:
-    assert is_vague(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["dense_form", "DENSE_FORMS", "TextContentPart", "format", "partial", "platform"]
-)
-def test_words_that_only_contain_one_are_not(name: str) -> None:
-    assert not is_vague(name)

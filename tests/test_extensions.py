@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Window
 from tests.bundles import random_ids
 from tests.runtime.server.running import Server
 
@@ -189,15 +190,13 @@ def test_a_decode_policy_has_its_flags(tiny_bundle: Path) -> None:
 # --- A cache ----------------------------------------------------------------------------------------------
 
 CONFIGS = (
-    PrefillConfig(policy="full"),
-    PrefillConfig(chunk_size=64, batch_size=128, local=16, heavy=16, dense_tail=10),
-    PrefillConfig(
-        chunk_size=64, batch_size=64, local=16, heavy=16, score="window", score_window=8, score_heads="query"
-    ),
+    Full(),
+    Query(chunk_size=64, batch_size=128, local=16, heavy=16, dense_tail=10),
+    Window(chunk_size=64, batch_size=64, local=16, heavy=16, window=8, heads="query"),
 )
 
 
-def everything(generator: Generator, config: PrefillConfig) -> list[np.ndarray[Any, Any]]:
+def everything(generator: Generator, config: PrefillPolicy[Any]) -> list[np.ndarray[Any, Any]]:
     """A prompt, an answer, another turn, and another question on the same document."""
     ids, found = random_ids(200, seed=3, vocab=2000), []
     found.append(generator.prefill(ids, config))

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from h2o_runtime import PrefillConfig, Sampling
+from h2o_runtime import Sampling
 from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.completion import Completion, Prompt, Request, TextModel
 from h2o_runtime.names import SPECULATIONS, Speculation
+from h2o_runtime.policies.prefill import Full
 
 ROOT = Path(__file__).parents[2]
 CODE = (
@@ -164,7 +165,7 @@ class Measurement:
             request = Request(
                 prompt,
                 self.tokens,
-                PrefillConfig(policy="full"),
+                Full(),
                 self.sampling,
                 reuse=False,
                 speculate=speculate,

@@ -1,6 +1,6 @@
 """The cost of a decode step of several rows relative to one row, for one conversation and for several.
 
-    python -m bench.decode.rows BUNDLE [--threads 1] [--length 1000] [--rounds 20] [--cache-dtype int8] [--wall]
+    python -m bench.decode.rows BUNDLE [--threads 1] [--length 1000] [--rounds 20] [--cache-rows int8] [--wall]
         [--gguf FILE]
 
 Steps of all sizes in turns, in one process; each one's processor time in milliseconds (with --wall the time that
@@ -20,10 +20,11 @@ from functools import partial
 import numpy as np
 from bench.decode.llama_rows import LlamaRows
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.execution.step_rows import StepRow
+from h2o_runtime.policies.prefill import Full
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -34,20 +35,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--length", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--cache-dtype", default="model", help="model, float16 or int8")
+    parser.add_argument("--cache-rows", default="model", help="model, float16 or int8")
     parser.add_argument("--wall", action="store_true")
     parser.add_argument("--gguf", help="a model file for llama.cpp")
     flags = parser.parse_args()
     clock = time.perf_counter if flags.wall else time.process_time
     context = flags.length + max(ROWS)
-    cache = Contiguous(cache_dtype=flags.cache_dtype)
+    cache = Contiguous(rows=flags.cache_rows)
     one = Generator.load(flags.bundle, context=context, threads=flags.threads, device="cpu", cache=cache)
     generators = [one, *(Generator(one.loaded) for _ in range(max(ROWS) - 1))]
     draw = np.random.default_rng(0)
     peer = LlamaRows(flags.gguf, max(ROWS), flags.length, flags.threads) if flags.gguf else None
     for number, generator in enumerate(generators):
         ids = draw.integers(2, one.model.vocab_size, flags.length)
-        generator.prefill(ids, PrefillConfig(policy="full"))
+        generator.prefill(ids, Full())
         if peer is not None:
             peer.prefill(number, ids)
     steps: dict[tuple[str, int], Callable[[], object]] = {}

@@ -1,7 +1,7 @@
 """Prompts that need more of their past than votes find: a table, then much of it again, shuffled.
 
-    python -m bench.eval.lookups BUNDLE --lines 250 --asked 130 'score_missed=1' 'score_missed=0.0025' 'heavy=auto'
-    python -m bench.eval.lookups BUNDLE --table words --lines 700 --asked 200 'score_missed=0.0025'
+    python -m bench.eval.lookups BUNDLE --lines 250 --asked 130 'missed=1' 'missed=0.0025'
+    python -m bench.eval.lookups BUNDLE --table words --lines 700 --asked 200 'missed=0.0025'
 
 codes   two words and seven digits: the tokens of a line attend to those of one earlier line, so one vote finds it
 words   two words of one token each: one token in four attends to a value, and nothing needed is beside it
@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_cli.eval.contestants import parse_settings
 from h2o_cli.eval.metrics import losses
 from h2o_cli.eval.suite import TEXTS
 from h2o_cli.eval.texts import manual
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.text import Tokenizer
 
 
@@ -78,9 +78,9 @@ def prompt(
 
 
 def measure(generator: Generator, ids: NDArray[np.int64], asked: NDArray[np.bool_], settings: str) -> str:
-    config = PrefillConfig(**parse_settings(settings))
+    policy = PREFILL.read(settings, generator.bundle.manifest.prefill)
     nll, begin = np.empty(len(ids) - 1), time.process_time()
-    for rows, logits in generator.each_logits(ids, config):
+    for rows, logits in generator.each_logits(ids, policy):
         known = ids[rows.start + 1 : rows.stop + 1]
         nll[rows.start : rows.start + len(known)] = losses(logits[: len(known)], known)
     seconds, seen = time.process_time() - begin, generator.seen()

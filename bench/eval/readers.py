@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 AT_ONCE = 256  # rows of logits
 
 

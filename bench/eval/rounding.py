@@ -22,12 +22,13 @@ from h2o_cli.eval.plan import SAMPLED
 from h2o_cli.eval.readings import Reading, read
 from h2o_cli.eval.suite import TEXTS
 from h2o_cli.eval.texts import Document, from_sources
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.names import DensePrecision
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import Tokenizer
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 
 
 @dataclass(frozen=True)

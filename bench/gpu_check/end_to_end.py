@@ -11,7 +11,7 @@ import argparse
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,10 +21,12 @@ from bench.gpu_check.policies import sets_differ
 from bench.gpu_check.steps import NOT_HERE
 from numpy.typing import NDArray
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import BACKENDS, BackendName, DeviceName
+from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy, Query
+from h2o_runtime.policies.prefill.h2o import H2O
 
 BATCH = 1024
 ERROR = 1e-3  # of the prompt's logits, of the largest
@@ -44,25 +46,25 @@ class Run:
     token_ms: float
 
 
-def policies(bundle: PrefillConfig) -> dict[str, PrefillConfig]:
+def policies(bundle: PrefillPolicy[Any]) -> dict[str, PrefillPolicy[Any]]:
     """With batches of about `BATCH` tokens, so that a prompt has several."""
-    chunks = max(BATCH // bundle.chunk_size, 1)
-    bundle = bundle.altered(batch_size=chunks * bundle.chunk_size)
+    sparse = bundle if isinstance(bundle, H2O) else Query()
+    chunks = max(BATCH // sparse.chunk_size, 1)
+    bundle = replace(bundle, batch_size=chunks * sparse.chunk_size)
+    sparse = replace(sparse, batch_size=bundle.batch_size)
     return {
-        "full": PrefillConfig(policy="full", batch_size=bundle.batch_size),
+        "full": Full(batch_size=bundle.batch_size),
         "as exported": bundle,
-        "colsum": bundle.altered(policy="h2o", score="colsum"),
-        "window": bundle.altered(
-            policy="h2o", score="window", score_window=min(bundle.score_window, bundle.local)
-        ),
+        "colsum": PREFILL.make({"score": "colsum"}, sparse),
+        "window": PREFILL.make({"score": "window", "window": min(64, sparse.local)}, sparse),
     }
 
 
-def greedy(generator: Generator, ids: Ids, config: PrefillConfig, steps: int) -> Run:
+def greedy(generator: Generator, ids: Ids, policy: PrefillPolicy[Any], steps: int) -> Run:
     """A prompt from an empty cache, and the likeliest tokens after it."""
     generator.reset()
     begin = time.perf_counter()
-    logits = generator.prefill(ids, config)
+    logits = generator.prefill(ids, policy)
     first = time.perf_counter() - begin
     sets = generator.boundary_memory().copy()
     rows, tokens, seconds = [logits], [int(logits.argmax())], []
@@ -98,9 +100,9 @@ def compare(bundle: Path, backend: CheckedBackend, n: int, steps: int) -> list[d
         load(bundle, truth_of(backend), n + steps, "cpu") as cpu,
     ):
         ids = np.random.default_rng(5).integers(3, gpu.model.vocab_size, n)
-        for name, config in policies(gpu.bundle.manifest.prefill).items():
-            first, second = (greedy(gpu, ids, config, steps) for _ in range(2))
-            truth = greedy(cpu, ids, config, steps)
+        for name, policy in policies(gpu.bundle.manifest.prefill).items():
+            first, second = (greedy(gpu, ids, policy, steps) for _ in range(2))
+            truth = greedy(cpu, ids, policy, steps)
             rows.append(
                 {
                     "policy": name,

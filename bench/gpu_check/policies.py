@@ -19,7 +19,6 @@ from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
 
 from h2o_plugins import NativeKernelsMissing
-from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.attention.native import NativeCpuProvider
@@ -30,7 +29,15 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.host import HostFlow
 from h2o_runtime.errors import H2OError
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill import LayerCall, PromptCall
+from h2o_runtime.policies.prefill import (
+    ColumnSum,
+    Full,
+    LayerCall,
+    PrefillPolicy,
+    PromptCall,
+    Query,
+    Window,
+)
 from h2o_runtime.schedule import Span
 
 DType: TypeAlias = Literal["float32", "float16"]
@@ -44,7 +51,7 @@ SETS = {"float32": 1e-3, "float16": 1e-2}
 @dataclass(frozen=True)
 class Case:
     name: str
-    config: PrefillConfig
+    policy: PrefillPolicy[Any]
     dtype: DType
     head_size: int
     n: int
@@ -64,18 +71,18 @@ class Result:
 def cases(chunk: int, n: int, head_sizes: tuple[int, ...]) -> list[Case]:
     part = chunk // 4
     h2o: dict[str, Any] = {"chunk_size": chunk, "batch_size": 4 * chunk, "local": part, "heavy": part}
-    configs = {
-        "full": PrefillConfig(policy="full", batch_size=4 * chunk),
-        "colsum": PrefillConfig(**h2o, score="colsum", dense_tail=part // 2),
-        "colsum, query heads": PrefillConfig(**h2o, score="colsum", score_heads="query", sink=2),
-        "query": PrefillConfig(**h2o, score_tile=chunk // 8, score_candidates=chunk),
-        "window": PrefillConfig(**h2o, score="window", score_window=min(part, 64)),
+    policies: dict[str, PrefillPolicy[Any]] = {
+        "full": Full(batch_size=4 * chunk),
+        "colsum": ColumnSum(**h2o, dense_tail=part // 2),
+        "colsum, query heads": ColumnSum(**h2o, heads="query"),
+        "query": Query(**h2o, tile=chunk // 8, candidates=chunk),
+        "window": Window(**h2o, window=min(part, 64)),
     }
     return [
-        Case(name, config, dtype, d, n)
+        Case(name, policy, dtype, d, n)
         for d in head_sizes
         for dtype in OUTPUT
-        for name, config in configs.items()
+        for name, policy in policies.items()
     ]
 
 
@@ -102,7 +109,7 @@ class Drive:
 
     def __init__(self, case: Case, model: ModelSpec, device: Device, provider: AttentionProvider) -> None:
         self.case, self.device, self.provider = case, device, provider
-        self.policy = case.config.algorithm
+        self.policy = case.policy
         provider.activate(model.attention)
         self.store = Contiguous().new_store(model, case.n, device, [provider] * model.layers)
         self.state: Any = self.policy.new_state(model, case.n, device)
@@ -141,7 +148,7 @@ class Drive:
                 device.synchronize()
                 total.append(time.perf_counter() - begin)
             outputs.append(np.array(device.download(self.o)))
-        report = self.policy.report(self.state, Provenance.fresh(self.case.config, n))
+        report = self.policy.report(self.state, Provenance.fresh(self.case.policy, n))
         return Result(np.stack(outputs), report.boundaries, report.seen_by, 1e3 * min(host), 1e3 * min(total))
 
 
@@ -185,7 +192,7 @@ def compare(case: Case, gpu: CudaDevice, query_heads: int = 32, kv_heads: int = 
     rows = same_sets(lacking, truth)
     exact = truth.o[rows].astype(np.float64)
     error = float(np.linalg.norm(got.o[rows] - exact) / np.linalg.norm(exact))
-    chunks = case.config.algorithm.counts(case.n)["chunks"]
+    chunks = case.policy.counts(case.n)["chunks"]
     return {
         "policy": case.name, "dtype": case.dtype, "head_size": case.head_size, "n": case.n, "error": error,
         "sets_differ": differ, "rows_compared": float(rows.mean()),

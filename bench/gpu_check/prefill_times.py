@@ -17,20 +17,20 @@ from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
 
 from h2o_plugins import NativeKernelsMissing
-from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import H2OError
+from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, VerticalSlash, Window
 
 LENGTHS = (4096, 8192, 16384, 32768)
 HEAD_SIZES = (64, 128)
 HEADS = (32, 8)  # query heads, and key/value heads
-CONFIGS = {
-    "full": PrefillConfig(policy="full"),
-    "default": PrefillConfig(policy="h2o"),
-    "colsum": PrefillConfig(policy="h2o", score="colsum"),
-    "window": PrefillConfig(policy="h2o", score="window"),
-    "minference": PrefillConfig(policy="minference"),
+POLICIES: dict[str, PrefillPolicy[Any]] = {
+    "full": Full(),
+    "default": Query(),
+    "colsum": ColumnSum(),
+    "window": Window(),
+    "minference": VerticalSlash(),
 }
 
 
@@ -39,9 +39,9 @@ def times(gpu: CudaDevice) -> Iterator[dict[str, Any]]:
     for d in HEAD_SIZES:
         for n in LENGTHS:
             full = 0.0
-            inputs = random_inputs(Case("", CONFIGS["full"], "float16", d, n), *HEADS)
-            for name, config in CONFIGS.items():
-                case = Case(name, config, "float16", d, n)
+            inputs = random_inputs(Case("", POLICIES["full"], "float16", d, n), *HEADS)
+            for name, policy in POLICIES.items():
+                case = Case(name, policy, "float16", d, n)
                 drive = Drive(case, model_of(case, *HEADS), gpu, NativeCudaProvider(gpu))
                 drive.run(inputs)  # workspaces grow and kernels are loaded in this run
                 result = drive.run(inputs)

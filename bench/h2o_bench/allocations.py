@@ -20,6 +20,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from h2o_runtime.policies.prefill import Query
+
 SIZES = {"64 KiB": 16, "1 MiB": 20}  # at least so many bytes, as a power of two
 SOURCE = Path(__file__).with_name("count_allocations.c")
 PRELOADED = "H2O_COUNT_ALLOCATIONS"
@@ -37,7 +39,7 @@ def start_again_preloaded() -> None:
 def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
     import numpy as np
 
-    from h2o_runtime import Generator, PrefillConfig
+    from h2o_runtime import Generator
     from h2o_runtime.execution.footprint import footprint
     from h2o_runtime.execution.forward import Watch
     from h2o_runtime.ort.library import import_onnxruntime
@@ -49,7 +51,7 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
     count.restype = ctypes.c_ulonglong
     libraries = resident_bytes()
     steps: list[list[int]] = []
-    config = PrefillConfig()
+    policy = Query()
 
     def step(done: int, total: int) -> None:
         steps.append([count(bits) for bits in SIZES.values()])
@@ -58,12 +60,12 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
         ids = np.random.default_rng(0).integers(2, generator.model.vocab_size, tokens)
         for _ in range(2):
             generator.reset()
-            generator.prefill(ids, config, Watch(progress=step))
+            generator.prefill(ids, policy, Watch(progress=step))
         backend = generator.loaded.backend
         estimate = footprint(
             generator.model,
             tokens,
-            config,
+            policy,
             most_rows=backend.most_rows,
             native_products=backend.native_products,
             dense_precision=backend.dense_precision,
@@ -73,7 +75,7 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
     first, second = steps[: len(steps) // 2], steps[len(steps) // 2 :]
     # The first layer has nearly all first times: the largest tile, the first chunk, the first Phase 2. Its
     # dense graph differs from the others, so the second layer's first tile is a first time too.
-    warm = first[each_layer + (tokens + config.batch_size - 1) // config.batch_size]
+    warm = first[each_layer + (tokens + policy.batch_size - 1) // policy.batch_size]
     return {
         "tokens": tokens,
         "steps_a_layer": each_layer,

@@ -15,16 +15,17 @@ import time
 
 import numpy as np
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Paged, Rows
 from h2o_runtime.caches.reuse import Provenance
+from h2o_runtime.policies.prefill import Full
 
 CACHES: dict[str, Cache] = {
     "contiguous model": Contiguous(),
-    "contiguous float16": Contiguous(cache_dtype="float16"),
-    "contiguous int8": Contiguous(cache_dtype="int8"),
+    "contiguous float16": Contiguous(rows="float16"),
+    "contiguous int8": Contiguous(rows="int8"),
     "paged model": Paged(),
-    "paged int8": Paged(cache_dtype="int8"),
+    "paged int8": Paged(rows="int8"),
 }
 STEPS = 9  # per round; the first token only warms the processor's caches
 
@@ -40,7 +41,7 @@ def fill(generator: Generator, length: int) -> None:
                 target[:] = rows
             cache.commit(Rows(0, length))
     session.append(draw.integers(0, model.vocab_size, length), generated=False)
-    session.origin = Provenance.fresh(PrefillConfig(policy="full"), length)
+    session.origin = Provenance.fresh(Full(), length)
 
 
 def measure(generators: dict[str, Generator], rounds: int) -> dict[str, dict[str, float]]:

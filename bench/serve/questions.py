@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from h2o_runtime.answers.request import Completion, Prompt, Request
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.completion import TextModel
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy, Query
 
 QUESTIONS = (
     "Who is this for?",
@@ -56,7 +57,7 @@ class Asked:
     text: str
 
 
-def ask(model: TextModel, ids: Sequence[int], prefill: PrefillConfig, reuse: bool = True) -> Asked:
+def ask(model: TextModel, ids: Sequence[int], prefill: PrefillPolicy[Any], reuse: bool = True) -> Asked:
     """The answer of 16 tokens. Seconds end when the prompt is read."""
     request = Request(
         Prompt(tuple(ids)),
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=0, help="MiB for conversations that wait")
     flags = parser.parse_args()
     cache = Paged() if flags.cache == "paged" else Contiguous()
-    full = PrefillConfig(policy="full")
+    full = Full()
     settings = {
         "context": flags.tokens + 64,
         "threads": flags.threads,
@@ -99,7 +100,8 @@ def main() -> None:
         TextModel.load(flags.bundle, **settings) as dense,
         TextModel.load(flags.bundle, **settings) as fresh,
     ):
-        rule = ruled.generator.bundle.manifest.prefill.altered(policy=flags.policy)
+        rule = PREFILL.read(flags.policy, ruled.generator.bundle.manifest.prefill)
+        tiles = rule if isinstance(rule, Query) else Query()
         pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
         text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
         ends = [ruled.tokenizer.encode(f"\n\nQuestion: {each}\nAnswer:") for each in QUESTIONS]
@@ -118,7 +120,7 @@ def main() -> None:
         json.dumps(
             {
                 "document": len(ids),
-                "tails": len({(len(ids) + len(end) - rule.dense_tail) // rule.score_tile for end in ends}),
+                "tails": len({(len(ids) + len(end) - tiles.dense_tail) // tiles.tile for end in ends}),
                 "first_seconds": rows[0][2],
                 "beyond": sorted({row[0] for row in later}),
                 "seconds": median(row[2] for row in later),

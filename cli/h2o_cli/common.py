@@ -34,8 +34,6 @@ from h2o_runtime.errors import (
 from h2o_runtime.process import check_threads
 from h2o_runtime.text import decode_utf8
 
-_SETTING = "setting_"  # before the names of arguments that are settings of policies, caches or layer kinds
-
 
 class NotNegative(click.FloatRange):
     """A number from 0 on. click's own range accepts "nan", a limit that is never reached."""
@@ -233,12 +231,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def setting_name(name: str) -> str:
-    """How the setting `name` arrives at a command, which may have an argument of that name: other packages bring
-    settings."""
-    return _SETTING + name
-
-
 def _fail(error: Exception, code: Exit) -> NoReturn:
     click.echo(f"error: {_in_flags(error)}", err=True)
     sys.exit(code)
@@ -247,12 +239,12 @@ def _fail(error: Exception, code: Exit) -> NoReturn:
 def _in_flags(error: Exception) -> str:
     """The message with this command's flags in place of the library's arguments.
 
-    The library writes arguments in backquotes, `cache_tokens` or `decode=full`, and begins with the wrong
+    The library writes arguments in backquotes, `context` or `decode=full`, and begins with the wrong
     field. A name without a flag in this command stays as it is.
     """
     context = click.get_current_context(silent=True)
     options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
-    flags = {str(one.name).removeprefix(_SETTING): flag_of(one) for one in options}
+    flags = {str(one.name): flag_of(one) for one in options}
 
     def flag(found: re.Match[str]) -> str:
         if found[1] not in flags:

@@ -26,13 +26,12 @@ from h2o_cli.common import (
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import dense_form_option, dense_precision_option, execution_options
-from h2o_cli.prefill_options import GivenPrefill, prefill_options
-from h2o_runtime import PrefillConfig
+from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.names import ProviderName
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ _FIRST = (
     "against",
     "backend",
     "device",
-    "quality",
+    "prefill",
     "threads",
     "as_json",
 )
@@ -145,14 +144,12 @@ def main(
 
     For integer weights and bfloat16 products, the loss from rounding has rows of its own (rounding, quantization).
 
-    The prefill flags set the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
+    --prefill sets the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
     of 1,100 tokens has several). Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
     opened = Bundle.open(bundle, check_graphs=False)
-    given, library = GivenPrefill.of(flags), _import_comparison()
-    prefill = given.over(_small())
-    given.check_used(prefill, *library.configurations(prefill))
+    prefill, library = prefill_policy(_small(), flags), _import_comparison()
     ids, named = _prompt(opened, prompt_file, tokens), flags.pop("checkpoint")
     reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])
     options = CompareOptions(opened, stages, ids, prefill, reference, **flags)
@@ -188,7 +185,7 @@ class CompareOptions:
     bundle: Bundle
     stages: Sequence[str]
     ids: list[int]
-    prefill: PrefillConfig
+    prefill: PrefillPolicy[Any]
     reference: Checkpoint | None
     against: Any
     save: Path | None
@@ -201,12 +198,9 @@ class CompareOptions:
     dense_form: Any
 
 
-def _small() -> PrefillConfig:
-    """The default policy with sizes of which a prompt has several, as each policy states."""
-    settings: dict[str, Any] = {}
-    for kind in PREFILL.kinds:
-        settings = {**kind.small, **settings}
-    return PrefillConfig(**settings)
+def _small() -> PrefillPolicy[Any]:
+    """The default policy with sizes of which a prompt has several."""
+    return PREFILL.make(PREFILL.kinds[0].small, PREFILL.kinds[0]())
 
 
 def _run(library: Any, options: CompareOptions, notes: list[str], progress: Progress) -> list[Row]:
@@ -235,7 +229,7 @@ def _run(library: Any, options: CompareOptions, notes: list[str], progress: Prog
             )
         if "pipeline" in options.stages:
             whole = library.PipelineComparison(compared, options.ids)
-            configs = library.configurations(options.prefill)
+            configs = library.compared_policies(options.prefill)
             if options.against:
                 rows += whole.between(configs, options.against, progress)
             if options.reference is not None:

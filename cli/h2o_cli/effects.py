@@ -61,6 +61,21 @@ class NotBeside:
 
 
 @dataclass(frozen=True)
+class Where:
+    """The value of the parameter `other`, a policy or a cache, has a property."""
+
+    other: str
+    holds: Callable[[Any], bool]
+
+    def unmet(self, context: click.Context) -> tuple[str, str] | None:
+        value = context.params[self.other]
+        if self.holds(value):
+            return None
+        flag = _flag_in(context, self.other)
+        return f"with {flag} {value}", f"change {flag}"
+
+
+@dataclass(frozen=True)
 class Either:
     """One of two conditions."""
 

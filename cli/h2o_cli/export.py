@@ -25,15 +25,14 @@ from h2o_cli.common import (
 )
 from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.progress import stages
 from h2o_export.staging import check_output, staged_folder
-from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
 from h2o_runtime.errors import unimportable
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import Query
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
@@ -49,7 +48,7 @@ _FIRST = (
     "dtype",
     "context",
     "calibrate",
-    "quality",
+    "prefill",
     "dry_run",
     "validate",
     "force",
@@ -157,7 +156,7 @@ def main(
         checkpoint, "CHECKPOINT"
     )  # it is stored in the manifest, and ONNX requires UTF-8
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
-    prefill = prefill_config(PrefillConfig(), flags)
+    prefill = prefill_policy(Query(), flags)
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
         checkpoint,
@@ -229,22 +228,17 @@ def _show_preview(preview: ExportPreview) -> None:
         f"{model.kv_heads} key/value heads of {model.head_size}, MLP {model.intermediate_size}, "
         f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
         f"{model.parameters / 1e6:,.1f} M parameters in {_weights(model)}",
-        f"prefill defaults: {_prefill(preview.options.prefill)}",
+        f"prefill: {preview.options.prefill}",
         table,
         f"on disk: {_mib(preview.disk_bytes)} of weights",
         f"at run time, context {preview.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
         f"activations {_mib(size.activations)}, memory sets {_mib(size.memory)}, scratch {_mib(size.scratch)}; "
         f"in all about {_mib(size.total)}",
-        "keys and values by --cache and --cache-dtype: "
+        "keys and values by --cache: "
         + ", ".join(f"{name} {_mib(nbytes)}" for name, nbytes in preview.cache_bytes.items()),
         _token(preview),
         "dry run: nothing was written",
     )
-
-
-def _prefill(config: PrefillConfig) -> str:
-    """The settings of a configuration's policy, as they are spelled where settings are given."""
-    return ", ".join(f"{name}={value}" for name, value in PREFILL.settings_of(config.algorithm).items())
 
 
 def _token(preview: ExportPreview) -> str:

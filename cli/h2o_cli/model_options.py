@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from h2o_cli.common import setting_name, threads_option
-from h2o_cli.effects import Beside, NotBeside, needing
+from h2o_cli.common import threads_option
+from h2o_cli.effects import Where, needing
 from h2o_cli.help import Command, Group, grouped
-from h2o_cli.prefill_options import click_option, given_settings, registry_options
-from h2o_runtime.caches import CACHES
-from h2o_runtime.components.options import Option
-from h2o_runtime.components.registry import Registry
+from h2o_cli.policy_options import PolicyValue
+from h2o_runtime.caches import CACHES, Contiguous
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.model import layer_options
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import (
@@ -26,7 +24,25 @@ from h2o_runtime.names import (
     PROVIDERS,
     SPECULATIONS,
 )
-from h2o_runtime.policies.decode import DECODE, DecodePolicy
+from h2o_runtime.policies.decode import DECODE, FullDecode
+
+
+def _layer_settings(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, Any]:
+    """Settings by name, parsed but not checked: loading knows the model's layers."""
+    known, found = {one.name: one for one in layer_options()}, {}
+    for word in (text or "").split():
+        name, equals, value = word.partition("=")
+        if not equals or name not in known:
+            raise click.BadParameter(
+                f"{word!r} is no setting: write one of {', '.join(known)}, =, and a value"
+            )
+        try:
+            found[name] = known[name].parse(value)
+            known[name].check(found[name])
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+    return found
+
 
 _EXECUTION = (
     click.option(
@@ -75,14 +91,12 @@ dense_form_option = click.option(
     help="How ONNX Runtime multiplies by weights on a CPU. auto: for integer weights the best form that "
     "h2o-bench dense found; for float weights native, if this CPU is fast at it.",
 )
-_CACHE_TOKENS = setting_name("cache_tokens")
-_SPARSE = tuple(kind.name for kind in DECODE if not kind.full_attention_only)
 speculate_option = grouped(
     Group.DECODE,
     needing(
-        NotBeside(setting_name("decode"), _SPARSE),
+        Where("decode", lambda decoding: decoding.full_attention_only),
         needing(
-            NotBeside(_CACHE_TOKENS),
+            Where("cache", lambda cache: cache.most_rows is None),
             click.option(
                 "--speculate",
                 type=click.Choice(SPECULATIONS),
@@ -117,12 +131,30 @@ _CONTEXT = click.option(
 )
 
 
-_OF_EVICTION = ("cache_recent", "keep")  # settings of a cache that evicts; 0 of --cache-tokens is none
-_CHOICES: tuple[tuple[Registry[Any], Group], ...] = ((DECODE, Group.DECODE), (CACHES, Group.CACHE))
-
-
-def _has_choice(registry: Registry[Any]) -> bool:
-    return len(registry.names) > 1 or len(registry.options) > 1
+_DECODE = click.option(
+    "--decode",
+    type=PolicyValue(DECODE, "--decode"),
+    default=FullDecode(),
+    show_default=True,
+    help='What a generated token sees: a policy and its settings, such as "quest budget=2048". help prints all '
+    "there are.",
+)
+_CACHE = click.option(
+    "--cache",
+    type=PolicyValue(CACHES, "--cache"),
+    default=Contiguous(),
+    show_default=True,
+    help='How keys and values are stored: a cache and its settings, such as "paged rows=int8". help prints all '
+    "there are.",
+)
+_LAYERS = click.option(
+    "--layers",
+    metavar="SETTING=VALUE",
+    callback=_layer_settings,
+    help="Settings of the model's kinds of layers: "
+    + "; ".join(f"{one.name}={'|'.join(one.choices or ())}" for one in layer_options())
+    + ".",
+)
 
 
 def execution_options(command: Command) -> Command:
@@ -132,44 +164,26 @@ def execution_options(command: Command) -> Command:
 
 def model_options(command: Command) -> Command:
     """The flags that `load_arguments` turns into arguments of `Generator.load`."""
-    for registry, group in reversed(_CHOICES):
-        if _has_choice(registry):
-            flags = zip(registry.options, registry_options(registry, defaults=True), strict=True)
-            command = grouped(group, *(_declared(one, flag) for one, flag in flags))(command)
-    layers = map(click_option, layer_options())
     machine = (
         _PACKED,
         _VERIFY,
-        *layers,
+        _LAYERS,
         dense_form_option,
         dense_precision_option,
         threads_option,
         execution_options,
     )
-    return grouped(Group.CACHE, _CONTEXT)(grouped(Group.MACHINE, *machine)(command))
-
-
-def _declared(one: Option, flag: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The flag of an option, with its condition."""
-    return needing(Beside(_CACHE_TOKENS), flag) if one.name in _OF_EVICTION else flag
+    command = grouped(Group.MACHINE, *machine)(command)
+    return grouped(Group.CACHE, _CONTEXT, _CACHE)(decode_options(command))
 
 
 def decode_options(command: Command) -> Command:
-    """The flags that `decode_policy` turns into a policy."""
-    return grouped(Group.DECODE, *registry_options(DECODE, defaults=True))(command)
-
-
-def decode_policy(flags: dict[str, Any]) -> DecodePolicy[Any]:
-    """Takes its own settings out of `flags`. Raises ConfigError for some that contradict."""
-    return DECODE.chosen(given_settings(DECODE.options, flags))
+    """`decode`, a policy."""
+    return grouped(Group.DECODE, _DECODE)(command)
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `Generator.load` by name, from the flags of `model_options`, with policies in place of
-    names.
-
-    Takes its own arguments out of `flags`. Raises ConfigError if settings contradict each other.
-    """
+    """Arguments of `Generator.load` by name, from the flags of `model_options`; takes them out of `flags`."""
     names = (
         "backend",
         "device",
@@ -181,9 +195,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "dense_form",
         "packed_weights",
         "verify",
+        "cache",
+        "layers",
     )
-    flags[_CACHE_TOKENS] = flags[_CACHE_TOKENS] or None  # 0 keeps all, as if it was not given
-    decoding, cache = (registry.chosen(given_settings(registry.options, flags)) for registry, _ in _CHOICES)
-    layers = given_settings(layer_options(), flags)
-    chosen = {"decoding": decoding, "cache": cache, "layers": layers}
-    return {name: flags.pop(name) for name in names} | chosen
+    return {name: flags.pop(name) for name in names} | {"decoding": flags.pop("decode")}

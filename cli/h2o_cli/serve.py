@@ -12,7 +12,7 @@ from h2o_cli.common import Exit, guarded, verbose_option
 from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import TextModel
 from h2o_runtime.config.load_options import LoadOptions
@@ -46,7 +46,7 @@ _FIRST = (
     "slots",
     "cache_pool",
     "cache_dir",
-    "quality",
+    "prefill",
     "context",
     "threads",
     "log_format",
@@ -236,8 +236,8 @@ _pool_options = grouped(
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
-    Prefill flags are the defaults of requests; each request may override them. After the first Ctrl-C or SIGTERM
-    running requests finish; the second one stops them.
+    Requests that name no policy are read with that of --prefill. After the first Ctrl-C or SIGTERM running requests
+    finish; the second one stops them.
     """
     try:
         from h2o_runtime.server.logs import start_logging
@@ -249,7 +249,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         ) from error
     start_logging(log_format, verbose)
     settings = _settings(bundle, flags)
-    prefill = prefill_config(Manifest.read(Path(bundle)).prefill, flags)
+    prefill = prefill_policy(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
         "slots": flags.pop("slots"),
         "slot_bytes": memory * _MIB if (memory := flags.pop("slot_memory")) else None,

@@ -7,7 +7,7 @@ import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnx
 
@@ -30,9 +30,9 @@ from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ExpertsSpec
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
@@ -55,7 +55,7 @@ class ExportOptions:
     checkpoint: str
     output: Path
     dtype: Literal["float32", "float16"] = "float32"
-    prefill: PrefillConfig = field(default_factory=PrefillConfig)
+    prefill: PrefillPolicy[Any] = field(default_factory=Query)
     force: bool = False
     weights: str = "float"
     block_size: int = BLOCK_SIZE

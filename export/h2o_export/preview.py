@@ -15,6 +15,7 @@ from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import GraphSpec, ModelSpec
 from h2o_runtime.execution.footprint import Footprint, cache_bytes, footprint
+from h2o_runtime.policies.prefill import PREFILL
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ExportPreview:
             "checkpoint": self.options.checkpoint,
             "output": str(self.options.output),
             "model": self.model.model_dump(),
-            "prefill": dict(self.options.prefill.settings),
+            "prefill": PREFILL.settings_of(self.options.prefill),
             "graphs": [graph.model_dump(exclude={"weights"}) for graph in self.graphs],
             "disk_bytes": self.disk_bytes,
             "context": self.context,

@@ -221,12 +221,12 @@ class TextModel:
         prompt_piece: int | None,
     ) -> Run[TextEvent]:
         """As `run`, for a prompt that is embedded; yields only a Completion."""
-        config, ids = request.prefill or generator.bundle.manifest.prefill, request.prompt.ids
+        policy, ids = request.prefill or generator.bundle.manifest.prefill, request.prompt.ids
         seconds, since = 0.0, time.perf_counter()
         embedding: Float32 | None = None
         reason: FinishReason = "stop"
         try:
-            for read in generator.embed(ids, pooling, config, watch, prompt_piece):
+            for read in generator.embed(ids, pooling, policy, watch, prompt_piece):
                 seconds += time.perf_counter() - since
                 if isinstance(read, PromptPieceRead):
                     yield read
@@ -238,7 +238,7 @@ class TextModel:
         timings = Timings.of(
             cache_n=0, prompt_n=len(ids), prompt_ms=1e3 * seconds, predicted_n=0, predicted_ms=0.0
         )
-        yield Completion("", reason, (), timings, config, request.sampling.seed or 0, embedding=embedding)
+        yield Completion("", reason, (), timings, policy, request.sampling.seed or 0, embedding=embedding)
 
     def _generate(
         self,

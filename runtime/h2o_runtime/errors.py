@@ -50,7 +50,7 @@ class BundleError(H2OError):
 
 
 class ConfigError(H2OError, ValueError):
-    """A value of a configuration (`PrefillConfig`, `Sampling`, a load option) is out of its range.
+    """A value of a configuration (a policy, a cache, `Sampling`, a load option) is out of its range.
 
     `field` is the name of the offending field, or the empty string. The message begins with that name and
     says which values are accepted. It is also a `ValueError`, so that other code handles it as a bad

@@ -26,7 +26,6 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches.reuse import Prefix, Reuse
 from h2o_runtime.config.compatibility import check_forgetting, check_policy
 from h2o_runtime.config.load_options import LoadOptions, by_fields
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
@@ -40,7 +39,7 @@ from h2o_runtime.files.outputs import make_private_folder
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import Pooling, Speculation
-from h2o_runtime.policies.prefill import PrefillReport, Seen
+from h2o_runtime.policies.prefill import PrefillPolicy, PrefillReport, Seen
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.folder import SessionFolder
@@ -154,24 +153,24 @@ class Generator:
         """Maximum tokens of prompt and answer."""
         return self.spec.context
 
-    def keeps(self, ids: Sequence[int] | IntArray, config: PrefillConfig | None = None) -> int:
+    def keeps(self, ids: Sequence[int] | IntArray, policy: PrefillPolicy[Any] | None = None) -> int:
         """The number of prompt tokens that the live session already holds. Raises as `prefill`."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        config = config or self.bundle.manifest.prefill
-        return self._reader.keeps(tokens, config)
+        policy = policy or self.bundle.manifest.prefill
+        return self._reader.keeps(tokens, policy)
 
-    def finds(self, ids: Sequence[int] | IntArray, config: PrefillConfig | None = None) -> int:
+    def finds(self, ids: Sequence[int] | IntArray, policy: PrefillPolicy[Any] | None = None) -> int:
         """As `keeps`, and what a session that waits or is live elsewhere holds. Raises as `prefill`."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        config = config or self.bundle.manifest.prefill
-        return max(self._reader.keeps(tokens, config), self.pool.offers(self.session, tokens, config))
+        policy = policy or self.bundle.manifest.prefill
+        return max(self._reader.keeps(tokens, policy), self.pool.offers(self.session, tokens, policy))
 
     # The three main calls: prefill, decode, logprobs
 
     def prefill(
         self,
         ids: ArrayLike,
-        config: PrefillConfig | None = None,
+        policy: PrefillPolicy[Any] | None = None,
         watch: Watch | None = None,
         reuse: bool = True,
     ) -> Float32:
@@ -180,7 +179,7 @@ class Generator:
         The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
-        *_, logits = self._reader.read(*self._checked(ids, config, watch), reuse)
+        *_, logits = self._reader.read(*self._checked(ids, policy, watch), reuse)
         assert not isinstance(logits, PromptPieceRead)
         return logits
 
@@ -222,12 +221,12 @@ class Generator:
         yield from self._every_logits(len(tokens))
 
     def logprobs(
-        self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
+        self, ids: ArrayLike, policy: PrefillPolicy[Any] | None = None, watch: Watch | None = None
     ) -> Float32:
         """log p(ids[t+1] | ids[:t+1]) under the policy, float32 [N - 1]. Starts from an empty cache."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         out: Float32 = np.empty(len(tokens) - 1, np.float32)
-        for rows, logits in self.each_logits(tokens, config, watch):
+        for rows, logits in self.each_logits(tokens, policy, watch):
             known = tokens[rows.start + 1 : rows.stop + 1]  # the token after the last one is unknown
             wide = logits[: len(known)].astype(np.float64)  # [rows, V]
             wide -= wide.max(axis=1, keepdims=True)
@@ -236,16 +235,16 @@ class Generator:
         return out
 
     def each_logits(
-        self, ids: ArrayLike, config: PrefillConfig | None = None, watch: Watch | None = None
+        self, ids: ArrayLike, policy: PrefillPolicy[Any] | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Span, Float32]]:
         """Logits after every token of a prompt from an empty cache, as many rows at once as fit.
 
         Yields rows and float32 [len(rows), vocab], valid until the next are requested. Raises as `prefill`.
         """
-        tokens, config, watch = self._checked(ids, config, watch)
+        tokens, policy, watch = self._checked(ids, policy, watch)
         self.reset()
         nothing = Reuse(Prefix.NONE, 0)
-        reading = Reading(self.loaded.forward, self.session, tokens, config, nothing, watch)
+        reading = Reading(self.loaded.forward, self.session, tokens, policy, nothing, watch)
         for _ in reading.run(needed=0):
             raise AssertionError("a prompt that is read at once has one piece")
         self._reader.was_read(0, reading.read_timer)
@@ -263,7 +262,7 @@ class Generator:
         self,
         ids: Sequence[int] | IntArray,
         max_new_tokens: int = 64,
-        config: PrefillConfig | None = None,
+        policy: PrefillPolicy[Any] | None = None,
         sampling: Sampling | None = None,
         stop_tokens: Sequence[int] = (),
         watch: Watch | None = None,
@@ -279,13 +278,13 @@ class Generator:
         `speculate` replaces the load option; tokens do not depend on it.
         """
         options = (sampling, stop_tokens, watch, constraint, reuse, speculate)
-        return alone(self.run(ids, max_new_tokens, config, *options), self.step)
+        return alone(self.run(ids, max_new_tokens, policy, *options), self.step)
 
     def run(
         self,
         ids: Sequence[int] | IntArray,
         max_new_tokens: int = 64,
-        config: PrefillConfig | None = None,
+        policy: PrefillPolicy[Any] | None = None,
         sampling: Sampling | None = None,
         stop_tokens: Sequence[int] = (),
         watch: Watch | None = None,
@@ -309,8 +308,8 @@ class Generator:
         sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         logits: Float32 | None = None
-        _, config, watch = self._checked(tokens, config, watch)
-        for read in self._reader.read(tokens, config, watch, reuse, prompt_piece, shared):
+        _, policy, watch = self._checked(tokens, policy, watch)
+        for read in self._reader.read(tokens, policy, watch, reuse, prompt_piece, shared):
             if isinstance(read, PromptPieceRead):
                 yield read
             else:
@@ -326,7 +325,7 @@ class Generator:
         self,
         ids: ArrayLike,
         pooling: Pooling = Pooling.MEAN,
-        config: PrefillConfig | None = None,
+        policy: PrefillPolicy[Any] | None = None,
         watch: Watch | None = None,
         prompt_piece: int | None = None,
     ) -> Iterator[PromptPieceRead | Float32]:
@@ -335,13 +334,13 @@ class Generator:
         The live session is empty afterwards; the pool keeps its earlier content. `prompt_piece` is as in `run`.
         Raises as `prefill`, and ConfigError for a backend without hidden states.
         """
-        tokens, config, watch = self._checked(ids, config, watch)
+        tokens, policy, watch = self._checked(ids, policy, watch)
         self.loaded.backend.load_hidden()
         self.pool.set_aside(self.session)
         self.session.reset()
         self._reader.reused = 0
         forward = self.loaded.forward
-        yield from read_embedding(forward, self.session, tokens, config, pooling, watch, prompt_piece)
+        yield from read_embedding(forward, self.session, tokens, policy, pooling, watch, prompt_piece)
 
     def _steps(
         self, tokens: IntArray, constraint: Constraint | None, speculate: Speculation | None
@@ -362,16 +361,16 @@ class Generator:
     def report(self) -> PrefillReport:
         """The keys that the policy kept of the last prompt's past."""
         session, some = self.session, self.model.under_policies.layers > 0
-        if session.origin.config is None or session.state_config is None or not some:
+        if session.origin.policy is None or session.state_policy is None or not some:
             return PrefillReport.empty()
-        return session.state_config.algorithm.report(session.prefill_state, session.origin)
+        return session.state_policy.report(session.prefill_state, session.origin)
 
     def seen(self) -> Seen | None:
         """The share of attention that the last prompt's rows saw, if the policy measured it."""
         session = self.session
-        if session.origin.config is None or session.state_config is None:
+        if session.origin.policy is None or session.state_policy is None:
             return None
-        return session.state_config.algorithm.seen_share(session.prefill_state)
+        return session.state_policy.seen_share(session.prefill_state)
 
     def memory_sets(self) -> list[Int32]:
         """Per layer int32 [Hs, M], the memory after the last full chunk; empty when no memory was needed."""
@@ -392,11 +391,11 @@ class Generator:
         """Forget every token."""
         self.session.reset()
 
-    def reads(self, config: PrefillConfig) -> bool:
+    def reads(self, policy: PrefillPolicy[Any]) -> bool:
         """Whether a prompt that fills the context can be read from its first token under a configuration."""
         try:
-            check_policy(self.spec.layers, config.algorithm, self.spec.device)
-            self.loaded.forward.settle(config.algorithm, 0, self.context)
+            check_policy(self.spec.layers, policy, self.spec.device)
+            self.loaded.forward.settle(policy, 0, self.context)
         except ConfigError:
             return False
         return True
@@ -422,10 +421,10 @@ class Generator:
         return self.session.length
 
     def _checked(
-        self, ids: ArrayLike, config: PrefillConfig | None, watch: Watch | None
-    ) -> tuple[IntArray, PrefillConfig, Watch]:
+        self, ids: ArrayLike, policy: PrefillPolicy[Any] | None, watch: Watch | None
+    ) -> tuple[IntArray, PrefillPolicy[Any], Watch]:
         """A prompt, and how it is read. Raises as `prefill`."""
-        config = config or self.bundle.manifest.prefill
+        policy = policy or self.bundle.manifest.prefill
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        check_policy(self.spec.layers, config.algorithm, self.spec.device)
-        return tokens, config, watch or Watch()
+        check_policy(self.spec.layers, policy, self.spec.device)
+        return tokens, policy, watch or Watch()

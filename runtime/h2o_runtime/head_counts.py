@@ -21,11 +21,11 @@ class HeadCounts:
         if len(counts) > 1:
             other = ""
             if kind == "kv" and len(self.query) == 1:
-                other = "give each query head a set with `score_heads=query`, or "
+                other = "give each query head a set with heads=query, or "
             raise ConfigError(
                 f"layers of this model have different numbers of {kind} heads "
                 f"({', '.join(map(str, sorted(counts)))}), but a memory set for each {kind} head needs the same "
                 f"number in all layers: {other}use `policy=full`",
-                field="score_heads",
+                field="heads",
             )
         return next(iter(counts))

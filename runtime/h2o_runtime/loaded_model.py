@@ -86,7 +86,7 @@ class LoadedModel:
 
     def warm_up(self, session: Session) -> None:
         """Do the one-time work of a first prompt and a first step. The session must be empty."""
-        self.forward.warm_up(self.spec.bundle.manifest.prefill.algorithm.batch_size, session)
+        self.forward.warm_up(self.spec.bundle.manifest.prefill.batch_size, session)
 
     def close(self) -> None:
         """Free memory; no session can be used afterwards."""

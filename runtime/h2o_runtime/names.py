@@ -31,7 +31,6 @@ PrecisionChoice: TypeAlias = Literal["auto", AttentionPrecision]
 DensePrecision: TypeAlias = Literal["float32", "bfloat16"]
 DensePrecisionChoice: TypeAlias = Literal["auto", DensePrecision]
 
-Quality: TypeAlias = Literal["fast", "balanced", "guarded", "exact"]  # of a prefill
 
 # Whether tokens are drafted from the conversation's own text and verified several at once.
 Speculation: TypeAlias = Literal["lookup", "off"]
@@ -54,4 +53,3 @@ PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
 DENSE_PRECISIONS: tuple[DensePrecisionChoice, ...] = get_args(DensePrecisionChoice)
 SPECULATIONS: tuple[Speculation, ...] = get_args(Speculation)
 METRICS_NAMES: tuple[MetricsNames, ...] = get_args(MetricsNames)
-QUALITIES: tuple[Quality, ...] = get_args(Quality)

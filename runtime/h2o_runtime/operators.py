@@ -378,12 +378,14 @@ PARTIAL_ATTENTION = Operator(  # CachedAttention that tells the state of its sof
     attributes=CACHED_ATTENTION.attributes,
     kernels=("cpu",),
 )
-PROMPT_ATTENTION = Operator(  # CachedAttention of a prompt's rows, with the same arithmetic for any number of them
-    "PromptAttention",
-    inputs=CACHED_ATTENTION.inputs,
-    outputs=(_O, replace(_M, optional=True), replace(_L, optional=True)),
-    attributes=CACHED_ATTENTION.attributes,
-    kernels=("cpu",),
+PROMPT_ATTENTION = (
+    Operator(  # CachedAttention of a prompt's rows, with the same arithmetic for any number of them
+        "PromptAttention",
+        inputs=CACHED_ATTENTION.inputs,
+        outputs=(_O, replace(_M, optional=True), replace(_L, optional=True)),
+        attributes=CACHED_ATTENTION.attributes,
+        kernels=("cpu",),
+    )
 )
 SCORED_ATTENTION = (
     Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads

@@ -34,10 +34,11 @@ from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.ort.choice import default_dense_form
 from h2o_runtime.ort.native import is_fast
+from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import Tokenizer
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
@@ -91,10 +92,10 @@ def test_losses_stand_beside_times(h2o: Run, tiny_bundle: Path, tmp_path: Path) 
     done = h2o("bench", "prefill", tiny_bundle, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     sparse, full = json.loads(done.stdout)["rows"]
-    n, following, config = 256, 1024, PrefillConfig(chunk_size=64, local=16, heavy=16)
+    n, following, config = 256, 1024, Query(chunk_size=64, local=16, heavy=16)
     ids = Tokenizer.load(tiny_bundle).encode(Path(__file__).read_text(encoding="utf-8"))[: n + following]
     with Generator.load(tiny_bundle, context=n + following, threads=1, device="cpu") as generator:
-        exact = -generator.logprobs(ids, PrefillConfig(policy="full"))[n - 1 :].mean(dtype=np.float64)
+        exact = -generator.logprobs(ids, Full())[n - 1 :].mean(dtype=np.float64)
         logits, expected = generator.prefill(ids[:n], config).astype(np.float64), 0.0
         for token in ids[n:]:
             expected += np.log(np.exp(logits).sum()) - logits[token]
@@ -114,14 +115,14 @@ def test_losses_need_a_text(h2o: Run, tiny_bundle: Path) -> None:
 
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
-    sparse = ("--decode", "quest", "--quest-budget", 16, "--quest-dense-layers", 0)
+    sparse = ("--decode", "quest budget=16 dense_layers=0")
     flags = ("--lengths", 200, *SMALL, "--tokens", 3, "--text", __file__, *sparse)
     done = h2o("bench", "decode", tiny_bundle, *flags, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     row, quest = json.loads(done.stdout)["rows"]
     assert (row["mode"], row["name"], row["length"]) == ("decode", "h2o", 200)
     assert row["tokens_per_s"] == pytest.approx(1 / row["median_s"])
-    assert (quest["name"], "quest_budget=16" in quest["settings"]) == ("h2o, quest", True)
+    assert (quest["name"], "budget=16" in quest["settings"]) == ("h2o, quest", True)
     assert quest["floor_s"] < row["floor_s"]
 
 
@@ -224,9 +225,10 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--text", __file__, "--lengths", 99_999), "name a longer text, or shorter --lengths"),
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
-        (("-ub", 64, "--h2o-local", 64), "must be below --chunk-size"),
+        (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
         (("--dense-form", "blocks"), "--dense-form blocks has no effect with float weights"),
-        (("--vertical", 9), "--vertical has no effect with --prefill h2o and --prefill full: it belongs to"),
+        (("--prefill", "h2o vertical=9"), "h2o score=query has no vertical: it belongs to minference"),
+        (("--beside", "minferenc"), "must be one of h2o, full"),
     ],
 )
 def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], says: str) -> None:
@@ -284,19 +286,19 @@ def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
 
 @pytest.mark.parametrize("tokens", [5, 8, 29, 64])
 def test_visible_pairs_are_those_of_the_pattern(tokens: int) -> None:
-    config = PrefillConfig(chunk_size=8, batch_size=8, local=2, heavy=3, dense_tail=4)
+    config = Query(chunk_size=8, batch_size=8, local=2, heavy=3, dense_tail=4)
     counted, tail = 0, (tokens - 4) // 8 * 8 if tokens > 8 else tokens  # it begins with a tile: here, a chunk
     for query in range(tail):
         chunk = query // 8
         counted += query % 8 + 1 + (config.local + config.heavy if chunk else 0)
     counted += sum(query + 1 for query in range(tail, tokens))
     assert visible_pairs(config, tokens) == counted
-    assert visible_pairs(PrefillConfig(policy="full"), tokens) == tokens * (tokens + 1) // 2
+    assert visible_pairs(Full(), tokens) == tokens * (tokens + 1) // 2
 
 
 def test_floor_of_the_example(tiny_bundle: Path) -> None:
     model = Manifest.read(tiny_bundle).model
-    full = PrefillConfig(policy="full")
+    full = Full()
     pairs = (100 * 101 // 2 * (model.layers - 1) + 100) * model.query_heads
     assert attention_flop(model, full, 100) == pairs * 4 * model.head_size
     cache = decode_bytes(model, 11) - decode_bytes(model, 1)
@@ -348,7 +350,7 @@ def test_a_converter_gets_the_floats_of_a_gguf_file(shared_folder: Path, tmp_pat
     checkpoint, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
     file = gguf_files.write(checkpoint, tmp_path / "model.gguf")
     model = BenchmarkModel.open(str(bundle), tmp_path, "float32", file)
-    folder = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto").folder()
+    folder = Entry(model, 1, Query(), "onnxruntime", "cpu", "auto").folder()
     truth, found = (load_file(place / "model.safetensors") for place in (checkpoint, folder))
     for name, weight in found.items():
         assert np.array_equal(weight, truth[name].astype(np.float32)), name
@@ -360,7 +362,7 @@ def gguf_entry(bundle: Path, folder: Path) -> Entry:
     file = folder / "model.gguf"
     file.touch()
     model = BenchmarkModel.open(str(bundle), folder, "float32", file)
-    return Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto")
+    return Entry(model, 1, Query(), "onnxruntime", "cpu", "auto")
 
 
 @pytest.mark.skipif(not LLAMA_CPP, reason="llama-cpp-python is not installed")
@@ -388,7 +390,7 @@ def test_small_weights_of_onnxruntime_genai_are_told_apart(
 ) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", f"-{weights}", weights=weights)[1]
     model = BenchmarkModel.open(str(bundle), tmp_path, "float32", None)
-    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto")
+    entry = Entry(model, 1, Query(), "onnxruntime", "cpu", "auto")
     found = models(entry, ("onnxruntime-genai",), decoding=False)
     names = [one.name for one in found if one.system == "onnxruntime-genai"]
     assert names == [f"onnxruntime-genai {one}" for one in formats]
@@ -400,7 +402,7 @@ def test_small_weights_of_onnxruntime_genai_are_told_apart(
 def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp_path: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     model = BenchmarkModel.open(str(bundle), tmp_path, "float32", None)
-    entry = Entry(model, 1, PrefillConfig(), "onnxruntime", "cpu", "auto", dense_form="blocks")
+    entry = Entry(model, 1, Query(), "onnxruntime", "cpu", "auto", dense_form="blocks")
     for ours in models(entry, (), decoding=False):
         assert ours.label.endswith(" form=blocks")
         system = H2OSystem(ours.settings)

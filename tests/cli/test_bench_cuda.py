@@ -16,9 +16,9 @@ from h2o_cli.bench.floor import MachineRates, measure_gpu_rates
 from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.registry import make_system
-from h2o_runtime import PrefillConfig
+from h2o_runtime.policies.prefill import Query
 
-CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
+CONFIG = Query(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
 PHASES = {"dense", "phase1", "phase2", "tail"}
 
 

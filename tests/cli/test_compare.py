@@ -24,7 +24,7 @@ from h2o_cli.compare import main
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 NAME = "llama-g2-d64-llama3"
-SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32, "--score-window", 16)
+SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_the_provider_that_was_asked_for_is_the_one_compared(
 
 
 def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., Any], small: Path) -> None:
-    flags = ("--stage", "attention", "--stage", "pipeline", "--score-heads", "query", "--sink", 2, *SMALL)
+    flags = ("--stage", "attention", "--stage", "pipeline", "--prefill", "heads=query", *SMALL)
     done = compare_here(small, "--attention", "native", "--against", "functions", "--json", *flags)
     document = _json(done.stdout)
     assert (done.exit_code, document["passed"]) == (0, True)
@@ -154,7 +154,9 @@ def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., 
     pairs = [(row["subject"], row["reference"]) for row in _of(document, "pipeline")]
     assert pairs[:4] == [("onnxruntime+native", "onnxruntime+functions")] * 4
     assert {reference for _, reference in pairs[4:]} == {"transformers", "single pass"}
-    assert _of(document, "pipeline")[1]["graph"] == "h2o S=128 L=32 H=32 query, query heads"
+    assert _of(document, "pipeline")[1]["graph"] == (
+        "h2o score=query batch_size=128 chunk_size=128 local=32 heavy=32 heads=query tile=64 queries=16 grow=512"
+    )
 
 
 def test_a_float16_bundle_passes(

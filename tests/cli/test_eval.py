@@ -18,7 +18,7 @@ from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.values import from_csv
 
 pytestmark = pytest.mark.timeout(240)
-SMALL = ("-n", 256, "-ub", 64, "--h2o-local", 8, "--h2o-heavy", 24, "--dense-tail", 0, "-t", 1)
+SMALL = ("-n", 256, "--prefill", "h2o chunk_size=64 local=8 heavy=24 dense_tail=0", "-t", 1)
 
 
 def small_but(*flags: object) -> tuple[object, ...]:
@@ -165,8 +165,8 @@ def test_a_report_that_is_stopped_goes_on(
         (("--suite", "small", "--suite-texts", "99"), 2, "has 23 texts: lower --suite-texts"),
         (("--from", 300), 2, "--from position 300 is not within a text of 256 tokens"),
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
-        (("--also", "heavy=1 heavy=2"), 2, "--also has heavy twice"),
-        (("--also", "colour=red"), 2, "--also has 'colour=red'"),
+        (("--also", "heavy=1 heavy=2"), 2, "heavy is given twice"),
+        (("--also", "colour=red"), 2, "has no setting colour"),
         (
             ("--metrics", "recall", "--tolerance", 1),
             2,
@@ -176,17 +176,8 @@ def test_a_report_that_is_stopped_goes_on(
         (("--baselines", "best"), 2, "'best' is no baseline"),
         (("--depths", "2"), 2, "depths must be from 0 to 1"),
         (("-c", 300), 2, "--ctx-size is 300, and 512 tokens are needed"),
-        (("--h2o-local", 64), 2, "must be below --chunk-size"),
-        (
-            ("--vertical", 9),
-            2,
-            "--vertical has no effect with --prefill full and --prefill h2o: it belongs to",
-        ),
-        (
-            ("--also", "vertical=9"),
-            2,
-            "vertical has no effect with policy h2o: it belongs to policy minference",
-        ),
+        (("--h2o-heavy", 64), 2, "heavy is given twice"),
+        (("--also", "vertical=9"), 2, "h2o score=query has no vertical: it belongs to minference"),
     ],
 )
 def test_misuse(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], code: int, words: str) -> None:

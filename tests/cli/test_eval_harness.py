@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from h2o_runtime.policies.prefill import Full
+
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'lm-eval[ruler]'")
 
 from h2o_cli.eval.harness import BundleModel
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.text import Tokenizer
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 
 
 def asked(*args: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.prefill import prefill_of
 
 from h2o_cli.eval.lists import KeyList, ListWatch
 from h2o_cli.eval.mass import LayerMass, best_mass, by_list, past_mass, selected_mass
@@ -29,11 +30,19 @@ from h2o_cli.eval.readings import Reading, read, read_on, read_up_to
 from h2o_cli.eval.recall import list_sums, measure_recall
 from h2o_cli.eval.sanity import judge
 from h2o_cli.eval.token_view import selected_share
-from h2o_runtime import Generator, PrefillConfig
-from h2o_runtime.policies.prefill import PREFILL, LayerCall, PrefillPolicy, PrefillReport, PromptCall
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import (
+    PREFILL,
+    Full,
+    LayerCall,
+    PrefillPolicy,
+    PrefillReport,
+    PromptCall,
+    Query,
+)
 from h2o_runtime.schedule import Span
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 SMALL = {"chunk_size": 32, "batch_size": 64, "local": 4, "heavy": 8, "dense_tail": 0}
 
 # --- Losses and distributions -----------------------------------------------------------------------------
@@ -178,7 +187,7 @@ class Noted(PrefillPolicy[None]):
 def test_recall_equals_brute_force(tiny_generator: Generator, heldout_ids: Any) -> None:
     ids = heldout_ids[:96]
     noted = Noted()
-    tiny_generator.prefill(ids, PrefillConfig.of(noted), reuse=False)
+    tiny_generator.prefill(ids, noted, reuse=False)
     local = baseline("local", SMALL)
     (found,) = measure_recall(tiny_generator, ids, [local])
     scale = tiny_generator.model.scale
@@ -196,7 +205,7 @@ def test_recall_equals_brute_force(tiny_generator: Generator, heldout_ids: Any) 
 
 def test_no_list_is_better_than_the_oracles(tiny_generator: Generator, heldout_ids: Any) -> None:
     settings = SMALL | {"local": 0, "heavy": 12}
-    rules = [PrefillConfig(**SMALL), baseline("random", SMALL), baseline("oracle", settings)]
+    rules = [prefill_of(**SMALL), baseline("random", SMALL), baseline("oracle", settings)]
     rule, random, oracle = measure_recall(tiny_generator, heldout_ids[:200], rules)
     np.testing.assert_allclose(oracle.of_best, 1.0, rtol=1e-5)
     for other in (rule, random):
@@ -215,7 +224,7 @@ def test_short_lists_for_few_queries_keep_more(tiny_generator: Generator, heldou
 
 def test_measuring_leaves_no_trace(tiny_generator: Generator, heldout_ids: Any) -> None:
     before = tiny_generator.prefill(heldout_ids[:150], FULL)
-    measure_recall(tiny_generator, heldout_ids[:150], [PrefillConfig(**SMALL)])
+    measure_recall(tiny_generator, heldout_ids[:150], [prefill_of(**SMALL)])
     assert tiny_generator.length == 0
     np.testing.assert_array_equal(tiny_generator.prefill(heldout_ids[:150], FULL), before)
 
@@ -228,7 +237,7 @@ class Spied(PrefillPolicy[Any]):
     title: ClassVar[str] = "spied"
     phases: ClassVar[tuple[str, ...]] = ()
 
-    rule: PrefillPolicy[Any] = field(default_factory=lambda: PrefillConfig().algorithm)
+    rule: PrefillPolicy[Any] = field(default_factory=lambda: Query().algorithm)
     seen: list[list[KeyList]] = field(default_factory=list)
 
     def new_state(self, model: Any, capacity: int, device: Any) -> Any:
@@ -253,8 +262,8 @@ class Spied(PrefillPolicy[Any]):
 def test_lists_that_are_seen_are_those_that_are_told(
     tiny_generator: Generator, heldout_ids: Any, score: str
 ) -> None:
-    spied = Spied(rule=PrefillConfig(**SMALL, score=score, score_window=4).algorithm)
-    tiny_generator.prefill(heldout_ids[:128], PrefillConfig.of(spied), reuse=False)
+    spied = Spied(rule=prefill_of(**SMALL, score=score, window=4).algorithm)
+    tiny_generator.prefill(heldout_ids[:128], spied, reuse=False)
     told = tiny_generator.boundary_memory()  # [layers, boundaries, Hs, M]
     for layer, lists in enumerate(spied.seen):
         assert [(one.rows.start, one.past) for one in lists] == [(32, 32), (64, 64), (96, 96)]
@@ -264,10 +273,10 @@ def test_lists_that_are_seen_are_those_that_are_told(
 
 def test_a_list_that_is_widened_is_everything(tiny_generator: Generator, heldout_ids: Any) -> None:
     """And rows that are only compared are nobody's list."""
-    guarded = PrefillConfig(**SMALL, score_tile=16, score_missed=0.0)
+    guarded = prefill_of(**SMALL, tile=16, missed=0.0)
     spied = Spied(rule=guarded.algorithm)
     tiny_generator.session.drop_state()  # of another rule, which looks the same from outside
-    tiny_generator.prefill(heldout_ids[:128], PrefillConfig.of(spied), reuse=False)
+    tiny_generator.prefill(heldout_ids[:128], spied, reuse=False)
     widened = 0
     for lists in spied.seen:
         assert [one.rows.start for one in lists] == list(range(32, 128, 16))
@@ -307,8 +316,8 @@ def test_what_baselines_keep(tiny_generator: Generator, heldout_ids: Any) -> Non
     kept = {}
     for name in BASELINES.names:
         config = baseline(name, SMALL | {"sinks": 2})
-        spied = Spied(rule=config.algorithm)
-        tiny_generator.prefill(heldout_ids[:96], PrefillConfig.of(spied), reuse=False)
+        spied = Spied(rule=config)
+        tiny_generator.prefill(heldout_ids[:96], spied, reuse=False)
         kept[name] = [one.keys for layer in spied.seen for one in layer if one.past == 64]
         for keys in kept[name]:
             assert keys.shape == (tiny_generator.model.kv_heads, 12)
@@ -320,14 +329,14 @@ def test_what_baselines_keep(tiny_generator: Generator, heldout_ids: Any) -> Non
         assert (keys == [0, 1, *range(54, 64)]).all()
     for keys in (*kept["random"], *kept["oracle"]):
         assert (keys[:, -4:] == np.arange(60, 64)).all()
-    assert config.algorithm.in_short() == "B=64 S=32 L=4 H=8 tail=0 list=0"
+    assert config.__str__() == "B=64 S=32 L=4 H=8 tail=0 list=0"
 
 
 # --- Readings ---------------------------------------------------------------------------------------------
 
 
 def test_a_reading_is_what_the_generator_says(tiny_generator: Generator, heldout_ids: Any) -> None:
-    ids, config = heldout_ids[:200], PrefillConfig(**SMALL)
+    ids, config = heldout_ids[:200], prefill_of(**SMALL)
     sampled = evenly(50, 200, 7)
     reading = read(tiny_generator, ids, config, sampled)
     np.testing.assert_allclose(-reading.nll, tiny_generator.logprobs(ids, config), atol=1e-5)
@@ -342,7 +351,7 @@ def test_a_reading_is_what_the_generator_says(tiny_generator: Generator, heldout
 
 
 def test_a_continuation_is_what_decode_makes_of_it(tiny_generator: Generator, heldout_ids: Any) -> None:
-    ids, config, sampled = heldout_ids[:160], PrefillConfig(**SMALL), np.array([0, 7, 19])
+    ids, config, sampled = heldout_ids[:160], prefill_of(**SMALL), np.array([0, 7, 19])
     whole = -tiny_generator.logprobs(ids, FULL)[139:]
     truth = read_on(tiny_generator, ids[:140], ids[140:], FULL, sampled)
     np.testing.assert_allclose(truth.nll, whole, atol=1e-3)
@@ -365,7 +374,7 @@ def test_a_token_behind_a_prompt_that_ends_before_it(tiny_generator: Generator, 
     """As of prompts that are read from their first token, and under full attention as inside one long prompt."""
     ids, config, at = (
         heldout_ids[:160],
-        PrefillConfig(**SMALL, score_tile=16),
+        prefill_of(**SMALL, tile=16),
         np.array([20, 63, 64, 130, 158]),
     )
     fresh = [

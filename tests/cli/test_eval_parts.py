@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import EXAMPLE
+from tests.prefill import prefill_of
 
 from h2o_cli.eval.chat_frame import ChatFrame
-from h2o_cli.eval.contestants import Kind, ablations, contestants, parse_settings
+from h2o_cli.eval.contestants import Kind, ablations, contestants
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.policies import LocalOnly
 from h2o_cli.eval.screen import FIGURES
@@ -20,8 +21,8 @@ from h2o_cli.eval.summary import differences, increases, summarize
 from h2o_cli.eval.tasks import NEEDLE, TASKS, TaskMaker, found
 from h2o_cli.eval.texts import from_sources
 from h2o_cli.eval.values import Measure, Value, from_csv, to_csv
-from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
+from h2o_runtime.policies.prefill import Full, Query, Window
 from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.chat_template import ChatTemplate
@@ -31,53 +32,46 @@ from h2o_runtime.text.chat_template import ChatTemplate
 
 def test_who_takes_part() -> None:
     found = contestants(
-        PrefillConfig(local=32),
-        ["score=window score_window=8", "score=query local=32"],
+        Query(local=32),
+        ["score=window window=8", "score=query local=32"],
         ["oracle", "local"],
         4096,
     )
     assert [(one.name, one.kind) for one in found] == [
         ("full", Kind.TRUTH),
-        ("h2o", Kind.RULE),
-        ("h2o score=window score_window=8", Kind.VARIANT),  # the next one is the rule itself
+        ("h2o score=query local=32", Kind.RULE),
+        ("h2o score=window local=32 window=8", Kind.VARIANT),  # the next one is the rule itself
         ("oracle", Kind.BASELINE),
         ("local", Kind.BASELINE),
     ]
-    assert found[2].config.score == "window"
-    assert (found[3].config.local, found[3].config.heavy) == (32, 448)
-    assert "score_heads=auto" in found[1].settings
+    assert found[2].policy == Window(local=32, window=8)
+    assert (found[3].policy.local, found[3].policy.heavy) == (32, 448)
+    assert "heads=auto" in found[1].settings
 
 
 def test_an_exact_rule_is_compared_with_the_first_sparse_one() -> None:
-    found = contestants(PrefillConfig(policy="full"), [], [], 4096)
-    assert [one.name for one in found] == ["full", "h2o"]
+    found = contestants(Full(), [], [], 4096)
+    assert [one.name for one in found] == ["full", "h2o score=query"]
 
 
 def test_ablations_change_one_setting_each() -> None:
-    rule = contestants(PrefillConfig(), [], [], 4096)[1]
+    rule = contestants(Query(), [], [], 4096)[1]
     changed = {one.name for one in ablations(rule)}
     assert {
-        "h2o score=window",
-        "h2o heavy=0",
-        "h2o heavy=896",
-        "h2o heavy=auto",
-        "h2o sink=4",
-        "h2o dense_tail=0",
+        "h2o score=query heavy=0",
+        "h2o score=query heavy=896",
+        "h2o score=query grow=never",
+        "h2o score=query dense_tail=0",
     } <= changed
-    assert "h2o chunk_size=512" not in changed  # no larger than its memory
-    assert "h2o score_missed=2.0" not in changed  # no share
-    assert not any("batch_size" in name or "score_window" in name for name in changed)
+    assert "h2o score=query chunk_size=512" not in changed  # no larger than its memory
+    assert "h2o score=query missed=2" not in changed  # no share
+    assert not any("batch_size" in name for name in changed)
 
 
 @pytest.mark.parametrize("text", ["score", "colour=red", "local=many", "score=best", ""])
 def test_settings_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError):
-        contestants(PrefillConfig(), [text], [], 4096)
-
-
-def test_settings_are_of_their_kinds() -> None:
-    assert parse_settings("score=window  --score-window=8") == {"score": "window", "score_window": 8}
-    assert parse_settings("heavy=auto") == {"heavy": "auto"}
+        contestants(Query(), [text], [], 4096)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +79,15 @@ def test_settings_are_of_their_kinds() -> None:
     [
         ({}, 4096, 512),
         ({}, 8192, 960),
-        ({"score_grow": "never"}, 16384, 512),
-        ({"heavy": "auto"}, 4096, 768),
+        ({"grow": "never"}, 16384, 512),
         ({"score": "colsum", "local": 256, "heavy": 256}, 16384, 512),
     ],
 )
 def test_baselines_keep_as_many_keys_as_the_rule_at_the_end(
     settings: dict[str, Any], n: int, memory: int
 ) -> None:
-    *_, oracle = contestants(PrefillConfig(**settings), [], ["oracle"], n)
-    assert oracle.config.algorithm.memory == memory
+    *_, oracle = contestants(prefill_of(**settings), [], ["oracle"], n)
+    assert oracle.policy.memory == memory
 
 
 # --- Tasks ------------------------------------------------------------------------------------------------
@@ -102,8 +95,8 @@ def test_baselines_keep_as_many_keys_as_the_rule_at_the_end(
 
 @pytest.mark.parametrize("settings", [{}, {"score": "colsum"}, {"chunk_size": 1000}, {"dense_tail": 0}])
 def test_baselines_have_the_dense_tail_of_the_rule(settings: dict[str, Any]) -> None:
-    _, rule, one = contestants(PrefillConfig(**settings), [], ["local"], 4096)
-    h2o, local = rule.config.algorithm, one.config.algorithm
+    _, rule, one = contestants(prefill_of(**settings), [], ["local"], 4096)
+    h2o, local = rule.policy, one.policy
     assert isinstance(h2o, H2O)
     assert isinstance(local, LocalOnly)
     tails = [local.first_of_tail(n) for n in range(1025, 3000, 7)]
@@ -219,7 +212,7 @@ def test_a_continuations_error_is_that_of_the_mean_over_texts() -> None:
     rows = [
         value(name, kind, Measure.DECODED, text, log(found[index]))
         for text, found in losses.items()
-        for index, (name, kind) in enumerate((("full", Kind.TRUTH), ("h2o", Kind.RULE)))
+        for index, (name, kind) in enumerate((("full", Kind.TRUTH), ("h2o score=query local=32", Kind.RULE)))
     ]
     _, rule = summarize(rows)
     assert rule.decoded_increase == pytest.approx(0.05)  # of 10, 0 and 5 %

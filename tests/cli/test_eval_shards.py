@@ -13,7 +13,7 @@ from h2o_cli.shard import Shard
 
 pytestmark = pytest.mark.timeout(240)
 FLAGS = (
-    *("-n", 256, "-ub", 64, "--h2o-local", 8, "--h2o-heavy", 24, "--dense-tail", 0, "-t", 1),
+    *("-n", 256, "--prefill", "h2o chunk_size=64 local=8 heavy=24 dense_tail=0", "-t", 1),
     *("--metrics", "perplexity,needle", "--needle-lengths", "192", "--depths", "0,1", "--seeds", 1),
     *("--baselines", "local", "--no-ablate"),
 )

@@ -19,7 +19,6 @@ from tests import bundles
 from tests.cli.conftest import Run, Start
 from tests.cli.exports import NAME, files
 from tests.reference import gguf_files
-from tests.settings import all_settings
 
 from h2o_export import exporter
 from h2o_export.formats import blocks
@@ -29,23 +28,20 @@ from h2o_runtime.bundles.manifest import Manifest
 pytestmark = pytest.mark.timeout(240)
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
 FLAGS = (
-    *("--prefill", "h2o", "-b", 512, "-ub", 128, "--h2o-local", 32, "--h2o-heavy", 48, "--score", "window"),
-    *("--score-window", 16, "--score-heads", "query", "--sink", 4, "--dense-tail", 64),
+    *("--prefill", "h2o score=window window=16 heads=query dense_tail=64"),
+    *("-b", 512, "-ub", 128, "--h2o-local", 32, "--h2o-heavy", 48),
 )
-PREFILL = all_settings(
-    {
-        "policy": "h2o",
-        "batch_size": 512,
-        "chunk_size": 128,
-        "local": 32,
-        "heavy": 48,
-        "score": "window",
-        "score_window": 16,
-        "score_heads": "query",
-        "sink": 4,
-        "dense_tail": 64,
-    }
-)
+PREFILL = {
+    "policy": "h2o",
+    "score": "window",
+    "batch_size": 512,
+    "chunk_size": 128,
+    "local": 32,
+    "heavy": 48,
+    "window": 16,
+    "heads": "query",
+    "dense_tail": 64,
+}
 
 
 @pytest.fixture(scope="module")
@@ -212,19 +208,11 @@ def test_the_flags_of_the_export_are_the_defaults_of_the_bundle(h2o: Run, export
         generator.prefill(ids)
         sets = generator.memory_sets()
     assert [layer.shape for layer in sets] == [(4, 80)] * 2
-    assert all(set(range(4)) <= set(row) for layer in sets for row in layer)
-    answer = h2o("run", bundle, "-p", "a", "-n", 1, "--json", "-ub", 256, "--sink", 0)
-    assert _json(answer.stdout)["prefill"] == PREFILL | {"chunk_size": 256, "sink": 0}
+    answer = h2o("run", bundle, "-p", "a", "-n", 1, "--json", "-ub", 256)
+    assert _json(answer.stdout)["prefill"] == PREFILL | {"chunk_size": 256}
 
 
 # What --dry-run prints
-
-
-def test_another_policys_flag_is_refused(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:
-    done = h2o("export", checkpoint, "-o", tmp_path / "bundle", "--dry-run", "--vertical", 64, "--json")
-    assert (done.returncode, done.stdout) == (2, b"")
-    told = "--vertical has no effect with --prefill h2o: it belongs to --prefill minference"
-    assert told in " ".join(done.stderr.decode().split())
 
 
 def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_path: Path) -> None:

@@ -258,16 +258,21 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p,
         ("{ck}", "-o", "{out}", "-b", 512),
         2,
-        "--chunk-size (1024) must not exceed --batch-size",
+        "chunk_size (1024) must not exceed batch_size",
     ),
     "L 0": (lambda p: p, ("{ck}", "-o", "{out}", "--h2o-local", 0), 2, "local must be at least 1, but is 0"),
-    "sink negative": (
+    "heavy negative": (
         lambda p: p,
-        ("{ck}", "-o", "{out}", "--sink", -1),
+        ("{ck}", "-o", "{out}", "--h2o-heavy", -1),
         2,
-        "sink must be at least 0, but is -1",
+        "heavy must be at least 0",
     ),
-    "unknown score": (lambda p: p, ("{ck}", "-o", "{out}", "--score", "best"), 2, "'best' is not one of"),
+    "unknown score": (
+        lambda p: p,
+        ("{ck}", "-o", "{out}", "--prefill", "h2o score=best"),
+        2,
+        "score must be one of",
+    ),
     "a context beyond the model's": (
         lambda p: p,
         ("{ck}", "--dry-run", "-c", 10**6),

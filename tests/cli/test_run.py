@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Run
-from tests.settings import all_settings
+
+from h2o_runtime.policies.prefill import PREFILL, Query
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "tiny-llama"
@@ -58,14 +59,14 @@ def test_an_answer_is_the_same_with_drafts_and_without(answer: Any) -> None:
 
 
 def test_json_tells_all(answer: Any) -> None:
-    document = answer("-n", 6, "-ub", 512, "--h2o-heavy", "auto", "--ignore-eos", "-c", 600, "--logprobs", 2)
+    document = answer("-n", 6, "-ub", 512, "--h2o-heavy", 192, "--ignore-eos", "-c", 600, "--logprobs", 2)
     timings = document["timings"]
     assert document["finish_reason"] == "length"
     assert timings["predicted_n"] == len(document["tokens"]) == 6
     assert timings["cache_n"] == 0 < timings["prompt_n"] < 30
     assert timings["prompt_per_second"] == pytest.approx(1e3 * timings["prompt_n"] / timings["prompt_ms"])
     assert document["context"] == 600
-    assert document["prefill"] == all_settings({"policy": "h2o", "chunk_size": 512, "heavy": "auto"})
+    assert document["prefill"] == PREFILL.settings_of(Query(chunk_size=512, heavy=192))
     assert 20 << 20 < document["peak_memory_bytes"] < 2 << 30
     assert [entry["token"] for entry in document["logprobs"]] == document["tokens"]
     for entry in document["logprobs"]:  # greedy: the best is the one that was taken
@@ -154,33 +155,49 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "M >= S": (
         ("-p", "a", "-ub", 512),
         2,
-        "--h2o-local + --h2o-heavy is 64 + 448 = 512, which must be below --chunk-size",
+        "local + heavy is 64 + 448 = 512, which must be below chunk_size",
     ),
-    "S > B": (("-p", "a", "-b", 512), 2, "--chunk-size (1024) must not exceed --batch-size (512)"),
+    "S > B": (("-p", "a", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
     "L 0": (("-p", "a", "--h2o-local", 0), 2, "local must be at least 1"),
-    "w > L": (("-p", "a", "--score", "window", "--score-window", 300), 2, "--score-window (300) must be"),
-    "sink > H": (("-p", "a", "--sink", 500), 2, "--sink (500) must not exceed --h2o-heavy (448)"),
-    "H no number": (("-p", "a", "--h2o-heavy", "x"), 2, "'x' is not a valid integer, nor auto"),
-    "quality": (
-        ("-p", "a", "--quality", "exact", "--prefill", "h2o"),
+    "w > L": (
+        ("-p", "a", "--prefill", "h2o score=window window=300"),
         2,
-        "--quality exact sets --prefill full, but --prefill h2o was given too",
+        "window (300) must be at most local",
     ),
-    "H auto": (
-        ("-p", "a", "--h2o-heavy", "auto", "--score", "window"),
-        2,
-        "memory sets have one size",
-    ),
+    "H no number": (("-p", "a", "--h2o-heavy", "x"), 2, "'x' is not a valid integer"),
+    "no policy": (("-p", "a", "--prefill", "sparse"), 2, "must be one of h2o, full"),
+    "no setting": (("-p", "a", "--prefill", "h2o hevy=9"), 2, "has no setting hevy: did you mean heavy?"),
+    "no value": (("-p", "a", "--prefill", "h2o heavy"), 2, "'heavy' is no setting"),
+    "no text": (("-p", "a", "--prefill", ""), 2, "policy is empty"),
+    "twice": (("-p", "a", "--prefill", "h2o heavy=9", "--h2o-heavy", 9), 2, "heavy is given twice"),
     "another policy's": (
-        ("-p", "a", "--prefill", "h2o", "--vertical", 64),
+        ("-p", "a", "--prefill", "h2o vertical=64"),
         2,
-        "--vertical has no effect with --prefill h2o: it belongs to --prefill minference",
+        "h2o score=query has no vertical: it belongs to minference",
+    ),
+    "another rule's": (
+        ("-p", "a", "--prefill", "h2o score=colsum tile=64"),
+        2,
+        "h2o score=colsum has no tile: it belongs to h2o score=query",
     ),
     "no policy's chunk": (
-        ("-p", "a", "--quality", "exact", "-ub", 64),
+        ("-p", "a", "--prefill", "full", "-ub", 64),
         2,
-        "--chunk-size has no effect with --prefill full: it belongs to --prefill h2o or --prefill minference",
+        "full has no chunk_size: it belongs to",
     ),
+    "no effect": (
+        ("-p", "a", "--prefill", "minference vertical=9 fraction=0.5"),
+        2,
+        "vertical has no effect beside fraction=0.5",
+    ),
+    "help of nothing": (("--prefill", "help sparse"), 2, "must be one of h2o, full"),
+    "a cache's typo": (("-p", "a", "--cache", "paged row=int8"), 2, "has no setting row: did you mean rows?"),
+    "a decode policy's": (
+        ("-p", "a", "--decode", "full budget=9"),
+        2,
+        "full has no budget: it belongs to quest",
+    ),
+    "layers": (("-p", "a", "--layers", "latent=both"), 2, "latent must be one of auto, absorbed, expanded"),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (

@@ -14,31 +14,26 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
-    done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--cache-tokens", 64, "--keep", 2)
+    done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--cache", "evicting tokens=64 keep=2")
     report = json.loads(done.stdout)
     assert report["forgotten_tokens"] == report["timings"]["prompt_n"] + 5 - 64 > 0
-    assert report["cache"] == {
-        "name": "contiguous",
-        "cache_dtype": "model",
-        "cache_tokens": 64,
-        "cache_recent": "half",
-        "keep": 2,
-    }
+    assert report["cache"] == {"name": "evicting", "tokens": 64, "recent": "half", "keep": 2}
     assert b"beyond 64 tokens the cache evicts" in done.stderr
 
 
 @pytest.mark.parametrize(("chunk", "exact"), [(1024, True), (32, False)])
 def test_a_prompt_of_one_chunk_is_exact(h2o: Run, tiny_bundle: Path, chunk: int, exact: bool) -> None:
-    sizes = ("--chunk-size", chunk, "--h2o-local", 8, "--h2o-heavy", 8, "--dense-tail", 0)
+    sizes = ("--prefill", f"h2o chunk_size={chunk} local=8 heavy=8 dense_tail=0")
     done = h2o("run", tiny_bundle, "-p", PROMPT, "-n", 1, "-c", 600, "--json", *sizes)
     assert json.loads(done.stdout)["exact"] is exact
 
 
 def test_what_a_prompt_saw_is_told(h2o: Run, tiny_bundle: Path) -> None:
-    flags = ("-n", 1, "-c", 600, "-ub", 64, "--h2o-local", 8, "--h2o-heavy", 8, "--dense-tail", 0, "--json")
+    flags = ("-n", 1, "-c", 600, "--json", "--prefill")
+    policy = "h2o chunk_size=64 local=8 heavy=8 dense_tail=0"
     free, guarded = (
-        json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *flags, *more).stdout)["seen"]
-        for more in ((), ("--score-missed", 0))
+        json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *flags, policy + more).stdout)["seen"]
+        for more in ("", " missed=0")
     )
     assert 0.0 < free["least_seen"] <= free["seen"] < 1.0
     assert free["widened"] == 0.0 < guarded["widened"]
@@ -48,9 +43,12 @@ def test_what_a_prompt_saw_is_told(h2o: Run, tiny_bundle: Path) -> None:
 
 def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     for flags, sentence in (
-        (("--cache-tokens", 64, "--decode", "quest"), "use --decode full"),
-        (("--cache-tokens", 8, "--cache-recent", 6), "protects every token"),
-        (("--cache-tokens", 64, "--save-cache", tmp_path / "file"), "--save-cache writes whole sessions"),
+        (("--cache", "evicting tokens=64", "--decode", "quest"), "use --decode full"),
+        (("--cache", "evicting tokens=8 recent=6"), "protects every token"),
+        (
+            ("--cache", "evicting tokens=64", "--save-cache", tmp_path / "file"),
+            "--save-cache writes whole sessions",
+        ),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
         assert done.returncode in (1, 2)
@@ -59,30 +57,19 @@ def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) 
 
 def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     plain = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS).stdout)
-    offload = ("--cache", "offload", "--cache-file", tmp_path / "rows", "--ring-buffers", 3)
+    offload = ("--cache", f"offload file={tmp_path / 'rows'} buffers=3")
     report = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *offload).stdout)
     assert report["tokens"] == plain["tokens"]
     told = report["cache"]
-    assert (told["name"], told["ring_buffers"]) == ("offload", 3)
+    assert (told["name"], told["buffers"]) == ("offload", 3)
     assert told["host_bytes"] > told["device_bytes"] > 0
     assert told["stored_bytes"] > 0
     assert 0 <= told["overlap"] <= 1
     assert list(tmp_path.iterdir()) == []
     for flags, sentence in (
-        (("--cache", "offload"), "give --cache-file, or use another cache"),
-        ((*offload, "--cache-tokens", 64), "--cache-tokens needs --cache contiguous, not offload"),
-        (("--cache", "offload", "--cache-file", tmp_path), "exists already"),
-        (
-            (*offload, "--cache-dtype", "int8"),
-            "--cache-dtype has no effect with --cache offload: it belongs to",
-        ),
-        (("--keep", 2), "--keep has no effect without --cache-tokens"),
-        (("--cache-tokens", 0, "--keep", 2), "--keep has no effect without --cache-tokens"),
-        (
-            ("--quest-budget", 64),
-            "--quest-budget has no effect with --decode full: it belongs to --decode quest",
-        ),
-        (("--cache-tokens", 64, "--cache-dtype", "int8"), "--cache-dtype"),
+        (("--cache", "offload"), 'write "offload file=PATH"'),
+        (("--cache", f"offload file={tmp_path}"), "exists already"),
+        (("--cache", "offload rows=int8"), "offload has no rows: it belongs to contiguous and paged"),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
         assert done.returncode in (1, 2)

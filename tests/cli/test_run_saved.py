@@ -65,7 +65,10 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
         (("--load-cache", fifo), "is a FIFO"),
         (("--load-cache", "/dev/zero"), "/dev/zero: is a device"),
         (("--load-cache", sparse), "damaged, or no saved session"),
-        (("--save-cache", tmp_path / "new", "--cache-tokens", 128), "--save-cache writes whole sessions"),
+        (
+            ("--save-cache", tmp_path / "new", "--cache", "evicting tokens=128"),
+            "--save-cache writes whole sessions",
+        ),
     ):
         done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags, timeout=60)
         assert done.returncode in (1, 2)

@@ -12,7 +12,8 @@ from tests.cli.conftest import Run
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 pytestmark = pytest.mark.timeout(600)
@@ -86,7 +87,7 @@ def test_greedy_answers_equal_transformers(smollm2_bundle: Path, expected: list[
     ends = _ends(smollm2_bundle)
     with Generator.load(smollm2_bundle, context=1024) as generator:
         for prompt, ids, answer in zip(PROMPTS, _conversations(smollm2_bundle), expected, strict=True):
-            logits = generator.prefill(ids, PrefillConfig(policy="full"))
+            logits = generator.prefill(ids, Full())
             ours: list[int] = []
             while len(ours) < TOKENS and (token := int(logits.argmax())) not in ends:
                 ours.append(token)

@@ -22,9 +22,10 @@ from h2o_export.exporter import ExportOptions
 from h2o_export.formats import formats_of
 from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.validation.validate import validate
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 EXAMPLE = checkpoints.EXAMPLE
@@ -95,7 +96,7 @@ def test_logits_and_greedy_tokens_equal_transformers(
         expected = model(prompt).logits[0, -1].numpy()
         greedy = model.generate(prompt, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
     with Generator.load(bundle) as generator:
-        logits = generator.prefill(ids, PrefillConfig(policy="full"))
+        logits = generator.prefill(ids, Full())
         assert bundles.relative_error(logits, expected) < 1e-5
         answer = []
         for _ in range(16):

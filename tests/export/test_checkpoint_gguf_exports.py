@@ -12,8 +12,9 @@ from tests.reference import gguf_files
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.policies.prefill import Full
 
 BOUND = 0.05  # relative error of logits with weights of 8 bits
 
@@ -21,7 +22,7 @@ BOUND = 0.05  # relative error of logits with weights of 8 bits
 def logits(bundle: Path) -> np.ndarray:
     with Generator.load(bundle) as generator:
         ids = bundles.random_ids(150, vocab=family_models.VOCAB)
-        return np.array(generator.prefill(ids, PrefillConfig(policy="full")))
+        return np.array(generator.prefill(ids, Full()))
 
 
 @pytest.mark.parametrize("name", ["gemma4", "qwen3_5"])

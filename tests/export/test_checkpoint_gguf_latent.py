@@ -15,8 +15,9 @@ from tests.reference import gguf_latent
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import CheckpointError
+from h2o_runtime.policies.prefill import Full
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -50,7 +51,7 @@ def test_a_file_of_8_bits_answers_as_the_model_does(shared_folder: Path, tmp_pat
     )
     bundle = bundles.export(path, tmp_path / "bundle")
     with Generator.load(bundle) as generator:
-        logits = generator.prefill(truth["prompt_ids"], PrefillConfig(policy="full"))
+        logits = generator.prefill(truth["prompt_ids"], Full())
     assert bundles.relative_error(logits, truth["prompt_logits"][-1]) < 0.05  # of weights of 8 bits
 
 

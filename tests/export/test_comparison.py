@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 from tests import bundles
 from tests.model_specs import grouped
+from tests.prefill import altered, prefill_of
 from tests.reference import llama, operators
 
 from h2o_export.checkpoints import open_checkpoint
@@ -30,10 +31,11 @@ from h2o_export.policies.h2o.scores.colsum import ColumnSumPass
 from h2o_export.policies.h2o.scores.window import VotePass
 from h2o_export.policies.h2o.single_pass import SinglePass
 from h2o_export.validation.reference import StreamedModel
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy
 
 pytestmark = pytest.mark.timeout(240)
 LLAMA3 = "llama-g2-d64-llama3"  # head size 64: the scale 1/8 is the same number in float32 and float64
@@ -128,15 +130,7 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
     draw = np.random.default_rng(2)
     S, L, H, w = 24, 6, 8, 4
     for score in ("colsum", "window"):
-        config = PrefillConfig(
-            chunk_size=S,
-            batch_size=S,
-            local=L,
-            heavy=H,
-            score=score,
-            score_window=w,
-            sink=2,  # type: ignore[arg-type]
-        )
+        config = prefill_of(chunk_size=S, batch_size=S, local=L, heavy=H, score=score, window=w)
         bundle = tmp_path / score
         (bundle / "onnx").mkdir(parents=True)
         shape = (
@@ -214,23 +208,23 @@ def test_a_graph_that_is_none_is_named(shared_folder: Path, tmp_path: Path) -> N
 
 # The single pass under transformers
 
-CHUNKS = PrefillConfig(
-    chunk_size=48, batch_size=96, local=8, heavy=12, score="colsum", score_window=6, dense_tail=0
-)
+CHUNKS = ColumnSum(chunk_size=48, batch_size=96, local=8, heavy=12, window=6, dense_tail=0)
 CASES = {
     "colsum": CHUNKS,
-    "window": CHUNKS.altered(score="window"),
-    "colsum, query heads": CHUNKS.altered(score_heads="query"),
-    "window, query heads": CHUNKS.altered(score="window", score_heads="query"),
-    "dense tail": CHUNKS.altered(dense_tail=60),
-    "a tail over everything": CHUNKS.altered(dense_tail=1000),
-    "sinks": CHUNKS.altered(sink=3),
-    "all at once": CHUNKS.altered(score="window", score_heads="query", sink=2, dense_tail=29),
-    "one chunk": CHUNKS.altered(chunk_size=512, batch_size=512),
+    "window": altered(CHUNKS, score="window"),
+    "colsum, query heads": altered(CHUNKS, heads="query"),
+    "window, query heads": altered(CHUNKS, score="window", heads="query"),
+    "dense tail": altered(CHUNKS, dense_tail=60),
+    "a tail over everything": altered(CHUNKS, dense_tail=1000),
+    "sinks": altered(
+        CHUNKS,
+    ),
+    "all at once": altered(CHUNKS, score="window", heads="query", dense_tail=29),
+    "one chunk": altered(CHUNKS, chunk_size=512, batch_size=512),
 }
 
 
-def _reference(checkpoint: Path, ids: NDArray[np.int64], config: PrefillConfig) -> llama.H2ORun:
+def _reference(checkpoint: Path, ids: NDArray[np.int64], config: PrefillPolicy[Any]) -> llama.H2ORun:
     return llama.h2o_run(
         bundles.reference_model(checkpoint),
         ids,
@@ -277,11 +271,11 @@ def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
     checkpoint, bundle = bundles.named(shared_folder, name)
     config, ids = CASES[case], bundles.random_ids(211, seed=3)
     run = _reference(checkpoint, ids, config)
-    rule = single_pass(config.algorithm, layers_of(bundle), _sets(run))
+    rule = single_pass(config, layers_of(bundle), _sets(run))
     logits = _single_pass(checkpoint, ids, rule)
     assert bundles.relative_error(logits, run.logits) < 10 * ANGLES
     assert (rule.wrong, rule.swapped) == (0, 0)
-    alone = _single_pass(checkpoint, ids, single_pass(config.algorithm, layers_of(bundle)))
+    alone = _single_pass(checkpoint, ids, single_pass(config, layers_of(bundle)))
     assert np.array_equal(alone, logits)
 
 
@@ -335,13 +329,18 @@ def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) 
 @pytest.mark.parametrize(("lost", "sink"), [(0, 3), (95, 0)])
 def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, shared_folder: Path) -> None:
     checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
-    ids, config = bundles.random_ids(150, seed=4), CHUNKS.altered(sink=sink)
+    ids, config = (
+        bundles.random_ids(150, seed=4),
+        altered(
+            CHUNKS,
+        ),
+    )
     run = _reference(checkpoint, ids, config)
     sets = _sets(run)
     chosen = sets[0, 1, 0]
     assert lost in chosen
     chosen[chosen == lost] = next(j for j in range(48, 88) if j not in chosen)
-    rule = single_pass(config.algorithm, layers_of(bundle), sets)
+    rule = single_pass(config, layers_of(bundle), sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -349,12 +348,12 @@ def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, sh
 
 def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
     # All keys are alike, so under `window` every candidate has the same votes but for the last rows.
-    config = CHUNKS.altered(score="window", chunk_size=16, batch_size=16, local=4, heavy=3, score_window=2)
+    config = altered(CHUNKS, score="window", chunk_size=16, batch_size=16, local=4, heavy=3, window=2)
     q, k = torch.zeros(1, 2, 20, 4), torch.zeros(1, 1, 20, 4)
     module, model = SimpleNamespace(layer_idx=0), grouped(2, 1)
     mine, theirs = [0, 1, 2, 12, 13, 14, 15], [0, 5, 9, 12, 13, 14, 15]
     for chosen, swapped in ((mine, 0), (theirs, 4)):
-        rule = single_pass(config.algorithm, model, np.array(chosen, np.int32).reshape(1, 1, 1, 7))
+        rule = single_pass(config, model, np.array(chosen, np.int32).reshape(1, 1, 1, 7))
         rule(module, q, k, torch.randn(1, 1, 20, 4), None, 0.5)
         assert (rule.swapped, rule.wrong) == (swapped, 0)
 

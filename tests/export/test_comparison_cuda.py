@@ -22,15 +22,13 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.comparison import ComparedBundle, GraphComparison, PipelineComparison
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
-from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, ConfigError
+from h2o_runtime.policies.prefill import PrefillPolicy, Query, Window
 
-CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
-WINDOW = PrefillConfig(
-    chunk_size=48, batch_size=96, local=12, heavy=20, score="window", score_window=8, score_heads="query"
-)
+CONFIG = Query(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
+WINDOW = Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, heads="query")
 NAME = "llama-g2-d64-llama3"
 
 
@@ -71,7 +69,10 @@ def make_engines(bundle: Bundle, context: int) -> None:
 
 @pytest.mark.parametrize("config", [CONFIG, WINDOW], ids=["colsum", "window, query heads"])
 def test_onnx_runtime_with_cuda_attention(
-    config: PrefillConfig, shared_folder: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+    config: PrefillPolicy[Any],
+    shared_folder: Path,
+    emulated_cuda: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     variant = "-small-chunks" if config == CONFIG else "-small-chunks-window"

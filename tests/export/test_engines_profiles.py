@@ -11,10 +11,10 @@ from tests import bundles
 
 from h2o_export.engines.fit import fitting_sm
 from h2o_export.engines.selection import BuildOptions, EngineSelection, select_engines
-from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, Machine, Profile
 from h2o_runtime.errors import BackendError, ConfigError, H2OError
+from h2o_runtime.policies.prefill import ColumnSum
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ GPU = Machine(TARGETS["tensorrt"], "10.3.0", 87, LIBRARY)
 @pytest.fixture(scope="module")
 def bundle(shared_folder: Path) -> Bundle:
     """Two layers, 4 query and 2 key/value heads of 64; chunks of 1,024, batches of 4,096, memory 256 + 256."""
-    prefill = PrefillConfig(score="colsum", local=256, heavy=256)
+    prefill = ColumnSum(local=256, heavy=256)
     return Bundle.open(bundles.named(shared_folder, "llama-g2-d64-llama3", "-colsum", prefill=prefill)[1])
 
 

@@ -17,7 +17,7 @@ from h2o_export.engines.dense_graph import prepared
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.policies.prefill import Query
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
@@ -39,7 +39,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("sm", [86, 120])
 def test_dense_graphs_are_built_and_plans_hold_integers(rtx: Any, bundle: Bundle, sm: int) -> None:
     model = bundle.manifest.model
-    limits = ProfileLimits.of(model, PrefillConfig(), 512)
+    limits = ProfileLimits.of(model, Query(), 512)
     builder = PlanBuilder(rtx, (sm,))
     graphs = bundle.manifest.dense_graphs()
     for graph in (graphs[0], graphs[1], graphs[-1]):

@@ -17,6 +17,7 @@ import onnx.inliner
 import pytest
 from tests import bundles
 from tests.engines import tensorrt_rtx
+from tests.prefill import altered
 
 from h2o_export.attention_graphs import AttentionGraph
 from h2o_export.engines.build import build
@@ -26,14 +27,14 @@ from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.policies import policy_graphs
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import file_sha256
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import EngineManifest, Machine, Profile, TensorRange, open_engines
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
+from h2o_runtime.policies.prefill import Query
 
 pytestmark = pytest.mark.timeout(300)
 SMS = (86, 120)
 DTYPES = ("float32", "float16")
-SMALL = PrefillConfig(chunk_size=64, batch_size=256, local=16, heavy=16, sink=2, score_window=8)
+SMALL = Query(chunk_size=64, batch_size=256, local=16, heavy=16, window=8)
 CONTEXT = 512
 DType = Literal["float32", "float16"]
 
@@ -76,7 +77,7 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
 
 
 def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    return policy_graphs(SMALL.altered(**changes), bundle.manifest.model.attention)
+    return policy_graphs(altered(SMALL, **changes), bundle.manifest.model.attention)
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
@@ -265,7 +266,7 @@ def test_engines_of_a_bundle_that_was_exported_anew_are_refused(
 ) -> None:
     """The same checkpoint with another chunk size: only the attention graphs differ, and that is enough."""
     checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
-    again = bundles.export(checkpoint, tmp_path / "again", prefill=SMALL.altered(batch_size=1024))
+    again = bundles.export(checkpoint, tmp_path / "again", prefill=altered(SMALL, batch_size=1024))
     shutil.copytree(engines.folder / "engines", again / "engines")
     with pytest.raises(BundleError, match="the bundle was exported again after its engines were built"):
         open_engines(Bundle.open(again), machine)

@@ -13,19 +13,19 @@ from tests.engines import Double
 
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
-from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, open_engines
 from h2o_runtime.errors import BackendError, BundleError, OutputError
 from h2o_runtime.operators import OPERATORS
+from h2o_runtime.policies.prefill import ColumnSum
 
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
 
 
 @pytest.fixture
 def bundle(shared_folder: Path, tmp_path: Path) -> Bundle:
-    prefill = PrefillConfig(score="colsum", local=256, heavy=256)
+    prefill = ColumnSum(local=256, heavy=256)
     source = bundles.named(shared_folder, "llama-g2-d64-llama3", "-colsum", prefill=prefill)[1]
     return Bundle.open(shutil.copytree(source, tmp_path / "bundle"))
 

@@ -16,10 +16,10 @@ from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.engines.weights_once import stored_bytes
-from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
+from h2o_runtime.policies.prefill import Query
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
@@ -30,7 +30,7 @@ def test_two_profiles_share_the_weights(dtype: Literal["float32", "float16"], tm
     """TensorRT for RTX keeps most matrices twice where a profile allows one row and no other."""
     rtx = tensorrt_rtx()
     bundle = Bundle.open(bundles.export(EXAMPLE, tmp_path / "bundle", dtype))
-    limits = ProfileLimits.of(bundle.manifest.model, PrefillConfig(), 512)
+    limits = ProfileLimits.of(bundle.manifest.model, Query(), 512)
     graph = bundle.graph("dense_01")
     path = bundle.path(graph)
     builder = PlanBuilder(rtx, (86,))

@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.validation.validate import validate
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.slow
 
-FULL = PrefillConfig(policy="full", batch_size=1024)
+FULL = Full(batch_size=1024)
 CONTEXT = 4096
 PROMPTS = (1, 63, 700, 3000)
 ORIGINAL = {"phi3-longrope": 32}  # tokens of a text up to which transformers rotates it otherwise

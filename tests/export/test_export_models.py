@@ -15,9 +15,10 @@ from tests.bundles import export, random_ids, relative_error
 from tests.reference import checkpoints
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
 SIZES: dict[str, Any] = {

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
+from tests.prefill import prefill_of
 from transformers import AutoModelForCausalLM
 
 from h2o_export.checkpoints import open_checkpoint
@@ -18,12 +19,13 @@ from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.graphs import GraphComparison
 from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.validation.validate import validate
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.slow
 
-FULL = PrefillConfig(policy="full", batch_size=64)
+FULL = Full(batch_size=64)
 TOKENS = 300
 
 
@@ -68,7 +70,7 @@ def test_comparisons_know_windows(tmp_path: Path, name: str, score: Any) -> None
     """Every graph, and the bundle under a sparse policy, whose reference has layers with a window, and caps
     and sinks in all."""
     folder = save(tmp_path / "checkpoint", name, WINDOWS)
-    config = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score=score)
+    config = prefill_of(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score=score)
     bundle = export(folder, tmp_path / "bundle", prefill=config)
     compared = ComparedBundle(Bundle.open(bundle))
     ids = random_ids(150, vocab=VOCAB).tolist()

@@ -30,13 +30,14 @@ from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.engines.network import PlanBuilder
 from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.validation.validate import validate
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.slow
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 LITE = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "model_type": "deepseek_v2",
@@ -180,7 +181,7 @@ def test_experts_of_rows_that_no_block_divides(tmp_path: Path, shared_folder: Pa
 
 def test_engines_are_built(bundle: Path) -> None:
     opened, builder = Bundle.open(bundle), PlanBuilder(tensorrt_rtx(), (86,))
-    limits = ProfileLimits.of(opened.manifest.model, PrefillConfig(policy="full", batch_size=64), 128)
+    limits = ProfileLimits.of(opened.manifest.model, Full(batch_size=64), 128)
     for name in ("dense_00", "dense_02", "absorb_01", "contract_01", "expand_01"):
         graph = opened.graph(name)
         assert len(memoryview(builder.build(opened.path(graph), make_profiles(graph, limits)))) > 1000

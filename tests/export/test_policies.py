@@ -16,21 +16,23 @@ import torch
 from click.testing import CliRunner
 from tests import bundles
 from tests.model_specs import grouped
+from tests.prefill import prefill_of
 
 from h2o_cli.compare import main
 from h2o_export import policies
 from h2o_export.comparison.twin import float64_twin
 from h2o_export.policies.full import FullEntry
 from h2o_export.policies.h2o.scores.query import OwnQueriesPass
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.components.options import options_of
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
 from h2o_runtime.policies.prefill.h2o import query_tiles
 
 pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
-SMALL = PrefillConfig(chunk_size=48, batch_size=96, local=8, heavy=12, score_window=6)
+SMALL = Query(chunk_size=48, batch_size=96, local=8, heavy=12, window=6)
 
 
 @pytest.fixture
@@ -63,21 +65,21 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(
     """Keys come in pairs that are equal, and an odd number of them are candidates. Every query votes."""
     monkeypatch.setattr(query_tiles, "NARROWING", 1)
     settings = {"chunk_size": 32, "local": 2, "heavy": 21, "score_candidates": 23, "dense_tail": 0}
-    config, draw = PrefillConfig(**settings), torch.Generator().manual_seed(5)
+    config, draw = prefill_of(**settings), torch.Generator().manual_seed(5)
     q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)
     k, model = k.repeat_interleave(2, dim=1), grouped(1, 1)
-    own = OwnQueriesPass(config.algorithm, model)
+    own = OwnQueriesPass(config, model)
     chosen = (
         own._choose(0, 32, q[:, 32:], k, 32, own._candidates(0, q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
     )
     (lone,) = (row for row in chosen if row < 30 and row ^ 1 not in chosen)
     sets = sorted({*chosen, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
-    rule = OwnQueriesPass(config.algorithm, model, np.array(sets, np.int32)[None, None, None])
+    rule = OwnQueriesPass(config, model, np.array(sets, np.int32)[None, None, None])
     rule._attend(0, q, k, k)
     assert (rule.wrong, rule.verdict().sound) == (0, True)
     strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]
     rule = OwnQueriesPass(
-        config.algorithm, model, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
+        config, model, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
     )
     rule._attend(0, q, k, k)
     assert rule.wrong == 2
@@ -85,7 +87,7 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(
 
 def test_full_attention_needs_decode_alone(shared_folder: Path, tmp_path: Path, sigterm: None) -> None:
     checkpoint, _ = bundles.named(shared_folder, NAME)
-    bundle = bundles.export(checkpoint, tmp_path / "full", prefill=PrefillConfig(policy="full"))
+    bundle = bundles.export(checkpoint, tmp_path / "full", prefill=Full())
     assert attention_graphs(bundle) == ["decode"]
     document = compare(bundle, "--stage", "attention")
     assert [(row["graph"], row["passed"]) for row in document["rows"]] == [("decode", True)]
@@ -124,11 +126,9 @@ def test_comparing_it_says_that_nothing_independent_is_there(
     ]
 
 
-FEW_LINES = PrefillConfig(policy="minference", chunk_size=100, vertical=40, slash=60)
-SMALL_WINDOW = PrefillConfig(policy="subquadratic", window=20, landmark_block=16)
-GUARDED = PrefillConfig(
-    chunk_size=48, batch_size=96, local=8, heavy=12, score_tile=16, score_checks=3, score_missed=0.04
-)
+FEW_LINES = VerticalSlash(chunk_size=100, vertical=40, slash=60)
+SMALL_WINDOW = Subquadratic(window=20, block=16)
+GUARDED = Query(chunk_size=48, batch_size=96, local=8, heavy=12, tile=16, checks=3, missed=0.04)
 
 
 def test_the_guard_lets_some_chunks_see_everything(shared_folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_guard_lets_some_chunks_see_everything(shared_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW, GUARDED], ids=lambda config: config.policy)
-def test_every_graph_of_a_policy_has_a_float64_twin(config: PrefillConfig, tmp_path: Path) -> None:
+def test_every_graph_of_a_policy_has_a_float64_twin(config: PrefillPolicy[Any], tmp_path: Path) -> None:
     shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
     for graph in policies.policy_graphs(config, shape):
         path = tmp_path / f"{graph.spec.name}.onnx"
@@ -150,13 +150,13 @@ def test_every_graph_of_a_policy_has_a_float64_twin(config: PrefillConfig, tmp_p
 
 @pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW], ids=lambda config: config.policy)
 def test_a_sparse_policy_is_its_single_pass(
-    config: PrefillConfig, shared_folder: Path, sigterm: None
+    config: PrefillPolicy[Any], shared_folder: Path, sigterm: None
 ) -> None:
     bundle = bundles.named(shared_folder, NAME)[1]
-    chosen = {one.name: getattr(config, one.name) for one in options_of(type(config.algorithm))}
+    chosen = {one.name: getattr(config, one.name) for one in options_of(type(config))}
     flags = [
         part
-        for one in options_of(type(config.algorithm))
+        for one in options_of(type(config))
         if chosen[one.name] != one.default
         for part in (one.flags[-1], chosen[one.name])
     ]

@@ -28,11 +28,12 @@ from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.preview import preview_export
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.validate import validate
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.ort.matrices import unpack
+from h2o_runtime.policies.prefill import Full
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"  # the second has biases
 Bits = Literal[4, 8]
@@ -228,7 +229,7 @@ def test_rows_that_no_block_divides_are_padded(
         truth = model(torch.from_numpy(ids)[None]).logits[0, -1].numpy()
     for form in ("exact", "native", "blocks"):
         with Generator.load(bundle, context=48, device="cpu", threads=1, dense_form=form) as generator:
-            logits = generator.prefill(ids, PrefillConfig(policy="full"))
+            logits = generator.prefill(ids, Full())
         assert np.corrcoef(logits, truth)[0, 1] > (0.999 if weights == "int8" else 0.9), form
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.prefill import prefill_of
 
 import h2o_plugins
-from h2o_runtime import PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.operators import (
     DENSE_OPERATORS,
@@ -78,8 +78,8 @@ def test_what_exported_graphs_hold_has_a_plugin() -> None:
     pytest.importorskip("onnxscript")
     from h2o_export.policies import policy_graphs
 
-    configs = [PrefillConfig(policy=policy) for policy in ("full", "minference", "subquadratic")]
-    configs += [PrefillConfig(score=score) for score in ("colsum", "window", "query")]
+    configs = [prefill_of(policy=policy) for policy in ("full", "minference", "subquadratic")]
+    configs += [prefill_of(score=score) for score in ("colsum", "window", "query")]
     shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
     graphs = [graph.model.graph for config in configs for graph in policy_graphs(config, shape)]
     parts = {"MemoryGather", "MemoryAttention", "OnlineSoftmaxFusion"}

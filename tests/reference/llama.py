@@ -309,29 +309,28 @@ def h2o_run(
     local: int,
     heavy: int,
     score: Literal["colsum", "window"] = "colsum",
-    score_window: int | None = None,
-    score_heads: Literal["auto", "kv", "query"] = "kv",
-    sink: int = 0,
+    window: int | None = None,
+    heads: Literal["auto", "kv", "query"] = "kv",
     dense_tail: int = 128,
 ) -> H2ORun:
-    """Prefill `ids` from an empty cache. The flags are those of the runtime's PrefillConfig.
+    """Prefill `ids` from an empty cache. The settings are those of the runtime's policies.
 
-    A history no larger than local + heavy is kept whole. `score_window` is required by score="window".
+    A history no larger than local + heavy is kept whole. `window` is required by score="window".
     """
     tokens: NDArray[np.int64] = np.asarray(ids, np.int64)
     length = len(tokens)
     if local > chunk_size:
         raise ValueError("the local window must fit in a chunk")
-    if score == "window" and not 1 <= (score_window or 0) <= local:
-        raise ValueError('score="window" needs 1 <= score_window <= local')
-    window = score_window if score == "window" else None
-    heads = model.query_heads if score_heads == "query" else model.kv_heads
+    if score == "window" and not 1 <= (window or 0) <= local:
+        raise ValueError('score="window" needs 1 <= window <= local')
+    voters = window if score == "window" else None
+    sets = model.query_heads if heads == "query" else model.kv_heads
     states = [
         _LayerState(
             k=np.zeros((length, model.kv_heads, model.head_size)),
             v=np.zeros((length, model.kv_heads, model.head_size)),
-            score=np.zeros((length, heads)),
-            memory=np.zeros((heads, 0), np.int32),
+            score=np.zeros((length, sets)),
+            memory=np.zeros((sets, 0), np.int32),
         )
         for _ in range(model.layers)
     ]
@@ -342,14 +341,14 @@ def h2o_run(
         x = model.weights["model.embed_tokens.weight"][tokens[start:stop]]
         for layer, state in enumerate(states):
             q, state.k[start:stop], state.v[start:stop] = project_qkv(model, layer, x, start)
-            attention = _attend_and_score(model, state, q, start, stop, length - dense_tail, window)
+            attention = _attend_and_score(model, state, q, start, stop, length - dense_tail, voters)
             if stop < length:
-                selections[layer].append(_select(state, start, stop, local, heavy, sink))
+                selections[layer].append(_select(state, start, stop, local, heavy))
                 state.memory = selections[layer][-1].memory
             x = finish_layer(model, layer, x, attention)
         hidden.append(final_norm(model, x))
     scores = [state.score for state in states]
-    return H2ORun(model, tokens, np.concatenate(hidden), scores, selections, heads)
+    return H2ORun(model, tokens, np.concatenate(hidden), scores, selections, sets)
 
 
 def _attend_and_score(
@@ -388,7 +387,7 @@ def _attend_and_score(
     return attention
 
 
-def _select(state: _LayerState, start: int, stop: int, local: int, heavy: int, sink: int) -> Selection:
+def _select(state: _LayerState, start: int, stop: int, local: int, heavy: int) -> Selection:
     heads, before = state.memory.shape
     score = state.score[:stop].copy()
     if before + stop - start <= local + heavy:
@@ -396,6 +395,6 @@ def _select(state: _LayerState, start: int, stop: int, local: int, heavy: int, s
         memory = np.concatenate([state.memory, chunk], axis=1)
         margin = np.full(heads, np.inf)
     else:
-        memory = memory_select(score, state.memory, start, stop, local=local, heavy=heavy, sink=sink)
-        margin = selection_margin(score, state.memory, start, stop, local=local, heavy=heavy, sink=sink)
+        memory = memory_select(score, state.memory, start, stop, local=local, heavy=heavy)
+        margin = selection_margin(score, state.memory, start, stop, local=local, heavy=heavy)
     return Selection(start, stop, score, state.memory, memory, margin)

@@ -18,10 +18,9 @@ from tests.reference.llama import Float64, Model
 SPARSE: dict[str, Any] = {"chunk_size": 32, "local": 8, "heavy": 8}
 RULES: dict[str, dict[str, Any]] = {
     "colsum": {},
-    "window": {"score": "window", "score_window": 5},
-    "query heads": {"score_heads": "query"},
-    "window, query heads": {"score": "window", "score_window": 8, "score_heads": "query", "sink": 3},
-    "sink": {"sink": 4},
+    "window": {"score": "window", "window": 5},
+    "query heads": {"heads": "query"},
+    "window, query heads": {"score": "window", "window": 8, "heads": "query"},
 }
 
 
@@ -179,7 +178,6 @@ def test_later_tokens_change_nothing_before_their_chunk(model: Model, rule: str)
 @pytest.mark.parametrize("rule", RULES)
 def test_memory_sets_are_well_formed(model: Model, rule: str) -> None:
     run = llama.h2o_run(model, random_ids(150), **SPARSE, **RULES[rule])
-    sink = RULES[rule].get("sink", 0)
     assert run.margins.shape == (model.layers, 4)
     for steps in run.selections:
         for step, before in zip(steps, [None, *steps[:-1]], strict=True):
@@ -188,7 +186,6 @@ def test_memory_sets_are_well_formed(model: Model, rule: str) -> None:
                 assert np.all(np.diff(row) > 0)
                 assert set(range(step.stop - 8, step.stop)) <= set(row)
                 assert set(row) <= set(step.before[s]) | set(range(step.start, step.stop))
-                assert set(range(sink)) <= set(row)
             if before is not None and RULES[rule].get("score") != "window":
                 assert np.all(step.score[: before.stop] >= before.score)
 
@@ -198,7 +195,7 @@ def test_column_sums_and_votes_add_up(model: Model) -> None:
     # A row of probabilities sums to 1: 32 queries, 2 query heads a score head, then a second pass likewise.
     run = llama.h2o_run(model, ids, **SPARSE)
     np.testing.assert_allclose([s.sum(axis=0) for s in run.scores], 2 * 32 * 3)
-    run = llama.h2o_run(model, ids, **SPARSE, score="window", score_window=5, score_heads="query")
+    run = llama.h2o_run(model, ids, **SPARSE, score="window", window=5, heads="query")
     for score, steps in zip(run.scores, run.selections, strict=True):
         for s, row in enumerate(steps[0].memory):
             np.testing.assert_allclose(score[row, s].sum() + score[32:, s].sum(), 5)
@@ -235,22 +232,21 @@ def layer_by_layer(
     local: int,
     heavy: int,
     score: str = "colsum",
-    score_window: int = 0,
-    score_heads: str = "kv",
-    sink: int = 0,
+    window: int = 0,
+    heads: str = "kv",
     dense_tail: int = 128,
 ) -> tuple[Float64, list[operators.Int32]]:
     """The same prefill as the runtime schedules it, out of the operators alone."""
     length, scale = len(ids), model.scale
-    heads = model.kv_heads if score_heads == "kv" else model.query_heads
+    count = model.kv_heads if heads == "kv" else model.query_heads
     x = model.weights["model.embed_tokens.weight"][ids]
     sets = []
     for layer in range(model.layers):
         q, k, v = llama.project_qkv(model, layer, x, 0)
         o, m, l, scores = operators.chunked_intra_attention(
-            q, k, v, chunk_size=chunk_size, scale=scale, score_heads=heads
+            q, k, v, chunk_size=chunk_size, scale=scale, score_heads=count
         )
-        memory = np.zeros((heads, 0), np.int32)
+        memory = np.zeros((count, 0), np.int32)
         for start in range(0, length, chunk_size):
             stop = min(start + chunk_size, length)
             chunk = slice(start, stop)
@@ -258,18 +254,18 @@ def layer_by_layer(
                 o[chunk], colsum = operators.memory_fused_attention(
                     q[chunk], k, v, memory, o[chunk], m[chunk], l[chunk], scale=scale
                 )
-                for s in range(heads):
+                for s in range(count):
                     scores[memory[s], s] += colsum[s]
             if stop == length:
                 break
             if score == "window":
                 k_mem, _ = operators.memory_gather(k, v, memory)
                 old, scores[chunk] = operators.candidate_score(
-                    q[stop - score_window : stop], k[chunk], k_mem, scale=scale
+                    q[stop - window : stop], k[chunk], k_mem, scale=scale
                 )
-                for s in range(heads):
+                for s in range(count):
                     scores[memory[s], s] = old[s]
-            memory = operators.memory_select(scores, memory, start, stop, local=local, heavy=heavy, sink=sink)
+            memory = operators.memory_select(scores, memory, start, stop, local=local, heavy=heavy)
         if dense_tail and length > chunk_size:
             o[-dense_tail:] = operators.cached_attention(q[-dense_tail:], k, v, length, scale=scale)
         sets.append(memory)
@@ -293,5 +289,5 @@ def test_both_schedules_agree(model: Model, rule: str, dense_tail: int) -> None:
 def test_wrong_flags_are_refused(model: Model) -> None:
     with pytest.raises(ValueError, match="local window"):
         llama.h2o_run(model, random_ids(20), chunk_size=8, local=9, heavy=1)
-    with pytest.raises(ValueError, match="score_window"):
+    with pytest.raises(ValueError, match="window"):
         llama.h2o_run(model, random_ids(20), **SPARSE, score="window")

@@ -10,23 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.bundles import random_ids, relative_error
 from tests.family_models import VOCAB
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
 
-FULL = PrefillConfig(policy="full", batch_size=64)
-H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = Full(batch_size=64)
+H2O = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 CONFIGS = {
     "full": FULL,
     "h2o": H2O,
-    "colsum": H2O.altered(score="colsum"),
-    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
-    "minference": PrefillConfig(policy="minference", batch_size=64),
+    "colsum": altered(H2O, score="colsum"),
+    "subquadratic": Subquadratic(window=16, block=8, batch_size=64),
+    "minference": VerticalSlash(batch_size=64),
 }
 PROMPT = random_ids(300, 1, VOCAB).tolist()
 NEXT = random_ids(40, 2, VOCAB).tolist()
 Conversation = Callable[
-    [Generator, PrefillConfig], Iterator[NDArray[np.float32]]
+    [Generator, PrefillPolicy[Any]], Iterator[NDArray[np.float32]]
 ]  # logits, one after the other
 
 
@@ -35,7 +37,7 @@ def load(bundle: Path, cache: Cache | None = None, *, context: int, **more: Any)
 
 
 def agree(
-    conversation: Conversation, ours: Generator, theirs: Generator, config: PrefillConfig, share: float
+    conversation: Conversation, ours: Generator, theirs: Generator, config: PrefillPolicy[Any], share: float
 ) -> None:
     for one, other in zip(conversation(ours, config), conversation(theirs, config), strict=True):
         assert relative_error(one, other) < share

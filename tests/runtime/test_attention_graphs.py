@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import pytest
+from tests.prefill import prefill_of
 from tests.reference import operators
 from tests.runtime.operator_cases import (
     Array,
@@ -18,7 +19,6 @@ from tests.runtime.operator_cases import (
 from h2o_export.attention_graphs import AttentionGraph
 from h2o_export.operators import OPERATORS
 from h2o_export.policies import policy_graphs
-from h2o_runtime import PrefillConfig
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.ort.session import open_session
 
@@ -29,16 +29,7 @@ S, L, H, W, SINK = 16, 4, 5, 3, 1
 
 
 def graphs_of(case: Case, score: Score, heads: Heads) -> dict[str, AttentionGraph]:
-    prefill = PrefillConfig(
-        chunk_size=S,
-        batch_size=64,
-        local=L,
-        heavy=H,
-        score=score,
-        score_window=W,
-        score_heads=heads,
-        sink=SINK,
-    )
+    prefill = prefill_of(chunk_size=S, batch_size=64, local=L, heavy=H, score=score, window=W, heads=heads)
     shape = AttentionShape(case.query_heads, case.kv_heads, case.d, case.scale, np.dtype(case.dtype))
     return {graph.spec.name: graph for graph in policy_graphs(prefill, shape)}
 

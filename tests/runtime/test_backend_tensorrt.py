@@ -17,11 +17,12 @@ import pytest
 from tests import bundles, engine_runtime
 from tests.engine_runtime import RuntimeDouble, plugin_library
 from tests.engines import tensorrt_rtx
+from tests.prefill import altered
 
 import h2o_runtime.engines.machine as machine_module
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.backends import tensorrt
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
@@ -29,17 +30,16 @@ from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.limits import MOST_STEP_ROWS
+from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
 
 CONTEXT = 400
-CONFIG = PrefillConfig(chunk_size=48, batch_size=96, local=12, heavy=20, score="colsum", dense_tail=20)
+CONFIG = ColumnSum(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
 CONFIGS = {
-    "full": PrefillConfig(policy="full", batch_size=96),
+    "full": Full(batch_size=96),
     "colsum": CONFIG,
-    "long tail": CONFIG.altered(dense_tail=130),
-    "query": CONFIG.altered(score="query", score_tile=20, score_candidates=40),
-    "window": PrefillConfig(
-        chunk_size=48, batch_size=96, local=12, heavy=20, score="window", score_window=8, dense_tail=0
-    ),
+    "long tail": altered(CONFIG, dense_tail=130),
+    "query": altered(CONFIG, score="query", tile=20, candidates=40),
+    "window": Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, dense_tail=0),
 }
 
 
@@ -75,7 +75,7 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
     assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
 
 
-def conversation(generator: Generator, config: PrefillConfig) -> list[np.ndarray]:
+def conversation(generator: Generator, config: PrefillPolicy[Any]) -> list[np.ndarray]:
     """Logits and memory sets of a prompt, an answer, the next turn, and another question to the same text."""
     first = prompt(300)
     found = [generator.prefill(first, config), *generator.memory_sets()]
@@ -87,7 +87,7 @@ def conversation(generator: Generator, config: PrefillConfig) -> list[np.ndarray
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_conversation_equals_the_cpus(config: PrefillConfig, double: RuntimeDouble) -> None:
+def test_a_conversation_equals_the_cpus(config: PrefillPolicy[Any], double: RuntimeDouble) -> None:
     """In several tiles, so that dense graphs of one tile and attention to another are under way together."""
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         for mine, yours in zip(conversation(ours, config), conversation(theirs, config), strict=True):
@@ -146,7 +146,7 @@ def test_rows_at_odd_addresses_pass_through_aligned_buffers(
 
 def test_batches_beyond_the_engines_run_in_their_tiles(double: RuntimeDouble) -> None:
     """A logical batch is a matter of attention; engines take what they were built for."""
-    config = PrefillConfig(chunk_size=48, batch_size=4096, local=12, heavy=20)
+    config = Query(chunk_size=48, batch_size=4096, local=12, heavy=20)
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         assert double.executions == {"dense_00": 1, "dense_01": 1, "dense_02": 1}  # a warm-up of each
         double.executions.clear()
@@ -262,7 +262,10 @@ class Counter:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
-    config: PrefillConfig, double: RuntimeDouble, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+    config: PrefillPolicy[Any],
+    double: RuntimeDouble,
+    emulated_cuda: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the loop over chunks; a tile and a batch wait for the one two before them, a token for itself."""
     with load(double) as generator:
@@ -270,7 +273,7 @@ def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
         generator.decode(3)
         generator.decode(4)
         generator.reset()
-        policy = type(config.algorithm)
+        policy = type(config)
         attend, inside = policy.attend, []
 
         def watched(self: Any, call: Any, state: Any) -> None:
@@ -284,7 +287,7 @@ def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
             generator.prefill(prompt(300, 1), config)
             tiles = 2 * -(-300 // 96)  # layers × tiles, which are batches too
             # A dense tail is one more batch of each layer, unless it stands in for the last one.
-            tails = 2 * (getattr(config.algorithm, "dense_tail", 0) > 0 and config.algorithm.scores_tail)
+            tails = 2 * (getattr(config, "dense_tail", 0) > 0 and config.scores_tail)
             # Dense graphs are enqueued in turn with attention; of both one waits for the one two before it.
             paced = 2 * tiles + tails
             assert inside == paced * ["Event.synchronize"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import NATIVE, native
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import CACHES, Evicting
 from h2o_runtime.caches.evicting import EvictingStore
 from h2o_runtime.caches.forgetting import Memory, Rule
@@ -27,10 +28,11 @@ from h2o_runtime.execution.forward import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import SCORED_ATTENTION
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-FULL = PrefillConfig(policy="full", batch_size=64)
-SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = Full(batch_size=64)
+SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 CONTEXT, ROWS = 400, 60
 ROOT = Path(__file__).parents[2]
 
@@ -79,7 +81,7 @@ def test_slot_by_slot_as_the_crate() -> None:
     # Where its window covers all, the first token goes at every step. Ours is no configuration.
     assert by_name["e2_window_ge_capacity"]["window"] >= 32
     with pytest.raises(ConfigError, match="protects every token"):
-        Evicting(cache_tokens=32, cache_recent=64, keep=1)
+        Evicting(tokens=32, recent=64, keep=1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,7 +142,7 @@ def test_attention_tells_what_it_saw(tiny_bundle: Path, case: Case, length: int)
 
 
 @pytest.mark.parametrize("config", [FULL, SPARSE], ids=["full", "sparse"])
-def test_nothing_changes_before_something_is_forgotten(bundle: Path, config: PrefillConfig) -> None:
+def test_nothing_changes_before_something_is_forgotten(bundle: Path, config: PrefillPolicy[Any]) -> None:
     first, more = bundles.random_ids(40, 1).tolist(), bundles.random_ids(10, 2).tolist()
     with forgetful(bundle) as generator, plain(bundle) as other:
         for one in (generator, other):
@@ -239,7 +241,7 @@ def test_memory_is_flat_over_20_000_tokens(shared_folder: Path) -> None:
 
 
 def test_a_gpu_forgets_alike(bundle: Path, dense_graphs_wait: None) -> None:
-    cache = Evicting(cache_tokens=ROWS)
+    cache = Evicting(tokens=ROWS)
     with Generator.load(bundle, context=CONTEXT, device="cuda", cache=cache) as gpu, forgetful(bundle) as cpu:
         for n in (50, 90):
             for one in (gpu, cpu):
@@ -256,9 +258,9 @@ def test_a_gpu_forgets_alike(bundle: Path, dense_graphs_wait: None) -> None:
 
 def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="use `decode=full`"):
-        Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), decoding=Quest(quest_budget=16))
+        Generator.load(bundle, cache=Evicting(tokens=ROWS), decoding=Quest(budget=16))
     with pytest.raises(ConfigError, match="`cache_pool` and `cache_dir` store whole conversations"):
-        Generator.load(bundle, cache=Evicting(cache_tokens=ROWS), pool_bytes=1)
+        Generator.load(bundle, cache=Evicting(tokens=ROWS), pool_bytes=1)
     with forgetful(bundle) as generator, plain(bundle) as other:
         generator.prefill(bundles.random_ids(ROWS, 1), FULL)
         save_session(generator.session, tmp_path / "whole")
@@ -278,4 +280,4 @@ def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path)
 
 def test_settings_of_prompts_do_not_matter(bundle: Path) -> None:
     assert CACHES.make({}).most_rows is None
-    assert replace(Evicting(cache_tokens=ROWS), keep=9).rule == Rule(ROWS // 2, 9)
+    assert replace(Evicting(tokens=ROWS), keep=9).rule == Rule(ROWS // 2, 9)

@@ -14,7 +14,7 @@ import pytest
 from tests import bundles
 from tests.reference import checkpoints
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Offload, offload
 from h2o_runtime.caches.host_rows import MappedRows
 from h2o_runtime.caches.offload import OffloadStore
@@ -25,11 +25,12 @@ from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, Operator
 from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 LAYERS, CONTEXT = 5, 140
-FULL = PrefillConfig(policy="full", batch_size=32)
-SPARSE = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=4)
+FULL = Full(batch_size=32)
+SPARSE = Query(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=4)
 LENGTHS, RINGS = (1, 15, 16, 17, 32, 83), (1, 2, 4, 5, 8)
 
 
@@ -47,7 +48,7 @@ def plain(bundle: Path) -> Iterator[Generator]:
 
 
 def offloading(bundle: Path, buffers: int, file: Path, **options: Any) -> Generator:
-    cache = Offload(ring_buffers=buffers, cache_file=str(file))
+    cache = Offload(buffers=buffers, file=str(file))
     return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", cache=cache, **options)
 
 
@@ -120,10 +121,10 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
     return start
 
 
-QUEST = Quest(quest_budget=16, quest_page=4, quest_dense_layers=1)
+QUEST = Quest(budget=16, page=4, dense_layers=1)
 
 
-def conversation(generator: Generator, n: int, config: PrefillConfig) -> list[np.ndarray]:
+def conversation(generator: Generator, n: int, config: PrefillPolicy[Any]) -> list[np.ndarray]:
     """A prompt, an answer, another turn, one that is stopped, its like, and another conversation: all logits."""
     generator.reset()
     first = bundles.random_ids(n, 1).tolist()
@@ -372,7 +373,7 @@ def test_a_gpu_offloads_alike(
     with Generator.load(bundle, context=CONTEXT, device="cuda", decoding=decoding) as other:
         expected = conversation(other, 40, FULL)
     for file in ("", str(tmp_path / "rows")):
-        cache = Offload(ring_buffers=buffers, cache_file=file)
+        cache = Offload(buffers=buffers, file=file)
         with Generator.load(
             bundle, context=CONTEXT, device="cuda", cache=cache, decoding=decoding
         ) as generator:

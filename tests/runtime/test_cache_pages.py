@@ -11,17 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.paged import PagedStore
 from h2o_runtime.caches.pages import PagePool, PageTable
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Query
 
-COLSUM = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
-FULL = COLSUM.altered(policy="full")
-QUERY = COLSUM.altered(score="query", score_tile=16, score_queries=8, score_candidates=16)
+COLSUM = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = altered(COLSUM, policy="full")
+QUERY = altered(COLSUM, score="query", tile=16, queries=8, candidates=16)
 CONTEXT, PAGE = 400, 16
 SYSTEM = bundles.random_ids(150, 1).tolist()  # what conversations begin with; not a whole number of pages
 
@@ -106,13 +108,12 @@ def test_every_sequence_reads_what_was_written_to_it(steps: list[tuple[str, int]
 @pytest.mark.parametrize("dtype", ["model", "int8"])
 @pytest.mark.parametrize("config", [FULL, COLSUM, QUERY], ids=["full", "colsum", "query"])
 def test_conversations_that_begin_alike_answer_as_if_each_were_alone(
-    config: PrefillConfig, dtype: CacheDtype, bundle: Path
+    config: PrefillPolicy[Any], dtype: CacheDtype, bundle: Path
 ) -> None:
     """They share the pages of their beginning; what one writes there the others do not see."""
-    generator, store = pooled(bundle, cache=Paged(cache_dtype=dtype))
+    generator, store = pooled(bundle, cache=Paged(rows=dtype))
     alone = [
-        Generator.load(bundle, threads=1, context=CONTEXT, cache=Contiguous(cache_dtype=dtype))
-        for _ in range(3)
+        Generator.load(bundle, threads=1, context=CONTEXT, cache=Contiguous(rows=dtype)) for _ in range(3)
     ]
     talks = [[*SYSTEM, *bundles.random_ids(80 + one, one + 5).tolist()] for one in range(3)]
     opening = list(talks[0])
@@ -203,7 +204,7 @@ def test_those_that_waited_longest_give_their_pages_back(bundle: Path) -> None:
 
 def test_pages_go_to_files_and_come_back(bundle: Path, tmp_path: Path) -> None:
     """Those that the pool has no room for, and all in the end. Quest sees the rows as if they were new."""
-    quest = Quest(quest_page=8, quest_budget=32, quest_dense_layers=0)
+    quest = Quest(page=8, budget=32, dense_layers=0)
     expected = []
     for restart in (False, True):
         generator, _ = pooled(bundle, 1 << 16, folder=tmp_path, decoding=quest)
@@ -225,7 +226,7 @@ def test_pages_go_to_files_and_come_back(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_two_conversations_of_6000_tokens_read_only_what_is_new(bundle: Path) -> None:
-    config = PrefillConfig()
+    config = Query()
     generator, store = pooled(bundle, pool=1 << 28, context=8192)
     with generator:
         talks = [bundles.random_ids(6000, seed).tolist() for seed in range(2)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import CACHES, Contiguous, Paged
 from h2o_runtime.caches.paged import PagedStore
 from h2o_runtime.caches.pages import PagePool, PageTable
@@ -18,14 +20,15 @@ from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Subquadratic
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-COLSUM = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
+COLSUM = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 CONFIGS = {
     "colsum": COLSUM,
-    "query": COLSUM.altered(score="query", score_tile=16, score_queries=8, score_candidates=16),
-    "full": COLSUM.altered(policy="full"),
-    "subquadratic": PrefillConfig(policy="subquadratic", window=16, landmark_block=8, batch_size=64),
+    "query": altered(COLSUM, score="query", tile=16, queries=8, candidates=16),
+    "full": altered(COLSUM, policy="full"),
+    "subquadratic": Subquadratic(window=16, block=8, batch_size=64),
 }
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 192
 PROMPT = bundles.random_ids(100, 1).tolist()
@@ -42,7 +45,7 @@ def load(bundle: Path, cache: StoredCache, **more: object) -> Generator:
     return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache, **more)  # type: ignore[arg-type]
 
 
-def conversation(generator: Generator, config: PrefillConfig) -> Iterator[np.ndarray]:
+def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[np.ndarray]:
     """Logits of a prompt, answers, a next turn, another question to the same text, and a shorter prompt."""
     yield generator.prefill(PROMPT, config)
     for token in (7, 9, 11):
@@ -59,8 +62,8 @@ def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
     """In order, and in any order in a pool where nothing else is a number."""
     rng = np.random.default_rng(5)
     with (
-        load(bundle, Contiguous(cache_dtype=dtype)) as plain,
-        load(bundle, Paged(cache_dtype=dtype)) as paged,
+        load(bundle, Contiguous(rows=dtype)) as plain,
+        load(bundle, Paged(rows=dtype)) as paged,
     ):
         store = paged.session.store
         assert isinstance(store, PagedStore)
@@ -80,10 +83,10 @@ def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
 
 
 def test_pages_of_another_size_and_those_of_quest(bundle: Path) -> None:
-    decoding = Quest(quest_page=8, quest_budget=32, quest_dense_layers=0)
+    decoding = Quest(page=8, budget=32, dense_layers=0)
     with (
         load(bundle, Contiguous(), decoding=decoding) as plain,
-        load(bundle, Paged(page_rows=64), decoding=decoding) as paged,
+        load(bundle, Paged(page=64), decoding=decoding) as paged,
     ):
         for ours, theirs in zip(conversation(paged, COLSUM), conversation(plain, COLSUM), strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -92,7 +95,7 @@ def test_pages_of_another_size_and_those_of_quest(bundle: Path) -> None:
 @pytest.mark.parametrize(("dtype", "share"), [("float16", 5e-3), ("int8", 0.15)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shorter_rows_are_almost_the_same(name: str, dtype: str, share: float, bundle: Path) -> None:
-    with load(bundle, Contiguous()) as exact, load(bundle, Contiguous(cache_dtype=dtype)) as rounded:
+    with load(bundle, Contiguous()) as exact, load(bundle, Contiguous(rows=dtype)) as rounded:
         for ours, theirs in zip(
             conversation(rounded, CONFIGS[name]), conversation(exact, CONFIGS[name]), strict=True
         ):
@@ -129,7 +132,7 @@ def test_a_saved_session_goes_on_to_the_bit(cache: StoredCache, bundle: Path, tm
 
 
 def test_a_session_of_another_dtype_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    with load(bundle, Contiguous(cache_dtype="int8")) as generator:
+    with load(bundle, Contiguous(rows="int8")) as generator:
         generator.prefill(PROMPT, COLSUM)
         save_session(generator.session, tmp_path / "session")
     with load(bundle, Contiguous()) as other:
@@ -194,7 +197,7 @@ def test_the_store_has_the_pages_of_its_session(bundle: Path) -> None:
 @pytest.mark.parametrize("rows", [8, 24, 8192])
 def test_pages_that_there_are_not(rows: int) -> None:
     with pytest.raises(ConfigError, match="page_rows must be"):
-        Paged(page_rows=rows)
+        Paged(page=rows)
 
 
 # --- What they take ---------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from h2o_runtime import Generator, PrefillConfig, Sampling, Watch
+from h2o_runtime import Generator, Sampling, Watch
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.completion import Completion, Prompt, Request, TextDelta, TextModel, Timings
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.execution.answer_steps import DraftCount
+from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
@@ -63,7 +64,7 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         others=(),
         pool=SimpleNamespace(transcripts=list, share=lambda session: None),
         model=SimpleNamespace(vocab_size=4096),
-        bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=PrefillConfig())),
+        bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=Query())),
     )
     return TextModel(generator, Tokenizer.load(EXAMPLE), BundleError("no template"))
 
@@ -186,8 +187,8 @@ def test_timings_count_what_was_run(model: TextModel) -> None:
     _, first = run(model, request)
     n = len(request.prompt.ids)
     assert (first.timings.prompt_n, first.timings.cache_n, first.timings.predicted_n) == (n, 0, 3)
-    longer = Request(model.text_prompt(TEXT + first.text + " and then"), 3, PrefillConfig(policy="full"))
-    run(model, dataclasses.replace(request, prefill=PrefillConfig(policy="full")))
+    longer = Request(model.text_prompt(TEXT + first.text + " and then"), 3, Full())
+    run(model, dataclasses.replace(request, prefill=Full()))
     _, second = run(model, longer)
     assert second.timings.cache_n >= n
     assert second.timings.cache_n + second.timings.prompt_n == len(longer.prompt.ids)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prefill import altered, prefill_of
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError, H2OError
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, Full, Query
 from h2o_runtime.policies.prefill.full import Full
 
 
 def test_defaults_are_those_of_the_design() -> None:
-    assert PrefillConfig().settings == {
+    assert Query().settings == {
         "policy": "h2o",
         "chunk_size": 1024,
         "batch_size": 4096,
@@ -46,14 +46,14 @@ def test_defaults_are_those_of_the_design() -> None:
         "line_fraction": 0.0,
         "estimate": "chunk",
     }
-    assert PrefillConfig().algorithm.memory_at(0) == 512
+    assert Query().algorithm.memory_at(0) == 512
 
 
 def test_a_config_is_a_value() -> None:
-    assert PrefillConfig(sink=3) == PrefillConfig(sink=3)
-    assert len({PrefillConfig(sink=3), PrefillConfig(sink=3), PrefillConfig()}) == 2
+    assert Query() == Query()
+    assert len({Query(), Query(), Query()}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
-        PrefillConfig().sink = 1  # type: ignore[misc]
+        Query().sink = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_contradiction_is_refused_and_names_its_field(
     values: dict[str, Any], field: str, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        PrefillConfig(**values)
+        prefill_of(**values)
     assert caught.value.field == field
     assert field in str(caught.value)
     assert isinstance(caught.value, ValueError)
@@ -119,7 +119,7 @@ def test_a_contradiction_is_refused_and_names_its_field(
     ],
 )
 def test_the_edges_of_what_is_allowed(values: dict[str, Any]) -> None:
-    config = PrefillConfig(**values)
+    config = prefill_of(**values)
     assert all(getattr(config, name) == value for name, value in values.items())
 
 
@@ -143,28 +143,28 @@ def test_a_config_exists_exactly_when_its_sizes_agree(values: dict[str, Any]) ->
         and (v["score"] != "window" or 1 <= v["score_window"] <= v["local"])
     )
     if sound:
-        assert PrefillConfig(**v).algorithm.memory_at(0) == v["local"] + v["heavy"]
+        assert prefill_of(**v).algorithm.memory_at(0) == v["local"] + v["heavy"]
     else:
         with pytest.raises(ConfigError) as caught:
-            PrefillConfig(**v)
+            prefill_of(**v)
         assert caught.value.field in v
 
 
 def test_a_setting_that_there_is_not_is_named_with_the_nearest_one() -> None:
     with pytest.raises(AttributeError, match="PrefillConfig has no 'chunksize': did you mean 'chunk_size'"):
-        PrefillConfig().chunksize  # noqa: B018
+        Query().chunksize  # noqa: B018
     with pytest.raises(ConfigError, match="PrefillConfig has no 'chunksize': did you mean 'chunk_size'"):
-        PrefillConfig(chunksize=64)
+        Query(chunksize=64)
     with pytest.raises(ConfigError, match=r"PrefillConfig has no 'qqq'$"):
-        PrefillConfig().altered(qqq=64)
-    assert not hasattr(PrefillConfig(), "qqq")
+        altered(Query(), qqq=64)
+    assert not hasattr(Query(), "qqq")
 
 
 def test_a_policy_with_types_is_the_same_configuration() -> None:
-    assert PrefillConfig.of(Full(batch_size=512)) == PrefillConfig(policy="full", batch_size=512)
-    config = PrefillConfig(sink=2, vertical=9)
+    assert Full(batch_size=512) == Full(batch_size=512)
+    config = Query(vertical=9)
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
-    assert PrefillConfig.of(config.algorithm) == PrefillConfig(sink=2)
+    assert config == Query()
 
 
 @pytest.mark.parametrize(
@@ -190,5 +190,5 @@ def test_a_policy_with_types_is_the_same_configuration() -> None:
 )
 def test_a_setting_of_another_score_rule_is_refused(given: str, chosen: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        PREFILL.check_used([given], PrefillConfig(**chosen).algorithm)
+        PREFILL.check_used([given], prefill_of(**chosen).algorithm)
     assert (str(caught.value), caught.value.field) == (says, given)

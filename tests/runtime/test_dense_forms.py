@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests import bundles
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
@@ -27,9 +27,10 @@ from h2o_runtime.ort.choice import (
     keep,
     machine,
 )
+from h2o_runtime.policies.prefill import Full
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 
 
 @pytest.fixture(

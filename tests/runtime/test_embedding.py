@@ -12,13 +12,14 @@ from tests import bundles
 from tests.conftest import EXAMPLE
 from transformers import AutoModelForCausalLM
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.names import Pooling
+from h2o_runtime.policies.prefill import Full
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 
 
 def expected(checkpoint: Path, ids: NDArray[np.int64], pooling: Pooling) -> NDArray[np.float64]:

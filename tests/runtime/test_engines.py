@@ -17,7 +17,6 @@ import pytest
 import h2o_plugins
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, Manifest, ModelSpec
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import (
     TARGETS,
     EngineManifest,
@@ -31,6 +30,7 @@ from h2o_runtime.engines import (
 from h2o_runtime.engines.machine import compute_capability, find_plugins, find_target, import_tensorrt
 from h2o_runtime.errors import BackendError, BundleError, ConfigError, H2OError
 from h2o_runtime.names import TargetName
+from h2o_runtime.policies.prefill import Query
 
 MODEL = ModelSpec(
     family="llama",
@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Place:
             opset={"": 18},
             checkpoint=CheckpointSpec(source="somewhere", sha256="c" * 64),
             model=MODEL,
-            prefill=PrefillConfig(),
+            prefill=Query(),
             graphs=(),
             files={"onnx/dense_00.onnx": FileSpec(bytes=3, sha256="a" * 64)},
         ),
@@ -97,7 +97,7 @@ def place(tmp_path: Path) -> Place:
         dtype="float16",
         max_context=4096,
         batch_size=1024,
-        prefill=PrefillConfig(),
+        prefill=Query(),
         checkpoint="c" * 64,
         bundle=bundle_sha256(bundle.manifest),
         engines=(EngineSpec(name="dense_00", file="dense_00.plan", profiles=(profile,)),),

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.prefill import prefill_of
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill import LayerCall, PromptCall
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
 from h2o_runtime.schedule import Span
 
 CHUNK, CHUNKS = 48, 9
@@ -41,11 +41,11 @@ MODEL = ModelSpec(
 class Layer:
     """Random rows on the emulated GPU, all attended to by one policy."""
 
-    def __init__(self, module: ModuleType, config: PrefillConfig) -> None:
+    def __init__(self, module: ModuleType, config: PrefillPolicy[Any]) -> None:
         library = ctypes.CDLL(module.__file__)
         self._operations = library.emulated_operations
         self._operations.restype = ctypes.c_size_t
-        self._device, self._policy = CudaDevice(), config.algorithm
+        self._device, self._policy = CudaDevice(), config
         self._provider = NativeCudaProvider(self._device)
         self._provider.activate(MODEL.attention)
         self._state: Any = self._policy.new_state(MODEL, CHUNK * CHUNKS, self._device)
@@ -89,9 +89,9 @@ def test_operations_of_a_chunk_and_of_a_logical_batch(
 ) -> None:
     """One chunk more in a batch, and one batch more of as many chunks."""
     settings = {**SMALL, "score": score, "score_window": 8, "score_tile": 16, "score_candidates": 32}
-    one = Layer(emulated_cuda, PrefillConfig(**settings, batch_size=CHUNK * CHUNKS))
+    one = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * CHUNKS))
     counts = [one.enqueued(chunks) for chunks in (3, 4, 6)]
     assert [counts[1] - counts[0], (counts[2] - counts[1]) / 2] == [a_chunk, a_chunk]
-    three = Layer(emulated_cuda, PrefillConfig(**settings, batch_size=CHUNK * 3))
+    three = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * 3))
     counts = [three.enqueued(chunks) for chunks in (3, 6, 9)]
     assert [b - a - 3 * a_chunk for a, b in pairwise(counts)] == [a_batch, a_batch]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.model import ExpertsSpec, ModelSpec
+from h2o_runtime.policies.prefill import Full
 
 ROWS = 64  # of a call
 
@@ -28,7 +28,7 @@ MODEL = ModelSpec(
 
 def scratch(model: ModelSpec, native_products: bool) -> int:
     """Elements per row."""
-    config, size = PrefillConfig(policy="full"), 4
+    config, size = Full(), 4
     found = footprint(model, 256, config, most_rows=ROWS, native_products=native_products)
     return found.scratch // ROWS // size
 

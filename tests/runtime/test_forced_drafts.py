@@ -15,15 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from h2o_runtime import Generator, PrefillConfig, Sampling
+from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import Finished, TokenGenerated
 from h2o_runtime.answers.grammar import Grammar, GrammarCompiler
 from h2o_runtime.answers.grammar_process import _COMPACT, MOST_FORCED
 from h2o_runtime.caches.paged import Paged
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import Tokenizer
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 PROMPT = list(range(60, 90)) * 2
 
 WORDS = st.text("abcdefgh_ éß東", min_size=1, max_size=24)
@@ -170,7 +171,7 @@ def answered(generator: Generator, grammar: Grammar, **options: Any) -> tuple[An
     generator.reset()
     tokens, reason = [], ""
     with closing(grammar):
-        for event in generator.generate(PROMPT, config=FULL, reuse=False, constraint=grammar, **options):
+        for event in generator.generate(PROMPT, policy=FULL, reuse=False, constraint=grammar, **options):
             if isinstance(event, TokenGenerated):
                 tokens.append(event.sampled)
             elif isinstance(event, Finished):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Cache, Contiguous, Paged
@@ -26,8 +27,9 @@ from h2o_runtime.errors import (
     UnknownTokenError,
 )
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.policies.prefill import Full, Query
 
-CONFIG = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=4, dense_tail=5)
+CONFIG = Query(chunk_size=16, batch_size=32, local=4, heavy=4, window=4, dense_tail=5)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def small(loaded: Generator) -> Generator:
 @pytest.mark.parametrize("cache", [Contiguous(), Paged()])
 @pytest.mark.parametrize("policy", ["h2o", "full"])
 def test_tokens_that_are_known_are_decoded_many_at_once(bundle: Path, cache: Cache, policy: str) -> None:
-    ids, config = random_ids(90), CONFIG.altered(policy=policy)
+    ids, config = random_ids(90), altered(CONFIG, policy=policy)
     with Generator.load(bundle, context=100, cache=cache) as generator:
         generator.prefill(ids[:60], config)
         one_by_one = [generator.decode(int(token)) for token in ids[60:]]
@@ -104,7 +106,7 @@ def test_token_ids_come_in_any_flat_form(small: Generator, kind: Any) -> None:
 
 
 def test_logprobs_are_those_of_each_prefix_with_full_attention(small: Generator) -> None:
-    config = PrefillConfig(policy="full")
+    config = Full()
     ids = random_ids(12)
     logprobs = small.logprobs(ids, config)
     assert logprobs.shape == (11,)
@@ -158,7 +160,7 @@ def test_memory_sets_are_copies(small: Generator) -> None:
 def test_results_do_not_depend_on_what_ran_before(small: Generator) -> None:
     ids = random_ids(70)
     expected = small.logprobs(ids, CONFIG)
-    for other in (PrefillConfig(policy="full"), PrefillConfig(), CONFIG):
+    for other in (Full(), Query(), CONFIG):
         small.logprobs(random_ids(90, seed=4), other)
         np.testing.assert_array_equal(small.logprobs(ids, CONFIG), expected)
 
@@ -202,7 +204,7 @@ def test_a_bad_prompt_is_refused_and_leaves_the_cache_alone(
 ) -> None:
     good = random_ids(20)
     small.prefill(good, CONFIG)
-    for call in (small.prefill, small.logprobs, lambda ids, config: list(small.generate(ids, config=config))):
+    for call in (small.prefill, small.logprobs, lambda ids, config: list(small.generate(ids, policy=config))):
         with pytest.raises(error, match=says):
             call(ids, CONFIG)
         assert small.length == 20
@@ -339,7 +341,7 @@ def test_a_conversation_goes_on_where_it_stopped(small: Generator) -> None:
 
 @pytest.mark.parametrize("policy", ["h2o", "full"])
 def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> None:
-    config = CONFIG.altered(policy=policy)
+    config = altered(CONFIG, policy=policy)
     seen: list[tuple[int, int]] = []
     small.prefill(random_ids(90), config, Watch(progress=lambda done, total: seen.append((done, total))))
     done = [step for step, _ in seen]
@@ -354,7 +356,7 @@ def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> No
 def test_cancellation_is_asked_for_at_every_step_and_leaves_the_generator_usable(
     small: Generator, policy: Any
 ) -> None:
-    config = CONFIG.altered(policy=policy)
+    config = altered(CONFIG, policy=policy)
     ids = random_ids(90)
     expected = small.prefill(ids, config).copy()
     asked = 0
@@ -406,7 +408,7 @@ def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Ge
     ids: IntArray = random_ids(90)
     with Generator.load(target, context=100) as half:
         assert half.bundle.manifest.model.dtype == "float16"
-        for config in (PrefillConfig(policy="full"), CONFIG):
+        for config in (Full(), CONFIG):
             small.reset()
             half.reset()
             got, expected = half.prefill(ids, config), small.prefill(ids, config)

@@ -14,28 +14,28 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import bundles
+from tests.prefill import prefill_of
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
 
 CONTEXT = 400
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
 CONFIGS = {
-    "full": PrefillConfig(policy="full", batch_size=100),
-    "colsum": PrefillConfig(**SMALL, score="colsum", dense_tail=20),
-    "query": PrefillConfig(**SMALL, score="query", score_tile=20, score_candidates=40),
-    "query, query heads": PrefillConfig(
-        **SMALL, score="query", score_grow=48, score_tile=20, score_queries=5, score_candidates=40
-    ),
-    "window": PrefillConfig(**SMALL, score="window", score_window=8, sink=2, dense_tail=0),
-    "query heads": PrefillConfig(**SMALL, score="colsum", score_heads="query", dense_tail=130),
-    "window, query heads": PrefillConfig(**SMALL, score="window", score_window=12, score_heads="query"),
+    "full": Full(batch_size=100),
+    "colsum": prefill_of(**SMALL, score="colsum", dense_tail=20),
+    "query": prefill_of(**SMALL, score="query", tile=20, candidates=40),
+    "query, query heads": prefill_of(**SMALL, score="query", grow=48, tile=20, queries=5, candidates=40),
+    "window": prefill_of(**SMALL, score="window", window=8, dense_tail=0),
+    "query heads": prefill_of(**SMALL, score="colsum", heads="query", dense_tail=130),
+    "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query"),
 }
 
 
@@ -71,7 +71,7 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_request_equals_the_cpus(config: PrefillConfig, cuda: Generator, cpu: Generator) -> None:
+def test_a_request_equals_the_cpus(config: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
     """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
     first = prompt(250)
     same(cuda.prefill(first, config), cpu.prefill(first, config))
@@ -95,7 +95,7 @@ def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_
     """Integers next to a half may be rounded either way, which the logits show."""
     logits = []
     for device in ("cuda", "cpu"):
-        cache = Contiguous(cache_dtype=dtype)
+        cache = Contiguous(rows=dtype)
         with Generator.load(bundle, context=CONTEXT, device=device, cache=cache) as generator:  # type: ignore[arg-type]
             first = generator.prefill(prompt(150), CONFIGS["colsum"])
             steps = [generator.decode(token) for token in (5, 6, 7)]  # the last two of a recording

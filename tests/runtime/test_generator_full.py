@@ -16,11 +16,12 @@ from tests.conftest import EXAMPLE
 from tests.reference import checkpoints
 from transformers import AutoModelForCausalLM
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.events import TokenGenerated
 from h2o_runtime.answers.sampling import Sampling
+from h2o_runtime.policies.prefill import Full
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 STEPS = 64
 
 
@@ -95,7 +96,7 @@ def test_the_example_model_on_real_text(tiny_generator: Generator, heldout_ids: 
 def test_tiles_change_nothing(tiny_generator: Generator, heldout_ids: IntArray, batch_size: int) -> None:
     ids = heldout_ids[:150]
     whole = tiny_generator.logprobs(ids, FULL)
-    tiled = tiny_generator.logprobs(ids, PrefillConfig(policy="full", batch_size=batch_size))
+    tiled = tiny_generator.logprobs(ids, Full(batch_size=batch_size))
     np.testing.assert_allclose(tiled, whole, atol=1e-4)
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import random_ids
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
-CONFIG = PrefillConfig(chunk_size=16, batch_size=32, local=4, heavy=4, score_window=3, dense_tail=6)
-WINDOW = CONFIG.altered(score="window")
+CONFIG = Query(chunk_size=16, batch_size=32, local=4, heavy=4, window=3, dense_tail=6)
+WINDOW = altered(CONFIG, score="window")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +27,7 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 
 
 def answer(
-    generator: Generator, prompt: list[int], config: PrefillConfig, reuse: bool = True
+    generator: Generator, prompt: list[int], config: PrefillPolicy[Any], reuse: bool = True
 ) -> list[NDArray]:  # type: ignore[type-arg]
     """Logits of a prompt and of the five likeliest tokens after it."""
     logits = [generator.prefill(prompt, config, reuse=reuse).copy()]
@@ -36,7 +39,7 @@ def answer(
 @pytest.mark.parametrize("config", [CONFIG, WINDOW], ids=["colsum", "window"])
 @pytest.mark.parametrize("new", [5, 60])
 def test_a_turn_that_comes_again_has_the_same_answer(
-    generator: Generator, config: PrefillConfig, new: int
+    generator: Generator, config: PrefillPolicy[Any], new: int
 ) -> None:
     generator.reset()
     first = random_ids(90).tolist()

@@ -26,8 +26,9 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import relative_error
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.forward import Watch
@@ -35,23 +36,22 @@ from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 200
-SPARSE = PrefillConfig(
-    chunk_size=16, batch_size=32, local=4, heavy=4, score="colsum", score_window=3, dense_tail=0
-)
+SPARSE = ColumnSum(chunk_size=16, batch_size=32, local=4, heavy=4, window=3, dense_tail=0)
 CONFIGS = (
     SPARSE,
-    SPARSE.altered(dense_tail=6),
-    SPARSE.altered(dense_tail=40, sink=2),
-    SPARSE.altered(score="window", score_heads="query", dense_tail=3),
-    SPARSE.altered(score="window", heavy=0),
-    SPARSE.altered(score_heads="query", chunk_size=9, heavy=3),
-    SPARSE.altered(score="query", dense_tail=6, score_tile=4, score_queries=2, score_candidates=12),
-    SPARSE.altered(score="query", dense_tail=6, score_tile=8, heavy="auto", score_missed=0.01),
-    SPARSE.altered(score="query", chunk_size=9, heavy=3, sink=2, score_tile=4, score_candidates=20),
-    SPARSE.altered(policy="full"),
+    altered(SPARSE, dense_tail=6),
+    altered(SPARSE, dense_tail=40),
+    altered(SPARSE, score="window", heads="query", dense_tail=3),
+    altered(SPARSE, score="window", heavy=0),
+    altered(SPARSE, heads="query", chunk_size=9, heavy=3),
+    altered(SPARSE, score="query", dense_tail=6, tile=4, queries=2, candidates=12),
+    altered(SPARSE, score="query", dense_tail=6, tile=8, heavy="auto", missed=0.01),
+    altered(SPARSE, score="query", chunk_size=9, heavy=3, tile=4, candidates=20),
+    altered(SPARSE, policy="full"),
 )
 DOCUMENTS = [bundles.random_ids(CONTEXT, seed).tolist() for seed in (1, 2)]
 DOCUMENTS[1][:70] = DOCUMENTS[0][:70]
@@ -64,7 +64,7 @@ class Turn:
     prompt: tuple[int, ...] = ()
     token: int = -1
 
-    def run(self, generator: Generator, config: PrefillConfig) -> NDArray[np.float32]:
+    def run(self, generator: Generator, config: PrefillPolicy[Any]) -> NDArray[np.float32]:
         if self.prompt:
             return generator.prefill(self.prompt, config)
         return generator.decode(self.token)
@@ -87,7 +87,7 @@ class Conversations(RuleBasedStateMachine):
     model: Generator  # set by the test
 
     @initialize(config=st.sampled_from(CONFIGS))
-    def begin(self, config: PrefillConfig) -> None:
+    def begin(self, config: PrefillPolicy[Any]) -> None:
         self.config = config
         self.generator = new_generator(self.model)
         self.cached: list[int] = []
@@ -183,7 +183,7 @@ class Conversations(RuleBasedStateMachine):
 
     def prefill(self, prompt: list[int], batch: int) -> None:
         prompt = prompt[:CONTEXT]
-        config = self.config.altered(batch_size=batch)
+        config = altered(self.config, batch_size=batch)
         self.logits = self.generator.prefill(prompt, config).copy()
         assert self.generator.length == len(prompt)
         self.told(prompt)
@@ -246,7 +246,7 @@ def small(shared_folder: Path) -> Any:
 
 def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) -> None:
     """The long turn chose a memory; what stands in its place is short, and chooses none."""
-    config, ids = SPARSE.altered(score="query"), bundles.random_ids(70, 1).tolist()
+    config, ids = altered(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
     small.prefill(ids[:40], config)
     before = small.memory_sets()
     small.prefill(ids, config)
@@ -260,7 +260,7 @@ def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) 
 
 
 def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(small: Generator) -> None:
-    config, draw = SPARSE.altered(score="query", score_tile=4, dense_tail=6), np.random.default_rng(3)
+    config, draw = altered(SPARSE, score="query", tile=4, dense_tail=6), np.random.default_rng(3)
     document = DOCUMENTS[0][:150]
     small.prefill([*document, 1, 2], config)
     for _ in range(20):
@@ -271,8 +271,8 @@ def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(
 
 def test_the_sets_of_a_chunk_that_two_prompts_have_read_lie_as_those_of_one(small: Generator) -> None:
     """Also where a chunk remembers less than it has room for, which is what its last row could."""
-    config = SPARSE.altered(score="query", score_tile=4, dense_tail=6, score_grow=0)
-    assert config.algorithm.memory_at(48) < config.algorithm.memory_at(63)
+    config = altered(SPARSE, score="query", tile=4, dense_tail=6, grow=0)
+    assert config.memory_at(48) < config.memory_at(63)
     ids = DOCUMENTS[0][:120]
     generator = new_generator(small)
     generator.prefill(ids[:61], config)
@@ -291,10 +291,10 @@ def test_a_question_of_about_the_same_length_reads_itself_alone(
     small: Generator, change: dict[str, Any], rows: Any
 ) -> None:
     """The tails begin at the same row, so the document's rows in them are those of a new generator."""
-    config = SPARSE.altered(score="query", score_tile=4, dense_tail=6, **change)
+    config = altered(SPARSE, score="query", tile=4, dense_tail=6, **change)
     document, first, second = DOCUMENTS[0][:150], [1, 2, 3], [7, 8]
     bundle = small.bundle.folder
-    with Generator.load(bundle, context=CONTEXT, cache=Contiguous(cache_dtype=rows)) as generator:
+    with Generator.load(bundle, context=CONTEXT, cache=Contiguous(rows=rows)) as generator:
         expected = generator.prefill([*document, *second], config).copy()
         sets = generator.memory_sets()
         generator.reset()
@@ -305,13 +305,11 @@ def test_a_question_of_about_the_same_length_reads_itself_alone(
             np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "decoding", [Quest(quest_budget=16, quest_dense_layers=0), SubquadraticDecode(decode_window=4)]
-)
+@pytest.mark.parametrize("decoding", [Quest(budget=16, dense_layers=0), SubquadraticDecode(window=4)])
 def test_full_attention_takes_nothing_from_a_sparse_decode(
     small: Generator, decoding: DecodePolicy[Any]
 ) -> None:
-    config, ids = SPARSE.altered(policy="full"), bundles.random_ids(150)
+    config, ids = altered(SPARSE, policy="full"), bundles.random_ids(150)
     spec = replace(small.spec, decoding=decoding)
     generator = Generator(LoadedModel.of(spec, small.loaded.backend))
     generator.prefill(ids[:100], config)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.model_specs import grouped
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import Query
 
 ALIKE, KEYS_DIFFER = grouped(14, 2, 2), grouped(8, 2, 4)
 QUERIES_DIFFER = HeadCounts(query=frozenset({8, 16}), kv=frozenset({2}))
@@ -25,17 +25,17 @@ QUERIES_DIFFER = HeadCounts(query=frozenset({8, 16}), kv=frozenset({2}))
     ],
 )
 def test_heads_with_their_own_memory(model: ModelSpec, score_heads: str, least: int, grown: int) -> None:
-    policy = PrefillConfig(score_heads=score_heads).algorithm
+    policy = Query(heads=score_heads).algorithm
     heads = policy.set_heads(model.head_counts)
     assert (heads.least, heads.grown) == (least, grown)
     assert policy.heads(model.head_counts) == least
 
 
 def test_what_no_list_can_serve_is_refused() -> None:
-    assert PrefillConfig().algorithm.set_heads(QUERIES_DIFFER).grown == 2
+    assert Query().algorithm.set_heads(QUERIES_DIFFER).grown == 2
     with pytest.raises(ConfigError, match=r"numbers of query heads \(8, 16\).*: use `policy=full`"):
-        PrefillConfig(score_heads="query").algorithm.heads(QUERIES_DIFFER)
+        Query(heads="query").algorithm.heads(QUERIES_DIFFER)
     with pytest.raises(
         ConfigError, match=r"of kv heads \(2, 4\).* `score_heads=query`, or use `policy=full`"
     ):
-        PrefillConfig(score_heads="kv").algorithm.heads(KEYS_DIFFER.head_counts)
+        Query(heads="kv").algorithm.heads(KEYS_DIFFER.head_counts)

@@ -14,8 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from tests import bundles, latent_models
 from tests.latent_models import EXPERTS, MODELS
+from tests.prefill import prefill_of
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.attention.select import make_provider
@@ -29,8 +30,9 @@ from h2o_runtime.layers.model import Layers, LiveLayers
 from h2o_runtime.model import LatentSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": 32, "local": 4, "heavy": 6, "dense_tail": 4}
 TILES: dict[str, Any] = {"score_tile": 8, "score_queries": 4, "score_candidates": 32}
 GATE = 3e-5
@@ -41,7 +43,9 @@ def load(bundle: Path, latent: str = "auto", **arguments: Any) -> Generator:
     return Generator.load(bundle, **{"context": 128, "device": "cpu", "threads": 1, **arguments})
 
 
-def all_logits(generator: Generator, ids: NDArray[Any], config: PrefillConfig = FULL) -> NDArray[np.float32]:
+def all_logits(
+    generator: Generator, ids: NDArray[Any], config: PrefillPolicy[Any] = FULL
+) -> NDArray[np.float32]:
     return np.concatenate([logits.copy() for _, logits in generator.each_logits(ids, config)])
 
 
@@ -97,7 +101,7 @@ def test_absorbed_is_expanded_under_sparse_attention(
     score: str, heads: str, bundle: Path, prompt: NDArray[np.int64]
 ) -> None:
     """The same memory sets, and the same logits but for rounding."""
-    config = PrefillConfig(policy="h2o", score=score, score_heads=heads, **SMALL, **TILES)
+    config = prefill_of(policy="h2o", score=score, heads=heads, **SMALL, **TILES)
     found = []
     for form in ("absorbed", "expanded"):
         with load(bundle, attention="functions", latent=form) as model:
@@ -115,7 +119,7 @@ def test_chunked_is_whole_and_a_kept_past_is_a_fresh_run(
     generator: Generator, prompt: NDArray[np.int64]
 ) -> None:
     whole = all_logits(generator, prompt)
-    tiled = all_logits(generator, prompt, PrefillConfig(policy="full", batch_size=16))
+    tiled = all_logits(generator, prompt, Full(batch_size=16))
     np.testing.assert_allclose(tiled, whole, atol=GATE)
     generator.prefill(prompt[:60], FULL, reuse=False)
     again = generator.prefill(prompt, FULL)
@@ -123,9 +127,7 @@ def test_chunked_is_whole_and_a_kept_past_is_a_fresh_run(
     np.testing.assert_allclose(again, whole[-1], atol=GATE)
 
 
-@pytest.mark.parametrize(
-    "cache", [Paged(), Contiguous(cache_dtype="float16"), Contiguous(cache_dtype="int8")]
-)
+@pytest.mark.parametrize("cache", [Paged(), Contiguous(rows="float16"), Contiguous(rows="int8")])
 def test_other_caches_hold_latents_too(cache: Any, bundle: Path, prompt: NDArray[np.int64]) -> None:
     """A past that is stored otherwise is attended to as latents, whatever would cost less."""
     with load(bundle) as plain:
@@ -164,8 +166,8 @@ def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "words"),
     [
-        ({"cache": Evicting(cache_tokens=64)}, "cache", "latents alone: use --cache contiguous or paged"),
-        ({"cache": Offload(cache_file="layers")}, "cache", "latents alone: use --cache contiguous or paged"),
+        ({"cache": Evicting(tokens=64)}, "cache", "latents alone: use --cache contiguous or paged"),
+        ({"cache": Offload(file="layers")}, "cache", "latents alone: use --cache contiguous or paged"),
         ({"decoding": DECODE.chosen({"decode": "quest"})}, "decode", "use `decode=full`"),
         (
             {"latent": "expanded", "cache": Paged(), "attention": "functions"},
@@ -178,7 +180,7 @@ def test_what_does_not_go_with_latents_is_refused_as_it_is_loaded(
     arguments: dict[str, Any], field: str, words: str, bundle: Path, tmp_path: Path
 ) -> None:
     if isinstance(arguments.get("cache"), Offload):
-        arguments = {"cache": Offload(cache_file=str(tmp_path / "layers"))}
+        arguments = {"cache": Offload(file=str(tmp_path / "layers"))}
     with pytest.raises(ConfigError, match=words) as refused:
         load(bundle, **arguments)
     assert refused.value.field == field
@@ -187,11 +189,11 @@ def test_what_does_not_go_with_latents_is_refused_as_it_is_loaded(
 def test_a_policy_that_is_not_for_latents_leaves_the_session_as_it_is(
     bundle: Path, prompt: NDArray[np.int64]
 ) -> None:
-    window = PrefillConfig(policy="h2o", score="window", score_window=3, **SMALL)
+    window = prefill_of(policy="h2o", score="window", window=3, **SMALL)
     with load(bundle, attention="functions") as model:
         model.prefill(prompt[:60], FULL)
         for config, words in (
-            (PrefillConfig(policy="subquadratic"), "not for latent attention"),
+            (Subquadratic(), "not for latent attention"),
             (window, "needs latent attention absorbed: load the bundle with `latent=absorbed`"),
         ):
             with pytest.raises(ConfigError, match=words):

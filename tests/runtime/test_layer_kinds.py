@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from tests import bundles
+from tests.prefill import prefill_of
 from tests.reference import checkpoints, llama
 
 from h2o_export.architecture.config import LatentConfig
@@ -22,20 +23,21 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.layers import LAYERS as EXPORTED
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Contiguous, Evicting, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.layers import LAYERS
 from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 pytestmark = pytest.mark.slow
 
 TOYS = Path(__file__).parents[1] / "toys"
 LAYER_COUNT, HEADS, SIZE = 4, 2, 32  # of the ordinary model
-FULL = PrefillConfig(policy="full", batch_size=32)
+FULL = Full(batch_size=32)
 SPARSE: dict[str, Any] = {"chunk_size": 32, "batch_size": 64, "local": 8, "heavy": 8, "dense_tail": 10}
 
 
@@ -116,7 +118,7 @@ def test_prompt_turn_and_steps_are_those_of_the_ordinary_model(
 def test_sparse_prompts_remember_what_the_ordinary_model_does(
     score: str, generator: Generator, plain: Path, tmp_path: Path
 ) -> None:
-    config = PrefillConfig(score=score, score_heads="query", score_window=8, **SPARSE)  # type: ignore[arg-type]
+    config = prefill_of(score=score, heads="query", window=8, **SPARSE)  # type: ignore[arg-type]
     ids = bundles.random_ids(150)
     with load(bundles.export(plain, tmp_path / "bundle")) as ordinary:
         close(generator.prefill(ids, config), ordinary.prefill(ids, config))
@@ -132,7 +134,7 @@ def test_rows_and_buffers_are_counted_layer_by_layer(mixed: Path, generator: Gen
     live = generator.loaded.forward.layers
     assert footprint(model, 256, FULL).activations == generator.loaded.forward.buffers.nbytes + live.nbytes
     for dtype in ("float16", "int8"):
-        with load(mixed, cache=Contiguous(cache_dtype=dtype)) as shorter:  # type: ignore[arg-type]
+        with load(mixed, cache=Contiguous(rows=dtype)) as shorter:  # type: ignore[arg-type]
             assert shorter.session.store.nbytes == shorter.spec.cache.store_bytes(model, 256)
             ids = bundles.random_ids(50)
             ours, exact = shorter.prefill(ids, FULL), generator.prefill(ids, FULL)
@@ -154,7 +156,7 @@ def test_a_saved_session_goes_on(mixed: Path, generator: Generator, tmp_path: Pa
     ("arguments", "words"),
     [
         (
-            {"cache": Evicting(cache_tokens=64)},
+            {"cache": Evicting(tokens=64)},
             "use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
         ),
         ({"decoding": DECODE.chosen({"decode": "quest"})}, "use `decode=full`"),
@@ -171,12 +173,12 @@ def test_what_needs_alike_layers_is_refused_as_it_is_loaded(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (PrefillConfig(policy="subquadratic"), "use `policy=h2o` or `policy=full`"),
-        (PrefillConfig(**SPARSE, score_heads="kv"), "give each query head a set with `score_heads=query`"),
+        (Subquadratic(), "use `policy=h2o` or `policy=full`"),
+        (prefill_of(**SPARSE, heads="kv"), "give each query head a set with `score_heads=query`"),
     ],
 )
 def test_what_needs_alike_layers_leaves_the_session_as_it_is(
-    config: PrefillConfig, words: str, generator: Generator
+    config: PrefillPolicy[Any], words: str, generator: Generator
 ) -> None:
     ids = bundles.random_ids(60)
     generator.prefill(ids[:40], FULL)

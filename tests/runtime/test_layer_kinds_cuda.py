@@ -10,13 +10,14 @@ import pytest
 from tests.bundles import export, random_ids
 from tests.family_models import MODELS, VOCAB, WINDOWS, save
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import ColumnSum, Full, Query
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
 
 IDS = random_ids(190, 5, VOCAB)
-H2O = PrefillConfig(chunk_size=48, batch_size=100, local=12, heavy=20, score_tile=20, score_candidates=40)
-COLSUM = PrefillConfig(chunk_size=48, batch_size=100, local=12, heavy=20, score="colsum", dense_tail=20)
+H2O = Query(chunk_size=48, batch_size=100, local=12, heavy=20, tile=20, candidates=40)
+COLSUM = ColumnSum(chunk_size=48, batch_size=100, local=12, heavy=20, dense_tail=20)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_5"])
@@ -26,7 +27,7 @@ def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cu
     for device in ("cuda", "cpu"):
         with Generator.load(bundle, context=400, device=device, threads=1) as generator:
             logits = []
-            for config in (H2O, COLSUM, PrefillConfig(policy="full", batch_size=100)):
+            for config in (H2O, COLSUM, Full(batch_size=100)):
                 logits.append(generator.prefill(IDS[:150], config, reuse=False).copy())
                 logits += [generator.decode(token).copy() for token in IDS[150:154]]
                 logits.append(generator.prefill(IDS, config).copy())

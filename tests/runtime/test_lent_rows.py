@@ -20,7 +20,7 @@ from tests.family_models import VOCAB, WINDOWS, save
 from tests.runtime import layer_cases
 from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
@@ -28,6 +28,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 400
@@ -40,13 +41,13 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(save(folder / "checkpoint", "gemma4", WINDOWS), folder / "bundle")
 
 
-def conversation(generator: Generator, config: PrefillConfig) -> Iterator[NDArray[np.float32]]:
+def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[NDArray[np.float32]]:
     """Logits of a prompt, an answer, a next turn, and of a prompt that goes on from an earlier place."""
     yield generator.prefill(PROMPT, config)
     for token in NEXT[:20]:
         yield generator.decode(token)
     yield generator.prefill([*PROMPT, *NEXT], config)
-    if config.algorithm.exact:
+    if config.exact:
         yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], config)
 
 
@@ -61,14 +62,14 @@ def test_caches_agree_under_every_policy(bundle: Path, name: str) -> None:
 
 def test_rows_that_are_rounded_are_lent_as_they_were_computed(bundle: Path) -> None:
     for dtype in ("float16", "int8"):
-        caches = Contiguous(cache_dtype=dtype), Paged(cache_dtype=dtype)  # type: ignore[arg-type]
+        caches = Contiguous(rows=dtype), Paged(rows=dtype)  # type: ignore[arg-type]
         with load(bundle, caches[0]) as contiguous, load(bundle, caches[1]) as paged, load(bundle) as exact:
             agree(contiguous, paged, H2O, 1e-2)
             assert relative_error(contiguous.prefill(PROMPT, H2O), exact.prefill(PROMPT, H2O)) < 5e-2
 
 
 def test_a_step_of_selected_pages_reads_lent_rows(bundle: Path) -> None:
-    quest = Quest(quest_budget=64, quest_page=8)
+    quest = Quest(budget=64, page=8)
     with load(bundle, decoding=quest) as contiguous, load(bundle, Paged(), decoding=quest) as paged:
         agree(contiguous, paged, FULL, 1e-5)
 
@@ -98,7 +99,7 @@ def test_saved_and_waiting_sessions_hold_each_row_once(bundle: Path, tmp_path: P
 
 
 def test_memory_is_counted_once(bundle: Path) -> None:
-    for cache in (Contiguous(), Contiguous(cache_dtype="int8"), Paged()):
+    for cache in (Contiguous(), Contiguous(rows="int8"), Paged()):
         with load(bundle, cache) as generator:
             model, item = generator.model, 4
             assert generator.session.store.nbytes == cache.store_bytes(model, CONTEXT)
@@ -109,7 +110,7 @@ def test_memory_is_counted_once(bundle: Path) -> None:
 
 
 def test_what_cannot_serve_them_is_refused_in_one_sentence(bundle: Path) -> None:
-    for cache in (Offload(), Evicting(cache_tokens=128)):
+    for cache in (Offload(), Evicting(tokens=128)):
         with pytest.raises(ConfigError, match="cache"):
             load(bundle, cache)
     cuda: Any = SimpleNamespace(name="cuda", memory="cuda")

@@ -17,8 +17,9 @@ from tests.bundles import export
 from tests.family_models import save
 from tests.order.clocks import Order, Use
 from tests.order.runtime import checked
+from tests.prefill import prefill_of
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Offload
 from h2o_runtime.devices.cuda_flow import CudaFlow
 from h2o_runtime.errors import Cancelled
@@ -27,22 +28,23 @@ from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import Full, Subquadratic, VerticalSlash
 
 CONTEXT, BATCH = 256, 32
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": BATCH, "local": 4, "heavy": 6}
 POLICIES = {
-    "full": PrefillConfig(policy="full", batch_size=BATCH),
-    "colsum": PrefillConfig(**SMALL, score="colsum", dense_tail=20),
-    "query": PrefillConfig(**SMALL, score="query", score_tile=8, score_candidates=12),
-    "window": PrefillConfig(**SMALL, score="window", score_window=3, sink=2, dense_tail=0),
-    "minference": PrefillConfig(policy="minference", batch_size=BATCH),
-    "subquadratic": PrefillConfig(policy="subquadratic", batch_size=BATCH),
+    "full": Full(batch_size=BATCH),
+    "colsum": prefill_of(**SMALL, score="colsum", dense_tail=20),
+    "query": prefill_of(**SMALL, score="query", tile=8, candidates=12),
+    "window": prefill_of(**SMALL, score="window", window=3, dense_tail=0),
+    "minference": VerticalSlash(batch_size=BATCH),
+    "subquadratic": Subquadratic(batch_size=BATCH),
 }
 CACHES = {
     "contiguous": Contiguous(),
-    "float16": Contiguous(cache_dtype="float16"),
-    "int8": Contiguous(cache_dtype="int8"),
-    "offload": Offload(ring_buffers=2),
+    "float16": Contiguous(rows="float16"),
+    "int8": Contiguous(rows="int8"),
+    "offload": Offload(buffers=2),
 }
 DECODING: dict[str, DecodePolicy[Any]] = {
     "full": FullDecode(),

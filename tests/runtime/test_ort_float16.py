@@ -12,16 +12,17 @@ from tests import bundles, family_models
 from tests.bundles import relative_error
 from tests.reference import llama
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.backends.onnxruntime import chosen_precision, dense_form_on_cpu
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.ort import native
 from h2o_runtime.ort.native import is_fast, is_fast_with_float16
+from h2o_runtime.policies.prefill import Full
 
 SHAPE = "llama-g2-d64-llama3"
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 FAMILIES = ("gemma3", "gemma4-experts", "gpt_oss", "qwen3_moe", "qwen3_5")  # a kind of graph each
 HALF = 2.0**-11  # relative rounding of weights
 
@@ -93,7 +94,7 @@ def test_a_processor_with_float16_products_is_left_to_onnx_runtime(monkeypatch: 
 @fast_here
 def test_rows_may_be_stored_as_float16(folder: Path) -> None:
     whole = logits(folder, dense_form="native")
-    rounded = logits(folder, dense_form="native", cache=Contiguous(cache_dtype="float16"))
+    rounded = logits(folder, dense_form="native", cache=Contiguous(rows="float16"))
     assert 0 < relative_error(rounded, whole) < 0.03
 
 

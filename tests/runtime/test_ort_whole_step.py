@@ -77,9 +77,9 @@ def test_it_gives_what_its_parts_give(
     ("cache", "more", "taken"),
     [
         (Contiguous(), {}, True),
-        (Contiguous(), {"decoding": Quest(quest_budget=16)}, False),
+        (Contiguous(), {"decoding": Quest(budget=16)}, False),
         (Paged(), {}, True),
-        (Evicting(cache_tokens=128), {}, False),
+        (Evicting(tokens=128), {}, False),
     ],
 )
 def test_it_is_taken_where_a_step_is_plain(

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from tests.bundles import IntArray, reference_model
 from tests.conftest import EXAMPLE
+from tests.prefill import prefill_of
 from tests.reference import llama, operators
 from tests.reference.llama import Float64, H2ORun, Int32, Model, Selection
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 
 LENGTHS = (700, 1024, 2048, 3500)
 TAIL = 128
@@ -117,7 +118,7 @@ def test_the_reference_tail_may_be_computed_alone(model: Model, heldout_ids: Int
 
 
 @pytest.mark.parametrize(
-    ("chunk_size", "score", "score_heads"),
+    ("chunk_size", "score", "heads"),
     [  # each two of the settings together once
         (256, "colsum", "kv"),
         (256, "window", "query"),
@@ -131,7 +132,7 @@ def test_logprobs_equal_the_chunk_by_chunk_reference(
     model: Model,
     chunk_size: int,
     score: Literal["colsum", "window"],
-    score_heads: Literal["kv", "query"],
+    heads: Literal["kv", "query"],
 ) -> None:
     size = chunk_size // 4
     flags: dict[str, Any] = {
@@ -139,15 +140,16 @@ def test_logprobs_equal_the_chunk_by_chunk_reference(
         "local": size,
         "heavy": size,
         "score": score,
-        "score_window": min(64, size),
-        "score_heads": score_heads,
+        "heads": heads,
     }
+    if score == "window":
+        flags["window"] = min(64, size)
     recorded = record(model, heldout_ids[: max(LENGTHS)], **flags)
     errors: dict[tuple[int, int], float] = {}
     for length in LENGTHS:
         for tail in (0, TAIL):
             expected = expected_logprobs(model, recorded, length, tail, chunk_size)
-            actual = tiny_generator.logprobs(heldout_ids[:length], PrefillConfig(dense_tail=tail, **flags))
+            actual = tiny_generator.logprobs(heldout_ids[:length], prefill_of(dense_tail=tail, **flags))
             assert actual.shape == (length - 1,)
             errors[length, tail] = float(np.abs(actual - expected).max())
             chunks = (length - 1) // chunk_size

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
+from tests.prefill import altered
 from tests.reference import llama, operators
-from tests.runtime.policy_cases import h2o_configs
+from tests.runtime.policy_cases import h2o_policies
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundles.bundle import Bundle
@@ -27,10 +28,11 @@ from h2o_runtime.devices import HostDevice
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import MEMORY_SELECT, Operator
-from h2o_runtime.policies.prefill import LayerCall
+from h2o_runtime.policies.prefill import ColumnSum, Full, LayerCall, Query, Window
+from h2o_runtime.policies.prefill.h2o import H2O
 
 Array = NDArray[Any]
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 CONTEXT = 256
 KEPT = ("colsum", "window")  # rules whose memory comes from the one before
 NAMES = ("llama-g2-d64-llama3", "qwen2-g4-d32")  # the second has 8 query heads on 2, and biases
@@ -84,45 +86,44 @@ def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts)
+@given(policy=h2o_policies(scores=KEPT), ids=prompts)
 def test_a_prompt_within_one_chunk_is_full_attention(
-    generator: Generator, config: PrefillConfig, ids: IntArray
+    generator: Generator, policy: H2O[Any], ids: IntArray
 ) -> None:
-    ids = ids[: config.chunk_size]
-    sparse = generator.logprobs(ids, config)
+    ids = ids[: policy.chunk_size]
+    sparse = generator.logprobs(ids, policy)
     assert generator.memory_sets() == []
     np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts)
+@given(policy=h2o_policies(scores=KEPT), ids=prompts)
 def test_a_tail_as_long_as_the_prompt_is_full_attention(
-    generator: Generator, config: PrefillConfig, ids: IntArray
+    generator: Generator, policy: H2O[Any], ids: IntArray
 ) -> None:
-    sparse = generator.logprobs(ids, config.altered(dense_tail=len(ids)))
+    sparse = generator.logprobs(ids, altered(policy, dense_tail=len(ids)))
     np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    config=h2o_configs(tails=(0,), scores=KEPT),
+    policy=h2o_policies(tails=(0,), scores=KEPT),
     share=st.floats(0, 1),
     n=st.integers(1, 90),
     native=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_a_memory_of_the_whole_past_is_full_attention(
-    generator: Generator, config: PrefillConfig, share: float, n: int, native: bool, seed: int
+    generator: Generator, policy: H2O[Any], share: float, n: int, native: bool, seed: int
 ) -> None:
     """A history of at most M tokens is remembered whole, so the first chunk after it misses nothing."""
     model = generator.model
-    past = max(1, int(share * config.algorithm.memory_at(0)))
+    past = max(1, int(share * policy.memory_at(0)))
     rng = np.random.default_rng(seed)
     device = HostDevice()
     shape = (past + n, model.kv_heads, model.head_size)
     k, v = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
     q = 2 * rng.normal(size=(n, model.query_heads, model.head_size)).astype(np.float32)
-    policy = config.algorithm
     provider: Any = generator.spec.provider
     if not native:
         provider = FunctionProvider(Bundle.open(generator.bundle.folder), threads=2)
@@ -148,7 +149,7 @@ def test_a_memory_of_the_whole_past_is_full_attention(
     )
     policy.attend(call, policy.new_state(model, past + n, device))
     expected = operators.cached_attention(q, k, v, past + n, scale=model.scale)
-    first = slice(0, config.chunk_size)
+    first = slice(0, policy.chunk_size)
     np.testing.assert_allclose(o[first], expected[first], atol=2e-5 * np.abs(expected).max())
     assert np.isfinite(o).all()
 
@@ -158,48 +159,50 @@ def test_a_memory_of_the_whole_past_is_full_attention(
 
 @every
 @given(
-    config=h2o_configs(tails=(0,), scores=KEPT), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9)
+    policy=h2o_policies(tails=(0,), scores=KEPT), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9)
 )
 def test_later_tokens_change_nothing_at_or_before_a_chunk(
-    generator: Generator, config: PrefillConfig, ids: IntArray, chunk: int, seed: int
+    generator: Generator, policy: H2O[Any], ids: IntArray, chunk: int, seed: int
 ) -> None:
-    end = (chunk + 1) * config.chunk_size
-    assume(end < len(ids))
+    boundaries = (len(ids) - 1) // policy.chunk_size
+    assume(boundaries)
+    chunk %= boundaries
+    end = (chunk + 1) * policy.chunk_size
     other = ids.copy()
     other[end:] = random_ids(len(ids) - end, 1000 + seed)
-    logprobs, sets = generator.logprobs(ids, config), generator.boundary_memory()
-    changed, changed_sets = generator.logprobs(other, config), generator.boundary_memory()
+    logprobs, sets = generator.logprobs(ids, policy), generator.boundary_memory()
+    changed, changed_sets = generator.logprobs(other, policy), generator.boundary_memory()
     np.testing.assert_allclose(changed[: end - 1], logprobs[: end - 1], atol=1e-5)
     np.testing.assert_array_equal(changed_sets[:, : chunk + 1], sets[:, : chunk + 1])
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts, extra=st.integers(0, 200))
+@given(policy=h2o_policies(scores=KEPT), ids=prompts, extra=st.integers(0, 200))
 def test_the_batch_size_changes_no_result(
-    generator: Generator, config: PrefillConfig, ids: IntArray, extra: int
+    generator: Generator, policy: H2O[Any], ids: IntArray, extra: int
 ) -> None:
-    expected, sets = generator.logprobs(ids, config), generator.memory_sets()
-    other = config.altered(batch_size=config.chunk_size + extra)
+    expected, sets = generator.logprobs(ids, policy), generator.memory_sets()
+    other = altered(policy, batch_size=policy.chunk_size + extra)
     np.testing.assert_allclose(generator.logprobs(ids, other), expected, atol=1e-4)
     for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts, question=st.integers(1, 60), extra=st.integers(0, 200))
+@given(policy=h2o_policies(scores=KEPT), ids=prompts, question=st.integers(1, 60), extra=st.integers(0, 200))
 def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
-    generator: Generator, config: PrefillConfig, ids: IntArray, question: int, extra: int
+    generator: Generator, policy: H2O[Any], ids: IntArray, question: int, extra: int
 ) -> None:
     second = np.concatenate([ids[:-1], random_ids(question, 77)])
-    other = config.altered(batch_size=config.chunk_size + extra)
+    other = altered(policy, batch_size=policy.chunk_size + extra)
     generator.reset()
     expected, sets = generator.prefill(second, other).copy(), generator.memory_sets()
     generator.reset()
-    generator.prefill(ids, config)
+    generator.prefill(ids, policy)
     got = generator.prefill(second, other)
     assert generator.reused <= len(ids) - 1
-    if min(len(ids), len(second)) - config.dense_tail > 2 * config.chunk_size:
-        assert generator.reused >= config.chunk_size
+    if min(len(ids), len(second)) - policy.dense_tail > 2 * policy.chunk_size:
+        assert generator.reused >= policy.chunk_size
     assert relative_error(got, expected) < 1e-4
     for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -209,58 +212,55 @@ def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts)
-def test_memory_sets_are_sorted_unique_in_range_and_hold_window_and_sinks(
-    generator: Generator, config: PrefillConfig, ids: IntArray
+@given(policy=h2o_policies(scores=KEPT), ids=prompts)
+def test_memory_sets_are_sorted_unique_in_range_and_hold_the_window(
+    generator: Generator, policy: H2O[Any], ids: IntArray
 ) -> None:
     generator.reset()
-    generator.prefill(ids, config)
-    boundaries = (len(ids) - 1) // config.chunk_size
-    heads = generator.model.query_heads if config.score_heads == "query" else generator.model.kv_heads
+    generator.prefill(ids, policy)
+    boundaries = (len(ids) - 1) // policy.chunk_size
+    heads = generator.model.query_heads if policy.heads == "query" else generator.model.kv_heads
     sets = generator.boundary_memory()
-    assert sets.shape == (generator.model.layers, boundaries, heads, config.algorithm.memory)
+    assert sets.shape == (generator.model.layers, boundaries, heads, policy.memory)
     assert sets.dtype == np.int32
     for boundary in range(boundaries):
-        end = (boundary + 1) * config.chunk_size
-        here = sets[:, boundary].reshape(-1, config.algorithm.memory)
+        end = (boundary + 1) * policy.chunk_size
+        here = sets[:, boundary].reshape(-1, policy.memory)
         assert (np.diff(here, axis=1) > 0).all()
         assert here.min() >= 0
         assert here.max() < end
         np.testing.assert_array_equal(
-            here[:, -config.local :],
-            np.broadcast_to(np.arange(end - config.local, end), (len(here), config.local)),
-        )
-        np.testing.assert_array_equal(
-            here[:, : config.sink], np.broadcast_to(np.arange(config.sink), (len(here), config.sink))
+            here[:, -policy.local :],
+            np.broadcast_to(np.arange(end - policy.local, end), (len(here), policy.local)),
         )
     if boundaries:
         np.testing.assert_array_equal(np.stack(generator.memory_sets()), sets[:, -1])
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts)
+@given(policy=h2o_policies(scores=KEPT), ids=prompts)
 def test_a_memory_comes_from_the_one_before_and_its_chunk(
-    generator: Generator, config: PrefillConfig, ids: IntArray
+    generator: Generator, policy: H2O[Any], ids: IntArray
 ) -> None:
     generator.reset()
-    generator.prefill(ids, config)
+    generator.prefill(ids, policy)
     sets = generator.boundary_memory()
     for boundary in range(1, sets.shape[1]):
         for before, after in zip(
-            sets[:, boundary - 1].reshape(-1, config.algorithm.memory),
-            sets[:, boundary].reshape(-1, config.algorithm.memory),
+            sets[:, boundary - 1].reshape(-1, policy.memory),
+            sets[:, boundary].reshape(-1, policy.memory),
             strict=True,
         ):
-            old = after[after < boundary * config.chunk_size]
+            old = after[after < boundary * policy.chunk_size]
             assert set(old.tolist()) <= set(before.tolist())
 
 
 @every
-@given(config=h2o_configs(scores=KEPT), ids=prompts)
-def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig, ids: IntArray) -> None:
+@given(policy=h2o_policies(scores=KEPT), ids=prompts)
+def test_column_sums_never_decrease(generator: Generator, policy: H2O[Any], ids: IntArray) -> None:
     generator.reset()
     with recorded_selections(generator) as calls:
-        generator.prefill(ids, config.altered(score="colsum"))
+        generator.prefill(ids, altered(policy, score="colsum"))
     for before, after in itertools.pairwise(calls):
         if after["start"] == before["stop"]:  # else another layer begins
             assert (after["score"][: before["stop"]] >= before["score"]).all()
@@ -273,7 +273,7 @@ def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig,
 
 @settings(max_examples=25, deadline=None)
 @given(
-    config=h2o_configs(scores=KEPT),
+    policy=h2o_policies(scores=KEPT),
     first=st.integers(1, 120),
     answer=st.integers(0, 20),
     new=st.integers(1, 100),
@@ -282,7 +282,7 @@ def test_column_sums_never_decrease(generator: Generator, config: PrefillConfig,
 def test_a_conversations_next_turn(
     generator: Generator,
     checkpoint: Path,
-    config: PrefillConfig,
+    policy: H2O[Any],
     first: int,
     answer: int,
     new: int,
@@ -292,13 +292,13 @@ def test_a_conversations_next_turn(
     everything = random_ids(first + answer + new, seed)
     past = first + answer
     generator.reset()
-    generator.prefill(everything[:first], config)
+    generator.prefill(everything[:first], policy)
     for token in everything[first:past].tolist():
         generator.decode(token)
     keys, values = cached_rows(generator, past)
     state = generator.session.prefill_state
     scores = [array[:past].astype(np.float64) for array in state.score]
-    got = generator.prefill(everything, config)
+    got = generator.prefill(everything, policy)
     assert generator.reused == past
 
     model = bundles.reference_model(checkpoint)
@@ -308,8 +308,8 @@ def test_a_conversations_next_turn(
         k, v = np.concatenate([keys[layer], k]), np.concatenate([values[layer], v])
         attention = (
             operators.cached_attention(q, k, v, past + new, scale=model.scale)
-            if new <= config.chunk_size
-            else chunks_after_history(q, k, v, scores[layer], first, config, model.scale)
+            if new <= policy.chunk_size
+            else chunks_after_history(q, k, v, scores[layer], first, policy, model.scale)
         )
         x = llama.finish_layer(model, layer, x, attention)
     expected = llama.logits_of(model, llama.final_norm(model, x[-1:]))[0]
@@ -317,42 +317,43 @@ def test_a_conversations_next_turn(
 
 
 def chunks_after_history(
-    q: Array, k: Array, v: Array, score: Array, prompt: int, config: PrefillConfig, scale: float
+    q: Array, k: Array, v: Array, score: Array, prompt: int, policy: H2O[Any], scale: float
 ) -> Array:
     """Attention [n, Hq, d] of new tokens in chunks; of the history, positions from `prompt` on were generated."""
     past, length, heads = len(k) - len(q), len(k), score.shape[1]
     score = np.concatenate([score, np.zeros((len(q), heads))])
     score[prompt:past] = 0.0  # decode keeps no scores
     memory = np.tile(np.arange(past, dtype=np.int32), (heads, 1))
-    sizes: dict[str, int] = {"local": config.local, "heavy": config.heavy, "sink": config.sink}
-    if past > config.algorithm.memory:
+    sizes: dict[str, int] = {"local": policy.local, "heavy": policy.heavy}
+    if past > policy.memory:
         ranked = score.copy()
         # Generated tokens count as local: they come before all others, the latest first.
-        ranked[prompt : past - config.local][-config.heavy or past :] = np.inf
+        ranked[prompt : past - policy.local][-policy.heavy or past :] = np.inf
         memory = select(ranked, memory[:, :0], 0, past, sizes)
     o = np.empty_like(q)
-    for start in range(past, length, config.chunk_size):
-        stop = min(start + config.chunk_size, length)
+    for start in range(past, length, policy.chunk_size):
+        stop = min(start + policy.chunk_size, length)
         rows, new = slice(start, stop), slice(start - past, stop - past)
         *state, received = operators.chunked_intra_attention(
-            q[new], k[rows], v[rows], chunk_size=config.chunk_size, scale=scale, score_heads=heads
+            q[new], k[rows], v[rows], chunk_size=policy.chunk_size, scale=scale, score_heads=heads
         )
         o[new], colsum = operators.memory_fused_attention(q[new], k, v, memory, *state, scale=scale)
-        if config.score == "colsum":
+        if isinstance(policy, ColumnSum):
             score[rows] = received
             for s in range(heads):
                 score[memory[s], s] += colsum[s]
         else:
             k_mem, _ = operators.memory_gather(k, v, memory)
-            window = min(config.score_window, stop - start)
+            assert isinstance(policy, Window)
+            window = min(policy.window, stop - start)
             votes, score[rows] = operators.candidate_score(q[new][-window:], k[rows], k_mem, scale=scale)
             for s in range(heads):
                 score[memory[s], s] = votes[s]
         if stop < length:
             memory = select(score, memory, start, stop, sizes)
-    if config.dense_tail:
-        tail = q[-config.dense_tail :]
-        o[-config.dense_tail :] = operators.cached_attention(tail, k, v, length, scale=scale)
+    if policy.dense_tail:
+        tail = q[-policy.dense_tail :]
+        o[-policy.dense_tail :] = operators.cached_attention(tail, k, v, length, scale=scale)
     return o
 
 
@@ -363,16 +364,14 @@ def select(score: Array, memory: Array, start: int, stop: int, sizes: dict[str, 
 
 
 def test_generated_tokens_are_remembered_before_all_others(generator: Generator) -> None:
-    config = PrefillConfig(
-        chunk_size=16, batch_size=64, local=4, heavy=6, score="colsum", score_window=1, dense_tail=0
-    )
+    policy = ColumnSum(chunk_size=16, batch_size=64, local=4, heavy=6, dense_tail=0)
     ids = random_ids(100, 5)
     generator.reset()
-    generator.prefill(ids[:40], config)
+    generator.prefill(ids[:40], policy)
     for token in ids[40:49].tolist():
         generator.decode(token)
     with recorded_selections(generator) as calls:
-        generator.prefill(ids, config)
+        generator.prefill(ids, policy)
     histories = [call for call in calls if call["start"] == 0]
     assert len(histories) == generator.model.layers
     for call in histories:
@@ -383,10 +382,10 @@ def test_generated_tokens_are_remembered_before_all_others(generator: Generator)
 
 def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) -> None:
     """After a sparse prefill too: nothing was evicted from the cache."""
-    config = PrefillConfig(chunk_size=16, batch_size=64, local=4, heavy=4, score_window=1, dense_tail=0)
+    policy = Query(chunk_size=16, batch_size=64, local=4, heavy=4, dense_tail=0)
     ids = random_ids(90, 6)
     generator.reset()
-    generator.prefill(ids[:80], config)
+    generator.prefill(ids[:80], policy)
     model = bundles.reference_model(checkpoint)
     for position in range(80, 90):
         keys, values = cached_rows(generator, position)

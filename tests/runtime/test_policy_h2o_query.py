@@ -13,15 +13,15 @@ from tests import bundles
 from tests.bundles import random_ids
 from tests.model_specs import grouped
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.policies.prefill.h2o import query_tiles
+from h2o_runtime.policies.prefill import Query
 from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.schedule import Span
 from h2o_runtime.server.memory_view import MemorySnapshot
 
-GROWING = PrefillConfig(chunk_size=32, batch_size=64, local=4, heavy="auto", score_tile=12, dense_tail=0)
+GROWING = Query(chunk_size=32, batch_size=64, local=4, heavy=6, grow=0, tile=12, dense_tail=0)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
     ],
 )
 def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) -> None:
-    config = PrefillConfig(chunk_size=chunk, local=1, heavy=2, score_tile=most)
-    assert (config.algorithm.tile, config.algorithm.tiles_of_chunk) == (tile, count)
-    rows = [len(one) for one in config.algorithm.tiles(0, 2 * chunk)]
+    policy = Query(chunk_size=chunk, local=1, heavy=2, tile=most)
+    assert (policy.tile_rows, policy.tiles_of_chunk) == (tile, count)
+    rows = [len(one) for one in policy.tiles(0, 2 * chunk)]
     assert (len(rows), sum(rows), max(rows)) == (2 * count, 2 * chunk, tile)
-    assert config.algorithm.tiles_before(chunk + 1) == count + 1
+    assert policy.tiles_before(chunk + 1) == count + 1
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
     ],
 )
 def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, candidates: int) -> None:
-    config = PrefillConfig(heavy="auto")
-    assert (config.algorithm.memory_at(past), config.algorithm.candidates_at(past)) == (memory, candidates)
-    assert (config.algorithm.memory, config.algorithm.candidates) == (960, 3840)
-    assert config.algorithm.counts(past)["memory_size"] == (
-        config.algorithm.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
+    policy = Query(grow=0)
+    assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
+    assert (policy.memory, policy.most_candidates) == (960, 3840)
+    assert policy.counts(past)["memory_size"] == (
+        policy.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
 
 
@@ -75,17 +75,16 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
         ({}, 4095, 512, 2048),
         ({}, 4096, 960, 3840),
         ({}, 1 << 20, 960, 3840),
-        ({"score_grow": 1024, "heavy": 192}, 1023, 256, 2048),
-        ({"score_grow": 1024, "heavy": 192}, 2000, 500, 2048),
-        ({"score_grow": 0, "heavy": 958}, 1 << 20, 1022, 4088),  # more than it would grow to
-        ({"score_grow": "never"}, 1 << 20, 512, 2048),
-        ({"score_grow": "never", "heavy": "auto"}, 1 << 20, 960, 3840),
+        ({"grow": 1024, "heavy": 192}, 1023, 256, 2048),
+        ({"grow": 1024, "heavy": 192}, 2000, 500, 2048),
+        ({"grow": 0, "heavy": 958}, 1 << 20, 1022, 4088),  # more than it would grow to
+        ({"grow": "never"}, 1 << 20, 512, 2048),
     ],
 )
 def test_a_memory_grows_from_some_past_on(
     settings: dict[str, Any], past: int, memory: int, candidates: int
 ) -> None:
-    policy = PrefillConfig(**settings).algorithm
+    policy = Query(**settings)
     assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
 
 
@@ -96,27 +95,26 @@ def test_a_memory_grows_from_some_past_on(
         ({}, 4096, 2, 64),
         ({}, 8191, 2, 64),
         ({}, 8192, 14, 64),
-        ({"score_grow": 0}, 0, 14, 64),
-        ({"score_heads": "kv"}, 8192, 2, 64),
-        ({"score_heads": "query"}, 0, 14, 32),
-        ({"score_grow": "never"}, 1 << 20, 2, 32),
-        ({"heavy": "auto"}, 0, 14, 64),
-        ({"score_queries": 100}, 8192, 14, 128),  # all queries of a tile vote
+        ({"grow": 0}, 0, 14, 64),
+        ({"heads": "kv"}, 8192, 2, 64),
+        ({"heads": "query"}, 0, 14, 32),
+        ({"grow": "never"}, 1 << 20, 2, 32),
+        ({"queries": 100}, 8192, 14, 128),  # all queries of a tile vote
     ],
 )
 def test_query_heads_choose_alone_behind_twice_the_tokens_where_a_memory_grows(
     settings: dict[str, Any], past: int, heads: int, votes: int
 ) -> None:
-    policy = PrefillConfig(**settings).algorithm
+    policy = Query(**settings)
     assert policy.heads_at(past, policy.set_heads(grouped(14, 2).head_counts)) == heads
-    assert policy.tile // policy.vote_stride_at(past) == votes
+    assert policy.tile_rows // policy.vote_stride_at(past) == votes
 
 
 def test_what_a_memory_is_said_to_be() -> None:
-    assert PrefillConfig().algorithm.summary() == "Chunks of 1,024, memory 512 to 960"
-    assert PrefillConfig(score_grow="never").algorithm.summary() == "Chunks of 1,024, memory 512"
-    with pytest.raises(ConfigError, match="score_grow must be an integer or never, but is 'seldom'"):
-        PrefillConfig(score_grow="seldom")
+    assert Query().summary() == "Chunks of 1,024, memory 512 to 960"
+    assert Query(grow="never").summary() == "Chunks of 1,024, memory 512"
+    with pytest.raises(ConfigError, match="grow must be an integer or never, but is 'seldom'"):
+        Query(grow="seldom")
 
 
 def _call(past: int) -> Any:
@@ -127,9 +125,7 @@ def _call(past: int) -> Any:
 @pytest.mark.parametrize(("grow", "together"), [(48, [1, 1, 1, 3]), ("never", [6])])
 def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]) -> None:
     """Room is that of a tile's own size, so that sets of the smaller ones lie in one array too."""
-    policy = PrefillConfig(
-        chunk_size=32, batch_size=256, local=4, heavy=4, score_tile=16, score_grow=grow
-    ).algorithm
+    policy = Query(chunk_size=32, batch_size=256, local=4, heavy=4, tile=16, grow=grow)
     state: Any = SimpleNamespace(heads=SetHeads(1, 2))
     assert [len(rows) // 32 for rows in policy._alike(_call(0), state, Span(0, 224))] == together
 
@@ -137,9 +133,7 @@ def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]
 @pytest.mark.parametrize("past", [0, 5, 31, 64, 95, 97])
 def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -> None:
     """Of a prompt, and of a conversation's turn that begins anywhere: 1,000 tokens in chunks of 32."""
-    policy = PrefillConfig(
-        chunk_size=32, batch_size=64, local=4, heavy=4, score_tile=12, score_grow=48
-    ).algorithm
+    policy = Query(chunk_size=32, batch_size=64, local=4, heavy=4, tile=12, grow=48)
     state = policy.new_state(generator.model, past + 1000, generator.spec.device)
     assert policy.state_bytes(generator.model, past + 1000) >= state._sets.nbytes
     groups = [
@@ -157,38 +151,17 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
         assert (state.sets(0, where) == number).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "field", "says"),
-    [
-        ({"score": "colsum"}, "heavy", "auto, but with score=colsum memory sets have one size"),
-        ({"sink": 449}, "sink", "must not exceed `heavy`"),
-        ({"local": 1024}, "heavy", "must be below `chunk_size`"),
-    ],
-)
-def test_what_does_not_go_with_it(settings: dict[str, Any], field: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
-        PrefillConfig(heavy="auto", **settings)
-    assert caught.value.field == field
-    with pytest.raises(ConfigError, match="must be an integer or auto, but is 'most'"):
-        PrefillConfig(heavy="most")
-
-
-def test_sets_are_as_large_as_the_past_asks_for(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(query_tiles, "AUTO_LEAST", 10)
+def test_sets_are_as_large_as_the_past_asks_for(generator: Generator) -> None:
     ids = random_ids(150)
     generator.reset()
     generator.prefill(ids, GROWING)
     report = generator.report()
     sizes = (report.boundaries >= 0).sum(axis=-1)
     ends = [rows.start // 32 * 32 for rows in report.seen_by]
-    assert [(one.min(), one.max()) for one in sizes] == [
-        (GROWING.algorithm.memory_at(end),) * 2 for end in ends
-    ]
-    assert sorted({*map(GROWING.algorithm.memory_at, ends)}) == [10, 16, 24, 30]
+    assert [(one.min(), one.max()) for one in sizes] == [(GROWING.memory_at(end),) * 2 for end in ends]
+    assert sorted({*map(GROWING.memory_at, ends)}) == [10, 16, 24, 30]
     for sets, end in zip(report.boundaries, ends, strict=True):
-        kept = sets[..., : GROWING.algorithm.memory_at(end)]
+        kept = sets[..., : GROWING.memory_at(end)]
         assert (np.diff(kept) > 0).all()
         assert (kept[..., -4:] == np.arange(end - 4, end)).all()
     assert report.last.shape[-1] == 30
@@ -196,5 +169,5 @@ def test_sets_are_as_large_as_the_past_asks_for(
     layers, heads = report.last.shape[:2]
     assert (len(seen.sets), seen.seen_by) == (len(ends), report.seen_by)
     assert [sum(seen.counts(i, layers - 1)) for i in range(len(ends))] == [
-        heads * GROWING.algorithm.memory_at(end) for end in ends
+        heads * GROWING.memory_at(end) for end in ends
     ]

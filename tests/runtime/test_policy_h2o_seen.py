@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import AttentionShape
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall, Seen
-from h2o_runtime.policies.prefill.h2o import OwnQueries
-from h2o_runtime.policies.prefill.h2o.seen import checked_rows
+from h2o_runtime.policies.prefill.h2o import Query
+from h2o_runtime.policies.prefill.h2o.seen import TIE, checked_rows
 from h2o_runtime.schedule import Span
 
 pytest.importorskip("h2o_plugins")
@@ -31,7 +32,7 @@ HEADS, KV_HEADS, D = 4, 2, 16
 class Run:
     """One layer of random attention under a policy."""
 
-    def __init__(self, policy: OwnQueries, n: int, seed: int, past: int = 0) -> None:
+    def __init__(self, policy: Query, n: int, seed: int, past: int = 0) -> None:
         draw = np.random.default_rng(seed)
         self.policy, self.n, self.past, total = policy, n, past, past + n
         self.q = (3 * draw.standard_normal((n, HEADS, D))).astype(np.float32)
@@ -108,13 +109,14 @@ class Run:
                     visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True
             of_chunk = []
             for tile in tiles:
-                rows = checked_rows(tile, policy.score_checks, (tile.start - start) // policy.tile)
+                rows = checked_rows(tile, policy.checks, (tile.start - start) // policy.tile_rows)
                 saw.append(np.where(visible, p, 0)[:, rows].sum(axis=2).mean())
                 top = p[:, rows].argmax(axis=2)[..., None]
-                hidden = ~np.take_along_axis(visible[:, rows], top, axis=2)
+                best = np.where(visible, logits, -np.inf)[:, rows].max(axis=2, keepdims=True)
+                hidden = best < np.take_along_axis(logits[:, rows], top, axis=2) - TIE
                 of_chunk.append((np.take_along_axis(p[:, rows], top, axis=2) * hidden).mean())
             missed += [np.mean(of_chunk)] * len(tiles)
-            widened += [np.mean(of_chunk) > policy.score_missed] * len(tiles)
+            widened += [np.mean(of_chunk) > policy.missed] * len(tiles)
             if widened[-1]:
                 visible[:, tiles[0].start : tiles[-1].stop] = causal[tiles[0].start : tiles[-1].stop]
         visible[:, tail:] = causal[tail:]
@@ -126,20 +128,20 @@ class Run:
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> OwnQueries:
+def policies(draw: st.DrawFn) -> Query:
     chunk, local = draw(st.integers(12, 40)), draw(st.integers(1, 5))
-    return OwnQueries(
+    return Query(
         chunk_size=chunk,
         batch_size=chunk + draw(st.integers(0, 60)),
         local=local,
         heavy=draw(st.integers(1, 6)),
-        score_tile=draw(st.integers(3, 20)),
-        score_queries=draw(st.integers(1, 5)),
-        score_candidates=draw(st.integers(8, 60)),
-        score_grow=draw(st.sampled_from([0, 40, "never"])),
-        score_heads=draw(st.sampled_from(["auto", "kv", "query"])),
-        score_checks=draw(st.integers(1, 5)),
-        score_missed=draw(st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0])),
+        tile=draw(st.integers(3, 20)),
+        queries=draw(st.integers(1, 5)),
+        candidates=draw(st.integers(8, 60)),
+        grow=draw(st.sampled_from([0, 40, "never"])),
+        heads=draw(st.sampled_from(["auto", "kv", "query"])),
+        checks=draw(st.integers(1, 5)),
+        missed=draw(st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0])),
         dense_tail=draw(st.sampled_from([0, 7, 30])),
     )
 
@@ -148,7 +150,7 @@ def policies(draw: st.DrawFn) -> OwnQueries:
 @given(
     policy=policies(), n=st.integers(1, 160), past=st.sampled_from([0, 0, 23, 50]), seed=st.integers(0, 99)
 )
-def test_what_is_told_and_what_is_widened(policy: OwnQueries, n: int, past: int, seed: int) -> None:
+def test_what_is_told_and_what_is_widened(policy: Query, n: int, past: int, seed: int) -> None:
     run = Run(policy, n, seed, past)
     if past and n <= policy.chunk_size:  # a short turn sees everything
         assert run.seen is None
@@ -163,12 +165,12 @@ def test_what_is_told_and_what_is_widened(policy: OwnQueries, n: int, past: int,
 
 
 def test_the_guard_is_for_chunks_that_miss_more_than_others() -> None:
-    policy = OwnQueries(chunk_size=32, batch_size=64, local=4, heavy=4, score_tile=8, dense_tail=0)
+    policy = Query(chunk_size=32, batch_size=64, local=4, heavy=4, tile=8, dense_tail=0)
     free = Run(policy, 200, 1)
     assert free.seen is not None
     assert free.seen.widened == 0.0 < free.seen.missed < free.seen.most_missed < 1.0
     bound = (free.seen.missed + free.seen.most_missed) / 2
-    guarded = Run(OwnQueries(**{**vars(policy), "score_missed": bound}), 200, 1)
+    guarded = Run(replace(policy, missed=bound), 200, 1)
     assert guarded.seen is not None
     assert 0.0 < guarded.seen.widened < 1.0
     assert guarded.seen.most_missed == free.seen.most_missed  # of before
@@ -184,15 +186,15 @@ def test_rows_that_are_checked_are_few_and_have_no_period(rows: int, count: int)
 
 
 def test_where_nothing_is_compared_nothing_is_told() -> None:
-    assert Run(OwnQueries(chunk_size=32, local=4, heavy=4), 32, 0).seen is None
-    assert Run(OwnQueries(chunk_size=32, local=4, heavy=4, score_checks=0), 100, 0).seen is None
+    assert Run(Query(chunk_size=32, local=4, heavy=4), 32, 0).seen is None
+    assert Run(Query(chunk_size=32, local=4, heavy=4, checks=0), 100, 0).seen is None
 
 
 def test_a_guard_needs_checks_and_the_cpu() -> None:
-    with pytest.raises(ConfigError, match="raise `score_checks`, or leave out `score_missed`") as caught:
-        OwnQueries(score_checks=0, score_missed=0.1)
-    assert caught.value.field == "score_checks"
+    with pytest.raises(ConfigError, match="raise checks, or leave out missed") as caught:
+        Query(checks=0, missed=0.1)
+    assert caught.value.field == "checks"
     with pytest.raises(ConfigError, match="must be at most 1, which is all attention"):
-        OwnQueries(score_missed=2.0)
-    assert OwnQueries().refusal("cuda") == OwnQueries(score_missed=0.1).refusal("cpu") == ""
-    assert "use `device=cpu`" in OwnQueries(score_missed=0.1).refusal("cuda")
+        Query(missed=2.0)
+    assert Query().refusal("cuda") == Query(missed=0.1).refusal("cpu") == ""
+    assert "use `device=cpu`" in Query(missed=0.1).refusal("cuda")

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
+from tests.prefill import altered, prefill_of
 from tests.reference import lines
 from tests.reference.subquadratic import Pattern
 from tests.runtime.policy_cases import CASES
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
@@ -30,16 +31,16 @@ from h2o_runtime.operators import (
     VERTICAL_SLASH_ATTENTION,
     Operator,
 )
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, Full
 from h2o_runtime.policies.prefill.h2o import query_tiles
 
 Array = NDArray[Any]
 CONTEXT = 256
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 
 prompts = st.builds(random_ids, st.integers(2, 150), st.integers(0, 50))
 some = settings(max_examples=20, deadline=None)
-every_policy = pytest.mark.parametrize("policy", PREFILL.names)
+every_policy = pytest.mark.parametrize("name", PREFILL.names)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,6 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 def budgets_that_grow_early() -> Iterator[None]:
     """So that memory sets that grow are of several sizes in prompts as short as these."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query_tiles, "AUTO_LEAST", 3)
         patch.setattr(query_tiles, "GROWN_CANDIDATES", 2)
         yield
 
@@ -65,23 +65,23 @@ def test_every_registered_policy_has_its_cases() -> None:
 @some
 @given(data=st.data(), ids=prompts)
 def test_where_it_covers_everything_it_is_full_attention(
-    generator: Generator, policy: str, data: st.DataObject, ids: IntArray
+    generator: Generator, name: str, data: st.DataObject, ids: IntArray
 ) -> None:
-    config = data.draw(CASES[policy].covering(len(ids)))
-    np.testing.assert_allclose(generator.logprobs(ids, config), generator.logprobs(ids, FULL), atol=1e-4)
+    policy = data.draw(CASES[name].covering(len(ids)))
+    np.testing.assert_allclose(generator.logprobs(ids, policy), generator.logprobs(ids, FULL), atol=1e-4)
 
 
 @every_policy
 @some
 @given(data=st.data(), ids=prompts, seed=st.integers(0, 9))
 def test_later_tokens_change_nothing_before_them(
-    generator: Generator, policy: str, data: st.DataObject, ids: IntArray, seed: int
+    generator: Generator, name: str, data: st.DataObject, ids: IntArray, seed: int
 ) -> None:
-    config, first = data.draw(CASES[policy].any), data.draw(st.integers(1, len(ids) - 1))
+    policy, first = data.draw(CASES[name].any), data.draw(st.integers(1, len(ids) - 1))
     other = ids.copy()
     other[first:] = random_ids(len(ids) - first, 1000 + seed)
-    before, after = generator.logprobs(ids, config), generator.logprobs(other, config)
-    rows = min(CASES[policy].settled(config, first), first - 1)
+    before, after = generator.logprobs(ids, policy), generator.logprobs(other, policy)
+    rows = min(CASES[name].settled(policy, first), first - 1)
     np.testing.assert_allclose(after[:rows], before[:rows], atol=1e-5)
 
 
@@ -89,28 +89,28 @@ def test_later_tokens_change_nothing_before_them(
 @some
 @given(data=st.data(), ids=prompts, extra=st.integers(0, 200))
 def test_the_batch_size_changes_no_result(
-    generator: Generator, policy: str, data: st.DataObject, ids: IntArray, extra: int
+    generator: Generator, name: str, data: st.DataObject, ids: IntArray, extra: int
 ) -> None:
-    config = data.draw(CASES[policy].any)
-    other = config.altered(batch_size=config.batch_size + extra)
-    np.testing.assert_allclose(generator.logprobs(ids, other), generator.logprobs(ids, config), atol=1e-4)
+    policy = data.draw(CASES[name].any)
+    other = altered(policy, batch_size=policy.batch_size + extra)
+    np.testing.assert_allclose(generator.logprobs(ids, other), generator.logprobs(ids, policy), atol=1e-4)
 
 
 @every_policy
 @some
 @given(data=st.data(), ids=prompts, question=st.integers(1, 60))
 def test_a_shared_beginning_gives_what_a_fresh_run_gives(
-    generator: Generator, policy: str, data: st.DataObject, ids: IntArray, question: int
+    generator: Generator, name: str, data: st.DataObject, ids: IntArray, question: int
 ) -> None:
-    config = data.draw(CASES[policy].any)
+    policy = data.draw(CASES[name].any)
     second = np.concatenate([ids[: data.draw(st.integers(1, len(ids)))], random_ids(question, 77)])
     if len(second) > len(ids) and (second[: len(ids)] == ids).all():
         second[len(ids) - 1] ^= 1  # a conversation that goes on is another thing
     generator.reset()
-    expected = generator.prefill(second, config).copy()
+    expected = generator.prefill(second, policy).copy()
     generator.reset()
-    generator.prefill(ids, config)
-    got = generator.prefill(second, config)
+    generator.prefill(ids, policy)
+    got = generator.prefill(second, policy)
     assert generator.reused < len(second)
     assert relative_error(got, expected) < 1e-4
 
@@ -160,49 +160,47 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
         yield pairs
 
 
-def check_pairs(policy: str, computed: int, told: int) -> None:
-    assert computed == told if CASES[policy].pairs_are_counted else 0 < computed <= told
+def check_pairs(name: str, computed: int, told: int) -> None:
+    assert computed == told if CASES[name].pairs_are_counted else 0 < computed <= told
 
 
 @every_policy
 @some
 @given(data=st.data(), n=st.integers(1, 150))
 def test_visible_pairs_are_those_that_are_computed(
-    generator: Generator, policy: str, data: st.DataObject, n: int
+    generator: Generator, name: str, data: st.DataObject, n: int
 ) -> None:
-    config = CASES[policy].counted(data.draw(CASES[policy].any))
+    policy = CASES[name].counted(data.draw(CASES[name].any))
     generator.reset()
     with counted_pairs(generator) as pairs:
-        generator.prefill(random_ids(n), config)
+        generator.prefill(random_ids(n), policy)
     others = generator.model.layers - 1
-    check_pairs(
-        policy, sum(pairs), config.algorithm.visible_pairs(n) * others + config.algorithm.last_layer_pairs(n)
-    )
+    check_pairs(name, sum(pairs), policy.visible_pairs(n) * others + policy.last_layer_pairs(n))
 
 
 @every_policy
 @some
 @given(data=st.data(), n=st.integers(1, 150))
 def test_where_all_rows_are_needed_all_are_computed(
-    generator: Generator, policy: str, data: st.DataObject, n: int
+    generator: Generator, name: str, data: st.DataObject, n: int
 ) -> None:
-    config = CASES[policy].counted(data.draw(CASES[policy].any))
+    policy = CASES[name].counted(data.draw(CASES[name].any))
     with counted_pairs(generator) as pairs:
-        generator.logprobs(random_ids(n), config)
-    check_pairs(policy, sum(pairs), config.algorithm.visible_pairs(n) * generator.model.layers)
-    assert config.algorithm.last_layer_pairs(n) <= config.algorithm.visible_pairs(n)
+        generator.logprobs(random_ids(n), policy)
+    check_pairs(name, sum(pairs), policy.visible_pairs(n) * generator.model.layers)
+    assert policy.last_layer_pairs(n) <= policy.visible_pairs(n)
 
 
 @every_policy
 @some
 @given(data=st.data(), ids=prompts)
 def test_what_is_remembered_does_not_depend_on_the_rows_that_are_needed(
-    generator: Generator, policy: str, data: st.DataObject, ids: IntArray
+    generator: Generator, name: str, data: st.DataObject, ids: IntArray
 ) -> None:
-    config = data.draw(CASES[policy].any)
+    policy = data.draw(CASES[name].any)
     session = generator.session
-    session.prefill_state = session.state_config = None
-    generator.logprobs(ids, config)
+    session.prefill_state = session.state_policy = None
+    generator.logprobs(ids, policy)
     assert session.logits is not None
     logits, sets, states = (
         session.logits,
@@ -210,8 +208,8 @@ def test_what_is_remembered_does_not_depend_on_the_rows_that_are_needed(
         remembered(session.prefill_state, len(ids)),
     )
     generator.reset()
-    session.prefill_state = session.state_config = None  # nothing is there from before
-    assert relative_error(generator.prefill(ids, config), logits) < 1e-5
+    session.prefill_state = session.state_policy = None  # nothing is there from before
+    assert relative_error(generator.prefill(ids, policy), logits) < 1e-5
     np.testing.assert_array_equal(generator.memory_sets(), sets)
     for one, other in zip(remembered(session.prefill_state, len(ids)), states, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -242,15 +240,15 @@ class CountingDevice(HostDevice):
 
 @pytest.mark.parametrize("context", [4096, 30_000])
 @every_policy
-def test_state_bytes_are_those_that_are_taken(generator: Generator, policy: str, context: int) -> None:
-    config, device = PrefillConfig(policy=policy), CountingDevice()
-    config.algorithm.new_state(generator.model, context, device)
-    assert config.algorithm.state_bytes(generator.model, context) == pytest.approx(device.nbytes, rel=0.05)
+def test_state_bytes_are_those_that_are_taken(generator: Generator, name: str, context: int) -> None:
+    policy, device = prefill_of(name), CountingDevice()
+    policy.new_state(generator.model, context, device)
+    assert policy.state_bytes(generator.model, context) == pytest.approx(device.nbytes, rel=0.05)
 
 
 @every_policy
-def test_its_phases_hold_all_of_its_time(generator: Generator, policy: str) -> None:
-    config = PrefillConfig(policy=policy)
+def test_its_phases_hold_all_of_its_time(generator: Generator, name: str) -> None:
+    policy = prefill_of(name)
     generator.reset()
-    generator.prefill(random_ids(150), config)
-    assert set(generator.timer.seconds) == {"dense", *config.algorithm.phases}
+    generator.prefill(random_ids(150), policy)
+    assert set(generator.timer.seconds) == {"dense", *policy.phases}

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
+from tests.prefill import altered, prefill_of
 from tests.reference import lines, operators
 from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import case_of, native
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
+from h2o_runtime.policies.prefill import Full, VerticalSlash
 
 
 def select(
@@ -169,23 +171,23 @@ def bundle(shared_folder: Path) -> Path:
 
 def test_a_fraction_of_the_keys_is_a_budget() -> None:
     by_counts, by_share = (
-        PrefillConfig(policy="minference"),
-        PrefillConfig(policy="minference", line_fraction=0.3),
+        VerticalSlash(),
+        VerticalSlash(fraction=0.3),
     )
     assert by_counts.algorithm.line_counts(100) == (100, 100)
     assert by_counts.algorithm.line_counts(8192) == (512, 1024)
     assert by_share.algorithm.line_counts(1000) == (60, 240)
     assert by_share.algorithm.line_counts(100) == (31, 100)
-    assert PrefillConfig(policy="minference", vertical=1, slash=1).algorithm.line_counts(1000) == (30, 50)
+    assert VerticalSlash(vertical=1, slash=1).algorithm.line_counts(1000) == (30, 50)
 
 
 def test_recall_grows_with_the_budget(bundle: Path) -> None:
     ids = bundles.random_ids(400)
     errors = []
     with Generator.load(bundle, context=400) as generator:
-        full = generator.logprobs(ids, PrefillConfig(policy="full"))
+        full = generator.logprobs(ids, Full())
         for fraction in (0.05, 0.4, 1.0):
-            config = PrefillConfig(policy="minference", chunk_size=128, line_fraction=fraction)
+            config = VerticalSlash(chunk_size=128, fraction=fraction)
             errors.append(float(np.abs(generator.logprobs(ids, config) - full).mean()))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-4
@@ -193,7 +195,7 @@ def test_recall_grows_with_the_budget(bundle: Path) -> None:
 
 def test_what_follows_a_chunk_changes_nothing_in_it(bundle: Path) -> None:
     """Few enough lines that there is a choice; a shared beginning gives what a fresh run gives."""
-    config = PrefillConfig(policy="minference", chunk_size=128, vertical=40, slash=50)
+    config = VerticalSlash(chunk_size=128, vertical=40, slash=50)
     ids = bundles.random_ids(400)
     other = ids.copy()
     other[300:] = bundles.random_ids(100, 5)
@@ -209,9 +211,7 @@ def test_what_follows_a_chunk_changes_nothing_in_it(bundle: Path) -> None:
 
 def test_lines_of_the_whole_prompt_keep_nothing_for_another(bundle: Path) -> None:
     """As published: an early row depends on the prompt's end, so that a shared beginning runs again."""
-    config = PrefillConfig(
-        policy="minference", chunk_size=70, vertical=40, slash=50, estimate="prompt", batch_size=90
-    )
+    config = VerticalSlash(chunk_size=70, vertical=40, slash=50, estimate="prompt", batch_size=90)
     ids = bundles.random_ids(400)
     other = ids.copy()
     other[300:] = bundles.random_ids(100, 5)
@@ -219,7 +219,7 @@ def test_lines_of_the_whole_prompt_keep_nothing_for_another(bundle: Path) -> Non
         one, two = generator.logprobs(ids, config), generator.logprobs(other, config)
         assert np.abs(one[:250] - two[:250]).max() > 1e-3
         fresh = generator.prefill(other, config).copy()
-        np.testing.assert_allclose(generator.logprobs(ids, config.altered(chunk_size=1000)), one, atol=1e-4)
+        np.testing.assert_allclose(generator.logprobs(ids, altered(config, chunk_size=1000)), one, atol=1e-4)
         generator.reset()
         generator.prefill(ids, config)
         assert bundles.relative_error(generator.prefill(other, config), fresh) < 1e-5
@@ -229,11 +229,11 @@ def test_lines_of_the_whole_prompt_keep_nothing_for_another(bundle: Path) -> Non
 def test_bad_values_say_what_to_change() -> None:
     for name in ("vertical", "slash"):
         with pytest.raises(ConfigError, match=f"{name} must be at least 1"):
-            PrefillConfig(policy="minference", **{name: 0})
+            prefill_of(policy="minference", **{name: 0})
     with pytest.raises(ConfigError, match="must be at most 1, which is all keys"):
-        PrefillConfig(policy="minference", line_fraction=1.5)
+        VerticalSlash(fraction=1.5)
     with pytest.raises(ConfigError, match="line_fraction must be a number of at least 0"):
-        PrefillConfig(policy="minference", line_fraction=-0.1)
+        VerticalSlash(fraction=-0.1)
 
 
 def test_operators_reference_takes_every_row() -> None:

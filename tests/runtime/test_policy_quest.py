@@ -15,12 +15,13 @@ from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import case_of, native
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import PAGE_ATTENTION, PAGE_BOUNDS, PAGE_SELECT
 from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import Full
 
 
 def bounds_of(provider: Any, k: Array, page: int, *cuts: int) -> tuple[Array, Array]:
@@ -134,7 +135,7 @@ def steps(bundle: Path, decoding: Quest | FullDecode, prompts: tuple[int, ...]) 
     ids = bundles.random_ids(150)
     with Generator.load(bundle, context=256, decoding=decoding) as generator:
         for prompt in prompts:
-            logits = generator.prefill(ids[:prompt], PrefillConfig(policy="full"))
+            logits = generator.prefill(ids[:prompt], Full())
             for token in ids[prompt : prompt + 30]:
                 logits = generator.decode(int(token))
         return logits.copy()
@@ -143,23 +144,23 @@ def steps(bundle: Path, decoding: Quest | FullDecode, prompts: tuple[int, ...]) 
 @pytest.mark.parametrize("heads", ["query", "kv"])
 def test_a_budget_for_everything_is_exact(bundle: Path, heads: Any) -> None:
     exact = steps(bundle, FullDecode(), (110,))
-    everything = Quest(quest_budget=160, quest_dense_layers=0, quest_heads=heads)
+    everything = Quest(budget=160, dense_layers=0, heads=heads)
     assert bundles.relative_error(steps(bundle, everything, (110,)), exact) < 1e-5
-    few = Quest(quest_budget=32, quest_dense_layers=0, quest_heads=heads)
+    few = Quest(budget=32, dense_layers=0, heads=heads)
     assert bundles.relative_error(steps(bundle, few, (110,)), exact) > 1e-4
-    every_layer = Quest(quest_budget=16, quest_dense_layers=99)
+    every_layer = Quest(budget=16, dense_layers=99)
     assert bundles.relative_error(steps(bundle, every_layer, (110,)), exact) < 1e-6
 
 
 def test_bounds_follow_a_prompt_that_goes_back(bundle: Path) -> None:
-    few = Quest(quest_budget=48, quest_dense_layers=1)
+    few = Quest(budget=48, dense_layers=1)
     assert bundles.relative_error(steps(bundle, few, (110, 57)), steps(bundle, few, (57,))) < 1e-5
 
 
 def test_bad_values_say_what_to_change() -> None:
     with pytest.raises(ConfigError, match="quest_budget must be at least 1"):
-        Quest(quest_budget=0)
+        Quest(budget=0)
     with pytest.raises(ConfigError, match="quest_page must be at least 1"):
-        Quest(quest_page=0)
+        Quest(page=0)
     with pytest.raises(ConfigError, match="raise `quest_budget` or lower `quest_page`"):
-        Quest(quest_budget=8)
+        Quest(budget=8)

@@ -11,18 +11,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
+from tests.prefill import prefill_of
 from tests.reference import subquadratic
 from tests.reference.golden import GOLDEN
 from tests.reference.subquadratic import Pattern
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import Subquadratic
 from h2o_runtime.policies.subquadratic import Pattern as PolicyPattern
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
@@ -175,7 +177,7 @@ def test_steps_of_the_crate() -> None:
 
 
 def test_edges_follow_the_closed_form() -> None:
-    policy = PrefillConfig(policy="subquadratic")
+    policy = Subquadratic()
     for bits in range(9, 16):
         n, blocks = 2**bits, 2**bits // 64
         seen = [0, 1, *(2 + (a - 1).bit_length() - 1 for a in range(2, blocks + 1))]
@@ -219,7 +221,7 @@ def test_a_step_sees_what_a_prompts_row_sees(shared_folder: Path) -> None:
     decoding = SubquadraticDecode(
         **{f"decode_{name}": value for name, value in SMALL.items()}  # type: ignore[arg-type]
     )
-    config = PrefillConfig(policy="subquadratic", **SMALL)
+    config = prefill_of(policy="subquadratic", **SMALL)
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     with Generator.load(bundle, context=256, decoding=decoding) as generator:
         ids = bundles.random_ids(150)
@@ -236,11 +238,11 @@ def test_a_step_sees_what_a_prompts_row_sees(shared_folder: Path) -> None:
 
 def test_bad_values_say_what_to_change(shared_folder: Path) -> None:
     with pytest.raises(ConfigError, match="landmark_block is 0, and landmarks are means of blocks"):
-        PrefillConfig(policy="subquadratic", landmark_block=0)
+        Subquadratic(block=0)
     with pytest.raises(ConfigError, match="decode_landmark_block is 0"):
-        SubquadraticDecode(decode_landmark_block=0)
+        SubquadraticDecode(block=0)
     with pytest.raises(ConfigError, match="at least 0"):
-        PrefillConfig(policy="subquadratic", window=-1)
+        Subquadratic(window=-1)
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     with Generator.load(bundle, context=64) as generator, pytest.raises(ConfigError, match="lower `window`"):
-        generator.prefill(bundles.random_ids(10), PrefillConfig(policy="subquadratic", window=65))
+        generator.prefill(bundles.random_ids(10), Subquadratic(window=65))

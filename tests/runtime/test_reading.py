@@ -11,28 +11,30 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.events import Prefilled, PromptPieceRead, TokenGenerated, alone
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
 CONTEXT = 400
-CONFIG = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)
-BATCHES = CONFIG.altered(batch_size=192)
+CONFIG = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)
+BATCHES = altered(CONFIG, batch_size=192)
 CONFIGS = {
-    "query": CONFIG.altered(score="query", score_tile=8),
-    "query-heads": CONFIG.altered(score="query", score_heads="query", sink=2, score_candidates=40),
-    "query-guarded": CONFIG.altered(score="query", score_tile=8, score_missed=0.037),
-    "colsum": CONFIG.altered(score="colsum"),
-    "colsum-tail": CONFIG.altered(score="colsum", dense_tail=50, sink=2),
-    "window": CONFIG.altered(score="window", score_window=4, dense_tail=0),
-    "minference": CONFIG.altered(policy="minference", vertical=30, slash=50),
-    "subquadratic": CONFIG.altered(policy="subquadratic", window=16, landmark_block=16),
-    "full": CONFIG.altered(policy="full"),
-    "full-batches": BATCHES.altered(policy="full"),
-    "subquadratic-batches": BATCHES.altered(policy="subquadratic", window=16, landmark_block=16),
+    "query": altered(CONFIG, score="query", tile=8),
+    "query-heads": altered(CONFIG, score="query", heads="query", candidates=40),
+    "query-guarded": altered(CONFIG, score="query", tile=8, missed=0.037),
+    "colsum": altered(CONFIG, score="colsum"),
+    "colsum-tail": altered(CONFIG, score="colsum", dense_tail=50),
+    "window": altered(CONFIG, score="window", window=4, dense_tail=0),
+    "minference": altered(CONFIG, policy="minference", vertical=30, slash=50),
+    "subquadratic": altered(CONFIG, policy="subquadratic", window=16, block=16),
+    "full": altered(CONFIG, policy="full"),
+    "full-batches": altered(BATCHES, policy="full"),
+    "subquadratic-batches": altered(BATCHES, policy="subquadratic", window=16, block=16),
 }
 DOCUMENT = bundles.random_ids(CONTEXT, 3).tolist()
 OTHER = [*DOCUMENT[:110], *bundles.random_ids(130, 4).tolist()]
@@ -47,7 +49,7 @@ def load(bundle: Path, cache: Cache, decoding: DecodePolicy[Any]) -> Generator:
     return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", cache=cache, decoding=decoding)
 
 
-def story(generator: Generator, config: PrefillConfig, piece: int | None) -> Iterator[NDArray[Any]]:
+def story(generator: Generator, config: PrefillPolicy[Any], piece: int | None) -> Iterator[NDArray[Any]]:
     """Logits of a prompt, of a token, of a turn of several chunks, of a prompt that begins alike; all memories, and
     what the prompts saw."""
     prompt = DOCUMENT[:170]
@@ -68,7 +70,7 @@ def seen(generator: Generator) -> NDArray[np.float64]:
 
 
 def read(
-    generator: Generator, prompt: list[int], config: PrefillConfig, piece: int | None
+    generator: Generator, prompt: list[int], config: PrefillPolicy[Any], piece: int | None
 ) -> tuple[NDArray[np.float32], int]:
     """Logits after the prompt, and how often others might have run before."""
     pauses = 0
@@ -83,7 +85,7 @@ def read(
     ("cache", "decoding"),
     [
         (Contiguous(), FullDecode()),
-        (Paged(cache_dtype="int8"), Quest(quest_budget=32)),
+        (Paged(rows="int8"), Quest(budget=32)),
     ],
     ids=["contiguous", "paged"],
 )
@@ -128,12 +130,12 @@ def test_a_piece_is_a_chunk_and_the_last_has_the_tail(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("cache", "config"),
     [
-        (Evicting(cache_tokens=64), CONFIGS["full"]),
-        (Contiguous(), CONFIGS["minference"].altered(estimate="prompt")),
+        (Evicting(tokens=64), CONFIGS["full"]),
+        (Contiguous(), altered(CONFIGS["minference"], estimate="prompt")),
     ],
     ids=["evicting", "minference-prompt"],
 )
-def test_what_cannot_be_cut_is_read_at_once(bundle: Path, cache: Cache, config: PrefillConfig) -> None:
+def test_what_cannot_be_cut_is_read_at_once(bundle: Path, cache: Cache, config: PrefillPolicy[Any]) -> None:
     with load(bundle, cache, FullDecode()) as generator:
         assert read(generator, DOCUMENT[:170], config, 32)[1] == 0
 
@@ -169,7 +171,7 @@ def test_a_prompt_that_was_left_between_pieces_is_gone_on_from(bundle: Path, nam
 def test_steps_of_others_between_pieces_change_nothing(bundle: Path, tmp_path: Path) -> None:
     """One reads a prompt in pieces, the other generates a token after each: both give what they give alone."""
     config = CONFIGS["query"]
-    for cache in (Contiguous(), Paged(), Offload(ring_buffers=1, cache_file=str(tmp_path / "rows"))):
+    for cache in (Contiguous(), Paged(), Offload(buffers=1, file=str(tmp_path / "rows"))):
         with load(bundle, cache, FullDecode()) as reader, Generator(reader.loaded) as writer:
             alone_ = [*alone(writer.run(DOCUMENT[:50], 12, config, speculate="off"), writer.step)]
             writer.reset()

@@ -16,7 +16,7 @@ from h2o_runtime.components.registry import Registry
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
-from h2o_runtime.policies.prefill.h2o import H2O, ColumnSums
+from h2o_runtime.policies.prefill.h2o import H2O, ColumnSum
 
 MODULE = '''
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from h2o_runtime.components.options import option
 from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
-from h2o_runtime.policies.prefill.h2o import ColumnSums
+from h2o_runtime.policies.prefill.h2o import ColumnSum
 from h2o_runtime.policies.prefill.h2o.base import score_rule
 
 
@@ -89,18 +89,18 @@ class Good(Full):
 
 
 @dataclass(frozen=True)
-class WideScore(ColumnSums):
+class WideScore(ColumnSum):
     score: str = score_rule("wide")
     width: int = option(1, "How wide.")
 
 
 @dataclass(frozen=True)
-class ClashScore(ColumnSums):
+class ClashScore(ColumnSum):
     """Its name is taken."""
 
 
 @dataclass(frozen=True)
-class GoodScore(ColumnSums):
+class GoodScore(ColumnSum):
     score: str = score_rule("good")
     score_good: int = option(1, "How good.")
 
@@ -190,7 +190,7 @@ def test_what_is_broken_is_left_out_with_a_warning_that_names_it(
 def test_a_score_rule_that_is_broken_is_left_out(strange: Path, caplog: pytest.LogCaptureFixture) -> None:
     rules = {"field": "score", "name": "score", "title": "score_title", "prefix": "score_", "base": H2O}
     registry: Any = Registry(
-        ColumnSums, flag="-x", label="", meaning="", group="h2o_edge.score_rules", **rules
+        ColumnSum, flag="-x", label="", meaning="", group="h2o_edge.score_rules", **rules
     )
     with caplog.at_level(logging.WARNING):
         assert registry.names == ("colsum", "good")

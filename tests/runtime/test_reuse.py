@@ -1,20 +1,22 @@
-"""How much of the cache a prompt keeps: decided by tokens and configuration alone."""
+"""How much of the cache a prompt keeps: decided by tokens and policy alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.prefill import altered
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_runtime.sessions.tokens import TokenRows
 
-SPARSE = PrefillConfig(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)
-FULL = PrefillConfig(policy="full")
+SPARSE = Query(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)
+FULL = Full()
 NOTHING = Reuse(Prefix.NONE, 0)
 
 
@@ -25,11 +27,13 @@ def cache_of(tokens: Sequence[int], generated: Sequence[int] = ()) -> TokenRows:
     return cache
 
 
-def plan(cached: Sequence[int], prompt: Sequence[int], config: PrefillConfig, prefilled: int = -1) -> Reuse:
+def plan(
+    cached: Sequence[int], prompt: Sequence[int], policy: PrefillPolicy[Any], prefilled: int = -1
+) -> Reuse:
     """The plan for `prompt` when the first `prefilled` of `cached` were one fresh prompt."""
     prefilled = len(cached) if prefilled < 0 else prefilled
     cache = cache_of(cached[:prefilled], cached[prefilled:])
-    return plan_reuse(cache.known, Provenance.fresh(config, prefilled), np.array(prompt, np.int64), config)
+    return plan_reuse(cache.known, Provenance.fresh(policy, prefilled), np.array(prompt, np.int64), policy)
 
 
 # --- The cache's tokens -----------------------------------------------------------------------------------
@@ -72,56 +76,56 @@ def test_a_prompt_that_continues_everything_keeps_everything() -> None:
 def test_a_shared_beginning_is_kept_up_to_a_chunk_boundary() -> None:
     assert plan(range(20), [*range(19), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 16)
     assert plan(range(20), [*range(15), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 8)
-    assert plan(range(20), [*range(7), 99], SPARSE.altered(score="colsum")) == NOTHING
+    assert plan(range(20), [*range(7), 99], altered(SPARSE, score="colsum")) == NOTHING
 
 
 def test_under_query_every_row_of_the_first_chunk_is_kept() -> None:
     assert plan(range(20), [*range(7), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 7)
-    assert plan(range(7), [*range(5), 99], SPARSE.altered(score_missed=0.5)) == Reuse(Prefix.BOUNDARY, 5)
+    assert plan(range(7), [*range(5), 99], altered(SPARSE, missed=0.5)) == Reuse(Prefix.BOUNDARY, 5)
     rounding = Provenance.fresh(SPARSE, 20).in_format(True)
     assert plan_reuse(cache_of(range(20)).known, rounding, np.array([*range(7), 99]), SPARSE) == NOTHING
 
 
 def test_under_query_a_tail_from_the_same_row_on_is_kept() -> None:
-    config = SPARSE.altered(score_tile=3, dense_tail=5)  # chunks of 8 rows are cut into 3, 3 and 2
-    assert [config.algorithm.first_of_tail(n) for n in range(35, 41)] == [30, 30, 32, 32, 32, 35]
+    policy = altered(SPARSE, tile=3, dense_tail=5)  # chunks of 8 rows are cut into 3, 3 and 2
+    assert [policy.first_of_tail(n) for n in range(35, 41)] == [30, 30, 32, 32, 32, 35]
     for others in (3, 4, 5):
-        assert plan(range(38), [*range(34), *[99] * others], config) == Reuse(Prefix.BOUNDARY, 34)
-    assert plan(range(38), [*range(34), *[99] * 6], config) == Reuse(Prefix.BOUNDARY, 32)
-    assert plan(range(38), [*range(34), *[99] * 2], config) == Reuse(Prefix.BOUNDARY, 30)
-    assert plan(range(38), [*range(37), 99], config.altered(score_missed=0.5)) == Reuse(Prefix.BOUNDARY, 37)
-    assert plan(range(39), range(39), config, prefilled=38) == Reuse(Prefix.BOUNDARY, 38)
+        assert plan(range(38), [*range(34), *[99] * others], policy) == Reuse(Prefix.BOUNDARY, 34)
+    assert plan(range(38), [*range(34), *[99] * 6], policy) == Reuse(Prefix.BOUNDARY, 32)
+    assert plan(range(38), [*range(34), *[99] * 2], policy) == Reuse(Prefix.BOUNDARY, 30)
+    assert plan(range(38), [*range(37), 99], altered(policy, missed=0.5)) == Reuse(Prefix.BOUNDARY, 37)
+    assert plan(range(39), range(39), policy, prefilled=38) == Reuse(Prefix.BOUNDARY, 38)
 
 
 def test_an_interrupted_question_leaves_the_tail_that_it_found() -> None:
-    config = SPARSE.altered(score_tile=3, dense_tail=5)
-    before, found = Provenance.fresh(config, 38), Reuse(Prefix.BOUNDARY, 34)
-    left = config.algorithm.after_interruption(found, 3, before)
+    policy = altered(SPARSE, tile=3, dense_tail=5)
+    before, found = Provenance.fresh(policy, 38), Reuse(Prefix.BOUNDARY, 34)
+    left = policy.after_interruption(found, 3, before)
     known = cache_of(range(34)).known
-    assert plan_reuse(known, left, np.arange(37), config) == found
-    assert plan_reuse(known, left, np.arange(60), config) == Reuse(Prefix.BOUNDARY, 32)
+    assert plan_reuse(known, left, np.arange(37), policy) == found
+    assert plan_reuse(known, left, np.arange(60), policy) == Reuse(Prefix.BOUNDARY, 32)
 
 
 def test_under_query_a_shared_beginning_is_kept_up_to_a_tile() -> None:
-    config = SPARSE.altered(score_tile=3)  # chunks of 8 rows are cut into 3, 3 and 2
-    assert plan(range(40), [*range(31), 99], config) == Reuse(Prefix.BOUNDARY, 30)
-    assert plan(range(40), [*range(29), 99], config) == Reuse(Prefix.BOUNDARY, 27)
-    assert plan(range(40), [*range(26), 99], config) == Reuse(Prefix.BOUNDARY, 24)
-    assert plan(range(40), [*range(31), 99], config.altered(dense_tail=5)) == Reuse(Prefix.BOUNDARY, 27)
+    policy = altered(SPARSE, tile=3)  # chunks of 8 rows are cut into 3, 3 and 2
+    assert plan(range(40), [*range(31), 99], policy) == Reuse(Prefix.BOUNDARY, 30)
+    assert plan(range(40), [*range(29), 99], policy) == Reuse(Prefix.BOUNDARY, 27)
+    assert plan(range(40), [*range(26), 99], policy) == Reuse(Prefix.BOUNDARY, 24)
+    assert plan(range(40), [*range(31), 99], altered(policy, dense_tail=5)) == Reuse(Prefix.BOUNDARY, 27)
 
 
-@pytest.mark.parametrize("change", [{"score_missed": 0.5}, {"score": "colsum"}])
+@pytest.mark.parametrize("change", [{"tile": 2, "missed": 0.5}, {"score": "colsum"}])
 def test_what_asks_all_of_a_chunk_is_kept_up_to_its_end(change: dict[str, float | str]) -> None:
-    config = SPARSE.altered(score_tile=2, **change)  # type: ignore[arg-type]
-    assert plan(range(40), [*range(31), 99], config) == Reuse(Prefix.BOUNDARY, 24)
+    policy = altered(SPARSE, **change)
+    assert plan(range(40), [*range(31), 99], policy) == Reuse(Prefix.BOUNDARY, 24)
 
 
 def test_a_cache_that_rounds_rows_is_kept_up_to_a_chunk_boundary() -> None:
     """Inside a chunk, rows would see keys that are not those of a fresh run."""
-    config, cache = SPARSE.altered(score_tile=2), cache_of(range(40))
+    policy, cache = altered(SPARSE, tile=2), cache_of(range(40))
     for rounded, kept in ((False, 30), (True, 24)):
-        origin = Provenance.fresh(config, 40).in_format(rounded)
-        plan = plan_reuse(cache.known, origin, np.array([*range(31), 99]), config)
+        origin = Provenance.fresh(policy, 40).in_format(rounded)
+        plan = plan_reuse(cache.known, origin, np.array([*range(31), 99]), policy)
         assert plan == Reuse(Prefix.BOUNDARY, kept)
 
 
@@ -145,37 +149,37 @@ def test_no_memory_was_made_after_the_last_chunk() -> None:
 
 
 def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:
-    config = SPARSE.altered(dense_tail=6)
+    policy = altered(SPARSE, dense_tail=6)
     # Of 28 tokens the last 6 saw everything: rows 0 … 21 are sparse.
-    assert plan(range(28), [*range(25), *[99] * 40], config) == Reuse(Prefix.BOUNDARY, 16)
-    config = SPARSE.altered(dense_tail=100, score="window", score_window=2)
-    assert plan(range(28), [*range(25), *[99] * 40], config) == NOTHING
+    assert plan(range(28), [*range(25), *[99] * 40], policy) == Reuse(Prefix.BOUNDARY, 16)
+    policy = altered(SPARSE, dense_tail=100, score="window", window=2)
+    assert plan(range(28), [*range(25), *[99] * 40], policy) == NOTHING
 
 
 def test_rows_of_the_new_prompts_dense_tail_run_again() -> None:
-    config = SPARSE.altered(dense_tail=6)
+    policy = altered(SPARSE, dense_tail=6)
     # The new prompt's rows 12 … 17 see everything, so the boundary at 16 lies inside its tail.
-    assert plan(range(60), [*range(17), 99], config) == Reuse(Prefix.BOUNDARY, 8)
-    assert plan(range(60), [*range(17), *[99] * 5], config) == Reuse(Prefix.BOUNDARY, 16)
+    assert plan(range(60), [*range(17), 99], policy) == Reuse(Prefix.BOUNDARY, 8)
+    assert plan(range(60), [*range(17), *[99] * 5], policy) == Reuse(Prefix.BOUNDARY, 16)
 
 
 def test_a_prompt_within_one_chunk_has_no_tail() -> None:
-    assert Provenance.fresh(SPARSE.altered(dense_tail=6), 8) == Provenance(
-        SPARSE.altered(dense_tail=6), prompt=8, sparse=8
+    assert Provenance.fresh(altered(SPARSE, dense_tail=6), 8) == Provenance(
+        altered(SPARSE, dense_tail=6), prompt=8, sparse=8
     )
 
 
-@pytest.mark.parametrize("change", [{"sink": 1}, {"dense_tail": 4}, {"score": "window", "score_window": 2}])
-def test_another_configuration_starts_afresh(change: dict[str, int]) -> None:
+@pytest.mark.parametrize("change", [{"heavy": 1}, {"dense_tail": 4}, {"score": "window", "window": 2}])
+def test_another_policy_starts_afresh(change: dict[str, Any]) -> None:
     cache = cache_of(range(30))
     origin = Provenance.fresh(SPARSE, 30)
-    other = SPARSE.altered(**change)  # type: ignore[arg-type]
+    other = altered(SPARSE, **change)
     assert plan_reuse(cache.known, origin, np.arange(40), other) == NOTHING
     assert plan_reuse(cache.known, origin, np.arange(40), FULL) == NOTHING
 
 
 def test_the_batch_size_changes_no_arithmetic() -> None:
-    other = SPARSE.altered(batch_size=64)
+    other = altered(SPARSE, batch_size=64)
     assert same_arithmetic(SPARSE, other)
     assert not same_arithmetic(None, SPARSE)
     cache = cache_of(range(30))
@@ -184,10 +188,10 @@ def test_the_batch_size_changes_no_arithmetic() -> None:
     )
 
 
-def test_configurations_that_share_no_size_can_be_compared() -> None:
-    small = PrefillConfig(chunk_size=8, batch_size=8, local=2, heavy=2, score_window=1)
-    assert not same_arithmetic(PrefillConfig(), small)  # its chunk is larger than this batch
-    assert not same_arithmetic(small, PrefillConfig())
+def test_policies_that_share_no_size_can_be_compared() -> None:
+    small = Query(chunk_size=8, batch_size=8, local=2, heavy=2)
+    assert not same_arithmetic(Query(), small)  # its chunk is larger than this batch
+    assert not same_arithmetic(small, Query())
 
 
 def test_after_an_interruption_only_its_boundary_is_sound() -> None:
@@ -231,20 +235,12 @@ def test_full_attention_runs_what_a_sparse_decode_made_again() -> None:
 def test_what_is_kept_is_sound(
     prompt: int, generated: int, shared: int, new: int, chunk: int, tail: int, tile: int, full: bool
 ) -> None:
-    config = PrefillConfig(
-        policy="full" if full else "h2o",
-        chunk_size=chunk,
-        batch_size=chunk,
-        local=1,
-        heavy=2,
-        score_window=1,
-        score_tile=tile,
-        dense_tail=tail,
-    )
+    sparse = Query(chunk_size=chunk, batch_size=chunk, local=1, heavy=2, tile=tile, dense_tail=tail)
+    policy = Full(batch_size=chunk) if full else sparse
     cached = list(range(prompt + generated))
     shared = min(shared, len(cached))
     tokens = [*cached[:shared], *[99] * max(new, not shared)]
-    got = plan(cached, tokens, config, prefilled=prompt)
+    got = plan(cached, tokens, policy, prefilled=prompt)
     assert 0 <= got.length < len(tokens)
     assert got.length <= shared
     assert (got.prefix is Prefix.NONE) == (got.length == 0)
@@ -254,14 +250,14 @@ def test_what_is_kept_is_sound(
         assert full
         assert got.length == min(shared, len(tokens) - 1)
     if got.prefix is Prefix.BOUNDARY:
-        starts = [config.algorithm.lasting_rows(n) for n in (prompt, len(tokens))]
+        starts = [policy.lasting_rows(n) for n in (prompt, len(tokens))]
         if starts[0] == starts[1] < shared:  # one tail
             assert got.length == min(shared, prompt, len(tokens) - 1)
         else:  # no kept row belongs to a dense tail, of then or of now
             most = min(shared, prompt - 1, len(tokens) - 1, *starts)
-            assert most - config.algorithm.tile < got.length <= most
-            assert got.length < chunk or got.length % chunk % config.algorithm.tile == 0
+            assert most - sparse.tile_rows < got.length <= most
+            assert got.length < chunk or got.length % chunk % sparse.tile_rows == 0
         for n in (prompt, len(tokens)):
-            wanted, first = min(tail, n) if n > chunk else 0, config.algorithm.lasting_rows(n)
-            assert wanted <= n - first < wanted + config.algorithm.tile
-            assert not wanted or first % chunk % config.algorithm.tile == 0
+            wanted, first = min(tail, n) if n > chunk else 0, policy.lasting_rows(n)
+            assert wanted <= n - first < wanted + sparse.tile_rows
+            assert not wanted or first % chunk % sparse.tile_rows == 0

@@ -10,14 +10,15 @@ import pytest
 from numpy.typing import NDArray
 from tests import bundles
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.names import AttentionPrecision, DenseForm
+from h2o_runtime.policies.prefill import Full, Query
 
-FULL = PrefillConfig(policy="full", batch_size=700)
-QUERY = PrefillConfig(chunk_size=512, batch_size=1024, local=32, heavy=64, score_tile=128, dense_tail=128)
+FULL = Full(batch_size=700)
+QUERY = Query(chunk_size=512, batch_size=1024, local=32, heavy=64, tile=128, dense_tail=128)
 DOCUMENT = bundles.random_ids(2400, 1)
-CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(cache_dtype="int8")}
+CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(rows="int8")}
 # What is kept by the third prompt. Under query its dense tail begins a tile before those of the others.
 KEPT = {"full": 2400, "query": 2176}
 

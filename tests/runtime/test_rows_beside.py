@@ -21,7 +21,11 @@ FORMS = [
     ("", {"dense_form": "native", "dense_precision": "float32"}),
     ("", {"dense_form": "native", "dense_precision": "bfloat16"}),
     ("", {"dense_form": "exact"}),
-    *((weights, {"dense_form": form}) for weights in ("int8", "int4") for form in ("native", "blocks", "exact")),
+    *(
+        (weights, {"dense_form": form})
+        for weights in ("int8", "int4")
+        for form in ("native", "blocks", "exact")
+    ),
 ]
 
 
@@ -63,7 +67,9 @@ def random_inputs(graph: GraphSpec, rows: int) -> dict[str, NDArray[Any]]:
 @pytest.mark.parametrize(("weights", "options"), FORMS)
 def test_rows_beside_change_no_row(shared_folder: Path, weights: str, options: dict[str, Any]) -> None:
     chosen = {"weights": weights} if weights else {}
-    check(bundles.named(shared_folder, "llama-g2-d64-llama3", weights and f"-{weights}", **chosen)[1], options)
+    check(
+        bundles.named(shared_folder, "llama-g2-d64-llama3", weights and f"-{weights}", **chosen)[1], options
+    )
 
 
 @pytest.mark.parametrize("form", ["native", "exact"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h2o_runtime.policies.prefill.h2o import ColumnSums
+from h2o_runtime.policies.prefill.h2o import ColumnSum
 from h2o_runtime.schedule import Span, logical_batches, spans, tail_start
 
 lengths = st.integers(0, 300)
@@ -28,7 +28,7 @@ def test_logical_batches_by_hand() -> None:
     assert list(logical_batches(20, 3, 3))[:2] == [Span(0, 3), Span(3, 6)]
     assert list(logical_batches(20, 10, 3, begun=2)) == [Span(0, 7), Span(7, 16), Span(16, 20)]
     assert list(logical_batches(0, 10, 3, begun=2)) == []
-    policy = ColumnSums(batch_size=10, chunk_size=3, local=1, heavy=1)
+    policy = ColumnSum(batch_size=10, chunk_size=3, local=1, heavy=1)
     assert (policy.batch_rows(100), policy.batch_rows(5)) == (9, 5)
 
 

@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
+from tests.prefill import prefill_of
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.attention.sinks import add_sinks
 from h2o_runtime.caches import Evicting, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import Full, Query
 
-FULL = PrefillConfig(policy="full", batch_size=64)
-H2O = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = Full(batch_size=64)
+H2O = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 IDS = random_ids(200, 3, VOCAB).tolist()
 
 
@@ -84,9 +86,9 @@ def test_what_has_no_operators_with_sinks_is_refused(bundle: Path) -> None:
     with load(bundle) as generator:
         for name in ("subquadratic", "minference"):
             with pytest.raises(ConfigError, match=f"`policy={name}` has no operators with attention sinks"):
-                generator.prefill(IDS, PrefillConfig(policy=name))
+                generator.prefill(IDS, prefill_of(policy=name))
     for decoding in (Quest(), SubquadraticDecode()):
         with pytest.raises(ConfigError, match="has no operators with attention sinks"):
             load(bundle, decoding=decoding)
     with pytest.raises(ConfigError, match="leave out"):
-        load(bundle, cache=Evicting(cache_tokens=100))
+        load(bundle, cache=Evicting(tokens=100))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import random_ids
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import Finished, TokenGenerated
@@ -29,10 +29,11 @@ from h2o_runtime.execution.answer_steps import AnswerSteps
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.names import SPECULATIONS
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import Full
 
 CONTEXT = 200
-FULL = PrefillConfig(policy="full")
-CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(cache_dtype="int8")}
+FULL = Full()
+CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(rows="int8")}
 
 
 def after(generator: Generator, steps: AnswerSteps, token: int, wanted: int) -> NDArray[np.float32]:
@@ -82,7 +83,7 @@ def answered(generator: Generator, prompt: list[int], **options: Any) -> Answer:
     """Tokens of an answer, why it ended, and what the session then is: tokens, logits, rows and pages."""
     generator.reset()
     sampled, reason = [], ""
-    for event in generator.generate(prompt, config=FULL, reuse=False, **options):
+    for event in generator.generate(prompt, policy=FULL, reuse=False, **options):
         if isinstance(event, TokenGenerated):
             sampled.append(event.sampled)
         elif isinstance(event, Finished):
@@ -234,8 +235,8 @@ def test_answers_that_take_turns_token_by_token_do_not_disturb_each_other(genera
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"decoding": Quest(quest_budget=16)}, "the decode policy quest remembers"),
-        ({"cache": Evicting(cache_tokens=128)}, "the cache does not leave rows"),
+        ({"decoding": Quest(budget=16)}, "the decode policy quest remembers"),
+        ({"cache": Evicting(tokens=128)}, "the cache does not leave rows"),
         ({"dense_form": "exact"}, "a row depends on those beside it"),
     ],
 )

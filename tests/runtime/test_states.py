@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, save
+from tests.prefill import altered
 from tests.runtime import layer_cases
 from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
 
@@ -25,7 +26,7 @@ from h2o_runtime.sessions.saved import SavedSession, save_session
 CONTEXT = 1400
 load = partial(layer_cases.load, context=CONTEXT)
 LONG = random_ids(1200, 4, VOCAB).tolist()
-CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Contiguous(cache_dtype="int8")}
+CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Contiguous(rows="int8")}
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +45,12 @@ def test_a_conversation_goes_on(bundle: Path, name: str, cache: Cache) -> None:
         generator.prefill(PROMPT, config)
         for token in NEXT[:5]:
             logits = generator.decode(token)
-        if config.algorithm.exact:
+        if config.exact:
             ids = [*PROMPT, *NEXT[:5]]
             assert relative_error(logits, fresh.prefill(ids, config, reuse=False)) < share
         ids = [*PROMPT, *NEXT]
         logits = generator.prefill(ids, config)
-        if config.algorithm.exact:
+        if config.exact:
             assert generator.reused == len(PROMPT) + 5
             assert relative_error(logits, fresh.prefill(ids, config, reuse=False)) < share
         assert np.isfinite(generator.decode(3)).all()
@@ -79,7 +80,7 @@ def test_where_a_text_goes_on(bundle: Path) -> None:
 
 def test_a_policy_says_where_it_can_go_on(bundle: Path) -> None:
     """At a chunk's boundary whose state is known, or behind everything."""
-    config = H2O.altered(dense_tail=200)
+    config = altered(H2O, dense_tail=200)
     with load(bundle) as generator, load(bundle) as fresh:
         prompt = [*LONG, *NEXT, *LONG[:100]]
         generator.prefill(prompt, config)
@@ -176,9 +177,9 @@ def test_function_bodies_agree(bundle: Path) -> None:
 
 def test_rows_in_a_file_pages_that_are_chosen_and_rows_that_go(bundle: Path, tmp_path: Path) -> None:
     with (
-        load(bundle, Offload(cache_file=str(tmp_path / "rows"))) as filed,
-        load(bundle, decoding=Quest(quest_budget=CONTEXT, quest_page=8)) as paged,
-        load(bundle, Evicting(cache_tokens=350)) as evicting,
+        load(bundle, Offload(file=str(tmp_path / "rows"))) as filed,
+        load(bundle, decoding=Quest(budget=CONTEXT, page=8)) as paged,
+        load(bundle, Evicting(tokens=350)) as evicting,
         load(bundle) as exact,
     ):
         for one in (filed, paged, evicting, exact):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import random_ids
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches.base import Cache
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
@@ -23,15 +23,16 @@ from h2o_runtime.caches.paged import Paged
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.sessions.session import Session
 
 CONTEXT, SESSIONS = 200, 4
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 CACHES: dict[str, Cache] = {
     "contiguous": Contiguous(),
     "paged": Paged(),
-    "paged-float16": Paged(cache_dtype="float16"),
-    "int8": Contiguous(cache_dtype="int8"),
+    "paged-float16": Paged(rows="float16"),
+    "int8": Contiguous(rows="int8"),
 }
 MODELS = {
     "llama-g2-d64-llama3": {"weights": "int8"},
@@ -137,7 +138,7 @@ def test_rows_that_do_not_stay_leave_no_trace(loaded: Generator) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"decoding": Quest(quest_budget=16)}, {"cache": Evicting(cache_tokens=128)}, {"dense_form": "exact"}],
+    [{"decoding": Quest(budget=16)}, {"cache": Evicting(tokens=128)}, {"dense_form": "exact"}],
     ids=["quest", "evicting", "exact"],
 )
 def test_where_there_is_no_graph_rows_of_sessions_go_one_by_one(

@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import random_ids
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous, Offload
 from h2o_runtime.execution.answer_steps import decode_together
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
 
 CONTEXT = 200
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 PROMPTS = [random_ids(length, seed).tolist() for seed, length in enumerate((5, 64, 130))]
 
 
@@ -87,7 +88,7 @@ def test_steps_of_several_sessions_and_of_several_rows_of_one(bundle: Path, cuda
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_rows_that_are_stored_shorter(dtype: Any, bundle: Path, emulated_cuda: ModuleType) -> None:
-    cache = Contiguous(cache_dtype=dtype)
+    cache = Contiguous(rows=dtype)
     texts = [[7, 8]] * len(PROMPTS)
     wanted = expected(bundle, texts, cache=cache)
     with Generator.load(bundle, context=CONTEXT, device="cuda", cache=cache, slots=len(PROMPTS)) as cuda:
@@ -118,8 +119,8 @@ def test_lookup_gives_the_same_tokens(cuda: Generator) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"decoding": Quest(quest_budget=16)}, "the decode policy quest remembers every row"),
-        ({"cache": Offload(ring_buffers=2)}, "the cache does not leave rows where they are"),
+        ({"decoding": Quest(budget=16)}, "the decode policy quest remembers every row"),
+        ({"cache": Offload(buffers=2)}, "the cache does not leave rows where they are"),
     ],
     ids=["quest", "offload"],
 )

@@ -14,7 +14,7 @@ from tests.family_models import VOCAB, WINDOWS, save
 from tests.runtime import layer_cases
 from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.caches.contiguous import ContiguousStore
@@ -26,6 +26,7 @@ from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 WINDOW, CONTEXT = 100, 600
@@ -40,7 +41,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(save(folder / "checkpoint", "qwen3", WINDOWS), folder / "bundle")
 
 
-def conversation(generator: Generator, config: PrefillConfig) -> Iterator[np.ndarray]:
+def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[np.ndarray]:
     """Logits of a prompt, answers, a next turn, a few tokens back, far back, a short prompt, and answers.
 
     An approximation depends on what is reused, and rows that slide do not go back as far: then only forward.
@@ -49,7 +50,7 @@ def conversation(generator: Generator, config: PrefillConfig) -> Iterator[np.nda
     for token in NEXT[:20]:
         yield generator.decode(token)
     yield generator.prefill([*PROMPT, *NEXT], config)
-    if config.algorithm.exact:
+    if config.exact:
         yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], config)
         yield generator.prefill([*PROMPT[:150], *NEXT], config)
     yield generator.prefill(PROMPT[:37], config, reuse=False)
@@ -71,15 +72,15 @@ def test_rows_that_slide_are_those_of_a_whole_cache(bundle: Path, name: str) -> 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_shorter_rows_slide_too(bundle: Path, dtype: Any) -> None:
     with (
-        load(bundle, Contiguous(cache_dtype=dtype)) as sliding,
-        load(bundle, Paged(cache_dtype=dtype)) as whole,
+        load(bundle, Contiguous(rows=dtype)) as sliding,
+        load(bundle, Paged(rows=dtype)) as whole,
     ):
         # A cache that rounds turns the smallest difference into a step of its own.
         agree(sliding, whole, FULL, 1e-2)
 
 
 def test_rows_in_a_file_are_whole(bundle: Path, tmp_path: Path) -> None:
-    with load(bundle, Offload(cache_file=str(tmp_path / "rows"))) as filed, load(bundle, Paged()) as whole:
+    with load(bundle, Offload(file=str(tmp_path / "rows"))) as filed, load(bundle, Paged()) as whole:
         agree(filed, whole, FULL, 1e-5)
 
 
@@ -106,14 +107,12 @@ def test_providers_agree(bundle: Path, name: str, attention: Any) -> None:
             assert relative_error(ours, theirs) < 1e-4
 
 
-@pytest.mark.parametrize(
-    "decoding", [Quest(quest_budget=64, quest_page=8), SubquadraticDecode(decode_window=16)]
-)
+@pytest.mark.parametrize("decoding", [Quest(budget=64, page=8), SubquadraticDecode(window=16)])
 def test_decode_policies_are_for_the_other_layers(bundle: Path, decoding: Any) -> None:
     """Their states have no place for layers with a window, whose attention they do not change."""
     with load(bundle, decoding=decoding) as sliding, load(bundle, Paged(), decoding=decoding) as whole:
         agree(sliding, whole, FULL, 1e-5)
-    with load(bundle, decoding=Quest(quest_budget=CONTEXT, quest_page=8)) as generator, load(bundle) as exact:
+    with load(bundle, decoding=Quest(budget=CONTEXT, page=8)) as generator, load(bundle) as exact:
         for one in (generator, exact):
             one.prefill(PROMPT, FULL)
         assert relative_error(generator.decode(5), exact.decode(5)) < 1e-5
@@ -155,7 +154,7 @@ def test_saved_sessions_go_on_in_any_cache(bundle: Path, tmp_path: Path, before:
             assert file["k001"].shape[0] < WINDOW + 2 * spare_rows(WINDOW)
 
 
-@pytest.mark.parametrize("cache", [Contiguous(), Contiguous(cache_dtype="int8"), Paged()], ids=str)
+@pytest.mark.parametrize("cache", [Contiguous(), Contiguous(rows="int8"), Paged()], ids=str)
 def test_sessions_take_turns(bundle: Path, cache: Cache) -> None:
     other = random_ids(280, 5, VOCAB).tolist()
     with load(bundle, cache, pool_bytes=1 << 26) as generator, load(bundle, cache) as fresh:
@@ -238,7 +237,7 @@ def test_memory_does_not_grow_with_the_text(layers: int, wide: int, window: int)
 
 
 def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
-    for cache in (Contiguous(), Contiguous(cache_dtype="int8")):
+    for cache in (Contiguous(), Contiguous(rows="int8")):
         with load(bundle, cache) as generator:
             store = generator.session.store
             assert isinstance(store, ContiguousStore)
@@ -251,4 +250,4 @@ def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
 
 def test_a_cache_that_forgets_is_refused(bundle: Path) -> None:
     with pytest.raises(ConfigError, match="a sliding window counts them: leave out --cache-tokens"):
-        load(bundle, Evicting(cache_tokens=128))
+        load(bundle, Evicting(tokens=128))

@@ -28,14 +28,16 @@ from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import decode_options, decode_policy, dense_form_option, dense_precision_option
-from h2o_cli.prefill_options import GivenPrefill
+from h2o_cli.model_options import decode_options, dense_form_option, dense_precision_option
+from h2o_cli.policy_options import prefill_policy
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.devices.select import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file
 from h2o_runtime.limits import MAX_CONTEXT
+from h2o_runtime.policies.decode import FullDecode
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer, decode_utf8
 
@@ -112,16 +114,16 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
     backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
-    given = GivenPrefill.of(flags)
+    prefill = prefill_policy(model.manifest.prefill, flags)
     entry = Entry(
         model,
         threads,
-        given.over(model.manifest.prefill),
+        prefill,
         backend,
         device,
         flags["attention"],
-        beside=flags.get("beside", ()),
-        decoding=decode_policy(flags),
+        beside=tuple(PREFILL.read(text, prefill) for text in flags.get("beside", ())),
+        decoding=flags.get("decode") or FullDecode(),
         dense_form=flags.get("dense_form", "auto"),
         attention_precision=flags["attention_precision"],
         dense_precision=flags.get("dense_precision", "auto"),
@@ -130,7 +132,6 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     spec, on_cpu = model.manifest.model, device == "cpu"
     check_dense_form(entry.dense_form, backend, on_cpu, spec.quantized)
     check_dense_precision(entry.dense_precision, entry.dense_form, backend, on_cpu, spec)
-    given.check_used(*(entry.prefill.altered(policy=name) for name in entry.policies))
     lengths = flags["shard"].of(flags["lengths"])
     if not lengths:
         raise ConfigError(
@@ -216,7 +217,8 @@ def run(
     if not measurement.series and not resumed:
         if stopped:
             raise Cancelled("stopped before the first round was done")
-        own = [one for one in measurement.missing if one.name in entry.policies]
+        names = [entry.name_of(policy) for policy in entry.policies]
+        own = [one for one in measurement.missing if one.name in names]
         raise BackendError(f"nothing could be measured: {(own or measurement.missing)[0].reason}")
     file.write(rows())
     results = Results(
@@ -225,7 +227,7 @@ def run(
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
         machine=machine,
         rates=rates,
-        lead=entry.lead,
+        lead=entry.name_of(entry.lead),
         rows=tuple(rows()),
         missing=tuple(measurement.missing),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from h2o_cli.bench.convert import gguf_as_folder
 from h2o_cli.bench.model import BenchmarkModel, is_gguf
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.components.options import spelled
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import (
     BackendName,
@@ -22,8 +22,8 @@ from h2o_runtime.names import (
     PrecisionChoice,
     ProviderChoice,
 )
-from h2o_runtime.policies.decode import DecodePolicy, FullDecode
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.decode import DECODE, DecodePolicy, FullDecode
+from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy
 
 MICRO_BATCHES = (512, 1024, 2048)
 WHOLE = 0  # as batch size: the whole prompt at once
@@ -75,11 +75,11 @@ class Entry:
 
     model: BenchmarkModel
     threads: int
-    prefill: PrefillConfig
+    prefill: PrefillPolicy[Any]
     backend: BackendName
     device: DeviceName
     attention: ProviderChoice
-    beside: tuple[str, ...] = ()
+    beside: tuple[PrefillPolicy[Any], ...] = ()
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     prompt: tuple[int, ...] = ()
     dense_form: DenseChoice = "auto"
@@ -88,18 +88,26 @@ class Entry:
     openvino_model: Path | None = None
 
     @property
-    def lead(self) -> str:
+    def lead(self) -> PrefillPolicy[Any]:
         """The policy that all others are compared with: the configured one, or the first sparse one."""
-        if not self.prefill.algorithm.exact:
-            return self.prefill.algorithm.name
-        return next(policy.name for policy in PREFILL if not policy.exact)
+        if not self.prefill.exact:
+            return self.prefill
+        return next(kind for kind in PREFILL.kinds if not kind.exact)(batch_size=self.prefill.batch_size)
 
     @property
-    def policies(self) -> tuple[str, ...]:
+    def exact(self) -> PrefillPolicy[Any]:
+        return Full(batch_size=self.prefill.batch_size)
+
+    @property
+    def policies(self) -> tuple[PrefillPolicy[Any], ...]:
         """Our contestants: the lead first, full attention last."""
-        exact = [policy.name for policy in PREFILL if policy.exact]
-        others = [name for name in self.beside if name != self.lead and name not in exact]
-        return (*dict.fromkeys((self.lead, *others)), *exact)
+        others = [one for one in self.beside if one != self.lead and not one.exact]
+        return (*dict.fromkeys((self.lead, *others)), self.exact)
+
+    def name_of(self, policy: PrefillPolicy[Any]) -> str:
+        """Its name in rows, short where no other policy of the run has it."""
+        alike = [one for one in self.policies if one.name == policy.name]
+        return policy.name if policy == self.lead or len(alike) == 1 else str(policy)
 
     @property
     def decodings(self) -> tuple[DecodePolicy[Any], ...]:
@@ -116,14 +124,14 @@ class Entry:
             "prompt": self.prompt,
         }
 
-    def settings_of(self, policy: str) -> str:
+    def settings_of(self, policy: PrefillPolicy[Any]) -> str:
         """Our settings, as reported in rows."""
         suffix = "" if self.dense_form == "auto" else f" form={self.dense_form}"
         if self.attention_precision != "auto":
             suffix += f" attention={self.attention_precision}"
         if self.dense_precision != "auto":
             suffix += f" dense={self.dense_precision}"
-        return self.prefill.altered(policy=policy).algorithm.in_short() + suffix
+        return spelled(policy, whole=True) + suffix
 
     def on_cpu_only(self) -> None:
         """For a peer that is measured on one device only. Raises Absent."""
@@ -174,16 +182,14 @@ def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
 
 
 def _ours(
-    entry: Entry, system: str, policies: tuple[str, ...], decoding: DecodePolicy[Any]
+    entry: Entry, system: str, policies: tuple[PrefillPolicy[Any], ...], decoding: DecodePolicy[Any]
 ) -> list[Contestant]:
     found = []
-    steps = "" if decoding.exact else " ".join(f"{name}={value}" for name, value in asdict(decoding).items())
     for policy in policies:
-        config = entry.prefill.altered(policy=policy)
         settings = entry.common | {
             "bundle": str(entry.model.bundle),
-            "prefill": dict(config.settings),
-            "decoding": {"decode": decoding.name} | asdict(decoding),
+            "prefill": PREFILL.settings_of(policy),
+            "decoding": DECODE.settings_of(decoding),
             "backend": entry.backend,
             "attention": entry.attention,
             "dense_form": entry.dense_form,
@@ -191,10 +197,10 @@ def _ours(
             "dense_precision": entry.dense_precision,
             "kind": OWN_SYSTEM,
         }
-        name, label = policy, entry.settings_of(policy)
+        name, label = entry.name_of(policy), entry.settings_of(policy)
         if not decoding.exact:
-            name, label = f"{name}, {decoding.name}", f"{label}; {steps}"
-        exact = config.algorithm.exact and decoding.exact
+            name, label = f"{name}, {decoding.name}", f"{label}; {spelled(decoding, whole=True)}"
+        exact = policy.exact and decoding.exact
         found.append(Contestant(name, system, label, settings, exact))
     return found
 

@@ -22,7 +22,7 @@ from h2o_cli.common import (
     verbose_option,
 )
 from h2o_cli.effects import CheckedCommand
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Full, Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
@@ -153,7 +153,7 @@ def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float
         with Generator.load(
             folder, context=len(ids), threads=threads, device="cpu", dense_form=name
         ) as generator:
-            logprobs = generator.logprobs(ids, PrefillConfig(policy="full")).astype(np.float64)
+            logprobs = generator.logprobs(ids, Full()).astype(np.float64)
             found[name] = logprobs[min(SEEN, len(ids) // 2) :]
     return {name: float(np.square(found["exact"] - mine).mean() / 2) for name, mine in found.items()}
 

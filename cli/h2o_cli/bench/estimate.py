@@ -8,7 +8,7 @@ from h2o_cli.bench.contestants import Contestant, Entry
 from h2o_cli.bench.floor import MachineRates
 from h2o_cli.bench.measure import Rounds
 from h2o_cli.bench.report import work_of
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.policies.prefill import PREFILL
 
 SHARE = 0.5  # of the machine's peak rates, reached by good kernels
 START = 2.0  # seconds to start a contestant's process and load its model
@@ -25,7 +25,7 @@ def estimated_seconds(
     for length in rounds.lengths:
         seen: set[str] = set()
         for one in contestants:
-            policy = PrefillConfig(**one.settings.get("prefill", {"policy": entry.policies[-1]}))
+            policy = PREFILL.make(one.settings.get("prefill") or PREFILL.settings_of(entry.exact))
             runs = rounds.warm_up + (0 if one.name in seen else rounds.repetitions)
             seen.add(one.name)
             whole = prefill(policy, length) / flops

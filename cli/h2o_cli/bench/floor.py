@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layer_spec import LayerSpec
@@ -21,6 +20,7 @@ from h2o_runtime.layers import LAYERS
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 SIDE = 1024  # size of the multiplied square matrices: short runs are disturbed less
 GPU_SIDE = 8192
@@ -130,18 +130,18 @@ def _feed_forward(model: ModelSpec, layer: int) -> int:
     return model.hidden_size * (experts.count + 3 * (experts.chosen * experts.size + experts.shared_size))
 
 
-def attention_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
+def attention_flop(model: ModelSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
     """Two dot products per pair of query and visible key, in every layer and query head."""
     *others, last = model.each_layer
-    before = sum(_pair_flop(spec) * _layer_pairs(spec, config, tokens) for spec in others)
+    before = sum(_pair_flop(spec) * _layer_pairs(spec, policy, tokens) for spec in others)
     # In the last layer, only the last row's keys.
-    pairs = min(last.window, tokens) if last.window else config.algorithm.last_layer_pairs(tokens)
+    pairs = min(last.window, tokens) if last.window else policy.last_layer_pairs(tokens)
     return before + _pair_flop(last) * int(pairs)
 
 
-def layer_flop(model: ModelSpec, config: PrefillConfig, tokens: int) -> int:
+def layer_flop(model: ModelSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
     """The same for the first layer, all of whose rows are needed."""
-    return _pair_flop(model.layer(0)) * _layer_pairs(model.layer(0), config, tokens)
+    return _pair_flop(model.layer(0)) * _layer_pairs(model.layer(0), policy, tokens)
 
 
 def _pair_flop(spec: LayerSpec) -> int:
@@ -151,19 +151,19 @@ def _pair_flop(spec: LayerSpec) -> int:
     return 2 * spec.query_heads * (spec.query_size + spec.out_size)
 
 
-def _layer_pairs(spec: LayerSpec, config: PrefillConfig, tokens: int) -> int:
+def _layer_pairs(spec: LayerSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
     """The number of (query, key) pairs that a layer computes for a prompt: those of its window, or of the
     policy.
     """
     if not spec.window:
-        return visible_pairs(config, tokens)
+        return visible_pairs(policy, tokens)
     window = min(spec.window, tokens)
     return window * (window + 1) // 2 + (tokens - window) * window
 
 
-def visible_pairs(config: PrefillConfig, tokens: int) -> int:
+def visible_pairs(policy: PrefillPolicy[Any], tokens: int) -> int:
     """The number of (query, key) pairs that the policy computes for a prompt, in a layer without a window."""
-    return config.algorithm.visible_pairs(tokens)
+    return policy.visible_pairs(tokens)
 
 
 def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | None = None) -> int:

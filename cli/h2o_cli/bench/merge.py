@@ -49,7 +49,7 @@ def _check(file: Path, found: Rows, before: Rows) -> None:
     A peer has the settings that are best for it at each length; only those of our policies must be alike.
     """
     lengths = {row["length"] for row in before}
-    settings = {row["name"]: row["settings"] for row in before if row["name"] in PREFILL.names}
+    settings = {row["name"]: row["settings"] for row in before if row["name"].split()[0] in PREFILL.names}
     for row in found:
         if row["length"] in lengths:
             raise InputError(

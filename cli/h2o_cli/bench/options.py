@@ -15,7 +15,7 @@ from h2o_cli.common import NotNegative, json_option, threads_option, verbose_opt
 from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
-from h2o_cli.prefill_options import prefill_options
+from h2o_cli.policy_options import PolicyText, prefill_options
 from h2o_cli.shard import shard_option
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -61,9 +61,9 @@ class Peers(click.ParamType[tuple[str, ...]]):
 
 beside_option = click.option(
     "--beside",
-    type=click.Choice(PREFILL.names),
+    type=PolicyText(PREFILL, "--beside"),
     multiple=True,
-    help="Also measure this policy; repeatable. full is always measured.",
+    help="Also measure this policy, written as for --prefill; repeatable. full is always measured.",
 )
 
 FOLLOWING = 1024  # tokens after a prompt whose perplexity is measured
@@ -112,7 +112,7 @@ FIRST = (
     "repetitions",
     "peers",
     "text",
-    "quality",
+    "prefill",
     "threads",
     "csv_file",
     "png_file",

@@ -92,7 +92,7 @@ def _curves(
 ) -> None:
     names = list(dict.fromkeys(row["name"] for row in rows))
     peers = iter(PEER_COLOURS * len(names))
-    ours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
+    ours = _colours(rows)
     for name in names:
         own = [row for row in rows if row["name"] == name]
         lengths = [row["length"] for row in own]
@@ -117,7 +117,7 @@ def _losses(axes: Any, rows: list[Row]) -> None:
     """The loss of sparse attention against its time; points are labelled with the length."""
     lossy = [row for row in rows if row["perplexity_change"] is not None]
     peers = iter(PEER_COLOURS * len(lossy))
-    ours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
+    ours = _colours(rows)
     for name in dict.fromkeys(row["name"] for row in lossy):
         own = [row for row in lossy if row["name"] == name]
         times, losses = [row["median_s"] for row in own], [100 * row["perplexity_change"] for row in own]
@@ -133,6 +133,13 @@ def _losses(axes: Any, rows: list[Row]) -> None:
     axes.set_title("perplexity after the prompt against exact attention, %")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
+
+
+def _colours(rows: list[Row]) -> dict[str, str]:
+    """Of our policies, by name; the same in every picture."""
+    colours = dict(zip(PREFILL.names, itertools.cycle(OWN_COLOURS), strict=False))
+    names = (row["name"] for row in rows)
+    return {name: colours[name.split()[0]] for name in names if name.split()[0] in colours}
 
 
 def _phases(axes: Any, rows: list[Row], lead: str) -> None:

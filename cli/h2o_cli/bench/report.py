@@ -15,12 +15,11 @@ from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dens
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.backends.onnxruntime import as_computed, chosen_precision, dense_form_on_cpu
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import DENSE
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode import DECODE
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 
 PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL.kinds for phase in policy.phases))
 COLUMNS = (
@@ -104,9 +103,9 @@ def make_rows(
     for one in series:
         length = one.length
         alike = {other.contestant.name: other for other in series if other.length == length}
-        ours = alike.get(entry.lead)
-        truth = alike.get(entry.policies[-1])
-        policy = PrefillConfig(**one.contestant.settings.get("prefill", {"policy": entry.policies[-1]}))
+        ours = alike.get(entry.name_of(entry.lead))
+        truth = alike.get(entry.name_of(entry.exact))
+        policy = PREFILL.make(one.contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
         if mode == "decode":
             decoding = DECODE.make(one.contestant.settings.get("decoding", {}))
             least = decode_bytes(model, length, decoding)
@@ -149,7 +148,7 @@ def make_rows(
     return tuple(rows)
 
 
-def work_of(mode: str, model: ModelSpec) -> Callable[[PrefillConfig, int], int]:
+def work_of(mode: str, model: ModelSpec) -> Callable[[PrefillPolicy[Any], int], int]:
     """The least work: bytes read for a token in decode, otherwise floating-point operations."""
     if mode == "decode":
         return lambda config, length: decode_bytes(model, length)
@@ -180,7 +179,7 @@ def _phases(series: Series) -> dict[str, float | None]:
     }
 
 
-def _estimate(mode: str, entry: Entry, series: Series, policy: PrefillConfig) -> int | None:
+def _estimate(mode: str, entry: Entry, series: Series, policy: PrefillPolicy[Any]) -> int | None:
     """The runtime's own estimate, plus its libraries."""
     if series.contestant.system != OWN_SYSTEM or mode == "decode":
         return None

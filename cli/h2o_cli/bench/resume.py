@@ -40,7 +40,7 @@ def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
         "settings": entry.settings_of(entry.lead),
     }
     for row in rows:
-        of_ours = row["name"] == entry.lead
+        of_ours = row["name"] == entry.name_of(entry.lead)
         other = [key for key, value in ours.items() if row[key] != value and (of_ours or key != "settings")]
         if other:
             key = other[0]

@@ -14,7 +14,8 @@ from lm_eval.api.model import LM
 from h2o_cli.eval.metrics import log_probabilities, losses
 from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.tasks import answer
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ class BundleModel(LM):  # type: ignore[misc]
     context.
     """
 
-    def __init__(self, generator: Generator, folder: str, config: PrefillConfig) -> None:
+    def __init__(self, generator: Generator, folder: str, policy: PrefillPolicy[Any]) -> None:
         """folder: of the bundle `generator` was loaded from."""
         super().__init__()
-        self._generator, self._config = generator, config
+        self._generator, self._policy = generator, policy
         self._tokenizer = Tokenizer.load(folder)
         self._folder = folder
 
@@ -60,7 +61,7 @@ class BundleModel(LM):  # type: ignore[misc]
         if not len(following):  # it merges with the context's last token
             known, following = whole[:-1], whole[-1:]
         room = self._generator.context - len(following)
-        logits: Any = self._generator.prefill(known[-room:], self._config, reuse=False)
+        logits: Any = self._generator.prefill(known[-room:], self._policy, reuse=False)
         total, greedy = 0.0, True
         for index, token in enumerate(following.tolist()):
             total += float(log_probabilities(logits[None])[0, token])
@@ -74,7 +75,7 @@ class BundleModel(LM):  # type: ignore[misc]
         step = self._generator.context
         for start in range(0, len(ids) - 1, step - 1):  # the last token of a window begins the next
             window = ids[start : start + step]
-            for rows, logits in self._generator.each_logits(window, self._config):
+            for rows, logits in self._generator.each_logits(window, self._policy):
                 known = window[rows.start + 1 : rows.stop + 1]
                 total -= float(losses(logits[: len(known)], known).sum())
         return total
@@ -82,7 +83,7 @@ class BundleModel(LM):  # type: ignore[misc]
     def _answered(self, context: str, settings: dict[str, Any]) -> str:
         tokens = int(settings.get("max_gen_toks", 256))
         ids = self._encode(context)[-(self._generator.context - tokens) :]
-        said = answer(self._generator, self._tokenizer, ids, self._config, tokens)
+        said = answer(self._generator, self._tokenizer, ids, self._policy, tokens)
         return _until(said, settings.get("until") or ())
 
     def _encode(self, text: str) -> IntArray:

@@ -18,7 +18,7 @@ from h2o_cli.eval.suite import HALVES, SIZES, SUITES
 from h2o_cli.eval.tasks import QUESTIONS, TASKS
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import model_options
-from h2o_cli.prefill_options import GivenPrefill, prefill_options
+from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
@@ -72,7 +72,7 @@ FIRST = (
     "also",
     "baselines",
     "question",
-    "quality",
+    "prefill",
     "context",
     "threads",
     "as_json",
@@ -120,8 +120,8 @@ _RULES = (
     click.option(
         "--also",
         multiple=True,
-        metavar="'NAME=VALUE …'",
-        help="Also measure the configured rule with these settings; repeatable.",
+        metavar="POLICY",
+        help='Also measure this policy, or the configured one with these settings: "heavy=192"; repeatable.',
     ),
     click.option(
         "--baselines",
@@ -214,10 +214,8 @@ def make_contestants(
 ) -> tuple[Contestant, ...]:
     """Takes its own arguments out of `flags`. Raises ConfigError."""
     also = [argument_text(text, "--also") for text in flags.pop("also")]
-    given = GivenPrefill.of(flags)
-    found = contestants(given.over(manifest.prefill), also, flags.pop("baselines"), extent.length, ablate)
-    given.check_used(*(one.config for one in found))
-    return found
+    configured = prefill_policy(manifest.prefill, flags)
+    return contestants(configured, also, flags.pop("baselines"), extent.length, ablate)
 
 
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:

@@ -171,13 +171,13 @@ class Measurer:
     def _causal(self, contestant: Contestant, document: Document) -> list[Value]:
         length = self._extent.length
         at = evenly(self._extent.first - 1, length - 1, ENDS)
-        nll = read_up_to(self._generator, document.ids[:length], at, contestant.config)
+        nll = read_up_to(self._generator, document.ids[:length], at, contestant.policy)
         value = _writer(f"causal {document.name}", contestant, document.name, length)
         return [value(Measure.CAUSAL, float(nll.mean()))]
 
     def _recall(self, rules: tuple[Contestant, ...], document: Document) -> list[Value]:
         ids = document.ids[: self._extent.length]
-        found = measure_recall(self._generator, ids, [one.config for one in rules])
+        found = measure_recall(self._generator, ids, [one.policy for one in rules])
         return [
             value
             for one, recall in zip(rules, found, strict=True)
@@ -192,7 +192,7 @@ class Measurer:
         self._generator.reset()
         for depth, sample in zip(self._extent.depths, self._asked(length, seed), strict=True):
             # A document is read once for all of its questions.
-            hit = score(self._generator, self._tokenizer, sample, contestant.config, reuse=True)
+            hit = score(self._generator, self._tokenizer, sample, contestant.policy, reuse=True)
             values.append(value(Measure.NEEDLE, hit, f"{depth:.2f}"))
         return values
 
@@ -208,7 +208,7 @@ class Measurer:
 
     def _task(self, contestant: Contestant, length: int, task: str) -> list[Value]:
         samples = [self._maker.make(task, length, seed) for seed in range(self._extent.seeds)]
-        hits = [score(self._generator, self._tokenizer, one, contestant.config) for one in samples]
+        hits = [score(self._generator, self._tokenizer, one, contestant.policy) for one in samples]
         value = _writer(f"{task} {length}", contestant, "tasks", length)
         return [value(Measure.TASK, hit, task) for hit in hits]
 
@@ -228,12 +228,12 @@ class Measurer:
         n, decoded = self._extent.length, self._extent.decoded
         following = document.ids[n : n + decoded]
         sampled = evenly(0, decoded, SAMPLED)
-        return read_on(self._generator, document.ids[:n], following, contestant.config, sampled)
+        return read_on(self._generator, document.ids[:n], following, contestant.policy, sampled)
 
     def _reading(self, contestant: Contestant, document: Document) -> Reading:
         n, first = self._extent.length, self._extent.first
         sampled = evenly(first, n, SAMPLED)
-        reading = read(self._generator, document.ids[:n], contestant.config, sampled)
+        reading = read(self._generator, document.ids[:n], contestant.policy, sampled)
         self._seen(contestant, document, reading)
         return reading
 

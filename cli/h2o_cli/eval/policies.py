@@ -16,7 +16,6 @@ from h2o_cli.eval.mass import by_list, past_mass
 from h2o_runtime.attention import PartialSoftmax
 from h2o_runtime.components.options import option
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
@@ -46,12 +45,12 @@ class Baseline(PrefillPolicy[Scratch]):
 
     phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
 
-    chunk_size: int = option(1024, "Chunk S.", symbol="S", least=2)
-    local: int = option(256, "Local window L.", symbol="L", least=0)
-    heavy: int = option(256, "Other keys H.", symbol="H", least=0)
-    dense_tail: int = option(128, "Last tokens that attend to everything.", symbol="tail", least=0)
-    tail_tile: int = option(1, "Rows of a tile, with which the tail begins.", symbol="", least=1)
-    list_queries: int = option(0, "Queries that share a list; 0: a chunk.", symbol="list", least=0)
+    chunk_size: int = option(1024, "Chunk S.", least=2)
+    local: int = option(64, "Local window L.", least=0)
+    heavy: int = option(448, "Other keys H.", least=0)
+    dense_tail: int = option(128, "Last tokens that attend to everything.", least=0)
+    tail_tile: int = option(1, "Rows of a tile, with which the tail begins.", least=1)
+    list_queries: int = option(0, "Queries that share a list; 0: a chunk.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,7 +138,7 @@ class SinksAndLocal(Baseline):
     name: ClassVar[str] = "sinks"
     title: ClassVar[str] = "the first keys and the last"
 
-    sinks: int = option(4, "First keys that are kept.", symbol="sinks", least=0)
+    sinks: int = option(4, "First keys that are kept.", least=0)
 
     def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
         first = min(self.sinks, self.memory)
@@ -185,13 +184,10 @@ BASELINES: Registry[Baseline] = Registry(
     Oracle,
     base=Baseline,
     field="baseline",
-    flag="--baselines",
-    label="Baseline",
-    meaning="Baselines with the same number of keys",
     group="h2o_edge.eval_baselines",
 )
 
 
-def baseline(name: str, settings: Mapping[str, Any]) -> PrefillConfig:
-    """A baseline with the same-named settings of `settings`, if present."""
-    return PrefillConfig.of(BASELINES.make({**settings, "baseline": name}))
+def baseline(name: str, budget: Mapping[str, Any]) -> Baseline:
+    """A baseline with the keys and the tail that a policy states: `PrefillPolicy.budget`."""
+    return BASELINES.make({**budget, "baseline": name})

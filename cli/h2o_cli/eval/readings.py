@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_cli.eval.metrics import Float64, divergence, log_probabilities, losses
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 IntArray = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -41,7 +43,11 @@ class Reading:
 
 
 def read(
-    generator: Generator, ids: IntArray, config: PrefillConfig, sampled: IntArray, watch: Watch | None = None
+    generator: Generator,
+    ids: IntArray,
+    policy: PrefillPolicy[Any],
+    sampled: IntArray,
+    watch: Watch | None = None,
 ) -> Reading:
     """Losses of all tokens under a configuration, from an empty cache, and distributions of the sampled
     rows.
@@ -49,7 +55,7 @@ def read(
     n, vocabulary = len(ids), generator.model.vocab_size
     nll, likely = np.empty(n - 1), np.empty(n, np.int64)
     logs = np.empty((len(sampled), vocabulary), np.float32)
-    for rows, logits in generator.each_logits(ids, config, watch):
+    for rows, logits in generator.each_logits(ids, policy, watch):
         likely[rows.start : rows.stop] = logits.argmax(axis=1)
         known = ids[rows.start + 1 : rows.stop + 1]
         nll[rows.start : rows.start + len(known)] = losses(logits[: len(known)], known)
@@ -62,7 +68,7 @@ def read_on(
     generator: Generator,
     ids: IntArray,
     following: IntArray,
-    config: PrefillConfig,
+    policy: PrefillPolicy[Any],
     sampled: IntArray,
     watch: Watch | None = None,
 ) -> Reading:
@@ -74,7 +80,7 @@ def read_on(
     nll, likely = np.empty(n), np.empty(n, np.int64)
     logs = np.empty((len(sampled), generator.model.vocab_size), np.float32)
     done = 0
-    for logits in _predictions(generator, ids, following, config, watch):
+    for logits in _predictions(generator, ids, following, policy, watch):
         stop = done + len(logits)
         likely[done:stop] = logits.argmax(axis=1)
         nll[done:stop] = losses(logits, following[done:stop])
@@ -85,7 +91,7 @@ def read_on(
 
 
 def read_up_to(
-    generator: Generator, ids: IntArray, at: IntArray, config: PrefillConfig, watch: Watch | None = None
+    generator: Generator, ids: IntArray, at: IntArray, policy: PrefillPolicy[Any], watch: Watch | None = None
 ) -> Float64:
     """Losses [K] of the tokens behind the positions `at` [K], rising, each of a prompt that ends there.
 
@@ -96,16 +102,16 @@ def read_up_to(
     generator.reset()
     for i in reversed(range(len(at))):
         position = int(at[i])
-        logits = generator.prefill(ids[: position + 1], config, watch)
+        logits = generator.prefill(ids[: position + 1], policy, watch)
         nll[i] = losses(logits[None], ids[position + 1 : position + 2])[0]
     return nll
 
 
 def _predictions(
-    generator: Generator, ids: IntArray, following: IntArray, config: PrefillConfig, watch: Watch | None
+    generator: Generator, ids: IntArray, following: IntArray, policy: PrefillPolicy[Any], watch: Watch | None
 ) -> Iterator[Float32]:
     """Logits before each of the tokens `following`, some rows at once."""
-    yield generator.prefill(ids, config, watch, reuse=False)[None]
+    yield generator.prefill(ids, policy, watch, reuse=False)[None]
     given = following[:-1]
     if generator.spec.decoding.exact and generator.spec.cache.most_rows is None:
         if len(given):

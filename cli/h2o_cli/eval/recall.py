@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h2o_cli.eval.lists import KeyList, ListWatch
 from h2o_cli.eval.mass import LayerMass, best_mass, by_list, selected_mass
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Watch
@@ -52,11 +52,11 @@ class Recall:
 
 
 def measure_recall(
-    generator: Generator, ids: Any, configs: Sequence[PrefillConfig], watch: Watch | None = None
+    generator: Generator, ids: Any, policies: Sequence[PrefillPolicy[Any]], watch: Watch | None = None
 ) -> list[Recall]:
     """One prompt under full attention, with the lists that each configuration would choose."""
-    watched = Watched(rules=tuple(config.algorithm for config in configs), scale=generator.model.scale)
-    generator.prefill(ids, PrefillConfig.of(watched), watch, reuse=False)
+    watched = Watched(rules=tuple(policy for policy in policies), scale=generator.model.scale)
+    generator.prefill(ids, watched, watch, reuse=False)
     tallies: list[Tally] = generator.session.prefill_state
     found = [tally.result() for tally in tallies]
     generator.reset()

@@ -20,9 +20,10 @@ import numpy as np
 from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.texts import manual
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.text import Tokenizer
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
@@ -55,10 +56,14 @@ class Sample:
 
 
 def score(
-    generator: Generator, tokenizer: Tokenizer, sample: Sample, config: PrefillConfig, reuse: bool = False
+    generator: Generator,
+    tokenizer: Tokenizer,
+    sample: Sample,
+    policy: PrefillPolicy[Any],
+    reuse: bool = False,
 ) -> float:
     """Share of the expected answers in the model's greedy answer. reuse: see `answer`."""
-    said = answer(generator, tokenizer, sample.ids, config, sample.tokens, reuse=reuse)
+    said = answer(generator, tokenizer, sample.ids, policy, sample.tokens, reuse=reuse)
     return found(said, sample.answers)
 
 
@@ -70,7 +75,7 @@ def answer(
     generator: Generator,
     tokenizer: Tokenizer,
     ids: IntArray,
-    config: PrefillConfig,
+    policy: PrefillPolicy[Any],
     tokens: int,
     watch: Watch | None = None,
     reuse: bool = False,
@@ -79,7 +84,7 @@ def answer(
 
     reuse: keep what the cache has of the prompt; the answer is that of a fresh run.
     """
-    logits: Any = generator.prefill(ids, config, watch, reuse=reuse)
+    logits: Any = generator.prefill(ids, policy, watch, reuse=reuse)
     said: list[int] = []
     while True:
         token = int(np.argmax(logits))

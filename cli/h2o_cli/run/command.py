@@ -12,17 +12,17 @@ from h2o_cli.common import argument_text, guarded, json_option, print_json, star
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
-from h2o_cli.prefill_options import prefill_config, prefill_options
+from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.run.conversation import converse, opening
 from h2o_cli.run.prompt import PromptSource, is_piped
 from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
 from h2o_cli.run.screen import answer, naming_the_flag, prepare_output
-from h2o_runtime import PrefillConfig
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ _FIRST = (
     "system",
     "max_tokens",
     "temperature",
-    "quality",
+    "prefill",
     "context",
     "threads",
     "as_json",
@@ -129,8 +129,8 @@ def main(
     """Answer a prompt with the model in the folder BUNDLE.
 
     The answer streams to standard output, everything else to standard error. Ctrl-C stops it. With - in place
-    of --prompt, the prompt comes from standard input. The defaults of prefill flags are the bundle's; --json shows
-    them.
+    of --prompt, the prompt comes from standard input. Without --prefill the bundle's policy reads it; --json shows
+    it.
     """
     start_logging(verbose)
     prepare_output()
@@ -142,14 +142,14 @@ def main(
         as_json,
         logprobs=flags["logprobs"] is not None,
     )
-    defaults = Manifest.read(Path(bundle)).prefill
+    default = Manifest.read(Path(bundle)).prefill
     cache = SavedCache.of(flags)
-    settings = _settings(cache.defaults(defaults), flags)
+    settings = _settings(cache.default(default), flags)
     text = shown.source.read() if shown.source else None
     speculate = flags.pop("speculate")
     with (
         TextModel.load(bundle, **load_arguments(flags), speculate=speculate) as model,
-        cache.around(model.generator, settings.prefill or defaults),
+        cache.around(model.generator, settings.prefill or default),
     ):
         if shown.converses:
             converse(model, settings, system, text, cache.prompt_piece)
@@ -157,7 +157,7 @@ def main(
             _answer_once(model, settings, text, shown, cache.prompt_piece)
 
 
-def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
+def _settings(default: PrefillPolicy[Any], flags: dict[str, Any]) -> Request:
     """The request without its prompt; takes its own arguments out of `flags`.
 
     Needs no model, so that a contradiction is reported before a large model is loaded.
@@ -169,7 +169,7 @@ def _settings(defaults: PrefillConfig, flags: dict[str, Any]) -> Request:
         sampling=sampling,
         stop=tuple(argument_text(stop, "--stop") for stop in flags.pop("stop")),
         ignore_eos=flags.pop("ignore_eos"),
-        prefill=prefill_config(defaults, flags),
+        prefill=prefill_policy(default, flags),
     )
 
 

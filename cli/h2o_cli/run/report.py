@@ -6,8 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from h2o_runtime.answers.sampling import SampledToken
+from h2o_runtime.caches import CACHES
 from h2o_runtime.completion import Completion, TextModel
 from h2o_runtime.devices.timings import PrefillTimer
+from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.process import peak_bytes
 
 
@@ -21,16 +24,15 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "tokens": [sampled.token for sampled in completion.tokens],
         "seed": completion.seed,
         "timings": asdict(completion.timings),
-        "prefill": dict(completion.prefill.settings),
+        "prefill": PREFILL.settings_of(completion.prefill),
         "prefill_ms": {
             name: 1e3 * seconds for name, seconds in model.generator.timer.seconds.items()
         },  # seconds by phase
-        "decode": {"name": model.generator.spec.decoding.name, **asdict(model.generator.spec.decoding)},
+        "decode": DECODE.settings_of(model.generator.spec.decoding),
         "speculate": speculate,
         "speculate_off_because": reason,
         "cache": {
-            "name": model.generator.spec.cache.name,
-            **asdict(model.generator.spec.cache),
+            **CACHES.settings_of(model.generator.spec.cache),
             **model.generator.session.store.report(),
         },
         "cache_bytes": model.generator.session.store.nbytes,

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from h2o_cli.help import Command, Group, grouped
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.generator import Generator
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_session
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ _OPTIONS = (
         "--load-cache",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Continue a session that --save-cache wrote: only the new tokens of the prompt are read. Its prefill "
-        "settings replace the bundle's.",
+        help="Continue a session that --save-cache wrote: only the new tokens of the prompt are read. Its "
+        "prefill policy replaces the bundle's.",
     ),
     click.option(
         "--save-cache",
@@ -59,9 +59,9 @@ class SavedCache:
             check_session_target(save)
         return cls(SavedSession.open(load) if load is not None else None, save)
 
-    def defaults(self, bundle: PrefillConfig) -> PrefillConfig:
-        """The settings that prefill flags change: the loaded session's, otherwise the bundle's."""
-        return bundle if self.loaded is None else self.loaded.shape.config
+    def default(self, bundle: PrefillPolicy[Any]) -> PrefillPolicy[Any]:
+        """The policy that --prefill changes: the loaded session's, otherwise the bundle's."""
+        return bundle if self.loaded is None else self.loaded.shape.policy
 
     @property
     def prompt_piece(self) -> int | None:
@@ -69,7 +69,7 @@ class SavedCache:
         return None if self.save is None else PROMPT_PIECE
 
     @contextmanager
-    def around(self, generator: Generator, config: PrefillConfig) -> Iterator[None]:
+    def around(self, generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[None]:
         """Load before, save after, also if Ctrl-C stopped the work; after an error nothing is saved.
 
         Raises ConfigError before the work.
@@ -78,11 +78,11 @@ class SavedCache:
         if self.save is not None and spec.forgets(spec.context):
             raise ConfigError(
                 f"--save-cache writes whole sessions, and this cache forgets {spec.forgets(spec.context):,} of a "
-                f"context of {spec.context:,} tokens: raise --cache-tokens, or lower --ctx-size",
+                f"context of {spec.context:,} tokens: use another --cache, or lower --ctx-size",
                 field="save_cache",
             )
         if self.loaded is not None:
-            self.loaded.load_into(generator.session, config)
+            self.loaded.load_into(generator.session, policy)
         try:
             yield
         except Cancelled:

@@ -26,9 +26,7 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(source, allow_patterns=list(patterns), local_files_only=not download)
-        )
+        return Path(snapshot_download(source, allow_patterns=list(patterns), local_files_only=not download))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         if not download:
             raise CheckpointError(

@@ -145,7 +145,7 @@ class GraphComparison:
     @property
     def _rows(self) -> int:
         prefill = self.bundle.manifest.prefill
-        return policy_entry(prefill).rows(prefill.algorithm)
+        return policy_entry(prefill).rows(prefill)
 
     def _room(self, engines: EngineManifest) -> Room:
         if engines.max_context < self._rows:

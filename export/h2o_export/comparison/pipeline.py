@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,9 @@ from h2o_export.formats import formats_of
 from h2o_export.policies import MakeReference, Reference, policy_entry
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.rounded import RoundedCheckpoint
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import ProviderChoice
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 TOLERANCE = 1e-4  # of the largest value, float32
 HALF_FLOOR = 1e-3
@@ -39,7 +40,7 @@ class PipelineComparison:
     ids: Sequence[int]
 
     def against_checkpoint(
-        self, checkpoint: Checkpoint, configs: Sequence[PrefillConfig], progress: Progress
+        self, checkpoint: Checkpoint, policies: Sequence[PrefillPolicy[Any]], progress: Progress
     ) -> Iterator[Row]:
         """The bundle under each configuration against the policy's reference, if it has one.
 
@@ -49,53 +50,53 @@ class PipelineComparison:
         """
         formats = formats_of(self.compared.bundle.manifest.model)
         if formats is None:
-            yield from self._against("pipeline", self.compared.exact, checkpoint, configs, progress)
+            yield from self._against("pipeline", self.compared.exact, checkpoint, policies, progress)
             if self.compared.attention_precision in ("bfloat16", "int16") or self.compared.rounds_floats:
-                yield from self._against("rounding", self.compared, checkpoint, configs[:1], progress)
+                yield from self._against("rounding", self.compared, checkpoint, policies[:1], progress)
             return
         rounded = RoundedCheckpoint.of(as_stored(checkpoint, self.compared.bundle), formats)
-        yield from self._against("pipeline", self.compared.exact, rounded, configs, progress)
-        yield from self._against("quantization", self.compared, checkpoint, configs[:1], progress)
+        yield from self._against("pipeline", self.compared.exact, rounded, policies, progress)
+        yield from self._against("quantization", self.compared, checkpoint, policies[:1], progress)
 
     def _against(
         self,
         stage: str,
         compared: ComparedBundle,
         checkpoint: Checkpoint,
-        configs: Sequence[PrefillConfig],
+        policies: Sequence[PrefillPolicy[Any]],
         progress: Progress,
     ) -> Iterator[Row]:
         for settings in compared.layer_settings:
             with compared.load(len(self.ids), layers=settings) as generator:
-                for config in configs:
-                    make = policy_entry(config).reference(config.algorithm)
-                    if make is None or not generator.reads(config):
+                for policy in policies:
+                    make = policy_entry(policy).reference(policy)
+                    if make is None or not generator.reads(policy):
                         continue
-                    progress(f"{stage}, {describe(config)}")
-                    actual = generator.logprobs(self.ids, config)
+                    progress(f"{stage}, {policy}")
+                    actual = generator.logprobs(self.ids, policy)
                     sets = generator.boundary_memory()
-                    yield self._row(stage, checkpoint, config, make, generator, actual, sets)
+                    yield self._row(stage, checkpoint, policy, make, generator, actual, sets)
 
     def between(
-        self, configs: Sequence[PrefillConfig], other: ProviderChoice, progress: Progress
+        self, policies: Sequence[PrefillPolicy[Any]], other: ProviderChoice, progress: Progress
     ) -> Iterator[Row]:
         """The bundle against itself with another attention provider."""
-        for config in configs:
+        for policy in policies:
             results = []
             for attention in (self.compared.attention, other):
-                progress(f"pipeline, {describe(config)}, {attention}")
+                progress(f"pipeline, {policy}, {attention}")
                 settings = self.compared.layer_settings[0]
                 with self.compared.load(len(self.ids), attention, settings) as generator:
                     name = f"{generator.loaded.backend.name}+{generator.spec.provider.name}"
-                    results.append((name, generator.logprobs(self.ids, config)))
+                    results.append((name, generator.logprobs(self.ids, policy)))
             tolerance = TOLERANCE if self._dtype == "float32" else 20 * HALF_FLOOR
-            yield compare_arrays("pipeline", describe(config), "logprobs", results[0], results[1], tolerance)
+            yield compare_arrays("pipeline", str(policy), "logprobs", results[0], results[1], tolerance)
 
     def _row(
         self,
         stage: str,
         checkpoint: Checkpoint,
-        config: PrefillConfig,
+        policy: PrefillPolicy[Any],
         make: MakeReference,
         generator: Generator,
         actual: NDArray[np.float32],
@@ -116,7 +117,7 @@ class PipelineComparison:
         modes = "".join(f", {how}" for how in generator.layer_report.values() if how)
         row = compare_arrays(
             stage,
-            describe(config) + modes,
+            str(policy) + modes,
             "logprobs",
             (f"{generator.loaded.backend.name}+{generator.spec.provider.name}", actual),
             (reference.name, expected),
@@ -152,21 +153,16 @@ class PipelineComparison:
         return self.compared.bundle.manifest.model.dtype
 
 
-def describe(config: PrefillConfig) -> str:
-    """A short name of a configuration for tables."""
-    return policy_entry(config).describe(config.algorithm)
+def compared_policies(policy: PrefillPolicy[Any]) -> tuple[PrefillPolicy[Any], ...]:
+    """The policies to compare for `policy`: full attention first, then variants of the policy."""
+    return policy_entry(policy).variants(policy)
 
 
-def configurations(config: PrefillConfig) -> tuple[PrefillConfig, ...]:
-    """The configurations to compare for `config`: full attention first, then variants of the policy."""
-    return policy_entry(config).variants(config)
-
-
-def without_reference(configs: Sequence[PrefillConfig]) -> list[str]:
-    """A sentence for each configuration without an independent reference."""
+def without_reference(policies: Sequence[PrefillPolicy[Any]]) -> list[str]:
+    """A sentence for each policy without an independent reference."""
     return [
-        f"no comparison of {describe(config)} with the checkpoint: the policy has no independent reference; "
+        f"no comparison of {policy} with the checkpoint: the policy has no independent reference; "
         "--against compares two attention providers"
-        for config in configs
-        if policy_entry(config).reference(config.algorithm) is None
+        for policy in policies
+        if policy_entry(policy).reference(policy) is None
     ]

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from h2o_runtime.bundles.manifest import FreeSize, GraphSpec, ModelSpec, TensorSpec
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import Profile, TensorRange
 from h2o_runtime.layers.activations import logits_rows
 from h2o_runtime.limits import MOST_STEP_ROWS
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 Range = tuple[int, int, int]  # smallest, tuned for, largest
 
@@ -29,7 +30,7 @@ class ProfileLimits:
     head_rows: int  # rows on which the head runs at once
 
     @classmethod
-    def of(cls, model: ModelSpec, prefill: PrefillConfig, max_context: int) -> ProfileLimits:
+    def of(cls, model: ModelSpec, prefill: PrefillPolicy[Any], max_context: int) -> ProfileLimits:
         batch = min(prefill.batch_size, max_context)
         return cls(
             context=max_context,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.staging import check_output
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import Int4Products
 from h2o_runtime.operators import PRODUCT_BLOCK
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EngineSelection:
     bundle: Bundle
     target: Target
     options: BuildOptions
-    prefill: PrefillConfig
+    prefill: PrefillPolicy[Any]
     limits: ProfileLimits
     engines: tuple[EngineSpec, ...]
 
@@ -91,7 +91,7 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
         )
     prefill = bundle.manifest.prefill
     if options.batch_size is not None:
-        prefill = prefill.altered(batch_size=options.batch_size)
+        prefill = replace(prefill, batch_size=options.batch_size)
     limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
     graphs = [graph for graph in bundle.manifest.graphs if graph.kind != "attention" or target.plugins]
     engines = tuple(_engine(graph, limits, options.profiles) for graph in graphs)

@@ -21,7 +21,6 @@ from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.components.registry import load_entry_points
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
@@ -69,25 +68,25 @@ POLICIES = PolicyEntries(
 )
 
 
-def policy_entry(config: PrefillConfig) -> PolicyEntry[Any]:
+def policy_entry(policy: PrefillPolicy[Any]) -> PolicyEntry[Any]:
     """The entry for a configuration's policy."""
-    return POLICIES.of(config.algorithm)
+    return POLICIES.of(policy)
 
 
-def policy_steps(config: PrefillConfig, windows: Sequence[int] = ()) -> tuple[AttentionStep, ...]:
+def policy_steps(policy: PrefillPolicy[Any], windows: Sequence[int] = ()) -> tuple[AttentionStep, ...]:
     """Every attention graph of a bundle with this configuration: the policy's, decode's, one for each window."""
     return (
-        *policy_entry(config).steps(config.algorithm),
+        *policy_entry(policy).steps(policy),
         Decode(),
         *(WindowAttention(window) for window in windows),
     )
 
 
-def policy_graphs(config: PrefillConfig, shape: AttentionShape) -> tuple[AttentionGraph, ...]:
+def policy_graphs(policy: PrefillPolicy[Any], shape: AttentionShape) -> tuple[AttentionGraph, ...]:
     """The same for models of a shape, without windows."""
-    return tuple(step.graph(shape) for step in policy_steps(config))
+    return tuple(step.graph(shape) for step in policy_steps(policy))
 
 
-def model_graphs(config: PrefillConfig, model: ModelSpec) -> tuple[AttentionGraph, ...]:
+def model_graphs(policy: PrefillPolicy[Any], model: ModelSpec) -> tuple[AttentionGraph, ...]:
     """The same for one model."""
-    return tuple(step.graph(step.own_shape(model)) for step in policy_steps(config, model.windows))
+    return tuple(step.graph(step.own_shape(model)) for step in policy_steps(policy, model.windows))

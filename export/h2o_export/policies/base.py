@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.validation.reference import Attention
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
 ROWS = 512  # of the caches, where graphs are compared
 Policy = TypeVar("Policy", bound=PrefillPolicy[Any])
 
 
-def exact() -> PrefillConfig:
+def exact() -> PrefillPolicy[Any]:
     """The policy that all others approximate."""
-    return PrefillConfig(policy="full")
+    return Full()
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,9 @@ class PolicyEntry(Generic[Policy]):
         """Rows of the caches: few, but enough to show errors of its graphs."""
         return ROWS
 
-    def describe(self, policy: Policy) -> str:
-        """A short name for tables."""
-        return policy.name
-
-    def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
-        """The configurations to compare for this one: the exact policy first."""
-        return exact(), config
+    def variants(self, policy: Policy) -> tuple[PrefillPolicy[Any], ...]:
+        """The policies to compare for this one: the exact one first."""
+        return exact(), policy
 
     def reference(self, policy: Policy) -> MakeReference | None:
         """How to make the independent computation of the policy; None if there is none."""

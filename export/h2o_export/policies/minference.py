@@ -64,7 +64,7 @@ class LineStep(AttentionStep):
 
     @property
     def _counts(self) -> tuple[int, int]:
-        return replace(self.policy, line_fraction=0.0).line_counts(2**31 - 1)
+        return replace(self.policy, fraction=0.0).line_counts(2**31 - 1)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         keys = caches(draw, shape, room.capacity)["k_cache"]
@@ -201,9 +201,6 @@ class VerticalSlashEntry(PolicyEntry[VerticalSlash]):
 
     def steps(self, policy: VerticalSlash) -> tuple[AttentionStep, ...]:
         return LineStep(policy), TileStep()
-
-    def describe(self, policy: VerticalSlash) -> str:
-        return f"minference {policy.in_short()}"
 
     def reference(self, policy: VerticalSlash) -> MakeReference:
         return lambda model, sets: Reference("single pass", SinglePass(policy))

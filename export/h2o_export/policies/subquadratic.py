@@ -170,9 +170,6 @@ class SubquadraticEntry(PolicyEntry[Subquadratic]):
     def steps(self, policy: Subquadratic) -> tuple[AttentionStep, ...]:
         return (PatternStep(policy.pattern),)
 
-    def describe(self, policy: Subquadratic) -> str:
-        return f"subquadratic {policy.in_short()}"
-
     def reference(self, policy: Subquadratic) -> MakeReference:
         return lambda model, sets: Reference("single pass", SinglePass(policy.pattern))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.sampling import SampledToken, Sampling
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import Pooling, Speculation
-from h2o_runtime.policies.prefill import Seen
+from h2o_runtime.policies.prefill import PrefillPolicy, Seen
 from h2o_runtime.text import StopStrings
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -51,7 +50,7 @@ class Request:
 
     prompt: Prompt
     max_tokens: int | None = None
-    prefill: PrefillConfig | None = None
+    prefill: PrefillPolicy[Any] | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -152,7 +151,7 @@ class Completion:
     finish_reason: FinishReason
     tokens: tuple[SampledToken, ...]
     timings: Timings
-    prefill: PrefillConfig
+    prefill: PrefillPolicy[Any]
     seed: int
     stop: str | None = None
     forgotten: int = 0
@@ -162,7 +161,7 @@ class Completion:
     @property
     def exact(self) -> bool:
         """Whether every token of the prompt saw all before it: always in a prompt of one chunk."""
-        policy, n = self.prefill.algorithm, self.timings.cache_n + self.timings.prompt_n
+        policy, n = self.prefill, self.timings.cache_n + self.timings.prompt_n
         return not self.forgotten and (policy.exact or policy.visible_pairs(n) == n * (n + 1) // 2)
 
     @property
@@ -170,7 +169,7 @@ class Completion:
         """In a few words: how the prompt was read, what it saw of its attention, and what is forgotten."""
         seen = () if self.seen is None else (self.seen.summary(),)
         forgotten = (f"{self.forgotten:,} tokens forgotten",) if self.forgotten else ()
-        return ", ".join((self.prefill.algorithm.summary(), *seen, *forgotten))
+        return ", ".join((self.prefill.summary(), *seen, *forgotten))
 
 
 TextEvent = Prefilled | TextDelta | Completion

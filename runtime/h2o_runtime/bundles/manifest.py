@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.bundles.earlier_prefill import is_earlier, of_earlier
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 
 __all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file_sha256"]
 
@@ -21,18 +22,18 @@ MANIFEST = "manifest.json"
 DType = Literal["float32", "float16", "int64", "int32"]
 
 
-def _read_prefill(value: Any) -> PrefillConfig:
-    if isinstance(value, PrefillConfig):
+def _read_prefill(value: Any) -> PrefillPolicy[Any]:
+    if isinstance(value, PrefillPolicy):
         return value
     if not isinstance(value, dict):
         raise ValueError("not an object")
-    return PrefillConfig(**value)
+    return PREFILL.make(of_earlier(value) if is_earlier(value) else value)
 
 
-PrefillSettings = Annotated[
-    PrefillConfig,
+Prefill = Annotated[
+    PrefillPolicy[Any],
     PlainValidator(_read_prefill),
-    PlainSerializer(lambda config: dict(config.settings)),
+    PlainSerializer(PREFILL.settings_of),
 ]
 
 
@@ -155,7 +156,7 @@ class Manifest(_Strict):
     opset: dict[str, int]  # ONNX domain → version
     checkpoint: CheckpointSpec
     model: ModelSpec
-    prefill: PrefillSettings  # defaults for this bundle
+    prefill: Prefill  # default for this bundle
     graphs: tuple[GraphSpec, ...]
     files: dict[str, FileSpec]
     validation: Validation | None = None

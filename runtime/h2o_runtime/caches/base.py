@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from h2o_runtime.caches.reuse import Provenance
-from h2o_runtime.components.options import check_options
+from h2o_runtime.components.options import check_options, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
@@ -267,6 +267,10 @@ class Cache(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def __str__(self) -> str:
+        """As commands and reports write it."""
+        return spelled(self)
 
     @property
     def most_rows(self) -> int | None:

@@ -8,16 +8,15 @@ vote as if they had been generated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
-from h2o_runtime.caches.base import KVStore, LayerStore, Rows
-from h2o_runtime.caches.contiguous import Contiguous
+from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.forgetting import Float64, Memory, Rule
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
@@ -31,59 +30,42 @@ HALF = "half"
 
 
 @dataclass(frozen=True)
-class Evicting(Contiguous):
-    """Memory is reserved for `cache_tokens` rows per layer, and for one layer of the whole context."""
+class Evicting(Cache):
+    """Memory is reserved for `tokens` rows per layer, and for one layer of the whole context."""
 
+    name: ClassVar[str] = "evicting"
     title: ClassVar[str] = "forgetting"
-    shared_values: ClassVar[bool] = False
-    mixed_rows: ClassVar[bool] = False
-    several_at_once: ClassVar[bool] = False  # its prompts are read at once, and the other answers would wait
-    lends_rows: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = False
 
-    cache_tokens: int = option(
-        0,
+    tokens: int = option(
+        4096,
         "Maximum tokens in the cache. Beyond it the token that received the least attention is evicted, and "
-        "answers are no longer exact. 0 keeps all.",
-        least=0,
+        "answers are no longer exact.",
+        least=1,
     )
-    cache_recent: int | Literal["half"] = option(
-        HALF, "Newest tokens that --cache-tokens never evicts; half is half of --cache-tokens.", least=0
+    recent: int | Literal["half"] = option(
+        HALF, "Newest tokens that are never evicted; half is half of tokens.", least=0
     )
-    keep: int = option(4, "First tokens of the text that --cache-tokens never evicts.", least=0)
+    keep: int = option(4, "First tokens of the text that are never evicted.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cache_dtype != "model":
+        if self.rule.recent + self.keep >= self.tokens:
             raise ConfigError(
-                f"`cache_tokens` stores rows as the model computes them, not as {self.cache_dtype}: leave out "
-                "`cache_dtype`",
-                field="cache_dtype",
+                f"tokens ({self.tokens}) protects every token: {self.rule.recent} recent and "
+                f"{self.keep} first ones; raise tokens, or lower recent or keep",
+                field="tokens",
             )
-        if self.rule.recent + self.keep >= self.cache_tokens:
-            raise ConfigError(
-                f"cache_tokens ({self.cache_tokens}) protects every token: {self.rule.recent} recent and "
-                f"{self.keep} first ones; raise `cache_tokens`, or lower `cache_recent` or `keep`",
-                field="cache_tokens",
-            )
-
-    @classmethod
-    def serves(cls, settings: Mapping[str, Any]) -> bool:
-        """Raises ConfigError if another cache was chosen too."""
-        tokens, cache = settings.get("cache_tokens", 0), settings.get("cache", cls.name)
-        if tokens and cache != cls.name:
-            raise ConfigError(f"`cache_tokens` needs `cache={cls.name}`, not {cache}", field="cache_tokens")
-        return bool(tokens)
 
     @property
     def rule(self) -> Rule:
-        recent = self.cache_tokens // 2 if self.cache_recent == HALF else self.cache_recent
+        recent = self.tokens // 2 if self.recent == HALF else self.recent
         assert isinstance(recent, int)
         return Rule(recent, self.keep)
 
     @property
     def most_rows(self) -> int:
-        return self.cache_tokens
+        return self.tokens
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
@@ -91,7 +73,7 @@ class Evicting(Contiguous):
         return EvictingStore(self, model, capacity, device, providers[0])
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
-        rows = min(self.cache_tokens, context)
+        rows = min(self.tokens, context)
         row = 2 * model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
         votes = 4 * model.kv_heads * (model.layers * rows + context)
         return row * (model.layers * rows + context) + votes
@@ -105,7 +87,7 @@ class EvictingStore(KVStore):
     def __init__(
         self, cache: Evicting, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
     ) -> None:
-        self.rows = rows = min(cache.cache_tokens, capacity)
+        self.rows = rows = min(cache.tokens, capacity)
         row, dtype, layers = (model.kv_heads, model.head_size), np.dtype(model.dtype), model.layers
         self.device, self.provider = device, provider
         self.cached = [{name: device.empty((rows, *row), dtype) for name in "kv"} for _ in range(layers)]

@@ -44,11 +44,11 @@ class MappedRows(HostRows):
             finally:
                 os.close(file)
         except FileExistsError as error:
-            raise OutputError(f"{path}: exists already: `cache_file` must name a new file") from error
+            raise OutputError(f"{path}: exists already: file must name a new one") from error
         except OSError as error:
             raise OutputError(
                 f"{path}: no room for {nbytes / 2**20:,.0f} MiB of keys and values: {error.strerror}; give another "
-                "`cache_file`, or lower `context`"
+                "file, or lower `context`"
             ) from error
         super().__init__(np.frombuffer(self._map, np.uint8), layers, row, dtype)
         self._begin = np.frombuffer(self._map, np.uint8).ctypes.data

@@ -29,39 +29,38 @@ from h2o_runtime.model import ModelSpec
 
 @dataclass(frozen=True)
 class Offload(Cache):
-    """Device memory is reserved for `ring_buffers` layers of the whole context, host memory for all
+    """Device memory is reserved for `buffers` layers of the whole context, host memory for all
     layers.
     """
 
     name: ClassVar[str] = "offload"
     title: ClassVar[str] = "layers on the host"
 
-    ring_buffers: int = option(2, "Layers that --cache offload keeps on the device.", least=1)
-    cache_file: str = option(
-        "", "New file for --cache offload, required on a CPU; it is removed when the process ends."
-    )
+    buffers: int = option(2, "Layers that stay on the device.", least=1)
+    file: str = option("", "New file for the rows, required on a CPU; it is removed when the process ends.")
 
     def new_store(
         self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> KVStore:
         """Raises ConfigError on a CPU without a file, OutputError if the file cannot be created."""
-        if device.name == "cpu" and not self.cache_file:
+        if device.name == "cpu" and not self.file:
             raise ConfigError(
-                "`cache=offload` on a CPU needs a file for the rows: give `cache_file`, or use another cache",
-                field="cache_file",
+                '`cache=offload` on a CPU needs a file for the rows: write "offload file=PATH", or use '
+                "another cache",
+                field="file",
             )
         row, dtype = (capacity, model.kv_heads, model.head_size), np.dtype(model.dtype)
         nbytes = 2 * model.layers * int(np.prod(row)) * dtype.itemsize
         host = (
-            MappedRows(Path(self.cache_file), model.layers, row, dtype)
-            if self.cache_file
+            MappedRows(Path(self.file), model.layers, row, dtype)
+            if self.file
             else HostRows(device.host_memory(nbytes), model.layers, row, dtype)
         )
-        return OffloadStore(host, min(self.ring_buffers, model.layers), device, providers[0])
+        return OffloadStore(host, min(self.buffers, model.layers), device, providers[0])
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         row = model.kv_heads * model.head_size * np.dtype(model.dtype).itemsize
-        return 2 * min(self.ring_buffers, model.layers) * context * row
+        return 2 * min(self.buffers, model.layers) * context * row
 
 
 class Buffer:

@@ -41,22 +41,20 @@ class Paged(StoredCache):
     shares_memory: ClassVar[bool] = True
     lends_rows: ClassVar[bool] = True
 
-    page_rows: int = option(
+    page: int = option(
         16,
-        "Tokens of one page of --cache paged, a power of two.",
+        "Tokens of one page, a power of two.",
         label="Tokens of a page",
-        symbol="page",
-        flags=("--page-size",),
         least=16,
         numeric=False,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.page_rows & (self.page_rows - 1) or self.page_rows > MOST_PAGE_ROWS:
+        if self.page & (self.page - 1) or self.page > MOST_PAGE_ROWS:
             raise ConfigError(
-                f"page_rows must be a power of two up to {MOST_PAGE_ROWS}, but is {self.page_rows}",
-                field="page_rows",
+                f"page must be a power of two up to {MOST_PAGE_ROWS}, but is {self.page}",
+                field="page",
             )
 
     def new_store(
@@ -78,16 +76,16 @@ class Paged(StoredCache):
                 "`cache=paged` works on the CPU only: use `cache=contiguous`, or `device=cpu`",
                 field="cache",
             )
-        spare = -(-spare_bytes // (self.page_rows * self.token_bytes(model)))
-        pool = (-(-capacity // self.page_rows) + spare) * self.page_rows
+        spare = -(-spare_bytes // (self.page * self.token_bytes(model)))
+        pool = (-(-capacity // self.page) + spare) * self.page
         layers: list[StoredRows] = []
         for format, spec in zip(self.row_formats(model), model.each_layer, strict=True):
             layers.append(format.new(pool, device) if spec.source is None else layers[spec.source])
-        return PagedStore(model, layers, capacity, self.page_rows, device, providers)
+        return PagedStore(model, layers, capacity, self.page, device, providers)
 
     def store_bytes(self, model: ModelSpec, context: int) -> int:
-        pages = -(-context // self.page_rows)
-        rows = pages * self.page_rows * self.token_bytes(model)
+        pages = -(-context // self.page)
+        rows = pages * self.page * self.token_bytes(model)
         return rows + Fresh.size(model, context) + 2 * pages * np.dtype(np.int32).itemsize
 
 

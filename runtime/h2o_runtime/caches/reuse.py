@@ -18,12 +18,21 @@ from h2o_runtime.components.options import options_of
 IntArray = NDArray[np.int64]
 
 
-class Configuration(Protocol):
-    """A `PrefillConfig`, which consists of policies and so cannot be imported here."""
+class Policy(Protocol):
+    """What others ask of the prefill policy of a session; the module of its class imports this one."""
 
     @property
-    def algorithm(self) -> Any:
-        """The policy."""
+    def name(self) -> str: ...
+
+    def counts(self, n: int) -> dict[str, int]: ...
+
+    def visible_pairs(self, n: int) -> int: ...
+
+    def saved_state(self, state: Any, length: int) -> Any: ...
+
+    def lasting_rows(self, n: int) -> int: ...
+
+    def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse: ...
 
 
 class Prefix(Enum):
@@ -47,7 +56,7 @@ class Reuse:
 class Provenance:
     """How the cache's content was computed.
 
-    config        the configuration it was computed with; None when the cache is empty
+    policy        the prefill policy that it was computed with; None when the cache is empty
     prompt        length of the fresh part: one uninterrupted prompt from position 0
     sparse        rows of the fresh part that are the same for any prompt that shares these tokens
     turn          rows before the conversation's last turn, to which it can be rolled back; 0 before the first
@@ -60,7 +69,7 @@ class Provenance:
     exact_decode  whether all tokens generated after the fresh part saw everything before them
     """
 
-    config: Configuration | None = None
+    policy: Policy | None = None
     prompt: int = 0
     sparse: int = 0
     turn: int = 0
@@ -72,8 +81,8 @@ class Provenance:
     only: tuple[int, ...] | None = None
 
     @classmethod
-    def fresh(cls, config: Configuration, prompt: int) -> Provenance:
-        return cls(config, prompt, config.algorithm.lasting_rows(prompt))
+    def fresh(cls, policy: Policy, prompt: int) -> Provenance:
+        return cls(policy, prompt, policy.lasting_rows(prompt))
 
     def decoded(self, exact: bool) -> Provenance:
         """The provenance after a generated token that saw everything before it, or did not."""
@@ -107,18 +116,16 @@ class Provenance:
         return replace(self, turn=rows)
 
     @classmethod
-    def interrupted(cls, config: Configuration | None, boundary: int) -> Provenance:
+    def interrupted(cls, policy: Policy | None, boundary: int) -> Provenance:
         """A cancelled run that had gone back to `boundary`, of which the policy still has its full state."""
-        return cls(config, boundary + 1, boundary, complete=False)
+        return cls(policy, boundary + 1, boundary, complete=False)
 
 
-def same_arithmetic(a: Configuration | None, b: Configuration) -> bool:
-    """Whether two configurations give the same numbers: settings of policies that were not chosen and the
-    batch size do not matter.
-    """
-    if a is None or type(a.algorithm) is not type(b.algorithm):
+def same_arithmetic(a: Policy | None, b: Policy) -> bool:
+    """Whether two policies give the same numbers: the batch size does not matter."""
+    if a is None or type(a) is not type(b):
         return False
-    names = [one.name for one in options_of(type(b.algorithm)) if one.numeric]
+    names = [one.name for one in options_of(type(b)) if one.numeric]
     return all(getattr(a, name) == getattr(b, name) for name in names)
 
 
@@ -129,17 +136,17 @@ def shared_prefix(known: IntArray, tokens: IntArray) -> int:
     return int(different[0]) if len(different) else limit
 
 
-def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, config: Configuration) -> Reuse:
-    """What to keep of a session's tokens `known` [M] for the prompt `tokens` [N] under `config`.
+def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, policy: Policy) -> Reuse:
+    """What to keep of a session's tokens `known` [M] for the prompt `tokens` [N] under `policy`.
 
     At least one token is left to run.
     """
-    if not len(known) or not origin.whole or not same_arithmetic(origin.config, config):
+    if not len(known) or not origin.whole or not same_arithmetic(origin.policy, policy):
         return Reuse(Prefix.NONE, 0)
     shared = shared_prefix(known, tokens)
-    found: Reuse = config.algorithm.reuse(shared, len(known), len(tokens), origin)
+    found = policy.reuse(shared, len(known), len(tokens), origin)
     # The policy knows which rows it could go on at, and the store which it can: from the best one down.
     for row in sorted(origin.only or (), reverse=True):
         if row <= found.length and not origin.goes_on_at(found.length):
-            found = config.algorithm.reuse(min(shared, row), len(known), len(tokens), origin)
+            found = policy.reuse(min(shared, row), len(known), len(tokens), origin)
     return found if origin.goes_on_at(found.length) else Reuse(Prefix.NONE, 0)

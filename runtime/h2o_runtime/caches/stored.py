@@ -110,22 +110,21 @@ class Fresh:
 class StoredCache(Cache):
     """A cache that can store rows in a smaller format than the model computes."""
 
-    cache_dtype: Literal["model", "float16", "int8"] = option(
+    rows: Literal["model", "float16", "int8"] = option(
         "model",
         "Row format of keys and values: model is the model's own; int8 has a scale per row and head.",
         label="Keys and values as",
-        symbol="kv",
     )
 
     @classmethod
     def variants(cls, model: ModelSpec) -> Iterator[Cache]:
         for dtype in get_args(CacheDtype):
             if dtype != model.dtype:
-                yield cls(cache_dtype=dtype)
+                yield cls(rows=dtype)
 
     def row_formats(self, model: ModelSpec) -> tuple[RowFormat, ...]:
         """Of every layer."""
-        return RowFormat.of(model, self.cache_dtype)
+        return RowFormat.of(model, self.rows)
 
     def stored_dtype(self, model: ModelSpec) -> str:
         return self.row_formats(model)[0].dtype.name

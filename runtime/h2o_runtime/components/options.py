@@ -1,11 +1,11 @@
-"""Self-describing configuration: dataclass fields with a meaning, a check and a flag.
+"""Self-describing configuration: dataclass fields with a meaning and a check.
 
-The commands' flags, the server's request schema, its page's form and all reports are generated from them.
+How values are written in commands, requests and reports, the server's schema and its page's form follow from them.
 """
 
 from __future__ import annotations
 
-import re
+import shlex
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,21 +14,21 @@ from h2o_runtime.errors import ConfigError
 
 MOST = 2**31 - 1  # rows and positions are int32 in memory sets and page lists
 _KEY = "option"
-_FLAG = re.compile("--[a-z][a-z0-9-]*|-[a-z]{1,2}")
+_TRUTH = {"true": True, "on": True, "false": False, "off": False}
 
 
 @dataclass(frozen=True)
 class Option:
     """One field of a configuration.
 
-    meaning  one line, as --help shows it
+    meaning  one line, as help shows it
     label    its name for people, on the server's page
-    symbol   its name in the few words of a report; empty keeps it out
-    flags    of the command line
     choices  the values that there are, None for numbers
     words    values that stand beside numbers
     least    smallest number, None for any
     numeric  false where it never changes a result
+    needs    another option of the class: where that one is 0 or false, this one has no effect
+    without  another option of the class: where that one is neither 0 nor false, this one has no effect
     """
 
     name: str
@@ -36,12 +36,42 @@ class Option:
     default: Any
     meaning: str
     label: str
-    symbol: str
-    flags: tuple[str, ...]
     choices: tuple[str, ...] | None
     words: tuple[str, ...]
     least: int | None
     numeric: bool
+    needs: str | None
+    without: str | None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the class leaves no choice: the value names a member of a family."""
+        return self.choices is not None and len(self.choices) == 1
+
+    @property
+    def number(self) -> type[int] | type[float] | None:
+        """What its numbers are; None where it has none."""
+        members = get_args(self.type) or (self.type,)
+        return next((one for one in (int, float) if one in members), None)
+
+    def parse(self, text: str) -> Any:
+        """The value that a text stands for, not checked. Raises ConfigError for a text that is no number."""
+        if self.type is bool:
+            return _TRUTH.get(text.lower(), text)
+        if self.number is None or text in self.words:
+            return text
+        try:
+            return self.number(text)
+        except ValueError:
+            raise self._no_number(text) from None
+
+    def without_effect(self, configuration: Any) -> str | None:
+        """Why a given value changes nothing in `configuration`, as a part of a sentence; None: it may."""
+        if self.needs and not getattr(configuration, self.needs):
+            return f"needs {self.needs}, which is {_written(getattr(configuration, self.needs))}"
+        if self.without and getattr(configuration, self.without):
+            return f"has no effect beside {self.without}={_written(getattr(configuration, self.without))}"
+        return None
 
     def check(self, value: Any) -> None:
         """Raises ConfigError for a value of another type or out of range."""
@@ -52,18 +82,24 @@ class Option:
                 )
         elif isinstance(value, str) and value in self.words:
             return
-        elif isinstance(self.default, bool):
+        elif self.type is bool:
             if not isinstance(value, bool):
                 raise ConfigError(f"{self.name} must be true or false, but is {value!r}", field=self.name)
-        elif isinstance(self.default, int):
+        elif self.number is int:
             self._check_integer(value)
-        elif isinstance(self.default, float):
+        elif self.number is float:
             self._check_real(value)
+        elif not isinstance(value, str):
+            raise ConfigError(f"{self.name} must be a text, but is {value!r}", field=self.name)
+
+    def _no_number(self, value: Any) -> ConfigError:
+        kind = "an integer" if self.number is int else "a number"
+        or_words = "".join(f" or {word}" for word in self.words)
+        return ConfigError(f"{self.name} must be {kind}{or_words}, but is {value!r}", field=self.name)
 
     def _check_integer(self, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
-            or_words = "".join(f" or {word}" for word in self.words)
-            raise ConfigError(f"{self.name} must be an integer{or_words}, but is {value!r}", field=self.name)
+            raise self._no_number(value)
         if self.least is not None and value < self.least:
             raise ConfigError(f"{self.name} must be at least {self.least}, but is {value}", field=self.name)
         if value > MOST:
@@ -71,7 +107,7 @@ class Option:
 
     def _check_real(self, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{self.name} must be a number, but is {value!r}", field=self.name)
+            raise self._no_number(value)
         least = -float("inf") if self.least is None else self.least
         if not least <= value < float("inf"):
             raise ConfigError(
@@ -84,14 +120,14 @@ def option(
     meaning: str,
     *,
     label: str | None = None,
-    symbol: str | None = None,
-    flags: tuple[str, ...] = (),
     least: int | None = None,
     numeric: bool = True,
+    needs: str | None = None,
+    without: str | None = None,
 ) -> Any:
-    """A dataclass field that is an `Option`. Without `flags` its flag is its name."""
-    about = {"meaning": meaning, "label": label, "symbol": symbol, "flags": flags}
-    return field(default=default, metadata={_KEY: about | {"least": least, "numeric": numeric}})
+    """A dataclass field that is an `Option`."""
+    about = {"meaning": meaning, "label": label, "least": least, "numeric": numeric}
+    return field(default=default, metadata={_KEY: about | {"needs": needs, "without": without}})
 
 
 def options_of(configuration: Any) -> tuple[Option, ...]:
@@ -115,39 +151,61 @@ def check_options(configuration: Any) -> None:
         one.check(getattr(configuration, one.name))
 
 
+def effective_options(configuration: Any) -> tuple[Option, ...]:
+    """The options of a value, without those that change nothing beside the others."""
+    return tuple(one for one in options_of(type(configuration)) if one.without_effect(configuration) is None)
+
+
+def spelled(configuration: Any, *, whole: bool = False) -> str:
+    """The text that stands for a value: "h2o score=query heavy=192". Settings without effect are left out, and
+    without `whole` those that have their defaults too.
+    """
+    words = [configuration.name]
+    for one in sorted(effective_options(configuration), key=lambda one: not one.fixed):
+        value = getattr(configuration, one.name)
+        if whole or one.fixed or value != one.default:
+            words.append(f"{one.name}={shlex.quote(_written(value))}")
+    return " ".join(words)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
 def _option(
     name: str,
     kind: Any,
     default: Any,
     meaning: str,
     label: str | None,
-    symbol: str | None,
-    flags: tuple[str, ...],
     least: int | None,
     numeric: bool,
+    needs: str | None,
+    without: str | None,
 ) -> Option:
     """Raises TypeError for a field that cannot be an option, ConfigError for a default that fails its own
     check.
     """
     if not isinstance(default, bool | int | float | str):
         raise TypeError(f"the option {name} needs a number, a string or a truth value as its default")
-    if flags and not all(_FLAG.fullmatch(flag) for flag in flags):
-        raise TypeError(f"the option {name} has flags that are none: {', '.join(map(repr, flags))}")
-    words = name.replace("_", " ")
     made = Option(
         name=name,
         type=kind,
         default=default,
         meaning=meaning,
-        label=words.capitalize() if label is None else label,
-        symbol=name if symbol is None else symbol,
-        flags=flags or ("--" + name.replace("_", "-"),),
+        label=name.replace("_", " ").capitalize() if label is None else label,
         choices=get_args(kind) if get_origin(kind) is Literal else None,
         words=tuple(
             word for member in get_args(kind) if get_origin(member) is Literal for word in get_args(member)
         ),
         least=least,
         numeric=numeric,
+        needs=needs,
+        without=without,
     )
     made.check(default)
     return made

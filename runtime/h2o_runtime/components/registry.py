@@ -1,5 +1,6 @@
 """Registries of named classes: this package's own, and those of other packages.
 
+A registry reads and writes values of its classes as text, "h2o score=window heavy=192", and as settings by name.
 Nothing happens at import: entry points are loaded when a registry is first used.
 """
 
@@ -7,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from h2o_runtime.components.options import Option, options_of
+from h2o_runtime.components.options import effective_options, options_of
 from h2o_runtime.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -24,13 +26,6 @@ class Named(Protocol):
 
     name: ClassVar[str]
     title: ClassVar[str]
-
-
-class Variant(Named, Protocol):
-    """A subclass that replaces an entry under some of its settings."""
-
-    @classmethod
-    def serves(cls, settings: Mapping[str, Any]) -> bool: ...
 
 
 T = TypeVar("T", bound=Named)
@@ -50,31 +45,6 @@ def load_entry_points(group: str, take: Callable[[Any], None]) -> None:
             log.warning("%s: the entry point %s = %s is left out: %s", group, point.name, point.value, reason)
 
 
-@dataclass
-class _Found(Generic[T]):
-    """Entries by name, and the options of all kinds by name."""
-
-    entries: dict[str, type[T]] = field(default_factory=dict)
-    options: dict[str, Option] = field(default_factory=dict)
-
-    def add_options(self, kind: type[Any], options: Iterable[Option]) -> None:
-        """Classes may share options with the same name. Raises ConfigError if the definitions differ."""
-        merged = dict(self.options)
-        owners = {flag: one.name for one in merged.values() for flag in one.flags}
-        for one in options:
-            if merged.setdefault(one.name, one) != one:
-                raise ConfigError(
-                    f"{kind.__name__} and another class define the option {one.name!r} differently",
-                    field=one.name,
-                )
-            for flag in one.flags:
-                if owners.setdefault(flag, one.name) != one.name:
-                    raise ConfigError(
-                        f"the flag {flag} of {one.name} is taken by {owners[flag]}", field=one.name
-                    )
-        self.options = merged
-
-
 class Registry(Generic[T]):
     """Classes by their `name`. The first one is the default.
 
@@ -89,39 +59,38 @@ class Registry(Generic[T]):
         *builtin: type[Any],
         base: type[Any],
         field: str,
-        flag: str,
-        label: str,
-        meaning: str,
         group: str,
-        symbol: str = "",
         name: str = "name",
         title: str = "title",
-        prefix: str = "",
-        variants: tuple[type[Variant], ...] = (),
+        noun: str = "",
         families: Mapping[type[Any], Registry[Any]] | None = None,
     ) -> None:
-        """base: every entry is a subclass of it. field: the setting that chooses one; flag, label, meaning and
-        symbol are those of its `Option`. name, title: attributes of an entry's class. prefix: what names of options
-        begin with that another package adds to those of `base`. families: of entries that are base classes, who
-        chooses the subclass."""
-        self._builtin, self._base, self._variants = builtin, base, variants
-        self._field, self.flag, self._label = field, flag, label
-        self._meaning, self._symbol = meaning, symbol
-        self._group, self._name, self._title = group, name, title
-        self._prefix, self._families = prefix, dict(families or {})
+        """base: every entry is a subclass of it. field: the setting that names an entry. name, title: attributes
+        of an entry's class. noun: what a value is, in messages; else the field. families: of entries that are base
+        classes, the registry of their members.
+        """
+        self._builtin, self._base, self.field, self._group = builtin, base, field, group
+        self._name, self._title, self._noun = name, title, noun or field
+        self._families = dict(families or {})
 
     @cached_property
-    def _found(self) -> _Found[T]:
-        found: _Found[T] = _Found()
-        for one in self._builtin:
-            self._add(one, found)
-        for variant in self._variants:
-            found.add_options(variant, options_of(variant))
+    def _entries(self) -> dict[str, type[T]]:
+        found: dict[str, type[T]] = {}
+
+        def add(one: Any) -> None:
+            name = self.name_of(one)
+            if name in found:
+                raise ConfigError(f"there is already a {self._noun} named {name!r}", field=self.field)
+            if one not in self._families and self._name != self.field:
+                self._check_names(one)
+            found[name] = one
 
         def take(one: Any) -> None:
             self._check(one)
-            self._add(one, found)
+            add(one)
 
+        for one in self._builtin:
+            add(one)
         load_entry_points(self._group, take)
         return found
 
@@ -134,151 +103,178 @@ class Registry(Generic[T]):
         for attribute in (self._name, self._title):
             if not isinstance(getattr(one, attribute, None), str):
                 raise TypeError(f"{one.__name__}.{attribute} must be a string")
-        shared = {option.name for option in options_of(self._base)}
-        for option in options_of(one):
-            names = (option.name, *(flag.lstrip("-").replace("-", "_") for flag in option.flags))
-            if option.name not in shared and not all(name.startswith(self._prefix) for name in names):
-                raise ConfigError(f"the option {option.name} and its flags must begin with {self._prefix}")
         one()
 
-    def _add(self, one: type[T], found: _Found[T]) -> None:
-        name = self.name_of(one)
-        if name in found.entries:
-            raise ConfigError(f"there is already a {self._field} named {name!r}", field=self._field)
-        found.add_options(one, self._options_of(one))
-        found.entries[name] = one
+    def _check_names(self, one: type[Any]) -> None:
+        if any(option.name == self.field for option in options_of(one)):
+            raise ConfigError(
+                f"{self.field} is the name of the choice itself, so no option can have it", field=self.field
+            )
 
     def name_of(self, kind: type[T]) -> str:
         name: str = getattr(kind, self._name)
         return name
 
-    def _options_of(self, one: type[T]) -> tuple[Option, ...]:
-        """An entry's options, including those of a family's members; without the choice. Raises
-        ConfigError.
-        """
-        family, found = self._families.get(one), {option.name: option for option in options_of(one)}
-        if family is not None:
-            found |= {option.name: option for option in family.options}
-        choice = found.pop(self._field, None)
-        if choice is not None and (self._name != self._field or choice.default != self.name_of(one)):
-            raise ConfigError(
-                f"{self._field} is the name of the choice itself, so no option can have it", field=self._field
-            )
-        return tuple(found.values())
+    def title_of(self, kind: type[T]) -> str:
+        title: str = getattr(kind, self._title)
+        return title
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._found.entries)
+        return tuple(self._entries)
 
     def __iter__(self) -> Iterator[type[T]]:
-        return iter(self._found.entries.values())
+        return iter(self._entries.values())
 
     def __getitem__(self, name: str) -> type[T]:
         """Raises ConfigError for an unknown name."""
         if name not in self.names:
-            raise ConfigError(
-                f"{self._field} must be one of {', '.join(self.names)}, but is {name!r}", field=self._field
-            )
-        return self._found.entries[name]
+            raise self._unknown(name, self.names)
+        return self._entries[name]
 
     @property
     def kinds(self) -> tuple[type[T], ...]:
-        """Every class that `make` may instantiate: members in place of their family."""
-        variants: tuple[Any, ...] = self._variants
-        own = (
+        """Every class of which there are values: members in place of their family."""
+        return tuple(
             kind for one in self for kind in (self._families[one].kinds if one in self._families else (one,))
         )
-        return (*own, *variants)
 
-    def having(self, option: Option) -> tuple[str, ...]:
-        """Names of the entries with this option, in themselves or a member."""
-        return tuple(
-            name
-            for name, one in self._found.entries.items()
-            if option.name == self._field or option in self._options_of(one)
-        )
+    @property
+    def presets(self) -> dict[str, type[T]]:
+        """The classes that have presets of their own, by the presets' names."""
+        return {name: kind for kind in self.kinds for name in vars(kind).get("presets", {})}
 
-    @cached_property
-    def options(self) -> tuple[Option, ...]:
-        """The choice itself, then every entry's and variant's options; options with the same name are
-        shared.
+    def make(self, settings: Mapping[str, Any], base: T | None = None) -> T:
+        """The value of these settings.
+
+        Settings with the entry's name, or a preset's, are a whole value; others have their defaults. Settings
+        without one change `base`. Raises ConfigError for a setting that the entry does not have, or that has no
+        effect.
         """
-        return (self._choice(), *self._found.options.values())
-
-    def make(self, settings: Mapping[str, Any]) -> T:
-        """The entry that `settings` choose, with its own settings; missing ones have their defaults."""
-        kind = self._chosen_kind(settings)
-        own = {one.name for one in options_of(kind)}
-        return kind(**{name: value for name, value in settings.items() if name in own})
-
-    def _chosen_kind(self, settings: Mapping[str, Any]) -> type[T]:
-        entry = self[settings.get(self._field, self.names[0])]
-        if entry in self._families:
-            return self._families[entry]._chosen_kind(settings)
-        variants: tuple[Any, ...] = self._variants
-        return next((one for one in variants if one.serves(settings) and issubclass(one, entry)), entry)
-
-    def settings_of(self, made: T) -> dict[str, Any]:
-        """The choice's option, and the entry's options by name."""
-        own = {one.name: getattr(made, one.name) for one in options_of(type(made))}
-        return {self._field: self.name_of(type(made))} | own
-
-    def chosen(self, given: Mapping[str, Any]) -> T:
-        """The result of `make` for given settings. Raises ConfigError for a setting without effect."""
-        made = self.make(given)
-        self.check_used(given, made)
+        given = {name: value for name, value in settings.items() if name != self.field}
+        name = settings.get(self.field)
+        before: dict[str, Any] = {}
+        if name is None and base is not None:
+            kind = self._member(self._entry_of(base), settings, base)
+            before = self._shared(base, kind)
+        elif name in [*self.presets]:
+            kind = self.presets[name]
+            before = vars(kind)["presets"][name]
+        else:
+            kind = self._member(self._named(self.names[0] if name is None else name), settings, None)
+        own = {one.name: one for one in options_of(kind)}
+        for setting in given:
+            if setting not in own:
+                raise ConfigError(self._lacks(kind, setting), field=setting)
+        made = kind(**{**before, **given})
+        for setting in given:
+            if reason := own[setting].without_effect(made):
+                raise ConfigError(f"{setting} {reason}: leave it out", field=setting)
         return made
 
-    def check_used(self, given: Iterable[str], *made: T, flags: bool = True) -> None:
-        """Raises ConfigError for a given setting that none of `made` has.
+    def read(self, text: str, base: T | None = None) -> T:
+        """The value that a text stands for: a name and settings, or settings alone, which change `base`.
 
-        given: names of settings. made: entries, registered or not. flags: whether the message names settings
-        as flags.
+        Raises ConfigError as `make`, and for words that are no settings.
         """
-        used = {self._field} | {one.name for entry in made for one in options_of(type(entry))}
-        choice = self.flag if flags else self._field
-        for option in self.options:
-            if option.name in given and option.name not in used:
-                for family in self._families.values():
-                    members = [one for one in made if isinstance(one, family._base)]
-                    if members:
-                        family.check_used((option.name,), *members, flags=flags)
-                names = (self.name_of(type(one)) for one in made)
-                mine = (f"{choice} {name}" for name in names if name in self.names)
-                variants: tuple[Any, ...] = self._variants
-                kinds = (
-                    self._asked_for_by(kind, choice, flags)
-                    for kind in (*self, *variants)
-                    if option in self._options_of(kind)
-                )
+        return self.make(self.settings_in(text, base), base)
+
+    def settings_in(self, text: str, base: T | None = None) -> dict[str, Any]:
+        """The settings that a text names, with the entry's name if it begins with one; others are read as those of
+        `base`. Raises ConfigError.
+        """
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self._noun} {text!r} cannot be read: {error}: close it", field=self.field
+            ) from None
+        if not words:
+            raise ConfigError(
+                f"{self._noun} is empty: write one of {', '.join(self.names)}", field=self.field
+            )
+        named = "=" not in words[0]
+        written = {self.field: words[0]} if named else {}
+        for word in words[named:]:
+            name, _, value = word.partition("=")
+            if not name or not value:
                 raise ConfigError(
-                    f"{_name(option, flags)} has no effect with {' and '.join(dict.fromkeys(mine))}: it belongs to "
-                    f"{' or '.join(dict.fromkeys(kinds))}",
-                    field=option.name,
+                    f"{word!r} is no setting: write a {self._noun} as NAME SETTING=VALUE …, such as "
+                    f"{self._example()!r}",
+                    field=self.field,
                 )
+            name = name.replace("-", "_")
+            if name in written:
+                raise ConfigError(f"{name} is given twice: write it once", field=name)
+            written[name] = value
+        known = {one.name: one for kind in self.kinds for one in options_of(kind)}
+        if self.field in written:
+            known |= {one.name: one for one in self._options_of(self._named(written[self.field]))}
+        elif base is not None:
+            known |= {one.name: one for one in self._options_of(self._entry_of(base))}
+        return {name: known[name].parse(value) if name in known else value for name, value in written.items()}
 
-    def _asked_for_by(self, kind: type[T], choice: str, flags: bool) -> str:
-        entry = self[self.name_of(kind)]
-        own = [option for option in options_of(kind) if option not in options_of(entry)]
-        return _name(own[0], flags) if own else f"{choice} {self.name_of(kind)}"
+    def settings_of(self, made: T) -> dict[str, Any]:
+        """The name of the entry, and its settings, without those that have no effect: what `make` reads."""
+        own = {one.name: getattr(made, one.name) for one in effective_options(made)}
+        return {self.field: self.name_of(type(made))} | own
 
-    def _choice(self) -> Option:
-        about = {name: getattr(one, self._title) for name, one in self._found.entries.items()}
-        titles = ", ".join(name if title == name else f"{name} ({title})" for name, title in about.items())
-        return Option(
-            name=self._field,
-            type=str,
-            default=self.names[0],
-            meaning=f"{self._meaning}: {titles}.",
-            label=self._label,
-            symbol=self._symbol,
-            flags=(self.flag,),
-            choices=self.names,
-            words=(),
-            least=None,
-            numeric=True,
+    def _named(self, name: Any) -> type[T]:
+        """The entry of this name, or the class of this preset. Raises ConfigError."""
+        if name in self.names:
+            return self._entries[name]
+        if name in [*self.presets]:
+            return self.presets[name]
+        raise self._unknown(name, (*self.names, *self.presets))
+
+    def _unknown(self, name: Any, names: tuple[str, ...]) -> ConfigError:
+        return ConfigError(
+            f"{self._noun} must be one of {', '.join(names)}, but is {name!r}", field=self.field
         )
 
+    def _options_of(self, entry: type[T]) -> tuple[Any, ...]:
+        """Those of an entry; of a family those of all its members."""
+        kinds = self._families[entry].kinds if entry in self._families else (entry,)
+        return tuple(one for kind in kinds for one in options_of(kind))
 
-def _name(option: Option, flags: bool) -> str:
-    return option.flags[-1] if flags else option.name
+    def _entry_of(self, made: T) -> type[T]:
+        """Of a value whose class need not be registered."""
+        family = next((one for one in self._families if isinstance(made, one)), None)
+        return family or type(made)
+
+    def _member(self, entry: type[T], settings: Mapping[str, Any], base: T | None) -> type[T]:
+        """The class that makes the value: of a family the member that the settings name, or the one of `base`."""
+        family = self._families.get(entry)
+        if family is None:
+            return entry
+        if base is not None and family.field not in settings:
+            return type(base)
+        member: type[T] = family[settings.get(family.field, family.names[0])]
+        return member
+
+    def _shared(self, base: T, kind: type[T]) -> dict[str, Any]:
+        """The settings of `base` that the class `kind` has too."""
+        own = {one.name for one in options_of(kind) if not one.fixed}
+        return {one.name: getattr(base, one.name) for one in options_of(type(base)) if one.name in own}
+
+    def _lacks(self, kind: type[T], setting: str) -> str:
+        """Why a setting is refused, for messages."""
+        own = [one.name for one in options_of(kind) if not one.fixed]
+        owners = [
+            self._words(one) for one in self.kinds if any(setting == has.name for has in options_of(one))
+        ]
+        if owners:
+            return f"{self._words(kind)} has no {setting}: it belongs to {' and '.join(owners)}"
+        near = get_close_matches(setting, own, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(own) or 'none'}"
+        return f"{self._words(kind)} has no setting {setting}: {hint}"
+
+    def _words(self, kind: type[T]) -> str:
+        """The beginning of the texts that stand for a class."""
+        fixed = [f" {one.name}={one.default}" for one in options_of(kind) if one.fixed]
+        return f"{kind.name}{''.join(fixed)}"
+
+    def _example(self) -> str:
+        kind = self.kinds[0]
+        option = next((one for one in options_of(kind) if not one.fixed and not one.choices), None)
+        return self._words(kind) + (f" {option.name}={option.default}" if option else "")

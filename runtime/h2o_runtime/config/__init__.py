@@ -1,3 +1,1 @@
-"""Configuration: prefill settings, quality presets, how a bundle is loaded, and which parts are
-compatible.
-"""
+"""Configuration: how a bundle is loaded, and which parts are compatible."""

@@ -45,12 +45,12 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
             raise ConfigError(reason, field="decode")
     if not layers.model.with_rows.one_row and not cache.mixed_rows:
         raise ConfigError(
-            f"`cache={cache.name}` {MIXED}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
+            f"`cache={cache.name}` {MIXED}: use `cache=contiguous` or `cache=paged`",
             field="cache",
         )
     if layers.model.lends_rows and not cache.lends_rows:
         raise ConfigError(
-            f"`cache={cache.name}` {LENT}: use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
+            f"`cache={cache.name}` {LENT}: use `cache=contiguous` or `cache=paged`",
             field="cache",
         )
     if not layers.model.under_policies.one_row and not decoding.mixed_rows:
@@ -60,7 +60,7 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
     if not decoding.joined_by_sinks:
         raise ConfigError(f"`decode={decoding.name}` {SINKS}: use `decode=full`", field="decode")
     if cache.most_rows is not None:
-        raise ConfigError(f"`cache={cache.name}` {SINKS}: leave out `cache_tokens`", field="cache_tokens")
+        raise ConfigError(f"`cache={cache.name}` {SINKS}: use another cache", field="cache")
 
 
 def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
@@ -69,15 +69,15 @@ def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> 
         return
     if not decoding.exact:
         raise ConfigError(
-            f"`cache_tokens` evicts by the attention of all tokens, and `decode={decoding.name}` computes only "
-            "some of it: use `decode=full`, or leave out `cache_tokens`",
-            field="cache_tokens",
+            f"`cache=evicting` evicts by the attention of all tokens, and `decode={decoding.name}` computes only "
+            "some of it: use `decode=full`, or another cache",
+            field="cache",
         )
     if pools:
         raise ConfigError(
-            "`cache_pool` and `cache_dir` store whole conversations, and `cache_tokens` evicts tokens of them: "
+            "`cache_pool` and `cache_dir` store whole conversations, and `cache=evicting` evicts tokens of them: "
             "leave out one or the other",
-            field="cache_tokens",
+            field="cache",
         )
 
 

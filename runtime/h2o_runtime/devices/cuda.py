@@ -124,7 +124,7 @@ class CudaDevice:
         except (MemoryError, self.module.CudaError) as error:
             raise BackendError(
                 f"the host lacks {math.ceil(nbytes / 2**20):,} MiB of memory for the offloaded layers: lower "
-                "`context`, or give `cache_file`"
+                "`context`, or give the cache a file"
             ) from error
         return memory
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, PrefillSettings, unreadable
+from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, Prefill, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.names import Int4Products, TargetName
@@ -60,7 +60,7 @@ class EngineManifest(_Strict):
     dtype: Literal["float32", "float16"]
     max_context: int = Field(gt=0)
     batch_size: int = Field(gt=0)
-    prefill: PrefillSettings  # what the attention engines were built for, if there are any
+    prefill: Prefill  # what the attention engines were built for, if there are any
     int4: Int4Products = "tensorrt"
     checkpoint: str  # SHA-256 of the checkpoint, from the bundle's manifest
     bundle: str  # SHA-256 of the bundle's graphs and weights

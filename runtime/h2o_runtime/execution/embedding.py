@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches.reuse import Prefix, Reuse
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.execution.forward import Forward, Watch
 from h2o_runtime.execution.reading import Reading
 from h2o_runtime.names import Pooling
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.session import Float32, IntArray, Session
 
@@ -20,7 +21,7 @@ def read_embedding(
     forward: Forward,
     session: Session,
     tokens: IntArray,
-    config: PrefillConfig,
+    policy: PrefillPolicy[Any],
     pooling: Pooling,
     watch: Watch,
     prompt_piece: int | None,
@@ -31,7 +32,7 @@ def read_embedding(
     Cancelled, ConfigError, BackendError.
     """
     every = pooling is Pooling.MEAN
-    reading = Reading(forward, session, tokens, config, Reuse(Prefix.NONE, 0), watch, prompt_piece)
+    reading = Reading(forward, session, tokens, policy, Reuse(Prefix.NONE, 0), watch, prompt_piece)
     total, read = np.zeros(forward.model.hidden_size, np.float64), 0
     try:
         for pause in reading.run(needed=0 if every else -1, earlier=every):

@@ -9,7 +9,6 @@ import numpy as np
 
 from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.caches.states import session_bytes
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.layers.model import LayerSettings, kinds_of
@@ -17,6 +16,7 @@ from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.names import DensePrecision
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import available_bytes
 from h2o_runtime.sessions.spec import SessionSpec
 
@@ -68,7 +68,7 @@ class Slots:
 def footprint(
     model: ModelSpec,
     context: int,
-    prefill: PrefillConfig,
+    prefill: PrefillPolicy[Any],
     cache: Cache | None = None,
     decode: DecodePolicy[Any] | None = None,
     layers: LayerSettings | None = None,
@@ -83,8 +83,8 @@ def footprint(
     Python and the native libraries add about 65 MB before a model is loaded.
     """
     item = np.dtype(model.dtype).itemsize
-    rows = min(prefill.algorithm.batch_size, context, most_rows or context)
-    policies = (prefill.algorithm, decode or FullDecode())
+    rows = min(prefill.batch_size, context, most_rows or context)
+    policies = (prefill, decode or FullDecode())
     cache = cache or Contiguous()
     kinds = kinds_of(model, layers).values()
     slots = slots or Slots(1, 0)
@@ -129,7 +129,7 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     if wanted is None and not (spec.cache.several_at_once and spec.device.memory == "cpu"):
         wanted = 1
     if wanted is None:
-        policies = (spec.bundle.manifest.prefill.algorithm, spec.decoding)
+        policies = (spec.bundle.manifest.prefill, spec.decoding)
         states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
         least = LEAST_SHARING if spec.cache.shares_memory else least
         wanted = max(least, min(MOST_SESSIONS, most_bytes // (rows + states)))

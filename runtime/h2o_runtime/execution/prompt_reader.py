@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Forward, Watch
 from h2o_runtime.execution.reading import Reading
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.pool import SessionPool, SharedPrompt
 from h2o_runtime.sessions.session import Float32, IntArray, Session
@@ -31,16 +32,16 @@ class PromptReader:
         """A prompt was read."""
         self.reused, self.timer = reused, timer
 
-    def keeps(self, tokens: IntArray, config: PrefillConfig) -> int:
+    def keeps(self, tokens: IntArray, policy: PrefillPolicy[Any]) -> int:
         """The number of the prompt's tokens that the session already holds."""
-        if self._answers(tokens, config):
+        if self._answers(tokens, policy):
             return len(tokens)
-        return plan_reuse(self._session.known, self._session.origin, tokens, config).length
+        return plan_reuse(self._session.known, self._session.origin, tokens, policy).length
 
     def read(
         self,
         tokens: IntArray,
-        config: PrefillConfig,
+        policy: PrefillPolicy[Any],
         watch: Watch,
         reuse: bool = True,
         prompt_piece: int | None = None,
@@ -59,16 +60,16 @@ class PromptReader:
             self._pool.set_aside(session)
             session.reset()
         else:
-            self._pool.change(session, tokens, config)
-        if self._answers(tokens, config):
-            self.was_read(len(tokens), PrefillTimer(config.algorithm.phases).read)
+            self._pool.change(session, tokens, policy)
+        if self._answers(tokens, policy):
+            self.was_read(len(tokens), PrefillTimer(policy.phases).read)
             assert session.logits is not None
             if shared is not None:
                 self._pool.keep(shared, session)
             yield session.logits
             return
-        plan = plan_reuse(session.known, session.origin, tokens, config)
-        reading = Reading(self._forward, session, tokens, config, plan, watch, prompt_piece)
+        plan = plan_reuse(session.known, session.origin, tokens, policy)
+        reading = Reading(self._forward, session, tokens, policy, plan, watch, prompt_piece)
         self.reused = plan.length
         yield from reading.run(needed=-1)
         logits = session.keep_logits(self._forward.logits(Span(reading.last - 1, reading.last))[0])
@@ -77,7 +78,7 @@ class PromptReader:
             self._pool.keep(shared, session)
         yield logits
 
-    def _answers(self, tokens: IntArray, config: PrefillConfig) -> bool:
+    def _answers(self, tokens: IntArray, policy: PrefillPolicy[Any]) -> bool:
         """Whether the session holds exactly this prompt with its logits. After sparsely computed tokens, an
         exact request does not accept them.
         """
@@ -85,7 +86,7 @@ class PromptReader:
         exact = session.origin.exact_rows(session.length) == session.length
         return (
             session.logits is not None
-            and (exact or not config.algorithm.exact)
-            and same_arithmetic(session.origin.config, config)
+            and (exact or not policy.exact)
+            and same_arithmetic(session.origin.policy, policy)
             and len(tokens) == session.length == shared_prefix(session.known, tokens)
         )

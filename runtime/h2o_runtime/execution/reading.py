@@ -6,13 +6,13 @@ A piece leaves nothing in the shared buffers: all that the next piece needs is i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.devices.timings import PrefillTimer, Stopwatch
 from h2o_runtime.execution.forward import Forward, PromptRun, Watch
-from h2o_runtime.policies.prefill import PromptPiece
+from h2o_runtime.policies.prefill import PrefillPolicy, PromptPiece
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.session import IntArray, Session
@@ -29,7 +29,7 @@ class Reading:
         forward: Forward,
         session: Session,
         tokens: IntArray,
-        config: PrefillConfig,
+        policy: PrefillPolicy[Any],
         reuse: Reuse,
         watch: Watch,
         prompt_piece: int | None = None,
@@ -38,16 +38,16 @@ class Reading:
 
         Raises ConfigError without changing anything.
         """
-        self._forward, self._session, self._config, self._watch = forward, session, config, watch
+        self._forward, self._session, self._policy, self._watch = forward, session, policy, watch
         self._before, self._reuse = session.origin, reuse
         self._earliest = session.origin.earliest if reuse.length else 0
         self._new = tokens[reuse.length :]
-        forward.settle(config.algorithm, reuse.length, len(self._new))
+        forward.settle(policy, reuse.length, len(self._new))
         cuts = self._cuts(prompt_piece) if prompt_piece else ()
         self._spans = [Span(*ends) for ends in zip((0, *cuts), (*cuts, len(self._new)), strict=True)]
         self._stopwatches: list[Stopwatch] = []
         self.last = len(self._spans[-1])
-        session.prepare(config)
+        session.prepare(policy)
         session.logits = None
         session.truncate(reuse.length)
 
@@ -70,7 +70,7 @@ class Reading:
                     PromptRun(
                         self._new[rows.start : rows.stop],
                         self._reuse.prefix,
-                        self._config.algorithm,
+                        self._policy,
                         session,
                         lambda share, rows=rows: check((rows.start + share * len(rows)) / n),  # type: ignore[misc]
                         len(rows) if more and not earlier else needed % len(rows),
@@ -90,14 +90,14 @@ class Reading:
         if self._reuse.prefix is Prefix.HISTORY:
             session.origin = self._before.at_turn(self._reuse.length)
         else:
-            session.origin = Provenance.fresh(self._config, session.length)
+            session.origin = Provenance.fresh(self._policy, session.length)
         origin = session.origin.forgetting(session.length, session.spec.cache.most_rows)
         session.origin = self._stored(origin, self._earliest)
         self._watch.progress(n, n)
 
     def read_timer(self) -> PrefillTimer:
         """Time by phase, over all pieces. May wait for the device."""
-        timer = PrefillTimer(self._config.algorithm.phases)
+        timer = PrefillTimer(self._policy.phases)
         for stopwatch in self._stopwatches:
             for phase, seconds in stopwatch.read().seconds.items():
                 timer.add(phase, seconds)
@@ -107,7 +107,7 @@ class Reading:
         """None if the cache would drop rows between pieces, or if a layer is not divisible."""
         if self._session.spec.cache.most_rows is not None or not self._forward.layers.divisible:
             return ()
-        return self._config.algorithm.cuts(len(self._new), self._reuse, prompt_piece)
+        return self._policy.cuts(len(self._new), self._reuse, prompt_piece)
 
     def _keep(self, rows: int) -> None:
         """From now on an interrupted run leaves the first `rows` rows. A conversation's turn leaves nothing
@@ -116,15 +116,15 @@ class Reading:
         if self._reuse.prefix is not Prefix.HISTORY:
             exact = self._reuse.prefix is Prefix.EXACT
             self._reuse = Reuse(Prefix.EXACT if exact else Prefix.BOUNDARY, rows)
-            self._before = Provenance.interrupted(self._config, rows)
+            self._before = Provenance.interrupted(self._policy, rows)
 
     def _interrupted(self) -> None:
         session, length, n = self._session, self._reuse.length, len(self._new)
         session.truncate(length)
-        origin = self._config.algorithm.after_interruption(self._reuse, n, self._before)
+        origin = self._policy.after_interruption(self._reuse, n, self._before)
         session.origin = self._stored(origin, self._before.earliest)
         lost = not session.origin.goes_on_at(length) or session.spec.forgets(length + n)
-        if session.origin.config is None or lost:
+        if session.origin.policy is None or lost:
             session.reset()
 
     def _stored(self, origin: Provenance, earliest: int) -> Provenance:

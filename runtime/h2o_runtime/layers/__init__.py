@@ -21,8 +21,5 @@ LAYERS: Registry[LayerKind] = Registry(
     GatedDelta,
     base=LayerKind,
     field="layer kind",
-    flag="",
-    label="Layer kind",
-    meaning="What stands between dense graphs and attention",
     group="h2o_edge.layers",
 )

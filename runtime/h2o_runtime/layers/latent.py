@@ -50,8 +50,8 @@ class Latent(LayerKind):
         shape = expanded_shape(model)
         if choice == "expanded" and not can_expand_past(model, resources.cache):
             raise ConfigError(
-                "`latent=expanded` needs latents as they were computed: use `cache=contiguous` and "
-                "`cache_dtype=model` with it, or leave it out",
+                "`latent=expanded` needs latents as they were computed: use `cache=contiguous` without "
+                "rows with it, or leave it out",
                 field="latent",
             )
         if not resources.provider.takes(shape):
@@ -89,8 +89,8 @@ class Latent(LayerKind):
         if cache.shared_values:
             return None
         return (
-            f"the cache {cache.name} keeps keys and values, and a latent model has latents alone: use --cache "
-            "contiguous or paged, without --cache-tokens"
+            f"the cache {cache.name} keeps keys and values, and a latent model has latents alone: use "
+            "`cache=contiguous` or `cache=paged`"
         )
 
     def decode_refusal(self, decoding: DecodePolicy[Any]) -> str | None:

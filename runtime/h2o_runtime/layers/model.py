@@ -40,9 +40,7 @@ def kinds_of(model: ModelSpec, settings: LayerSettings | None = None) -> dict[st
     for option in layer_options():
         if option.name not in used and given.get(option.name, option.default) != option.default:
             owners = " and ".join(kind.title for kind in LAYERS if option in options_of(kind))
-            raise ConfigError(
-                f"{option.flags[-1]} is for models with {owners}: leave it out", field=option.name
-            )
+            raise ConfigError(f"{option.name} is for models with {owners}: leave it out", field=option.name)
     return kinds
 
 

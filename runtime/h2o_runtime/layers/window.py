@@ -30,8 +30,8 @@ class Window(LayerKind):
         if cache.keeps_distances:
             return None
         return (
-            f"the cache {cache.name} forgets rows between others, and a sliding window counts them: leave out "
-            "--cache-tokens"
+            f"the cache {cache.name} forgets rows between others, and a sliding window counts them: use "
+            "another cache"
         )
 
 

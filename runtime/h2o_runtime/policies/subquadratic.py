@@ -73,23 +73,14 @@ class Pattern:
             seen += (newest >= 1 << k) & (k > 0)
         return seen
 
-    def check_context(self, capacity: int, field: str) -> None:
+    def check_context(self, capacity: int) -> None:
         """Raises ConfigError for a window that no prompt can fill."""
         if self.window > capacity:
             raise ConfigError(
-                f"{field} ({self.window:,}) is beyond the context of {capacity:,} tokens: lower `{field}` or raise "
+                f"window ({self.window:,}) is beyond the context of {capacity:,} tokens: lower window or raise "
                 "`context`",
-                field=field,
+                field="window",
             )
-
-
-def check_landmarks(landmarks: bool, block: int, field: str) -> None:
-    """Raises ConfigError for landmarks without a block size."""
-    if landmarks and block < 1:
-        raise ConfigError(
-            f"{field} is {block}, and landmarks are means of blocks: make it at least 1, or turn landmarks off",
-            field=field,
-        )
 
 
 class Landmarks:

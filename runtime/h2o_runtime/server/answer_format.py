@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from h2o_runtime.completion import Completion, Prompt, TextDelta, Timings
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.server.inference import Progress
 
 Chunk = dict[str, Any]
@@ -107,8 +108,8 @@ def extras(completions: Sequence[Completion]) -> dict[str, Any]:
     return {
         "timings": asdict(_work(completions)),
         "h2o": {
-            **first.prefill.algorithm.counts(first.timings.prompt_n),
-            "prefill": dict(first.prefill.settings),
+            **first.prefill.counts(first.timings.prompt_n),
+            "prefill": PREFILL.settings_of(first.prefill),
             "exact": told.exact,
             "forgotten_tokens": forgotten,
             "seen": None if first.seen is None else asdict(first.seen),

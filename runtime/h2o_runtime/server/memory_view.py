@@ -39,8 +39,8 @@ class MemorySnapshot:
     @classmethod
     def take(cls, name: str, ids: tuple[int, ...], generator: Generator) -> MemorySnapshot:
         """Copy from the generator, right after a prefill."""
-        report, config, n = generator.report(), generator.session.origin.config, len(ids)
-        assert config is not None, "there was a prefill"
+        report, policy, n = generator.report(), generator.session.origin.policy, len(ids)
+        assert policy is not None, "there was a prefill"
         fresh = _ends_with(report.boundaries, report.last)
         last = report.last[None] if len(report.last) else np.zeros((0, 0, 0, 0), np.int32)
         last_by = (report.last_by,) if report.last_by else ()
@@ -49,8 +49,8 @@ class MemorySnapshot:
             ids,
             sets=report.boundaries if fresh else last,
             seen_by=report.seen_by if fresh else last_by,
-            chunks=config.algorithm.counts(n)["chunks"],
-            dense=config.algorithm.visible_pairs(n) == n * (n + 1) // 2,
+            chunks=policy.counts(n)["chunks"],
+            dense=policy.visible_pairs(n) == n * (n + 1) // 2,
             continued=len(report.last) > 0 and not fresh,
         )
 

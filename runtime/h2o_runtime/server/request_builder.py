@@ -12,11 +12,9 @@ from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.config.compatibility import check_policy
-from h2o_runtime.config.prefill import PrefillConfig
-from h2o_runtime.config.quality import configured, stands_for
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
-from h2o_runtime.names import QUALITIES, Pooling
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.names import Pooling
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.server.answer_constraint import AnswerConstraint, chat_constraint, generation_constraint
 from h2o_runtime.server.choices import Choices
 from h2o_runtime.server.json_body import parse
@@ -24,7 +22,7 @@ from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Messa
 from h2o_runtime.server.schemas.completion import CompletionRequest
 from h2o_runtime.server.schemas.embedding import EmbeddingRequest
 from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
-from h2o_runtime.server.schemas.prefill import Prefill
+from h2o_runtime.server.schemas.prefill import Prefill, forms
 from h2o_runtime.server.tools import check_tools
 
 log = logging.getLogger(__name__)
@@ -36,11 +34,11 @@ _TOLD = {"role", "content", "name", "tool_call_id"}  # message keys that templat
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """Makes runtime requests for one model. prefill: the defaults, which requests override."""
+    """Makes runtime requests for one model. prefill: the policy of requests that name none."""
 
     model: TextModel
     grammars: GrammarCompiler
-    prefill: PrefillConfig
+    prefill: PrefillPolicy[Any]
 
     def chat(self, body: ChatRequest) -> Choices:
         """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
@@ -119,7 +117,7 @@ class RequestBuilder:
                 f"dimensions must be {size}, the size of this model's embeddings, or be left out",
                 field="dimensions",
             )
-        prefill, inputs = self.prefill_config(body.prefill), body.inputs()
+        prefill, inputs = self.prefill_policy(body.prefill), body.inputs()
         if len(inputs) > _MOST_INPUTS:
             raise ConfigError(
                 f"input may have at most {_MOST_INPUTS} inputs, but has {len(inputs):,}: send several requests",
@@ -146,30 +144,31 @@ class RequestBuilder:
         except InputError as error:
             raise ConfigError(f"{field}: {error}", field=field) from error
 
-    def prefill_config(self, given: Prefill | None) -> PrefillConfig:
-        """The server's configuration with the request's overrides, each of which the policy must have."""
+    def prefill_policy(self, given: Prefill | None) -> PrefillPolicy[Any]:
+        """The request's policy, or the server's. Raises ConfigError."""
         if given is None:
             return self.prefill
-        values = {name: value for name, value in given.model_dump().items() if value is not None}
-        quality = values.pop("quality", None)
         try:
-            config = configured(self.prefill, values, quality)
-            PREFILL.check_used(values, config.algorithm, flags=False)
+            if isinstance(given, str):
+                return PREFILL.read(given, self.prefill)
+            return PREFILL.make(
+                {name: value for name, value in given.items() if value is not None}, self.prefill
+            )
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
-        return config
 
-    def qualities(self) -> dict[str, dict[str, Any]]:
-        """The settings of each quality that this server's configuration and model support."""
-        found: dict[str, dict[str, Any]] = {}
-        for quality in QUALITIES:
+    def prefill_forms(self) -> list[dict[str, Any]]:
+        """What the page offers: see `forms`."""
+        spec = self.model.generator.spec
+
+        def runs(policy: PrefillPolicy[Any]) -> bool:
             try:
-                spec = self.model.generator.spec
-                check_policy(spec.layers, configured(self.prefill, {}, quality).algorithm, spec.device)
+                check_policy(spec.layers, policy, spec.device)
             except ConfigError:
-                continue
-            found[quality] = dict(stands_for(quality))
-        return found
+                return False
+            return True
+
+        return forms(self.prefill, runs)
 
     def _requests(
         self,
@@ -183,7 +182,7 @@ class RequestBuilder:
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # raises here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
-        sampling, prefill = self._sampling(body, top_logprobs), self.prefill_config(body.prefill)
+        sampling, prefill = self._sampling(body, top_logprobs), self.prefill_policy(body.prefill)
         return [
             Request(
                 prompt,

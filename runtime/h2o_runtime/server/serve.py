@@ -11,12 +11,13 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from ipaddress import ip_address
+from typing import Any
 
 import uvicorn
 
 from h2o_runtime.completion import TextModel
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ServerError
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.server.app import create_app
 from h2o_runtime.server.drain import LAST_WORDS, drain, first_of
 from h2o_runtime.server.inference import InferenceThread
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 _SWITCH = 0.0005  # seconds after which a thread that parses a long request yields to the event loop
 
 
-def serve(settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]) -> bool:
+def serve(settings: ServerSettings, prefill: PrefillPolicy[Any], load: Callable[[], TextModel]) -> bool:
     """Serve until a signal stops the server → whether all threads have ended.
 
     The port is bound before the model is loaded, so that /health answers. Raises ServerError if the port cannot be
@@ -73,7 +74,7 @@ class _Run:
     """One run of a server, in the event loop."""
 
     def __init__(
-        self, settings: ServerSettings, prefill: PrefillConfig, load: Callable[[], TextModel]
+        self, settings: ServerSettings, prefill: PrefillPolicy[Any], load: Callable[[], TextModel]
     ) -> None:
         self._settings = settings
         self._prefill = prefill

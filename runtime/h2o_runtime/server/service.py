@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.completion import TextModel
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.execution.footprint import footprint
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.inference import InferenceState, InferenceThread
 from h2o_runtime.server.metrics import Metrics
@@ -31,7 +32,7 @@ class Service:
     """
 
     settings: ServerSettings
-    prefill: PrefillConfig
+    prefill: PrefillPolicy[Any]
     inference: InferenceThread
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = False

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from h2o_runtime.caches import LayerStore, RetainedRows, Rows
 from h2o_runtime.caches.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.session import IntArray, Session
 
 # Reads the array of a name, shape and dtype; raises ValueError if it has another.
@@ -27,14 +28,14 @@ class SessionShape:
     """What the arrays are of.
 
     origin  how the rows came about; its configuration is the one that they were computed with
-    decode  the decode policy's name and settings
+    decode  the decode policy of its answers
     logits  whether those after the last token are among the arrays
     state   numbers of the prefill policy's state
     stored  the dtype of rows; None, in older files: the model's
     """
 
     origin: Provenance
-    decode: dict[str, Any]
+    decode: DecodePolicy[Any]
     length: int
     logits: bool
     state: dict[str, int]
@@ -45,32 +46,32 @@ class SessionShape:
         """Raises InputError if there is nothing to store, ConfigError for a policy whose state cannot be
         saved.
         """
-        spec, config = session.spec, session.origin.config
-        if config is None or not session.length:
+        spec, policy = session.spec, session.origin.policy
+        if policy is None or not session.length:
             raise InputError("there is nothing to save: no prompt has been read")
         if not session.origin.whole:
             raise ConfigError(
                 f"the cache evicted {spec.forgets(session.length):,} of {session.length:,} tokens, and only a "
-                "whole session can be saved: raise `cache_tokens`, or leave it out",
-                field="cache_tokens",
+                "whole session can be saved: use another cache, or one with more tokens",
+                field="cache",
             )
-        saved = config.algorithm.saved_state(session.prefill_state, session.length)
+        saved = policy.saved_state(session.prefill_state, session.length)
         if saved is None:
             raise ConfigError(
-                f"policy {config.algorithm.name} cannot save its state of a prompt: use another policy",
+                f"policy {policy.name} cannot save its state of a prompt: use another policy",
                 field="policy",
             )
         has_logits, state = session.logits is not None, dict(saved.numbers)
         origin = session.origin
         if origin.only is not None:
             origin = origin.at_rows((session.length,))  # copies of states at other rows stay behind
-        return cls(origin, spec.decode, session.length, has_logits, state, spec.stored_dtype)
+        return cls(origin, spec.decoding, session.length, has_logits, state, spec.stored_dtype)
 
     @property
-    def config(self) -> PrefillConfig:
-        config = self.origin.config
-        assert isinstance(config, PrefillConfig)
-        return config
+    def policy(self) -> PrefillPolicy[Any]:
+        policy = self.origin.policy
+        assert isinstance(policy, PrefillPolicy)
+        return policy
 
 
 class KnownSession(Protocol):
@@ -83,15 +84,15 @@ class KnownSession(Protocol):
     def tokens(self) -> IntArray: ...
 
 
-def reusable(session: KnownSession, prompt: IntArray, config: PrefillConfig) -> int:
+def reusable(session: KnownSession, prompt: IntArray, policy: PrefillPolicy[Any]) -> int:
     """The number of rows that the prompt [N] could keep of the session."""
-    return plan_reuse(session.tokens, session.shape.origin, prompt, config).length
+    return plan_reuse(session.tokens, session.shape.origin, prompt, policy).length
 
 
 def begins(session: KnownSession, other: KnownSession) -> bool:
     """Whether the other session contains this one."""
     shared = shared_prefix(session.tokens, other.tokens)
-    return shared == session.shape.length and same_arithmetic(session.shape.config, other.shape.config)
+    return shared == session.shape.length and same_arithmetic(session.shape.policy, other.shape.policy)
 
 
 def row_name(name: str, layer: int) -> str:
@@ -120,7 +121,7 @@ def arrays_of(session: Session, shape: SessionShape, rows: bool = True) -> Itera
             first = first_row(session.spec.model, shape, layer)
             for name, tensor in cache.stored_rows(first, shape.length).items():
                 yield row_name(name, layer), download(tensor)
-    saved = shape.config.algorithm.saved_state(session.prefill_state, shape.length)
+    saved = shape.policy.saved_state(session.prefill_state, shape.length)
     for name, tensor in saved.arrays.items() if saved else ():
         yield f"state-{name}", download(tensor)
 
@@ -132,7 +133,7 @@ def fill(session: Session, shape: SessionShape, read: Reader, retained: Retained
               arrays
     """
     session.reset()
-    session.prepare(shape.config)
+    session.prepare(shape.policy)
     try:
         _fill_tokens(session, shape, read)
         _fill_layers(session, shape, read, retained)
@@ -184,7 +185,7 @@ def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, rea
 
 
 def _fill_state(session: Session, shape: SessionShape, read: Reader) -> None:
-    policy, state = shape.config.algorithm, session.prefill_state
+    policy, state = shape.policy, session.prefill_state
     policy.restore(state, shape.state)
     saved = policy.saved_state(state, shape.length)
     for name, target in saved.arrays.items() if saved else ():

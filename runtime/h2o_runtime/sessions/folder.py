@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
+from h2o_runtime.components.options import spelled
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.outputs import remove_abandoned
 from h2o_runtime.sessions.arrays import begins
@@ -155,8 +156,8 @@ class SessionFolder:
                 del session
 
     def _write(self, session: WaitingSession) -> None:
-        config = repr(session.shape.config).encode()
-        name = hashlib.sha256(self._bundle.encode() + config + session.tokens.tobytes()).hexdigest()[:32]
+        policy = spelled(session.shape.policy, whole=True).encode()
+        name = hashlib.sha256(self._bundle.encode() + policy + session.tokens.tobytes()).hexdigest()[:32]
         path = self.folder / f"{name}{SUFFIX}"
         self.refresh()
         known = [one for one in self.files() if one.path == path]

@@ -12,10 +12,11 @@ same pages.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.arrays import SessionShape, begins, reusable
 from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.saved import SavedSession
@@ -70,15 +71,15 @@ class SessionPool:
         found = [one.transcript for one in self.folder.files()] if self.folder else []
         return [transcript for transcript in found if transcript is not None]
 
-    def change(self, session: Session, tokens: IntArray, config: PrefillConfig) -> None:
+    def change(self, session: Session, tokens: IntArray, policy: PrefillPolicy[Any]) -> None:
         """Before the prompt `tokens` [N]: make the session live of which the prompt can keep the most."""
         if not self.several and self._live == [session]:
             return
         if self.folder is not None:
             self.folder.refresh()
-        keeps = plan_reuse(session.known, session.origin, tokens, config).length
-        best = self._best(session, tokens, config)
-        gains = _gains(best, tokens, config) if best else 0
+        keeps = plan_reuse(session.known, session.origin, tokens, policy).length
+        best = self._best(session, tokens, policy)
+        gains = _gains(best, tokens, policy) if best else 0
         if best is None or gains <= keeps:
             self.set_aside(session, keeps)
             return
@@ -95,7 +96,7 @@ class SessionPool:
         elif best in self._waiting:
             self._waiting.remove(best)
         self.set_aside(session)
-        if self._go_on(session, best, config):
+        if self._go_on(session, best, policy):
             log.info("went on with a session of %d tokens; %d wait", best.shape.length, len(self))
         if isinstance(best, WaitingSession):
             if best.shape.length - gains < WORTH_KEEPING:
@@ -103,10 +104,10 @@ class SessionPool:
             else:  # the prompt only shares its beginning: it keeps waiting
                 self._add(best, session)
 
-    def offers(self, session: Session, tokens: IntArray, config: PrefillConfig) -> int:
+    def offers(self, session: Session, tokens: IntArray, policy: PrefillPolicy[Any]) -> int:
         """Tokens of the prompt `tokens` [N] that it could keep of another session than the live one."""
-        best = self._best(session, tokens, config)
-        return max(_gains(best, tokens, config), 0) if best else 0
+        best = self._best(session, tokens, policy)
+        return max(_gains(best, tokens, policy), 0) if best else 0
 
     def keep(self, prompt: SharedPrompt, session: Session) -> None:
         """The session has just read the prompt: keep it as it is for more answers, until they are made."""
@@ -140,11 +141,11 @@ class SessionPool:
         """A prompt was answered: write the session for other servers on the folder, unless most of it is
         already there.
         """
-        config = session.origin.config
-        if self.folder is None or not self.folder.shared or config is None:
+        policy = session.origin.policy
+        if self.folder is None or not self.folder.shared or policy is None:
             return
         known: list[WaitingSession | SavedSession] = [*self.folder.files(), *self.folder.waiting()]
-        alike = [one for one in known if same_arithmetic(one.shape.config, config)]
+        alike = [one for one in known if same_arithmetic(one.shape.policy, policy)]
         written = max((shared_prefix(one.tokens, session.known) for one in alike), default=0)
         if session.length - written < max(WORTH_KEEPING, session.length // SHARED_STEPS):
             return
@@ -164,7 +165,7 @@ class SessionPool:
         The longest-waiting sessions make room. `patient` is the folder's.
         """
         lost = session.length - keeps
-        if not self.several or session.origin.config is None or lost < _price(session):
+        if not self.several or session.origin.policy is None or lost < _price(session):
             return
         try:
             shape = SessionShape.of(session)
@@ -198,16 +199,16 @@ class SessionPool:
         self.folder = None
 
     def _best(
-        self, session: Session, tokens: IntArray, config: PrefillConfig
+        self, session: Session, tokens: IntArray, policy: PrefillPolicy[Any]
     ) -> WaitingSession | SavedSession | LiveSession | None:
         waiting: list[WaitingSession | SavedSession | LiveSession] = [*self._waiting]
         if self.folder is not None:
             filed: list[WaitingSession | SavedSession] = [*self.folder.waiting(), *self.folder.files()]
             waiting += [one for one in filed if _has_room(session, one.shape.length)]
         waiting += [live for one in self._live if one is not session and (live := LiveSession.of(one))]
-        context, decode = session.spec.context, session.spec.decode
+        context, decode = session.spec.context, session.spec.decoding
         fitting = [one for one in waiting if one.shape.length <= context and one.shape.decode == decode]
-        return max(fitting, key=lambda one: _gains(one, tokens, config), default=None)
+        return max(fitting, key=lambda one: _gains(one, tokens, policy), default=None)
 
     def _add(self, waiting: WaitingSession, session: Session, patient: bool = False) -> None:
         self._waiting.append(waiting)
@@ -220,13 +221,15 @@ class SessionPool:
             self.folder.keep(waiting.copied(session.spec.model), patient)
         waiting.release()
 
-    def _go_on(self, session: Session, one: WaitingSession | SavedSession, config: PrefillConfig) -> bool:
+    def _go_on(
+        self, session: Session, one: WaitingSession | SavedSession, policy: PrefillPolicy[Any]
+    ) -> bool:
         if isinstance(one, WaitingSession):
             one.load_into(session)
             return True
         assert self.folder is not None
         try:
-            one.load_into(session, config)
+            one.load_into(session, policy)
         except InputError as error:
             log.warning("the conversation is read again: %s", error)
             self.folder.forget(one)
@@ -243,6 +246,8 @@ def _price(session: Session) -> int:
     return WORTH_KEEPING if session.store.in_blocks else max(WORTH_KEEPING, session.length // COPIED)
 
 
-def _gains(one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, config: PrefillConfig) -> int:
+def _gains(
+    one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, policy: PrefillPolicy[Any]
+) -> int:
     """Tokens that the prompt could keep of it. A session that stays in place must be worth a copy."""
-    return reusable(one, tokens, config) - (_price(one.session) if isinstance(one, LiveSession) else 0)
+    return reusable(one, tokens, policy) - (_price(one.session) if isinstance(one, LiveSession) else 0)

@@ -22,16 +22,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError, InputError, OutputError
 from h2o_runtime.files.inputs import open_input
 from h2o_runtime.files.outputs import check_target, replaced
+from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.transcript import Transcript
 
-FORMAT = 1
+FORMAT = 2
 ABOUT = "about"
 MOST_ABOUT = 1 << 20  # bytes
 TRANSCRIPT = "transcript"  # of a chat session; older files have none
@@ -40,7 +41,7 @@ BLOCK = 1 << 20  # bytes read at once
 
 
 class _About(BaseModel):
-    """bundle: its identity. origin: a Provenance, its configuration apart. state: the prefill policy's numbers."""
+    """bundle: its identity. origin: a Provenance, its policy apart. state: the prefill policy's numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,14 +58,17 @@ class _About(BaseModel):
     @classmethod
     def of(cls, shape: SessionShape, bundle: str) -> _About:
         origin = {one.name: getattr(shape.origin, one.name) for one in fields(Provenance)}
-        prefill = dict(origin.pop("config").settings)
+        prefill = PREFILL.settings_of(origin.pop("policy"))
         values = {one.name: getattr(shape, one.name) for one in fields(shape) if one.name != "origin"}
+        values["decode"] = DECODE.settings_of(shape.decode)
         return cls(format=FORMAT, bundle=bundle, prefill=prefill, origin=origin, **values)
 
     def shape(self) -> SessionShape:
         """Raises TypeError and ConfigError for unknown settings."""
-        origin = Provenance(PrefillConfig(**self.prefill), **self.origin)
-        return SessionShape(origin, self.decode, self.length, self.logits, self.state, self.stored)
+        origin = Provenance(PREFILL.make(self.prefill), **self.origin)
+        return SessionShape(
+            origin, DECODE.make(self.decode), self.length, self.logits, self.state, self.stored
+        )
 
 
 def save_session(session: Session, path: Path) -> None:
@@ -149,54 +153,50 @@ class SavedSession:
             tokens = _read(file, "tokens", (shape.length,), np.dtype(np.int64))
             return cls(path, about.bundle, shape, tokens, transcript, path.stat().st_size)
 
-    def load_into(self, session: Session, config: PrefillConfig) -> None:
-        """Make this the live session, which continues under `config`.
+    def load_into(self, session: Session, policy: PrefillPolicy[Any]) -> None:
+        """Make this the live session, which continues under `policy`.
 
         Raises InputError if the file is of another bundle, has other settings, exceeds the context, or is
         damaged; in the last case the live session is empty afterwards.
         """
-        self._check(session.spec, config)
+        self._check(session.spec, policy)
         with _opened(self.path) as file:
             fill(session, self.shape, partial(_read, file))
         session.transcript = self.transcript
 
-    def _check(self, spec: SessionSpec, config: PrefillConfig) -> None:
+    def _check(self, spec: SessionSpec, policy: PrefillPolicy[Any]) -> None:
         path, shape = self.path, self.shape
         if self.bundle != spec.bundle.manifest.identity:
             raise InputError(
                 f"{path}: saved with another bundle than {spec.bundle.folder}: use that bundle, or run the prompt "
                 "again"
             )
-        if not same_arithmetic(shape.config, config):
+        if not same_arithmetic(shape.policy, policy):
             raise InputError(
-                f"{path}: saved under {_in_words(shape.config)}, and this run asks for {_in_words(config)}: give "
+                f"{path}: saved under {shape.policy}, and this run asks for {policy}: give "
                 "the same settings, or run the prompt again"
             )
-        if shape.decode != spec.decode:
+        if shape.decode != spec.decoding:
             raise InputError(
                 f"{path}: answers in it were decoded under {shape.decode}, and this run asks for "
-                f"{spec.decode}: give the same settings, or run the prompt again"
+                f"{spec.decoding}: give the same settings, or run the prompt again"
             )
         stored = shape.stored or spec.model.dtype
         if stored != spec.stored_dtype:
             raise InputError(
                 f"{path}: its keys and values are {stored}, and this run stores {spec.stored_dtype}: give the same "
-                "`cache_dtype`, or run the prompt again"
+                "rows of `cache`, or run the prompt again"
             )
         if spec.forgets(shape.length):
             raise InputError(
-                f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: raise `cache_tokens`, or "
-                "leave it out"
+                f"{path}: it holds {shape.length:,} tokens, and this run keeps fewer: use another "
+                "cache, or one with more tokens"
             )
         if shape.length > spec.context:
             raise InputError(
                 f"{path}: it holds {shape.length:,} tokens, more than the context of {spec.context:,}: raise "
                 f"`context` to {shape.length} or more"
             )
-
-
-def _in_words(config: PrefillConfig) -> str:
-    return f"{config.policy} {config.algorithm.in_short()}".strip()
 
 
 @contextmanager

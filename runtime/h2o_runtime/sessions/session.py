@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from h2o_runtime.caches import KVStore
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
 from h2o_runtime.caches.states import session_store
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.tokens import IntArray, TokenRows
 from h2o_runtime.sessions.transcript import Transcript
@@ -28,7 +28,7 @@ class Session(TokenRows):
     origin         how the rows came about
     logits         float32 [vocab] after the last token, where they are at hand
     transcript     the text that the tokens stand for, where they are a chat
-    prefill_state  of the policy in `state_config`
+    prefill_state  of the policy in `state_policy`
     decode_state   of the decode policy
     """
 
@@ -52,7 +52,7 @@ class Session(TokenRows):
         self.logits: Float32 | None = None
         self.transcript: Transcript | None = None
         self.prefill_state: Any = None
-        self.state_config: PrefillConfig | None = None
+        self.state_policy: PrefillPolicy[Any] | None = None
         self.decode_state: Any = spec.decoding.new_state(model.under_policies, spec.context, device)
 
     def decoded(self, tokens: Sequence[int], ahead: int = 0) -> None:
@@ -78,18 +78,18 @@ class Session(TokenRows):
         self.origin = Provenance()
         self.logits = None
 
-    def prepare(self, config: PrefillConfig) -> None:
+    def prepare(self, policy: PrefillPolicy[Any]) -> None:
         """Make the prefill state one of this configuration's policy."""
-        if self.state_config is None or not same_arithmetic(self.state_config, config):
+        if self.state_policy is None or not same_arithmetic(self.state_policy, policy):
             self.drop_state()  # before allocating the new one: a small device has no room for two
-            self.prefill_state = config.algorithm.new_state(
+            self.prefill_state = policy.new_state(
                 self.spec.model.under_policies, self.spec.context, self.spec.device
             )
-            self.state_config = config
+            self.state_policy = policy
 
     def drop_state(self) -> None:
         """Free the prefill state's memory."""
-        self.prefill_state = self.state_config = None
+        self.prefill_state = self.state_policy = None
 
     def keep_logits(self, logits: Float32) -> Float32:
         """A read-only copy of the logits after the last token, which also answers a repeated prompt."""

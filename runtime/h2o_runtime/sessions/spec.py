@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from h2o_runtime.attention.base import AttentionProvider
@@ -46,11 +46,6 @@ class SessionSpec:
     def provider(self) -> AttentionProvider:
         """Of the first layer."""
         return self.layers.providers[0]
-
-    @property
-    def decode(self) -> dict[str, Any]:
-        """The decode policy's name and settings."""
-        return {"name": self.decoding.name, **asdict(self.decoding)}
 
     @property
     def stored_dtype(self) -> str:

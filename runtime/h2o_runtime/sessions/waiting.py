@@ -87,7 +87,7 @@ class LiveSession:
     @classmethod
     def of(cls, session: Session) -> LiveSession | None:
         """None where nothing can be gone on from."""
-        if session.origin.config is None or session.spec.cache.most_rows is not None or session.store.moved:
+        if session.origin.policy is None or session.spec.cache.most_rows is not None or session.store.moved:
             return None
         try:
             return cls(session, SessionShape.of(session))

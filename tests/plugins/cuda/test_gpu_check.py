@@ -32,8 +32,9 @@ from bench.gpu_check import (
     timings,
 )
 from tests import emulation, latent_models
+from tests.prefill import altered
 
-from h2o_runtime import PrefillConfig
+from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import Span
 
 REPO = Path(__file__).resolve().parents[3]
@@ -394,10 +395,10 @@ def test_a_bundle_end_to_end(
 ) -> None:
     """Greedy tokens with CUDA attention, on either backend, equal those on the CPU."""
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    small = PrefillConfig(chunk_size=128, batch_size=256, local=32, heavy=32, score_window=16)
+    small = Query(chunk_size=128, batch_size=256, local=32, heavy=32, window=16)
     assert set(end_to_end.policies(small)) == {"full", "as exported", "colsum", "window"}
     monkeypatch.setattr(
-        end_to_end, "policies", lambda bundle: {"colsum": small, "full": small.altered(policy="full")}
+        end_to_end, "policies", lambda bundle: {"colsum": small, "full": altered(small, policy="full")}
     )
     bundle = latent_models.golden_bundle(shared_folder, latent_models.MODELS[0]) if latent else tiny_bundle
     rows = end_to_end.compare(bundle, backend, n=140 if latent else 300, steps=4)
@@ -422,5 +423,5 @@ def test_torch_runs_the_dense_graphs_on_the_cpu_too(tiny_bundle: Path) -> None:
     ids, tokens = np.arange(3, 40), {}
     for backend in ("torch", "onnxruntime"):
         with end_to_end.load(tiny_bundle, backend, 64, "cpu") as generator:
-            tokens[backend] = end_to_end.greedy(generator, ids, PrefillConfig(policy="full"), 8).tokens
+            tokens[backend] = end_to_end.greedy(generator, ids, Full(), 8).tokens
     assert tokens["torch"] == tokens["onnxruntime"]

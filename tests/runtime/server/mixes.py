@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.runtime.server.scheduled import CONFIGS, PIECE, Task, answer, finish, request, tokens_of, turn
 
 from h2o_runtime.completion import Prompt, Request, TextModel
-from h2o_runtime.config.prefill import PrefillConfig
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
 
@@ -61,7 +62,7 @@ class Isolated:
     """Greedy answers of one generator that knows of nothing else; of each prompt the longest so far."""
 
     model: TextModel
-    known: dict[tuple[Prompt, PrefillConfig | None], list[int]] = field(default_factory=dict)
+    known: dict[tuple[Prompt, PrefillPolicy[Any] | None], list[int]] = field(default_factory=dict)
 
     def check(self, task: Task) -> None:
         """The task's answer is that of an isolated run, up to where its client left."""

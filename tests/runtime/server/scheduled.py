@@ -7,25 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig, Sampling
+from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.caches import Cache
 from h2o_runtime.completion import Completion, Prompt, Request, TextModel
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BundleError
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.text import Tokenizer
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny-llama"
-CONFIG = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10, score="query")
+CONFIG = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)
 CONFIGS = (
-    CONFIG.altered(score_tile=8),
-    CONFIG.altered(score="colsum"),
-    CONFIG.altered(policy="full"),
-    CONFIG.altered(policy="minference", vertical=30, slash=50),
+    altered(CONFIG, tile=8),
+    altered(CONFIG, score="colsum"),
+    altered(CONFIG, policy="full"),
+    altered(CONFIG, policy="minference", vertical=30, slash=50),
 )
 CONTEXT = 400
 PIECE = 32
@@ -73,7 +75,7 @@ def load(bundle: Path, slots: int, cache: Cache, pool: int = 0, **more: Any) -> 
     )
 
 
-def request(seed: int, length: int, tokens: int, config: PrefillConfig, **more: Any) -> Request:
+def request(seed: int, length: int, tokens: int, config: PrefillPolicy[Any], **more: Any) -> Request:
     """Prompts of one seed begin alike. Greedy, unless `more` says otherwise."""
     more.setdefault("sampling", Sampling(temperature=0.0))
     ids = bundles.random_ids(CONTEXT, seed)[:length]

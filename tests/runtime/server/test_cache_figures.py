@@ -9,7 +9,7 @@ from tests.runtime.server.conftest import Serve
 
 
 def test_every_report_tells_what_was_forgotten(serve: Serve) -> None:
-    server = serve("--cache-tokens", 64, "--prefill", "full")
+    server = serve("--cache", "evicting tokens=64", "--prefill", "full")
     body = {"prompt": "The module defines a class. " * 30, "max_tokens": 8}
     answer = server.post("/v1/completions", body).json()
     read = answer["usage"]["prompt_tokens"]
@@ -17,13 +17,13 @@ def test_every_report_tells_what_was_forgotten(serve: Serve) -> None:
     assert (told["exact"], told["forgotten_tokens"]) == (False, read + 7 - 64)
     assert told["summary"] == f"Full attention, {read + 7 - 64} tokens forgotten"
     assert f"h2o_forgotten_tokens {read + 7 - 64}.0" in server.get("/metrics").text
-    assert server.get("/props").json()["cache"]["cache_tokens"] == 64
+    assert server.get("/props").json()["cache"]["tokens"] == 64
     short = server.post("/v1/completions", {"prompt": "The module", "max_tokens": 2}).json()["h2o"]
     assert (short["exact"], short["summary"]) == (True, "Full attention")
 
 
 def test_metrics_tell_what_was_moved(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--cache", "offload", "--cache-file", tmp_path / "rows", "--ctx-size", 512)
+    server = serve("--cache", f"offload file={tmp_path / 'rows'}", "--ctx-size", 512)
     assert server.metric("h2o_cache_loaded_bytes") == 0
     server.complete("The module defines a class. " * 10)
     host, stored = server.metric("h2o_cache_host_bytes"), server.metric("h2o_cache_stored_bytes")

@@ -179,8 +179,8 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
         (("--alias", ""), "--alias"),
         (("--cors-origin", "foo"), "--cors-origin"),
         (("--cors-origin", "https://a.example/page"), "--cors-origin"),
-        (("--h2o-local", 900, "--h2o-heavy", 900), "--chunk-size"),
-        (("--vertical", 9), "--vertical has no effect with --prefill h2o"),
+        (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
+        (("--prefill", "h2o vertical=9"), "h2o score=query has no vertical"),
         (("--ctx-size", 0), "ctx-size"),
     ],
 )

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_runtime import PrefillConfig
+from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.server.memory_view import MemorySnapshot
 
-CONFIG = PrefillConfig(chunk_size=64, local=8, heavy=24, dense_tail=0)
+CONFIG = Query(chunk_size=64, local=8, heavy=24, dense_tail=0)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_last_boundary_is_the_generators_memory(snapshot: MemorySnapshot, ti
 
 def test_a_full_prefill_has_no_memory(tiny_generator: Any, heldout_ids: Any) -> None:
     ids = heldout_ids[:300]
-    tiny_generator.prefill(ids, PrefillConfig(policy="full"))
+    tiny_generator.prefill(ids, Full())
     assert MemorySnapshot.take("answer", tuple(ids.tolist()), tiny_generator).sets.shape == (0, 0, 0, 0)
 
 
@@ -50,7 +50,7 @@ def test_tokens_joined_are_the_prompt(tiny_generator: Any) -> None:
     tokenizer = Tokenizer.load(EXAMPLE)
     text = "naïve 東京 😀 <|eot_id|> end é"
     ids = tuple(tokenizer.encode(text))
-    tiny_generator.prefill(ids, PrefillConfig(policy="full"))
+    tiny_generator.prefill(ids, Full())
     told = MemorySnapshot.take("answer", ids, tiny_generator).describe(tokenizer)
     assert "".join(told["tokens"]) == text
     assert len(told["tokens"]) == len(ids)

@@ -19,10 +19,10 @@ LONG = Lengths((20, 150, 260, 390), 60)  # where four slots share the pages of o
 POOL = 1 << 22
 KINDS: dict[str, tuple[Cache, Lengths, dict[str, Any]]] = {
     "float32": (Contiguous(), SHORT, {}),
-    "float16": (Contiguous(cache_dtype="float16"), SHORT, {"pool": POOL}),
-    "int8": (Contiguous(cache_dtype="int8"), SHORT, {"pool": POOL}),
+    "float16": (Contiguous(rows="float16"), SHORT, {"pool": POOL}),
+    "int8": (Contiguous(rows="int8"), SHORT, {"pool": POOL}),
     "pages": (Paged(), SHORT, {"pool": POOL}),
-    "few-pages": (Paged(cache_dtype="int8"), LONG, {"pool": 1 << 16, "slot_bytes": 1}),
+    "few-pages": (Paged(rows="int8"), LONG, {"pool": 1 << 16, "slot_bytes": 1}),
 }
 
 

@@ -76,7 +76,7 @@ BOTH = [
     *wrong("min_tokens", 1, "0"),
     *wrong("priority", 5),
     *wrong("stop_token_ids", [2], 2),
-    *wrong("prefill", 1, "h2o", []),
+    *wrong("prefill", 1, True, []),
     *wrong("prefill", {"policy": "sparse"}, {"policy": 1}, param="prefill.policy"),
     *wrong(
         "prefill", {"chunk_size": 1}, {"chunk_size": "8"}, {"chunk_size": HUGE}, param="prefill.chunk_size"
@@ -88,10 +88,13 @@ BOTH = [
     *wrong("prefill", {"policy": "full", "local": 128}, param="prefill.local"),  # which full has none of
     *wrong("prefill", {"vertical": 64}, {"policy": "full", "vertical": 64}, param="prefill.vertical"),
     *wrong("prefill", {"score": "mean"}, param="prefill.score"),
-    *wrong("prefill", {"score": "window", "score_window": 0}, param="prefill.score_window"),
-    *wrong("prefill", {"score": "window", "score_window": 257}, param="prefill.score_window"),
-    *wrong("prefill", {"score_heads": "all"}, param="prefill.score_heads"),
-    *wrong("prefill", {"sink": -1}, {"sink": 500}, param="prefill.sink"),
+    *wrong("prefill", {"score": "window", "window": 0}, param="prefill.window"),
+    *wrong("prefill", {"score": "window", "window": 257}, param="prefill.window"),
+    *wrong("prefill", {"heads": "all"}, param="prefill.heads"),
+    *wrong("prefill", "", param="prefill.policy"),
+    *wrong("prefill", "h2o heavy", param="prefill.policy"),
+    *wrong("prefill", "h2o hevy=3", param="prefill.hevy"),
+    *wrong("prefill", "minference vertical=9 fraction=0.5", param="prefill.vertical"),
     *wrong("prefill", {"dense_tail": -1}, param="prefill.dense_tail"),
     *wrong("prefill", {"decode": "full"}, param="prefill.decode"),
     *wrong("user", 1, []),
@@ -314,7 +317,11 @@ def test_null_is_the_default(server: Server, kind: str) -> None:
         ("completion", {"prompt": "\x00"}),
         ("completion", {"logprobs": 20, "echo": False, "best_of": 1, "n": 1}),
         ("completion", {"prefill": {}}),
-        ("completion", {"prefill": {"chunk_size": 2, "local": 1, "heavy": 0, "dense_tail": 0, "sink": 0}}),
+        ("completion", {"prefill": "full"}),
+        ("completion", {"prefill": "fast"}),
+        ("completion", {"prefill": "heavy=100"}),
+        ("completion", {"prefill": "h2o score=window heavy=100"}),
+        ("completion", {"prefill": {"chunk_size": 2, "local": 1, "heavy": 0, "dense_tail": 0}}),
     ],
 )
 def test_the_ends_of_a_range_are_in_it(server: Server, kind: str, values: dict[str, Any]) -> None:

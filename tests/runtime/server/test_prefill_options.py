@@ -1,4 +1,4 @@
-"""Prefill policies' options at the server's edge: what a policy says of its fields, clients are told."""
+"""Prefill policies at the server's edge: what a policy says of its fields, clients are told."""
 
 from __future__ import annotations
 
@@ -10,38 +10,49 @@ from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, error_of
 from tests.runtime.server.typed_policy import install
 
-from h2o_runtime import PrefillConfig
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.components.options import options_of
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, Query
 
 
 def described(server: Server) -> dict[str, Any]:
     """The members of a request's `prefill`, as /openapi.json has them."""
-    schema = server.get("/openapi.json").json()["components"]["schemas"]["Prefill"]
-    assert schema["additionalProperties"] == {"type": "null"}
-    members: dict[str, Any] = schema["properties"]
+    schemas = server.get("/openapi.json").json()["components"]["schemas"]
+    (given,) = (
+        one for one in schemas["CompletionRequest"]["properties"]["prefill"]["anyOf"] if "anyOf" in one
+    )
+    text, settings = given["anyOf"]
+    assert text == {"type": "string", "maxLength": 1000}
+    assert settings["additionalProperties"] == {"type": "null"}
+    members: dict[str, Any] = settings["properties"]
     return members
 
 
-def test_every_option_is_described(server: Server) -> None:
-    members, form = described(server), server.get("/props").json()["prefill_options"]
-    assert list(members) == [*(option.name for option in PREFILL.options), "quality"]
-    assert [entry["name"] for entry in form] == [option.name for option in PREFILL.options]
-    for option, entry in zip(PREFILL.options, form, strict=True):
-        kind, *words, absent = members[option.name]["anyOf"]
-        assert absent == {"type": "null"}
-        assert [word["const"] for word in words] == entry["words"] == list(option.words)
-        assert kind["type"] == entry["type"]
-        assert members[option.name]["description"] == entry["meaning"] == option.meaning
-        assert kind.get("enum") == (list(entry["choices"]) if entry["choices"] else None)
-        assert entry["default"] == getattr(PrefillConfig(), option.name)
+def test_every_setting_is_described(server: Server) -> None:
+    members = described(server)
+    assert members["policy"] == {"enum": [*PREFILL.names, "fast", "guarded", None]}
+    for kind in PREFILL.kinds:
+        for option in options_of(kind):
+            assert {"type": "null"} in members[option.name]["anyOf"]
+    assert members["heavy"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 
 
-def test_options_know_their_policies(server: Server) -> None:
-    form = {entry["name"]: entry for entry in server.get("/props").json()["prefill_options"]}
-    assert form["policy"]["choices"] == {policy.name: policy.title for policy in PREFILL}
-    assert form["policy"]["policies"] == form["batch_size"]["policies"] == list(PREFILL.names)
-    assert form["heavy"]["policies"] == ["h2o"]
-    assert (form["chunk_size"]["least"], form["heavy"]["label"]) == (2, "Heavy hitters")
+def test_forms_offer_every_policy_and_preset(server: Server) -> None:
+    forms = server.get("/props").json()["prefill_forms"]
+    assert [form["text"] for form in forms] == [
+        *("", "h2o score=colsum", "h2o score=window", "full", "subquadratic", "minference", "fast", "guarded")
+    ]
+    assert forms[0]["settings"] == PREFILL.settings_of(Query())
+    for form in forms[1:]:
+        assert PREFILL.settings_of(PREFILL.read(form["text"])) == form["settings"]
+        assert {one["name"] for one in form["options"]} <= set(form["settings"])
+    assert [one["name"] for one in forms[3]["options"]] == []
+    heavy = next(one for one in forms[0]["options"] if one["name"] == "heavy")
+    assert (heavy["label"], heavy["type"], heavy["least"]) == ("Heavy hitters", "integer", 0)
+
+
+def server_policy(given: Any) -> PrefillPolicy[Any]:
+    """The policy of a request to a server with the default."""
+    return PREFILL.read(given, Query()) if isinstance(given, str) else PREFILL.make(given, Query())
 
 
 def _seen(seen: dict[str, float]) -> str:
@@ -53,13 +64,14 @@ def _seen(seen: dict[str, float]) -> str:
     [
         ({}, "Chunks of 1,024, memory 512 to 960"),
         ({"prefill": {"chunk_size": 64, "local": 8, "heavy": 24}}, "Chunks of 64, memory 32 to 60"),
-        ({"prefill": {"heavy": "auto"}}, "Chunks of 1,024, memory 512 to 960"),
+        ({"prefill": "h2o score=window chunk_size=64 local=8 heavy=24 window=8"}, "Chunks of 64, memory 32"),
         ({"prefill": {"policy": "full"}}, "Full attention"),
     ],
 )
 def test_a_configuration_in_a_few_words(server: Server, given: dict[str, Any], summary: str) -> None:
     told = server.post("/props/prefill", given).json()
-    assert told == {"prefill": PrefillConfig(**given.get("prefill", {})).settings, "summary": summary}
+    policy = server_policy(given.get("prefill", {}))
+    assert told == {"prefill": PREFILL.settings_of(policy), "text": str(policy), "summary": summary}
     answered = server.complete([7] * 400, **given).json()["h2o"]
     assert answered["prefill"] == told["prefill"]
     assert answered["summary"] == summary + (_seen(answered["seen"]) if answered["seen"] else "")
@@ -69,24 +81,22 @@ def test_a_configuration_in_a_few_words(server: Server, given: dict[str, Any], s
         assert (props["prefill"], props["prefill_summary"]) == (told["prefill"], summary)
 
 
-def test_a_quality_stands_for_settings(server: Server) -> None:
-    def told(**prefill: Any) -> Any:
-        return server.post("/props/prefill", {"prefill": prefill})
+def test_settings_without_a_name_change_the_servers_own(serve: Serve) -> None:
+    server = serve("--prefill", "h2o score=window window=8 local=16 heavy=16")
 
-    fast = told(quality="fast", sink=4).json()["prefill"]
-    assert fast == PrefillConfig(chunk_size=512, heavy=192, score_grow="never", sink=4).settings
-    assert told(quality="exact").json()["summary"] == "Full attention"
-    error = error_of(told(quality="fast", heavy=100), 400)
-    assert error["param"] == "prefill.heavy"
-    assert "`quality=fast` sets `heavy=192`, but `heavy=100` was given too" in error["message"]
+    def told(prefill: Any) -> Any:
+        return server.post("/props/prefill", {"prefill": prefill}).json()["text"]
+
+    assert told("heavy=9") == told({"heavy": 9}) == "h2o score=window local=16 heavy=9 window=8"
+    assert told("h2o heavy=9") == told({"policy": "h2o", "heavy": 9}) == "h2o score=query heavy=9"
+    assert told("score=query") == "h2o score=query local=16 heavy=16"
+    assert told("fast heavy=9") == "h2o score=query chunk_size=512 heavy=9 grow=never"
 
 
-def test_another_policys_option_is_refused_with_its_policy(server: Server) -> None:
+def test_another_policys_setting_is_refused_with_its_policy(server: Server) -> None:
     error = error_of(server.post("/props/prefill", {"prefill": {"vertical": 64}}), 400)
     assert error["param"] == "prefill.vertical"
-    assert (
-        error["message"] == "prefill: vertical has no effect with policy h2o: it belongs to policy minference"
-    )
+    assert error["message"] == "prefill: h2o score=query has no vertical: it belongs to minference"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def test_another_packages_policy(serve: Serve, tmp_path: Path) -> None:
     members = described(server)
     types = {name: members[name]["anyOf"][0]["type"] for name in ("stride", "share", "careful")}
     assert types == {"stride": "integer", "share": "number", "careful": "boolean"}
-    assert "typed" in members["policy"]["anyOf"][0]["enum"]
+    assert "typed" in members["policy"]["enum"]
     chosen = {"policy": "typed", "stride": 4.0, "share": 1, "careful": True}
     answer = server.complete(prefill=chosen)
     assert answer.status_code == 200, answer.text

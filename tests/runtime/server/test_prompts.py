@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.runtime.server.conftest import Serve, with_template
 from tests.runtime.server.running import Server, error_of, events, wait_for
-from tests.settings import all_settings
 
-SPARSE = {"chunk_size": 64, "local": 16, "heavy": 16, "dense_tail": 8, "batch_size": 64}
+from h2o_runtime.policies.prefill import PREFILL, Full, Query, Window
+
+SPARSE: dict[str, Any] = {"chunk_size": 64, "local": 16, "heavy": 16, "dense_tail": 8, "batch_size": 64}
 WORDS = "All work and no play makes Jack a dull boy. "
 
 
@@ -96,13 +97,13 @@ def test_a_sparse_prompt_tells_of_its_chunks(server: Server, path: str) -> None:
         if "chat" not in path
         else {"messages": [{"role": "user", "content": WORDS * 28}]}
     )
-    body = {**prompt, "max_tokens": 2, "prefill": SPARSE | {"score": "window", "score_window": 8}}
+    body = {**prompt, "max_tokens": 2, "prefill": SPARSE | {"score": "window", "window": 8}}
     answer = server.post(path, body).json()
     told = answer["h2o"]
     new = answer["usage"]["prompt_tokens"] - answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert told["chunks"] == math.ceil(new / 64) > 1
     assert told["memory_size"] == 32
-    assert told["prefill"] == all_settings({**SPARSE, "policy": "h2o", "score": "window", "score_window": 8})
+    assert told["prefill"] == PREFILL.settings_of(Window(**SPARSE, window=8))
 
 
 def test_full_prefill_has_no_chunks(server: Server) -> None:
@@ -111,17 +112,17 @@ def test_full_prefill_has_no_chunks(server: Server) -> None:
 
 
 def test_what_a_prompt_saw_is_told(server: Server) -> None:
-    seen = server.complete(WORDS * 30, prefill=SPARSE | {"score": "query"}).json()["h2o"]["seen"]
+    seen = server.complete(WORDS * 30, prefill=SPARSE).json()["h2o"]["seen"]
     assert 0.0 < seen["least_seen"] <= seen["seen"] <= 1.0
     assert seen["widened"] == 0.0
     wait_for(lambda: server.metric("h2o_prompt_attention_least_seen") == pytest.approx(seen["least_seen"]))
-    guarded = SPARSE | {"score": "query", "score_missed": 0.0}
+    guarded = SPARSE | {"missed": 0.0}
     assert server.complete(WORDS * 30, prefill=guarded).json()["h2o"]["seen"]["widened"] > 0.0
     assert server.complete(WORDS * 30, prefill={"policy": "full"}).json()["h2o"]["seen"] is None
 
 
 def test_the_flags_are_what_requests_start_from(serve: Serve) -> None:
-    flags = ["--chunk-size", 64, "--h2o-local", 16, "--h2o-heavy", 8, "--dense-tail", 0, "--batch-size", 128]
+    flags = ["--prefill", "h2o chunk_size=64 local=16 heavy=8 dense_tail=0 batch_size=128"]
     server = serve("--ctx-size", 512, *flags)
     told = server.complete(WORDS * 20).json()["h2o"]
     assert told["memory_size"] == 24
@@ -132,14 +133,13 @@ def test_the_flags_are_what_requests_start_from(serve: Serve) -> None:
 
 
 def test_sparse_and_full_answers_are_the_runtimes(server: Server, tiny_bundle: Path) -> None:
-    from h2o_runtime import PrefillConfig
     from h2o_runtime.completion import Completion, Request, TextModel
 
     with TextModel.load(tiny_bundle, context=512) as model:
-        for config in (PrefillConfig(policy="full"), PrefillConfig(**SPARSE)):
+        for config in (Full(), Query(**SPARSE)):
             *_, last = model.complete(Request(model.text_prompt(WORDS * 30), 8, config))
             assert isinstance(last, Completion)
-            given = SPARSE if config.policy == "h2o" else {"policy": "full"}
+            given = SPARSE if config.name == "h2o" else {"policy": "full"}
             answer = server.complete(WORDS * 30, max_tokens=8, temperature=0, prefill=given).json()
             assert answer["choices"][0]["text"] == last.text
 

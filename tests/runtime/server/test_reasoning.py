@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.runtime.server.conftest import Serve, with_template
 from tests.runtime.server.running import Server, error_of
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.completion import Completion, Prompt, TextDelta, Timings
+from h2o_runtime.policies.prefill import Query
 from h2o_runtime.server.message_format import MessageBlocks, MessageFormat
 from h2o_runtime.server.reasoning_reader import ReasoningReader, Thought
 from h2o_runtime.server.response_format import ResponseFormat
@@ -139,7 +139,7 @@ def test_thoughts_come_before_the_answer_in_both_forms() -> None:
         texts = ["Two and", " two.</th", "ink>\n\nFo", "ur."]
         told = [chunk for text in texts for chunk in choice.text_delta(TextDelta(text, ()))]
         timings = Timings.of(cache_n=0, prompt_n=1, prompt_ms=1, predicted_n=9, predicted_ms=1)
-        told += choice.end(Completion("".join(texts), "stop", (), timings, PrefillConfig(), 0))
+        told += choice.end(Completion("".join(texts), "stop", (), timings, Query(), 0))
         plain = str(told)
         assert plain.index("Two and") < plain.index("Fo")
         assert "think>" not in plain

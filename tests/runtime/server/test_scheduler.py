@@ -27,10 +27,11 @@ from tests.runtime.server.scheduled import (
     turn,
 )
 
-from h2o_runtime import PrefillConfig, Sampling
+from h2o_runtime import Sampling
 from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import BackendError
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.server.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
 
@@ -66,7 +67,7 @@ def test_sampled_answers_follow_their_seeds_in_any_company(alone: TextModel, tog
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
-def test_a_stream_waits_for_no_more_than_a_piece(together: TextModel, config: PrefillConfig) -> None:
+def test_a_stream_waits_for_no_more_than_a_piece(together: TextModel, config: PrefillPolicy[Any]) -> None:
     """A token comes with every turn, and a turn reads a piece of one prompt, however many wait to be read."""
     scheduler = Scheduler(together, PIECE)
     stream = Task(request(1, 20, 40, config, reuse=False))
@@ -94,7 +95,7 @@ def test_a_stream_waits_for_no_more_than_a_piece(together: TextModel, config: Pr
             assert stream.over or session.length > generated
     finally:
         together.generator.loaded.forward.prefill = prefill  # type: ignore[method-assign]
-    most = 64 if config.algorithm.name == "full" else PIECE + 10  # the last has the dense tail
+    most = 64 if config.name == "full" else PIECE + 10  # the last has the dense tail
     assert max(rows) <= most
     assert sum(rows) == 640
     assert all(task.completion for task in (stream, *long))
@@ -160,10 +161,10 @@ def test_a_slot_that_is_asked_for_is_taken_if_it_is_free(together: TextModel) ->
     finish(scheduler)
 
 
-@pytest.mark.parametrize("cache", [Contiguous(cache_dtype="int8"), Paged()], ids=["int8", "paged"])
+@pytest.mark.parametrize("cache", [Contiguous(rows="int8"), Paged()], ids=["int8", "paged"])
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
 def test_a_beginning_that_another_slot_has_read_is_not_read_again(
-    bundle: Path, cache: Cache, config: PrefillConfig
+    bundle: Path, cache: Cache, config: PrefillPolicy[Any]
 ) -> None:
     """While that one goes on with its answer, which it could not go back from."""
     with load(bundle, SLOTS, cache) as model, load(bundle, 1, cache) as one:
@@ -190,10 +191,10 @@ def test_a_beginning_that_another_slot_has_read_is_not_read_again(
 
 
 @pytest.mark.parametrize(
-    "cache", [Contiguous(), Contiguous(cache_dtype="int8"), Paged()], ids=["contiguous", "int8", "paged"]
+    "cache", [Contiguous(), Contiguous(rows="int8"), Paged()], ids=["contiguous", "int8", "paged"]
 )
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
-def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: PrefillConfig) -> None:
+def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: PrefillPolicy[Any]) -> None:
     """Also those that come when the first have gone on, and whatever the prompt's own request may keep."""
     with load(bundle, 2, cache) as model, load(bundle, 1, cache) as one:
         pool, shared = model.generator.pool, SharedPrompt()

@@ -20,8 +20,8 @@ from tests.runtime.server.scheduled import (
     tokens_of,
 )
 
-from h2o_runtime import PrefillConfig
 from h2o_runtime.caches import Paged
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.server.scheduler import Scheduler
 
 
@@ -51,7 +51,7 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
 @pytest.mark.parametrize("pool", [0, 1 << 15], ids=["alone", "pool"])
 def test_where_pages_run_short_runs_wait_and_lose_nothing(
-    tiny_bundle: Path, config: PrefillConfig, pool: int
+    tiny_bundle: Path, config: PrefillPolicy[Any], pool: int
 ) -> None:
     """Pages for one context, and four runs of nearly as much each: three are promised what one has."""
     with load(tiny_bundle, SLOTS, Paged(), pool, slot_bytes=1) as model, load(tiny_bundle, 1, Paged()) as one:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.files import outputs
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.sessions import saved
 
 
@@ -42,7 +43,7 @@ def main(bundle: str, folder: str, tokens: str, member: str) -> None:
     saved._write = write
     if member == "rename":
         outputs.os.replace = killed  # type: ignore[assignment]
-    config = PrefillConfig(policy="full")
+    config = Full()
     with Generator.load(
         Path(bundle), context=400, threads=1, device="cpu", folder=Path(folder), folder_bytes=1 << 30
     ) as generator:

@@ -9,18 +9,21 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import OutputError
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
 Float32 = NDArray[np.float32]
-SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-FULL = SPARSE.altered(policy="full")
+SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = altered(SPARSE, policy="full")
 CONTEXT = 400
 TALKS = [bundles.random_ids(150, seed).tolist() for seed in range(4)]
 
@@ -55,7 +58,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
 def test_what_goes_on_after_a_restart_is_as_if_nothing_had_been(
-    bundle: Path, tmp_path: Path, config: PrefillConfig
+    bundle: Path, tmp_path: Path, config: PrefillPolicy[Any]
 ) -> None:
     folder = tmp_path / "conversations"
     expected = []
@@ -183,7 +186,7 @@ def sharing(bundle: Path, folder: Path, most: int = 1 << 30) -> Generator:
     return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options)
 
 
-def answered(generator: Generator, tokens: list[int], config: PrefillConfig = FULL) -> Float32:
+def answered(generator: Generator, tokens: list[int], config: PrefillPolicy[Any] = FULL) -> Float32:
     """As `TextModel.complete` ends; returns the prompt's logits."""
     logits = generator.prefill(tokens, config).copy()
     generator.pool.share(generator.session)
@@ -193,7 +196,7 @@ def answered(generator: Generator, tokens: list[int], config: PrefillConfig = FU
 
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
 def test_what_one_server_has_read_the_next_does_not_read_again(
-    bundle: Path, tmp_path: Path, config: PrefillConfig
+    bundle: Path, tmp_path: Path, config: PrefillPolicy[Any]
 ) -> None:
     with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as alone:
         alone.prefill(TALKS[0], config)

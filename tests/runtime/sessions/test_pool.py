@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Paged
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.sessions import pool
 
-SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-FULL = SPARSE.altered(policy="full")
+SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = altered(SPARSE, policy="full")
 CONTEXT = 400
 CONTIGUOUS = Contiguous()
 OPENINGS = [bundles.random_ids(150, seed).tolist() for seed in range(3)]
@@ -37,7 +40,7 @@ def roomy(bundle: Path, most_bytes: int = 1 << 26, cache: Cache = CONTIGUOUS) ->
 
 
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
-def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config: PrefillConfig) -> None:
+def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config: PrefillPolicy[Any]) -> None:
     answers: dict[int, list[np.ndarray]] = {0: [], 1: [], 2: []}
     turns = [bundles.random_ids(20, 10 + turn).tolist() for turn in range(4)]
     with roomy(bundle) as generator:
@@ -102,7 +105,7 @@ def test_what_goes_on_elsewhere_is_not_there_twice(bundle: Path) -> None:
 @pytest.mark.parametrize("cache", [CONTIGUOUS, Paged()], ids=["contiguous", "paged"])
 @pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
 def test_a_session_that_another_begins_like_waits_on(
-    bundle: Path, alone: Generator, config: PrefillConfig, cache: Cache
+    bundle: Path, alone: Generator, config: PrefillPolicy[Any], cache: Cache
 ) -> None:
     """A waits, C is at work, B begins with A's document: B takes a copy of it, and A goes on where it was."""
     first = [*OPENINGS[0], *bundles.random_ids(90, 3).tolist()]

@@ -7,20 +7,22 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, ColumnSum, PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-SMALL = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, score="colsum", dense_tail=4)
-QUERY = SMALL.altered(score="query", score_tile=16, score_queries=8, score_candidates=16)
-CONFIGS = {"colsum": SMALL, "query": QUERY, "full": SMALL.altered(policy="full")}
+SMALL = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+QUERY = altered(SMALL, score="query", tile=16, queries=8, candidates=16)
+CONFIGS = {"colsum": SMALL, "query": QUERY, "full": altered(SMALL, policy="full")}
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 160
 PROMPT = bundles.random_ids(100, 1).tolist()
 
@@ -80,7 +82,7 @@ def test_the_file_of_before_gives_way(saved: Path, generator: Generator) -> None
     assert [path.name for path in saved.parent.iterdir()] == ["session"]
 
 
-def refused(saved: Path, generator: Generator, config: PrefillConfig = SMALL) -> str:
+def refused(saved: Path, generator: Generator, config: PrefillPolicy[Any] = SMALL) -> str:
     generator.prefill([3, 4, 5], SMALL)
     with pytest.raises(InputError) as caught:
         SavedSession.open(saved).load_into(generator.session, config)
@@ -91,10 +93,10 @@ def refused(saved: Path, generator: Generator, config: PrefillConfig = SMALL) ->
 
 
 def test_other_settings(saved: Path, generator: Generator) -> None:
-    assert "saved under h2o" in refused(saved, generator, SMALL.altered(heavy=9))
-    assert "asks for full" in refused(saved, generator, SMALL.altered(policy="full"))
+    assert "saved under h2o" in refused(saved, generator, altered(SMALL, heavy=9))
+    assert "asks for full" in refused(saved, generator, altered(SMALL, policy="full"))
     SavedSession.open(saved).load_into(
-        generator.session, SMALL.altered(batch_size=32)
+        generator.session, altered(SMALL, batch_size=32)
     )  # which changes no number
 
 
@@ -206,12 +208,12 @@ def test_every_policy_can_be_saved(generator: Generator, tmp_path: Path) -> None
     """One that remembers something and does not say what is refused, not saved without it."""
     for policy in PREFILL.names:
         generator.reset()
-        generator.prefill(PROMPT, SMALL.altered(policy=policy))
+        generator.prefill(PROMPT, altered(SMALL, policy=policy))
         save_session(generator.session, tmp_path / "session")
 
 
 def test_a_decode_policy_learns_what_was_loaded(bundle: Path, tmp_path: Path) -> None:
-    quest = Quest(quest_budget=16, quest_page=4, quest_dense_layers=0)
+    quest = Quest(budget=16, page=4, dense_layers=0)
     with Generator.load(bundle, context=CONTEXT, threads=1, decoding=quest) as generator:
         generator.prefill(PROMPT, SMALL)
         save_session(generator.session, tmp_path / "session")

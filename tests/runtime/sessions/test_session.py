@@ -8,21 +8,24 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests import bundles
+from tests.prefill import altered
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.sessions.saved import SavedSession, save_session
 from h2o_runtime.sessions.session import Session
 
 CONTEXT = 300
-SPARSE = PrefillConfig(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-FULL = SPARSE.altered(policy="full")
+SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
+FULL = altered(SPARSE, policy="full")
 PROMPTS = [bundles.random_ids(150, seed).tolist() for seed in range(2)]
 
 
@@ -31,7 +34,9 @@ def bundle(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
 
 
-def turns(generator: Generator, prompt: list[int], config: PrefillConfig) -> Iterator[NDArray[np.float32]]:
+def turns(
+    generator: Generator, prompt: list[int], config: PrefillPolicy[Any]
+) -> Iterator[NDArray[np.float32]]:
     """Logits of a prompt, of tokens behind it, of a second turn and of tokens behind that."""
     answers = ([7, 9, 11], [8, 10])
     question = bundles.random_ids(30, 5).tolist()
@@ -45,10 +50,10 @@ def turns(generator: Generator, prompt: list[int], config: PrefillConfig) -> Ite
     ("cache", "options"),
     [
         (Contiguous(), {}),
-        (Contiguous(cache_dtype="int8"), {"decoding": Quest(quest_budget=32)}),
+        (Contiguous(rows="int8"), {"decoding": Quest(budget=32)}),
         (Paged(), {}),
-        (Offload(ring_buffers=1), {}),
-        (Evicting(cache_tokens=128), {}),
+        (Offload(buffers=1), {}),
+        (Evicting(tokens=128), {}),
     ],
     ids=["contiguous", "quest", "paged", "offload", "evicting"],
 )
@@ -111,7 +116,7 @@ def resident_shares(bundle: Path, cache: Cache) -> list[float]:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
 @pytest.mark.parametrize(
     "cache",
-    [Contiguous(), Contiguous(cache_dtype="int8"), Paged(), Evicting(cache_tokens=32768)],
+    [Contiguous(), Contiguous(rows="int8"), Paged(), Evicting(tokens=32768)],
     ids=["contiguous", "int8", "paged", "evicting"],
 )
 def test_only_a_shared_folder_takes_the_memory_of_a_cache_at_once(bundle: Path, cache: Cache) -> None:

@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from tests import bundles
 
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full
 
 KILLED = Path(__file__).with_name("killed_while_writing.py")
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 SHORT, LONG = bundles.random_ids(90, 11).tolist(), bundles.random_ids(200, 12).tolist()
 TALKS, TURNS, ANSWER = 5, 10, 3
 

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System, require_device
-from h2o_runtime import PrefillConfig
 from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest, ModelSpec
 from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices.select import make_device
-from h2o_runtime.policies.prefill import LayerCall, PromptCall
+from h2o_runtime.policies.prefill import PREFILL, LayerCall, PromptCall
 from h2o_runtime.schedule import Span
 
 
@@ -64,7 +63,7 @@ class PolicyAttention(_OneLayer):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.version = importlib.metadata.version("h2o-edge")
-        self._config = PrefillConfig(**settings["prefill"])
+        self._policy = PREFILL.make(settings["prefill"])
 
     def open(self, context: int) -> None:
         super().open(context)
@@ -86,7 +85,6 @@ class PolicyAttention(_OneLayer):
             for name, rows in (("k", self._k), ("v", self._v)):
                 device.upload(rows, layer.target(written)[name])
             layer.commit(written)
-        self._policy = self._config.algorithm
         self._state = self._policy.new_state(m, context, device)
         self._out = device.empty(self._q.shape, self._q.dtype)
         self._stopwatch = device.stopwatch(self._policy.phases)

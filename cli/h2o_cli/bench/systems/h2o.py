@@ -8,21 +8,22 @@ import numpy as np
 
 from h2o_cli.bench.systems.base import Ids, Settings
 from h2o_cli.eval.readings import read_on
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Generator
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.decode import DECODE
+from h2o_runtime.policies.prefill import PREFILL
 
 
 class H2OSystem:
-    """settings: bundle, threads, prefill (fields of PrefillConfig), backend, device, attention,
+    """settings: bundle, threads, prefill (settings of a policy), backend, device, attention,
     attention_precision, dense_precision, dense_form; and decoding (of a decode policy), where it is not exact.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._config = PrefillConfig(**settings["prefill"])
+        self._policy = PREFILL.make(settings["prefill"])
         self.version = f"{importlib.metadata.version('h2o-edge')} ({_executor(settings['backend'])})"
 
     def open(self, context: int) -> None:
@@ -46,14 +47,14 @@ class H2OSystem:
 
     def prefill(self, ids: Ids) -> int:
         self._generator.reset()
-        return int(np.argmax(self._generator.prefill(ids, self._config)))
+        return int(np.argmax(self._generator.prefill(ids, self._policy)))
 
     def decode(self, token: int) -> None:
         self._generator.decode(token)
 
     def continuation_nll(self, ids: Ids, following: Ids) -> float:
         nothing = np.empty(0, np.int64)
-        return float(read_on(self._generator, ids, following, self._config, sampled=nothing).nll.mean())
+        return float(read_on(self._generator, ids, following, self._policy, sampled=nothing).nll.mean())
 
     def phases(self) -> dict[str, float]:
         return self._generator.timer.seconds

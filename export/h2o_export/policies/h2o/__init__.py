@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h2o_export.policies.h2o.scores.colsum import ColumnSumsEntry
-from h2o_export.policies.h2o.scores.query import OwnQueriesEntry
+from h2o_export.policies.h2o.scores.query import QueryEntry
 from h2o_export.policies.h2o.scores.window import LastQueriesEntry
 
-SCORE_ENTRIES = (OwnQueriesEntry, ColumnSumsEntry, LastQueriesEntry)
+SCORE_ENTRIES = (QueryEntry, ColumnSumsEntry, LastQueriesEntry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,9 @@ from h2o_export.attention_graphs import AttentionStep
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference, exact
 from h2o_export.policies.h2o.single_pass import Rule, SinglePass
 from h2o_export.policies.h2o.steps import Phase1
-from h2o_runtime.config.prefill import PrefillConfig
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model import ModelSpec
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.policies.prefill.h2o import SCORES
 
 
@@ -36,18 +37,14 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
         """Two chunks: the second one has a memory set."""
         return 2 * policy.chunk_size
 
-    def describe(self, policy: Rule) -> str:
-        heads = ", query heads" if policy.score_heads == "query" else ""
-        return f"h2o S={policy.chunk_size} L={policy.local} H={policy.heavy} {policy.score}{heads}"
-
-    def variants(self, config: PrefillConfig) -> tuple[PrefillConfig, ...]:
+    def variants(self, policy: Rule) -> tuple[PrefillPolicy[Any], ...]:
         """Every score rule whose settings fit the others."""
-        return exact(), *self._rules(config)
+        return exact(), *self._rules(policy)
 
-    def _rules(self, config: PrefillConfig) -> Iterator[PrefillConfig]:
+    def _rules(self, policy: Rule) -> Iterator[PrefillPolicy[Any]]:
         for score in SCORES.names:
             with suppress(ConfigError):
-                yield config.altered(score=score)
+                yield PREFILL.make({"score": score}, policy)
 
     def reference(self, policy: Rule) -> MakeReference:
         def make(model: ModelSpec, sets: NDArray[np.int32]) -> Reference:

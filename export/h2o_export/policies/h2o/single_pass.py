@@ -98,7 +98,7 @@ class ChainPass(SinglePass[Rule]):
         heads, n = q.shape[0], q.shape[1]
         size = self.policy.chunk_size
         tail = n - self.policy.dense_tail if n > size else n
-        score = torch.zeros(self.policy.heads(self.model.head_counts), n, dtype=torch.float64)  # [Hs, N]
+        score = torch.zeros(self.policy.set_count(self.model.head_counts), n, dtype=torch.float64)  # [Hs, N]
         memory = torch.zeros(len(score), n, dtype=torch.bool)
         out = q.new_empty((*q.shape[:2], v.shape[2]))
         for boundary, start in enumerate(range(0, n, size)):
@@ -132,7 +132,6 @@ class ChainPass(SinglePass[Rule]):
         candidate[:, start:stop] = True
         candidate[:, stop - policy.local :] = False
         rank = torch.where(score < NEGLIGIBLE, 0.0, score)
-        rank[:, : policy.sink] = torch.inf
         rank = torch.where(candidate, rank, -torch.inf)
         chosen = torch.zeros_like(memory)
         for head in range(len(rank)):

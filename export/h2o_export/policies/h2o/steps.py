@@ -46,7 +46,7 @@ class Phase1(AttentionStep):
     name: ClassVar[str] = "phase1"
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
-        heads = self.policy.heads(shape.head_counts)
+        heads = self.policy.set_count(shape.head_counts)
         inputs = (queries("q", shape), *keys_values("kv", "n", shape))
         colsum = TensorSpec(name="colsum", dtype="float32", shape=("n", heads))
         outputs = (attended("o", shape), *partial_state("", shape), colsum)
@@ -120,7 +120,7 @@ class ChainPhase2(AttentionStep):
         """Inputs q [n, Hq, d] of one full chunk, the caches, memory [Hs, Mp], the chunk's Phase 1 state,
         score [cap, Hs] (the chunk's rows filled from Phase 1, where the rule sums), chunk_range [start, stop]."""
         policy = self.policy
-        heads = policy.heads(shape.head_counts)
+        heads = policy.set_count(shape.head_counts)
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
@@ -149,7 +149,7 @@ class ChainPhase2(AttentionStep):
             ("memory_next",),
             local=policy.local,
             heavy=policy.memory - policy.local,
-            sink=policy.sink,
+            sink=0,
         )
         rows = FreeSize(name="n", counts="rows", most=policy.chunk_size)
         slots = FreeSize(name="Mp", counts="slots", most=policy.memory)
@@ -161,7 +161,7 @@ class ChainPhase2(AttentionStep):
         chunk, local = self.policy.chunk_size, self.policy.local
         heavy = self.policy.memory - local
         cache = caches(draw, shape, room.capacity)
-        heads = self.policy.heads(shape.head_counts)
+        heads = self.policy.set_count(shape.head_counts)
         early = [np.sort(draw.choice(chunk - local, heavy, replace=False)) for _ in range(heads)]
         last = np.arange(chunk - local, chunk)
         return {
@@ -198,7 +198,7 @@ class ChainPhase2(AttentionStep):
             start=start,
             stop=stop,
             local=policy.local,
-            sink=policy.sink,
+            sink=0,
             **into.out,
         )
 

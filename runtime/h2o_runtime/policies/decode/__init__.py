@@ -12,16 +12,14 @@ from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 
-__all__ = ["DECODE", "DecodePolicy", "FullDecode", "StepCall"]
+__all__ = ["DECODE", "DecodePolicy", "FullDecode", "Quest", "StepCall", "SubquadraticDecode"]
 
 DECODE: Registry[DecodePolicy[Any]] = Registry(
     FullDecode,
     SubquadraticDecode,
     Quest,
     base=DecodePolicy,
-    field="decode",
-    flag="--decode",
-    label="Decode",
-    meaning="What a generated token sees",
+    field="name",
+    noun="decode policy",
     group="h2o_edge.decode_policies",
 )

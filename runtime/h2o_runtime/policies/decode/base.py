@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Rows
-from h2o_runtime.components.options import check_options
+from h2o_runtime.components.options import check_options, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
@@ -60,6 +60,10 @@ class DecodePolicy(ABC, Generic[State]):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def __str__(self) -> str:
+        """As commands and reports write it."""
+        return spelled(self)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""

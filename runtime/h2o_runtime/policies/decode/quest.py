@@ -41,24 +41,19 @@ class Quest(DecodePolicy[PageState]):
     name: ClassVar[str] = "quest"
     title: ClassVar[str] = "best pages"
 
-    quest_budget: int = option(
-        1024, "Tokens that a generated token attends to under --decode quest, in whole pages.", least=1
-    )
-    quest_page: int = option(16, "Tokens of one page of --decode quest.", least=1)
-    quest_dense_layers: int = option(
-        2, "First layers that attend to every token under --decode quest.", least=0
-    )
-    quest_heads: Literal["query", "kv"] = option(
+    budget: int = option(1024, "Tokens that a generated token attends to, in whole pages.", least=1)
+    page: int = option(16, "Tokens of one page.", least=1)
+    dense_layers: int = option(2, "First layers that attend to every token.", least=0)
+    heads: Literal["query", "kv"] = option(
         "query", "Heads with their own list of pages: query heads or key/value heads."
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quest_budget < self.quest_page:
+        if self.budget < self.page:
             raise ConfigError(
-                f"quest_budget ({self.quest_budget}) is less than one page of {self.quest_page}: raise "
-                "`quest_budget` or lower `quest_page`",
-                field="quest_budget",
+                f"budget ({self.budget}) is less than one page of {self.page}: raise budget or lower page",
+                field="budget",
             )
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> PageState:
@@ -71,25 +66,25 @@ class Quest(DecodePolicy[PageState]):
     def step_bytes(self, model: ModelSpec, context: int) -> int:
         everything = super().step_bytes(model, context)
         (layers, pages, heads, size), _ = self._shapes(model, context)
-        if pages * self.quest_page <= self.quest_budget:
+        if pages * self.page <= self.budget:
             return everything
         row = everything // (model.layers * context)
-        rows_read = (model.layers - layers) * context + layers * self.quest_budget
+        rows_read = (model.layers - layers) * context + layers * self.budget
         return rows_read * row + layers * pages * 2 * heads * size * 4
 
     def _shapes(self, model: ModelSpec, rows: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
-        layers = max(model.layers - self.quest_dense_layers, 0)
-        bounds = (layers, -(-rows // self.quest_page), model.kv_heads, model.head_size)
-        return bounds, (model.head_counts.scored(self.quest_heads), self.quest_budget // self.quest_page)
+        layers = max(model.layers - self.dense_layers, 0)
+        bounds = (layers, -(-rows // self.page), model.kv_heads, model.head_size)
+        return bounds, (model.head_counts.scored(self.heads), self.budget // self.page)
 
     def reads_in_pages(self, layer: int) -> bool:
-        return layer >= self.quest_dense_layers
+        return layer >= self.dense_layers
 
     def observe(self, layer: int, kv: KV, rows: Rows, provider: AttentionProvider, state: PageState) -> None:
         """A step's row joins its page. A prompt may begin inside a page: the bounds of that page are computed
         again.
         """
-        sparse, page = layer - self.quest_dense_layers, self.quest_page
+        sparse, page = layer - self.dense_layers, self.page
         if sparse >= 0:
             start = rows.start // page * page if rows.at is None else rows.at
             provider.run(
@@ -102,7 +97,7 @@ class Quest(DecodePolicy[PageState]):
             )
 
     def attend(self, call: StepCall, state: PageState) -> None:
-        sparse, page = call.layer - self.quest_dense_layers, self.quest_page
+        sparse, page = call.layer - self.dense_layers, self.page
         if sparse < 0:
             call.provider.run(CACHED_ATTENTION, call.kv, q=call.q, o=call.o)
             return

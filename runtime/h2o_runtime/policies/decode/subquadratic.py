@@ -12,7 +12,7 @@ from h2o_runtime.devices import Device
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
-from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
+from h2o_runtime.policies.subquadratic import Landmarks, Pattern
 
 
 @dataclass(frozen=True)
@@ -20,34 +20,22 @@ class SubquadraticDecode(DecodePolicy[Landmarks]):
     name: ClassVar[str] = "subquadratic"
     title: ClassVar[str] = "window, strides and landmarks"
 
-    decode_window: int = option(128, "Earlier tokens that a generated token sees.", least=0)
-    decode_global_tokens: int = option(
-        1, "First tokens of the prompt that every generated token sees.", least=0
+    window: int = option(128, "Earlier tokens that a generated token sees.", least=0)
+    global_tokens: int = option(1, "First tokens of the prompt that every generated token sees.", least=0)
+    log_stride: bool = option(True, "See tokens and landmarks at distances that are powers of two.")
+    block: int = option(
+        64,
+        "Tokens of a block; generated tokens also see means of blocks of keys and values, the landmarks. 0: none.",
+        least=0,
     )
-    decode_log_stride: bool = option(
-        True, "Generated tokens see tokens and landmarks at distances that are powers of two."
-    )
-    decode_landmarks: bool = option(True, "Generated tokens see means of blocks of keys and values.")
-    decode_landmark_block: int = option(64, "Tokens that a landmark of decode is the mean of.", least=0)
-    decode_landmark_count_bias: bool = option(False, "Weight a landmark of decode by its number of tokens.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_landmarks(self.decode_landmarks, self.decode_landmark_block, "decode_landmark_block")
+    count_bias: bool = option(False, "Weight a landmark by its number of tokens.", needs="block")
 
     @property
     def pattern(self) -> Pattern:
-        block = self.decode_landmark_block if self.decode_landmarks else 0
-        return Pattern(
-            self.decode_window,
-            self.decode_global_tokens,
-            self.decode_log_stride,
-            block,
-            self.decode_landmark_count_bias,
-        )
+        return Pattern(self.window, self.global_tokens, self.log_stride, self.block, self.count_bias)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Landmarks:
-        self.pattern.check_context(capacity, "decode_window")
+        self.pattern.check_context(capacity)
         return Landmarks(self.pattern, model, model.layers, capacity, device)
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:

@@ -18,19 +18,25 @@ from h2o_runtime.policies.prefill.base import (
     Seen,
 )
 from h2o_runtime.policies.prefill.full import Full
-from h2o_runtime.policies.prefill.h2o import H2O, SCORES
+from h2o_runtime.policies.prefill.h2o import H2O, SCORES, ColumnSum, Query, Window
 from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 
 __all__ = [
     "PREFILL",
     "WHOLE",
+    "ColumnSum",
+    "Full",
     "LayerCall",
     "PrefillPolicy",
     "PrefillReport",
     "PromptCall",
     "PromptPiece",
+    "Query",
     "Seen",
+    "Subquadratic",
+    "VerticalSlash",
+    "Window",
 ]
 
 PREFILL: Registry[PrefillPolicy[Any]] = Registry(
@@ -41,8 +47,5 @@ PREFILL: Registry[PrefillPolicy[Any]] = Registry(
     base=PrefillPolicy,
     families={H2O: SCORES},
     field="policy",
-    flag="--prefill",
-    label="Attention",
-    meaning="How a prompt is read",
     group="h2o_edge.prefill_policies",
 )

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.components.options import check_options, option, options_of
+from h2o_runtime.components.options import check_options, option, spelled
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import Quality
 from h2o_runtime.operators import PROMPT_ATTENTION
 from h2o_runtime.schedule import Span
 
@@ -148,8 +147,6 @@ def chunk_option() -> Any:
     return option(
         1024,
         "Chunk S: tokens of one unit of the sparse pattern.",
-        symbol="S",
-        flags=("-ub", "--chunk-size"),
         least=2,
     )
 
@@ -172,7 +169,7 @@ class PrefillPolicy(ABC, Generic[State]):
     title   as people read it
     exact   whether every query sees everything before it
     phases  the kinds of work that `attend` measures with `call.timer`
-    presets settings by the quality that they give: see `h2o_runtime.config.quality`
+    presets settings by a name that stands for them, in place of the policy's
     small   settings of which a prompt of 1,000 tokens shows all that the policy does, for comparisons
     value_sizes   whether its operators take values of another size than keys, and values that are a part of keys
     spanning_lists  whether one list of rows may serve several key heads
@@ -187,7 +184,7 @@ class PrefillPolicy(ABC, Generic[State]):
     title: ClassVar[str]
     exact: ClassVar[bool] = False
     phases: ClassVar[tuple[str, ...]]
-    presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({})
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     value_sizes: ClassVar[bool] = False
     spanning_lists: ClassVar[bool] = False
@@ -197,8 +194,6 @@ class PrefillPolicy(ABC, Generic[State]):
     batch_size: int = option(
         4096,
         "Logical batch B: maximum tokens in one call of a dense graph.",
-        symbol="B",
-        flags=("-b", "--batch-size"),
         least=1,
         numeric=False,
     )
@@ -280,15 +275,14 @@ class PrefillPolicy(ABC, Generic[State]):
         return {"chunks": 1, "memory_size": 0}
 
     def budget(self, n: int) -> dict[str, int]:
-        """Settings of another policy that is to keep as many keys as this one does at the end of n tokens, and to
-        have the same dense tail.
+        """chunk_size, local, heavy, dense_tail and tail_tile of a policy that is to keep as many keys as this one
+        does at the end of n tokens, and to have the same dense tail; only those that this policy has.
         """
         return {}
 
-    def in_short(self) -> str:
-        """Its settings as a short code for reports."""
-        options = [one for one in options_of(type(self)) if one.symbol]
-        return " ".join(f"{one.symbol}={getattr(self, one.name)}" for one in options)
+    def __str__(self) -> str:
+        """As commands, requests and reports write it."""
+        return spelled(self)
 
     def summary(self) -> str:
         """A short description."""

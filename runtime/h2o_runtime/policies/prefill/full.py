@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.names import Quality
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import dense_cuts, spans
 
@@ -21,7 +19,6 @@ class Full(PrefillPolicy[None]):
     title: ClassVar[str] = "full"
     exact: ClassVar[bool] = True
     phases: ClassVar[tuple[str, ...]] = ("phase1",)
-    presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType({"exact": {}})
     value_sizes: ClassVar[bool] = True
     spanning_lists: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True

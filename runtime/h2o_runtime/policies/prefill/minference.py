@@ -56,34 +56,39 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     phases: ClassVar[tuple[str, ...]] = ("estimate", "attention")
 
     chunk_size: int = chunk_option()
-    vertical: int = option(512, "Columns that a head sees: keys to which many queries attend.", least=1)
-    slash: int = option(1024, "Diagonals that a head sees: distances at which many queries attend.", least=1)
-    line_fraction: float = option(
+    vertical: int = option(
+        512, "Columns that a head sees: keys to which many queries attend.", least=1, without="fraction"
+    )
+    slash: int = option(
+        1024,
+        "Diagonals that a head sees: distances at which many queries attend.",
+        least=1,
+        without="fraction",
+    )
+    fraction: float = option(
         0.0,
         "Columns and diagonals as a fraction of the earlier keys, instead of counts; 0 uses the counts.",
-        symbol="",
         least=0,
     )
     estimate: Literal["chunk", "prompt"] = option(
         "chunk",
         "Whose last queries choose columns and diagonals: each chunk's, or the whole prompt's as published. With "
         "prompt, early rows depend on later ones.",
-        symbol="",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.line_fraction > 1:
+        if self.fraction > 1:
             raise ConfigError(
-                f"line_fraction ({self.line_fraction:g}) must be at most 1, which is all keys",
-                field="line_fraction",
+                f"fraction ({self.fraction:g}) must be at most 1, which is all keys",
+                field="fraction",
             )
 
     def line_counts(self, keys: int) -> tuple[int, int]:
         """The number of columns and diagonals for this many keys."""
         columns, distances = self.vertical, self.slash
-        if self.line_fraction:
-            lines = int(self.line_fraction * keys)
+        if self.fraction:
+            lines = int(self.fraction * keys)
             columns = max(LEAST_COLUMNS + 1, int(SHARE_OF_COLUMNS * lines))
             distances = max(NEAR + 1, int(SHARE_OF_DISTANCES * lines))
         return min(keys, max(columns, LEAST_COLUMNS)), min(keys, max(distances, LEAST_DISTANCES))
@@ -162,6 +167,9 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         return 4 * model.query_heads * sum(self.line_counts(context))
 
+    def budget(self, n: int) -> dict[str, int]:
+        return {"chunk_size": self.chunk_size}
+
     def visible_pairs(self, n: int) -> int:
         """An upper bound: where a column and a diagonal meet, they count once. Tiles compute more than the
         lines need.
@@ -181,6 +189,6 @@ class VerticalSlash(PrefillPolicy[LineStore]):
         return {"chunks": -(-n // self.chunk_size), "memory_size": 0}
 
     def summary(self) -> str:
-        if self.line_fraction:
-            return f"Columns and diagonals, {self.line_fraction:.0%} of keys"
+        if self.fraction:
+            return f"Columns and diagonals, {self.fraction:.0%} of keys"
         return f"{self.vertical:,} columns, {self.slash:,} diagonals"

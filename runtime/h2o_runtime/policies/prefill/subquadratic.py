@@ -13,7 +13,7 @@ from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState
-from h2o_runtime.policies.subquadratic import Landmarks, Pattern, check_landmarks
+from h2o_runtime.policies.subquadratic import Landmarks, Pattern
 from h2o_runtime.schedule import rows_of_chunks, spans
 
 
@@ -27,33 +27,28 @@ class Subquadratic(PrefillPolicy[Landmarks]):
     title: ClassVar[str] = "window, strides and landmarks"
     phases: ClassVar[tuple[str, ...]] = ("attention",)
 
-    window: int = option(128, "Earlier tokens that a query sees besides itself.", symbol="w", least=0)
-    global_tokens: int = option(
-        1, "First tokens of the prompt that every query sees.", symbol="globals", least=0
-    )
+    window: int = option(128, "Earlier tokens that a query sees besides itself.", least=0)
+    global_tokens: int = option(1, "First tokens of the prompt that every query sees.", least=0)
     log_stride: bool = option(
         True, "See tokens and landmarks at distances that are powers of two.", label="Strides 2^k"
     )
-    landmarks: bool = option(True, "See means of blocks of keys and values.")
-    landmark_block: int = option(
-        64, "Tokens that a landmark is the mean of.", label="Landmark block", symbol="block", least=0
+    block: int = option(
+        64,
+        "Tokens of a block; a query also sees means of blocks of keys and values, the landmarks. 0: none.",
+        label="Landmark block",
+        least=0,
     )
-    landmark_count_bias: bool = option(
-        False, "Weight a landmark by its number of tokens.", label="Landmarks by count", symbol="bias"
+    count_bias: bool = option(
+        False, "Weight a landmark by its number of tokens.", label="Landmarks by count", needs="block"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_landmarks(self.landmarks, self.landmark_block, "landmark_block")
 
     @property
     def pattern(self) -> Pattern:
-        block = self.landmark_block if self.landmarks else 0
-        return Pattern(self.window, self.global_tokens, self.log_stride, block, self.landmark_count_bias)
+        return Pattern(self.window, self.global_tokens, self.log_stride, self.block, self.count_bias)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> Landmarks:
         """One layer's landmarks: each layer computes its own from the cache."""
-        self.pattern.check_context(capacity, "window")
+        self.pattern.check_context(capacity)
         return Landmarks(self.pattern, model, 1, capacity, device)
 
     def attend(self, call: LayerCall, state: Landmarks) -> None:
@@ -105,5 +100,5 @@ class Subquadratic(PrefillPolicy[Landmarks]):
         return int(self.pattern.visible(n)[-1])
 
     def summary(self) -> str:
-        blocks = f", landmarks of {self.landmark_block:,}" if self.landmarks else ""
+        blocks = f", landmarks of {self.block:,}" if self.block else ""
         return f"Window of {self.window:,}{blocks}"

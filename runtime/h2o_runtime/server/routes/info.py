@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from h2o_runtime.caches import CACHES
 from h2o_runtime.components.options import MOST
-from h2o_runtime.config.quality import MEANING
+from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.server.memory_view import MemorySnapshot
 from h2o_runtime.server.metrics import CONTENT_TYPE
 from h2o_runtime.server.problems import Problem
-from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest, prefill_options
+from h2o_runtime.server.schemas.prefill import PrefillDescription, PrefillRequest
 from h2o_runtime.server.schemas.responses import Health, ModelList, ModelObject
 from h2o_runtime.server.service import Service
 
@@ -55,8 +55,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def prefill(body: PrefillRequest) -> PrefillDescription:
         """How a request with these overrides would be prefilled."""
         builder = service.builder
-        config = await service.handler.in_text_thread(lambda: builder.prefill_config(body.prefill))
-        return PrefillDescription(prefill=dict(config.settings), summary=config.algorithm.summary())
+        policy = await service.handler.in_text_thread(lambda: builder.prefill_policy(body.prefill))
+        return PrefillDescription(
+            prefill=PREFILL.settings_of(policy), text=str(policy), summary=policy.summary()
+        )
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -136,14 +138,13 @@ def _props(service: Service) -> dict[str, Any]:
         "backend": model.generator.loaded.backend.name,
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
-        "cache": {"name": model.generator.spec.cache.name, **asdict(model.generator.spec.cache)},
+        "cache": CACHES.settings_of(model.generator.spec.cache),
         "pooling": service.settings.pooling.value,
         "speculate": speculate,
         "speculate_off_because": reason,
-        "prefill": dict(service.prefill.settings),
-        "prefill_summary": service.prefill.algorithm.summary(),
-        "prefill_options": prefill_options(),
-        "prefill_quality": {"meaning": MEANING, "choices": service.builder.qualities()},
+        "prefill": PREFILL.settings_of(service.prefill),
+        "prefill_summary": service.prefill.summary(),
+        "prefill_forms": service.builder.prefill_forms(),
         "limits": {
             "max_queue": limits.queue,
             "queue_timeout": limits.queue_timeout,

@@ -1,89 +1,73 @@
-// The form's fields on reading the prompt, made of what GET /props says of the prefill policies' options.
+// The form's fields on reading the prompt, made of the policies that GET /props offers.
 
 import { byId, element } from "./dom.js";
 
 const YES_NO = { true: "yes", false: "no" };
 
 export class PrefillForm {
-  /** options and quality: as /props tells of them; standard: the server's own configuration. */
-  constructor(options, standard, quality) {
-    this._standard = standard;
-    this._qualities = quality.choices; // what each stands for
-    this._quality = control({ name: "quality", meaning: quality.meaning, choices: offered(quality.choices) });
-    this._meaning = quality.meaning;
-    this._note = element("p", { className: "quiet", id: "quality-note" });
-    this._quality.setAttribute("aria-describedby", this._note.id);
-    const hidden = !Object.keys(quality.choices).length;
-    const qualityLabel = element("label", { hidden }, "Quality ", this._quality);
-    this._note.hidden = hidden;
-    this._options = options.filter((option) => option.numeric); // the others are not for people who want an answer
-    this._controls = new Map(this._options.map((option) => [option.name, control(option)]));
-    this._labels = new Map(
-      this._options.map((option) => [option.name, element("label", {}, `${option.label} `, this._controls.get(option.name))]),
-    );
-    byId("prefill-fields").replaceChildren(qualityLabel, this._note, ...this._labels.values());
+  /** forms: what /props offers, the server's own policy first. */
+  constructor(forms) {
+    this._forms = forms;
+    const choices = forms.map(({ text, title }) => element("option", { value: text, textContent: title }));
+    this._policy = element("select", { name: "prefill.policy" }, ...choices);
+    this._fields = element("div");
+    this._controls = new Map();
+    byId("prefill-fields").replaceChildren(element("label", {}, "Attention ", this._policy), this._fields);
   }
 
-  /** Take over values by name; where there is none, the server's own stand in their place. */
-  fill(values) {
-    this._quality.value = values.quality in this._qualities ? values.quality : "";
-    for (const option of this._options) {
-      const field = this._controls.get(option.name);
-      const standard = this._standard[option.name];
-      if (field.tagName === "SELECT") field.value = values[option.name] ?? standard;
+  /** Take over what `values` gave before. */
+  fill({ policy = "", settings = {} }) {
+    this._policy.value = this._forms.some(({ text }) => text === policy) ? policy : "";
+    this._show(settings);
+  }
+
+  /** Show the chosen policy's options: after a person chose one. */
+  show() {
+    if (this._shown !== this._policy.value) this._show({});
+  }
+
+  /** The chosen policy, and its settings that were changed, by name. */
+  values() {
+    const settings = {};
+    for (const option of this._form.options) {
+      const { value } = this._controls.get(option.name);
+      const typed = value === "" ? this._form.settings[option.name] : typeOf(option, value);
+      if (typed !== this._form.settings[option.name]) settings[option.name] = typed;
+    }
+    return { policy: this._shown, settings };
+  }
+
+  /** The member `prefill` of a request; null where nothing differs from the server's own. */
+  request() {
+    const { policy, settings } = this.values();
+    const words = Object.entries(settings).map(([name, value]) => `${name}=${value}`);
+    return [policy, ...words].filter(Boolean).join(" ") || null;
+  }
+
+  _show(settings) {
+    this._shown = this._policy.value;
+    this._form = this._forms.find(({ text }) => text === this._shown);
+    this._controls = new Map(this._form.options.map((option) => [option.name, control(option)]));
+    for (const { name } of this._form.options) {
+      const field = this._controls.get(name);
+      const standard = this._form.settings[name];
+      if (field.tagName === "SELECT") field.value = settings[name] ?? standard;
       else {
         field.placeholder = standard;
-        field.value = values[option.name] ?? "";
+        field.value = settings[name] ?? "";
       }
     }
-    this.show();
-  }
-
-  /** Show the chosen policy's options only, and of them none that the quality stands for. */
-  show() {
-    for (const option of this._options) this._labels.get(option.name).hidden = !this._chosen(option);
-    this._note.textContent = this._explained();
-  }
-
-  /** Values that differ from the server's own, by name. all: those of the other policies too. */
-  values(all = false) {
-    const values = this._quality.value ? { quality: this._quality.value } : {};
-    for (const option of this._options) {
-      const { value } = this._controls.get(option.name);
-      if (value === "" || !(all || this._chosen(option))) continue;
-      const typed = typeOf(option, value);
-      if (typed !== this._standard[option.name]) values[option.name] = typed;
-    }
-    return values;
-  }
-
-  /** What the chosen quality sets, in the words of the fields that it replaces. */
-  _explained() {
-    const settled = this._qualities[this._quality.value];
-    if (!settled) return `${this._meaning} Now the settings below apply.`;
-    const set = this._options.filter(({ name }) => name in settled);
-    const said = set.map(({ name, label, choices }) => `${label} ${choices?.[settled[name]] ?? settled[name]}`);
-    return `${this._quality.value} sets: ${said.join(", ")}.`;
-  }
-
-  _chosen(option) {
-    const settled = this._qualities[this._quality.value] ?? {};
-    return !(option.name in settled) && option.policies.includes(settled.policy ?? this._controls.get("policy").value);
+    const labels = this._form.options.map(({ name, label }) => element("label", {}, `${label} `, this._controls.get(name)));
+    this._fields.replaceChildren(...labels);
   }
 }
 
-/** The qualities by what a person reads, and the choice of none. */
-function offered(qualities) {
-  return { "": "set below", ...Object.fromEntries(Object.keys(qualities).map((name) => [name, name])) };
-}
-
-function control(option) {
-  const { name, meaning, type, words, least, most } = option;
-  const choices = option.choices ?? (type === "boolean" ? YES_NO : null);
+function control({ name, meaning, type, choices, words, least, most }) {
   const about = { name: `prefill.${name}`, title: meaning };
-  if (choices) {
-    const offered = Object.entries(choices).map(([value, label]) => element("option", { value, textContent: label }));
-    return element("select", about, ...offered);
+  const offered = choices ? Object.fromEntries(choices.map((one) => [one, one])) : type === "boolean" ? YES_NO : null;
+  if (offered) {
+    const options = Object.entries(offered).map(([value, label]) => element("option", { value, textContent: label }));
+    return element("select", about, ...options);
   }
   if (type === "string") return element("input", { ...about, type: "text" });
   if (words.length) return element("input", { ...about, type: "text", pattern: ["[0-9]+", ...words].join("|") });

@@ -26,18 +26,18 @@ export class Settings {
   }
 
   /** Take in what the server does unless told otherwise (GET /props), then what was changed before. */
-  begin({ prefill, prefill_options, prefill_quality, prefill_summary }) {
+  begin({ prefill_forms, prefill_summary }) {
     this.known = true;
     this._standardSummary = prefill_summary;
-    this._prefill = new PrefillForm(prefill_options, prefill, prefill_quality);
+    this._prefill = new PrefillForm(prefill_forms);
     this._fill(kept());
   }
 
   /** Members of a request: temperature, max_tokens and prefill, where they were changed. */
   request() {
     if (!this.known) return {};
-    const prefill = this._prefill.values();
-    return { ...this._answer(), ...(Object.keys(prefill).length && { prefill }) };
+    const prefill = this._prefill.request();
+    return { ...this._answer(), ...(prefill && { prefill }) };
   }
 
   /** The next request's way of reading, in the server's few words. Throws ServerError where settings contradict. */
@@ -61,7 +61,7 @@ export class Settings {
 
   _keep() {
     this._prefill?.show();
-    const prefill = this._prefill?.values(true) ?? kept().prefill;
+    const prefill = this._prefill?.values() ?? kept().prefill;
     STORED.set(JSON.stringify({ ...this._answer(), prefill }));
     this._changed();
   }

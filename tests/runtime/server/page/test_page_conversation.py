@@ -103,14 +103,15 @@ def test_only_changed_settings_are_sent(page: Page) -> None:
     body = sent(page, lambda: ask(page, "Hello."))
     assert "prefill" not in body
     assert (body["temperature"], body["max_tokens"]) == (0, 24)
-    choose(page, chunk_size=512, local=128, heavy=256, score="window", sink=4)
+    choose(page, policy="h2o score=window")
+    choose(page, chunk_size=512, local=128, heavy=256)
     body = sent(page, lambda: ask(page, "Hello."))
-    assert body["prefill"] == {"chunk_size": 512, "local": 128, "heavy": 256, "score": "window", "sink": 4}
+    assert body["prefill"] == "h2o score=window chunk_size=512 local=128 heavy=256"
     page.get_by_text("Chunks of 512, memory 384").wait_for()
     choose(page, policy="full")  # which has none of these
     assert not page.locator("[name='prefill.chunk_size']").is_visible()
     body = sent(page, lambda: ask(page, "Hello."))
-    assert body["prefill"] == {"policy": "full"}
+    assert body["prefill"] == "full"
     page.reload()
     page.get_by_text("Full attention", exact=True).wait_for()  # they are kept
     page.get_by_role("button", name="Settings").click()

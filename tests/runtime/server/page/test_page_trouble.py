@@ -138,7 +138,8 @@ def test_the_header_says_when_the_server_is_gone_and_back(
 
 def test_the_header_says_that_the_server_does_not_answer(page: Page) -> None:
     page.route(
-        "**/health", lambda route: route.fulfill(status=503, json={"error": {"message": "a request is stuck"}})
+        "**/health",
+        lambda route: route.fulfill(status=503, json={"error": {"message": "a request is stuck"}}),
     )
     page.locator("#status.problem", has_text="a request is stuck").wait_for()
     page.unroute("**/health")

@@ -17,7 +17,7 @@ from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSums
+from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSum
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class ColumnSumPhase2(ChainPhase2):
 
 
 @dataclass
-class ColumnSumPass(ChainPass[ColumnSums]):
+class ColumnSumPass(ChainPass[ColumnSum]):
     def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
         gained = masked_softmax(dots, intra).sum(1) + masked_softmax(dots, inter.expand_as(dots)).sum(1)
         score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
 
 
-class ColumnSumsEntry(ScoreEntry[ColumnSums]):
-    policy = ColumnSums
+class ColumnSumsEntry(ScoreEntry[ColumnSum]):
+    policy = ColumnSum
 
-    def phase2(self, policy: ColumnSums) -> ColumnSumPhase2:
+    def phase2(self, policy: ColumnSum) -> ColumnSumPhase2:
         return ColumnSumPhase2(policy)
 
-    def single_pass(self, policy: ColumnSums, model: ModelSpec, sets: NDArray[np.int32]) -> ColumnSumPass:
+    def single_pass(self, policy: ColumnSum, model: ModelSpec, sets: NDArray[np.int32]) -> ColumnSumPass:
         return ColumnSumPass(policy, model, sets)

@@ -32,27 +32,27 @@ from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
-from h2o_runtime.policies.prefill.h2o.scores.query import OwnQueries
+from h2o_runtime.policies.prefill.h2o.scores.query import Query
 
 
 @dataclass(frozen=True)
 class QueryPhase2(AttentionStep):
     """One tile's step: choose a memory set from the candidates, attend to it, fuse. As behind the longest past."""
 
-    policy: OwnQueries
+    policy: Query
     name: ClassVar[str] = "phase2"
 
     @property
     def _select(self) -> dict[str, int]:
         policy, stride = self.policy, self.policy.vote_stride_at(MOST)
         return {
-            "tile": policy.tile,
+            "tile": policy.tile_rows,
             "stride": stride,
             "share": 1,
             "reach": stride // 2,
             "local": policy.local,
             "heavy": policy.memory - policy.local,
-            "sink": policy.sink,
+            "sink": 0,
         }
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
@@ -90,16 +90,16 @@ class QueryPhase2(AttentionStep):
                 softcap=shape.softcap,
             ),
         ]
-        rows = FreeSize(name="n", counts="rows", most=policy.tile)
-        slots = FreeSize(name="Mp", counts="slots", most=policy.candidates)
+        rows = FreeSize(name="n", counts="rows", most=policy.tile_rows)
+        slots = FreeSize(name="Mp", counts="slots", most=policy.most_candidates)
         free = FreeSizes(sizes=(rows, CACHE, slots), spans=("past",))
         return make_graph(self.name, inputs, outputs, nodes, free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The first tile of the second chunk, with all earlier rows as candidates."""
-        rows, chunk = self.policy.tile, self.policy.chunk_size
+        rows, chunk = self.policy.tile_rows, self.policy.chunk_size
         heads = self.policy.heads_at(MOST, self.policy.set_heads(shape.head_counts))
-        past = min(chunk, self.policy.candidates)
+        past = min(chunk, self.policy.most_candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
             **caches(draw, shape, room.capacity),
@@ -142,7 +142,7 @@ class Candidates:
 
 
 @dataclass
-class OwnQueriesPass(SinglePass[OwnQueries]):
+class QueryPass(SinglePass[Query]):
     """Each tile of queries with the memory set that it chooses. `adopt` [layers, tiles, Hs, M] counts from
     the second chunk's first tile.
     """
@@ -158,7 +158,9 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             visible = causal & (column >= start)
             dots = self.scores(q[:, start:end], k[:, :end])
             sparse = min(tail, end)
-            tiles = [slice(one, min(one + policy.tile, end)) for one in range(start, sparse, policy.tile)]
+            tiles = [
+                slice(one, min(one + policy.tile_rows, end)) for one in range(start, sparse, policy.tile_rows)
+            ]
             if start and tiles:
                 for tile in tiles:
                     candidates = self._candidates(layer, q[:, tile], k, start)
@@ -176,8 +178,8 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         """Rows that represent a tile, as offsets in its chunk: one in each of equal parts, where multiples of the
         golden ratio are.
         """
-        rows, before = tile.stop - tile.start, (tile.start - start) // self.policy.tile
-        count, places = min(self.policy.score_checks, rows), []
+        rows, before = tile.stop - tile.start, (tile.start - start) // self.policy.tile_rows
+        count, places = min(self.policy.checks, rows), []
         for i in range(count):
             first, stop = i * rows // count, (i + 1) * rows // count
             share = (before * count + i) * (5**0.5 - 1) / 2 % 1
@@ -188,7 +190,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         """Whether a chunk's checked rows miss too much: the mean over tiles of the probability of a row's
         most likely key, if that is not visible. dots, causal, visible [Hq, rows, stop].
         """
-        if self.policy.score_missed >= 1 or not checked:
+        if self.policy.missed >= 1 or not checked:
             return False
         tiles = []
         for places in checked:
@@ -197,7 +199,7 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             )  # [Hq, places]
             seen = visible[:, places].gather(2, where[:, :, None])[:, :, 0]
             tiles.append(torch.where(seen, 0.0, most).mean())
-        return bool(torch.stack(tiles).mean() > self.policy.score_missed)
+        return bool(torch.stack(tiles).mean() > self.policy.missed)
 
     def _candidates(self, layer: int, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a tile may choose from; q [Hq, rows, d]."""
@@ -244,7 +246,6 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
             rank[:, distance:] += given[:, :-distance] / 4
             rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
-        rank[:, : self.policy.sink] = torch.inf
         rank = torch.where(candidates, rank, -torch.inf)
         rank[:, past - self.policy.local :] = -torch.inf  # selected whatever its score
         return rank
@@ -257,11 +258,11 @@ class OwnQueriesPass(SinglePass[OwnQueries]):
         return chosen
 
 
-class OwnQueriesEntry(ScoreEntry[OwnQueries]):
-    policy = OwnQueries
+class QueryEntry(ScoreEntry[Query]):
+    policy = Query
 
-    def phase2(self, policy: OwnQueries) -> QueryPhase2:
+    def phase2(self, policy: Query) -> QueryPhase2:
         return QueryPhase2(policy)
 
-    def single_pass(self, policy: OwnQueries, model: ModelSpec, sets: NDArray[np.int32]) -> OwnQueriesPass:
-        return OwnQueriesPass(policy, model, sets)
+    def single_pass(self, policy: Query, model: ModelSpec, sets: NDArray[np.int32]) -> QueryPass:
+        return QueryPass(policy, model, sets)

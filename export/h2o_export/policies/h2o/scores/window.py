@@ -19,19 +19,19 @@ from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
-from h2o_runtime.policies.prefill.h2o.scores.window import LastQueries
+from h2o_runtime.policies.prefill.h2o.scores.window import Window
 
 
 @dataclass(frozen=True)
 class VotePhase2(ChainPhase2):
-    policy: LastQueries
+    policy: Window
 
     def update_nodes(self, shape: AttentionShape) -> list[NodeProto]:
         """score_next = score, with the votes of the chunk's last queries in the rows of memory set and
         chunk.
         """
         return [
-            constant("window_start", [-self.policy.score_window]),
+            constant("window_start", [-self.policy.window]),
             constant("end", [2**31 - 1]),
             constant("rows", [0]),
             constant("two", [2]),
@@ -62,7 +62,7 @@ class VotePhase2(ChainPhase2):
     def update(
         self, provider: AttentionProvider, chunk: ChunkRows, rows: devices.Tensor, score: devices.Tensor
     ) -> bool:
-        window, k = chunk.q[-self.policy.score_window :], chunk.kv.k[chunk.start : chunk.stop]
+        window, k = chunk.q[-self.policy.window :], chunk.kv.k[chunk.start : chunk.stop]
         provider.run(
             CACHED_CANDIDATE_SCORE,
             chunk.kv,
@@ -76,9 +76,9 @@ class VotePhase2(ChainPhase2):
 
 
 @dataclass
-class VotePass(ChainPass[LastQueries]):
+class VotePass(ChainPass[Window]):
     def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
-        w = self.policy.score_window
+        w = self.policy.window
         seen = (intra | inter)[:, -w:]
         votes = masked_softmax(dots[:, -w:], seen).sum(1).double()
         candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
@@ -86,11 +86,11 @@ class VotePass(ChainPass[LastQueries]):
         score.copy_(torch.where(candidates, votes, score))
 
 
-class LastQueriesEntry(ScoreEntry[LastQueries]):
-    policy = LastQueries
+class LastQueriesEntry(ScoreEntry[Window]):
+    policy = Window
 
-    def phase2(self, policy: LastQueries) -> VotePhase2:
+    def phase2(self, policy: Window) -> VotePhase2:
         return VotePhase2(policy)
 
-    def single_pass(self, policy: LastQueries, model: ModelSpec, sets: NDArray[np.int32]) -> VotePass:
+    def single_pass(self, policy: Window, model: ModelSpec, sets: NDArray[np.int32]) -> VotePass:
         return VotePass(policy, model, sets)

@@ -31,7 +31,6 @@ from h2o_runtime.policies.prefill.base import (
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span, logical_batches, rows_of_chunks, spans, tail_start
 
-AUTO = "auto"  # of `heavy`
 Store = TypeVar("Store", bound=PartialScratch)
 
 
@@ -47,10 +46,9 @@ class H2O(PrefillPolicy[Store]):
     Cost grows with N: every chunk costs S²/2 + S·(L + H) dot products a head, whatever came before it.
 
     A score rule chooses the heavy hitters. It is a subclass, registered in `SCORES` by its `score`. It defines
-    options, whose names begin with `score_`, a state, the steps of Phase 2 and checks.
+    options, a state, the steps of Phase 2 and checks.
 
     score_title      the rule in words, for help texts and the page
-    grows            whether the rule supports `heavy="auto"`: a memory that grows with the past
     needs_every_row  whether the rule needs the attention of every query, even if no later layer reads the output
     scores_tail      whether rows of the dense tail pass through both phases too, because the rule scores them
     """
@@ -66,7 +64,6 @@ class H2O(PrefillPolicy[Store]):
         {"chunk_size": 256, "batch_size": 1024, "local": 64, "heavy": 64}
     )
     score_title: ClassVar[str]
-    grows: ClassVar[bool] = False
     needs_every_row: ClassVar[bool] = False
     scores_tail: ClassVar[bool] = True
 
@@ -75,61 +72,36 @@ class H2O(PrefillPolicy[Store]):
         64,
         "Local window L: last tokens of a chunk that a memory set always has.",
         label="Local window",
-        symbol="L",
-        flags=("--h2o-local",),
         least=1,
     )
-    heavy: int | Literal["auto"] = option(
-        448,
-        "Heavy hitters H: earlier tokens with the highest scores. auto, if the score rule supports it: L + H grows "
-        "with the past from the beginning of the prompt.",
-        label="Heavy hitters",
-        symbol="H",
-        flags=("--h2o-heavy",),
-        least=0,
+    heavy: int = option(
+        448, "Heavy hitters H: earlier tokens with the highest scores.", label="Heavy hitters", least=0
     )
     score: str = score_rule("")
-    score_heads: Literal["auto", "kv", "query"] = option(
+    heads: Literal["auto", "kv", "query"] = option(
         "auto",
         "Heads with their own memory set: key/value heads (kv) or query heads (query). auto: kv, but query under "
-        "--score query after twice --score-grow tokens.",
-        symbol="heads",
-    )
-    sink: int = option(
-        0, "First tokens of the prompt that a memory set always has.", label="Sink tokens", least=0
+        "score=query after twice grow tokens.",
     )
     dense_tail: int = option(
         128,
-        "Last tokens of the prompt that attend to every token; under --score query they begin with a whole tile.",
-        symbol="tail",
+        "Last tokens of the prompt that attend to every token; under score=query they begin with a whole tile.",
         least=0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.heavy == AUTO and not self.grows:
-            raise ConfigError(
-                f"heavy is {AUTO}, but with score={self.score} memory sets have one size: give a number, or "
-                "another score",
-                field="heavy",
-            )
         if self.memory >= self.chunk_size:
             raise ConfigError(
-                f"`local` + `heavy` is {self.local} + {self.heavy} = {self.memory}, which must be below "
-                f"`chunk_size` ({self.chunk_size}): lower one of them or raise the chunk size",
+                f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below "
+                f"chunk_size ({self.chunk_size}): lower one of them or raise the chunk size",
                 field="heavy",
             )
         if self.chunk_size > self.batch_size:
             raise ConfigError(
-                f"chunk_size ({self.chunk_size}) must not exceed `batch_size` ({self.batch_size}): "
+                f"chunk_size ({self.chunk_size}) must not exceed batch_size ({self.batch_size}): "
                 "lower the chunk size or raise the batch size",
                 field="chunk_size",
-            )
-        if self.sink > self.memory_at(0) - self.local:
-            raise ConfigError(
-                f"sink ({self.sink}) must not exceed `heavy` ({self.heavy}), because sinks are among the heavy "
-                "hitters: lower sink or raise heavy",
-                field="sink",
             )
 
     # --- What a score rule says ---------------------------------------------------------------------------
@@ -166,15 +138,14 @@ class H2O(PrefillPolicy[Store]):
 
     def memory_at(self, past: int) -> int:
         """The memory set's size after `past` rows."""
-        assert isinstance(self.heavy, int), "a rule whose memory grows has a memory_at of its own"
         return self.local + self.heavy
 
     # --- What all rules share -----------------------------------------------------------------------------
 
-    def heads(self, counts: HeadCounts) -> int:
+    def set_count(self, counts: HeadCounts) -> int:
         """Hs, the heads of a layer with their own memory set. Raises ConfigError if layers differ in them."""
-        if self.score_heads != "auto":
-            return counts.scored(self.score_heads)
+        if self.heads != "auto":
+            return counts.scored(self.heads)
         only_keys_differ = len(counts.kv) > 1 and len(counts.query) == 1
         return counts.scored("query" if only_keys_differ else "kv")
 
@@ -329,6 +300,15 @@ class H2O(PrefillPolicy[Store]):
         chunks = -(-n // self.chunk_size)
         size = self.memory_at((chunks - 1) * self.chunk_size) if chunks > 1 else 0
         return {"chunks": chunks, "memory_size": size}
+
+    def budget(self, n: int) -> dict[str, int]:
+        last = (n - 1) // self.chunk_size * self.chunk_size
+        return {
+            "chunk_size": self.chunk_size,
+            "local": self.local,
+            "heavy": self.memory_at(last) - self.local,
+            "dense_tail": self.dense_tail,
+        }
 
     def summary(self) -> str:
         return f"Chunks of {self.chunk_size:,}, memory {self.memory:,}"

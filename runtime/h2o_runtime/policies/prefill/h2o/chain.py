@@ -16,7 +16,7 @@ from h2o_runtime.model import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o.base import H2O
-from h2o_runtime.policies.prefill.h2o.memory import LayerMemory, MemoryStore, Selection
+from h2o_runtime.policies.prefill.h2o.memory import LayerMemory, MemoryStore
 from h2o_runtime.schedule import Span, spans
 
 
@@ -27,7 +27,7 @@ class MemoryChain(H2O[MemoryStore]):
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> MemoryStore:
         return MemoryStore(
             layers=model.layers,
-            heads=self.heads(model.head_counts),
+            heads=self.set_count(model.head_counts),
             query_heads=model.query_heads,
             capacity=capacity,
             chunk_size=self.chunk_size,
@@ -62,7 +62,7 @@ class MemoryChain(H2O[MemoryStore]):
             if call.past <= self.memory:
                 memory.hold_all(call.past)
             else:
-                memory.recall(call.past, self._selection)
+                memory.recall(call.past, self.local)
 
     def after_chunks(self, call: LayerCall, state: MemoryStore) -> None:
         if call.prefix is not Prefix.HISTORY:
@@ -84,24 +84,20 @@ class MemoryChain(H2O[MemoryStore]):
         """
         if chunk.stop < len(call.q) or call.prompt_piece.more:
             rows = Span(call.past + chunk.start, call.past + chunk.stop)
-            memory.step(rows, values, add, self._selection, fresh=call.prefix is not Prefix.HISTORY)
+            memory.step(rows, values, add, self.local, fresh=call.prefix is not Prefix.HISTORY)
         elif values is not None:
             memory.put_scores(values, add)
-
-    @property
-    def _selection(self) -> Selection:
-        return Selection(self.local, self.sink)
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """The store still has the memory sets of the boundary, and the scores that no chunk has changed."""
         if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
             return before.at_turn(reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
-            return Provenance.interrupted(before.config, reuse.length)
+            return Provenance.interrupted(before.policy, reuse.length)
         return Provenance()
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
-        heads = self.heads(model.head_counts)
+        heads = self.set_count(model.head_counts)
         sets = (context // self.chunk_size + 1) * heads * self.memory * 8
         scores = model.layers * (3 * context * heads * 4 + sets) + context * heads * 4
         batch = self.batch_rows(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +14,6 @@ from h2o_runtime.operators import MEMORY_STEP, SCATTER_SCORES
 from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What a memory set always contains: the last `local` tokens of a chunk, and the prompt's first
-    `sink`.
-    """
-
-    local: int
-    sink: int
 
 
 class LayerMemory:
@@ -79,7 +68,7 @@ class LayerMemory:
         everything = np.tile(np.arange(length, dtype=np.int32), (len(self.current), 1))
         self._device.upload(everything, self.current)
 
-    def step(self, rows: Span, values: Tensor | None, add: bool, rule: Selection, fresh: bool) -> None:
+    def step(self, rows: Span, values: Tensor | None, add: bool, local: int, fresh: bool) -> None:
         """End a chunk and choose the memory set of the next one. With `fresh` the set is also stored for this
         boundary, so that a later prompt can go back to it.
 
@@ -88,14 +77,14 @@ class LayerMemory:
         store, index = self._store, rows.stop // self._store.chunk_size - 1
         boundary = (self._sets[index], self._set_scores[index]) if fresh else (None, None)
         self._choose(
-            self.score, rows, values, add, rule, NextMemory(store.next_memory, self._last, *boundary)
+            self.score, rows, values, add, local, NextMemory(store.next_memory, self._last, *boundary)
         )
 
-    def recall(self, length: int, rule: Selection) -> None:
+    def recall(self, length: int, local: int) -> None:
         """Choose a memory set of a conversation's first `length` tokens."""
         self.clear()
         rows, into = Span(0, length), NextMemory(self._store.next_memory, self._last)
-        self._choose(self._history_score(length), rows, None, False, rule, into)
+        self._choose(self._history_score(length), rows, None, False, local, into)
 
     def _choose(
         self,
@@ -103,7 +92,7 @@ class LayerMemory:
         rows: Span,
         values: Tensor | None,
         add: bool,
-        rule: Selection,
+        local: int,
         into: NextMemory,
     ) -> None:
         self.provider.run(
@@ -114,8 +103,8 @@ class LayerMemory:
             add=add,
             start=rows.start,
             stop=rows.stop,
-            local=rule.local,
-            sink=rule.sink,
+            local=local,
+            sink=0,
             **into.out,
         )
         self._store.advance()

@@ -10,132 +10,117 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill.h2o.base import AUTO, H2O
+from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans, tail_start
 
 NARROWING = 8  # one in so many voting queries of a tile narrows the past to candidates
-# A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many. With
-# `heavy="auto"` it has at least AUTO_LEAST keys.
+# A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many.
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
 GROWN_QUERIES = 2  # times as many queries vote
-ALONE = 2  # after so many times `score_grow` rows, each query head has its own memory set
-AUTO_LEAST = 512
-NEVER = "never"  # of `score_grow`
+ALONE = 2  # after so many times `grow` rows, each query head has its own memory set
+NEVER = "never"  # of `grow`
 
 
 @dataclass(frozen=True)
 class QueryTiles(H2O[QueryStore]):
     """The settings of the rule, and the sizes that follow from them and from the position of a chunk."""
 
-    score_tile: int = option(
-        128,
-        "Maximum queries that share a memory set under --score query; a chunk is cut into equal tiles.",
-        symbol="",
-        least=1,
+    tile: int = option(
+        128, "Maximum queries that share a memory set; a chunk is cut into equal tiles.", least=1
     )
-    score_queries: int = option(
-        32,
-        "Queries of a tile that vote for its memory set under --score query; in a smaller tile all queries vote.",
-        symbol="",
-        least=1,
+    queries: int = option(
+        32, "Queries of a tile that vote for its memory set; in a smaller tile all queries vote.", least=1
     )
-    score_candidates: int = option(
+    candidates: int = option(
         2048,
-        "Candidates for a tile's memory set under --score query; a longer past is first narrowed to so many. At "
-        "least L + H.",
-        symbol="",
+        "Candidates for a tile's memory set; a longer past is first narrowed to so many. At least L + H.",
         least=1,
     )
-    score_grow: int | Literal["never"] = option(
+    grow: int | Literal["never"] = option(
         4096,
-        "Chunks after so many tokens have larger memory sets under --score query: L + H grows as under --h2o-heavy "
-        "auto, and twice as many queries vote.",
-        symbol="",
+        "Chunks after so many tokens have larger memory sets, of a quarter of the past, and twice as many queries "
+        "vote.",
         least=0,
     )
-    score_checks: int = option(
+    checks: int = option(
         2,
-        "Queries of a tile that --score query compares with exact attention, to report how much of it a prompt "
-        "saw; on the CPU.",
-        symbol="",
+        "Queries of a tile that are compared with exact attention, to report how much of it a prompt saw; on the "
+        "CPU.",
         least=0,
     )
-    score_missed: float = option(
+    missed: float = option(
         1.0,
-        "Guard of --score query: a chunk that misses more than this share of attention sees its whole past. On "
-        "the CPU; 1 turns the guard off.",
-        symbol="missed",
+        "Guard: a chunk that misses more than this share of attention sees its whole past. On the CPU; 1 turns the "
+        "guard off.",
         least=0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score_missed > 1:
+        if self.missed > 1:
             raise ConfigError(
-                f"score_missed ({self.score_missed:g}) must be at most 1, which is all attention",
-                field="score_missed",
+                f"missed ({self.missed:g}) must be at most 1, which is all attention", field="missed"
             )
-        if self.score_missed < 1 and not self.score_checks:
+        if self.missed < 1 and not self.checks:
             raise ConfigError(
-                f"score_checks is 0, but score_missed ({self.score_missed:g}) needs compared queries: raise "
-                "`score_checks`, or leave out `score_missed`",
-                field="score_checks",
+                f"checks is 0, but missed ({self.missed:g}) needs compared queries: raise checks, or leave out "
+                "missed",
+                field="checks",
             )
 
     def first_of_tail(self, n: int) -> int:
         """The tail begins with a tile. So two prompts about one document mostly have tails that begin at the same
         row, and the second prompt can keep the shared rows of the tail."""
-        return tail_start(n, self.dense_tail, self.chunk_size, self.tile)
+        return tail_start(n, self.dense_tail, self.chunk_size, self.tile_rows)
 
     @property
-    def tile(self) -> int:
-        """Rows of a tile: a chunk is cut into as few tiles as `score_tile` allows, all of one size but the last."""
-        return -(-self.chunk_size // -(-self.chunk_size // self.score_tile))
+    def tile_rows(self) -> int:
+        """Rows of a tile: a chunk is cut into as few tiles as `tile` allows, all of one size but the last."""
+        return -(-self.chunk_size // -(-self.chunk_size // self.tile))
 
     @property
     def tiles_of_chunk(self) -> int:
-        return -(-self.chunk_size // self.tile)
+        return -(-self.chunk_size // self.tile_rows)
 
     def memory_at(self, past: int) -> int:
         """The size depends on the position of a chunk, never on the length of the prompt: a prompt that continues
         from a cached one must choose as a fresh run does."""
-        most = self.chunk_size * 15 // 16
-        least = max(min(AUTO_LEAST, most), self.local) if self.heavy == AUTO else super().memory_at(past)
-        return max(least, min(past // GROWN_DIVISOR, most)) if self._grows_at(past) else least
+        least = super().memory_at(past)
+        grown = min(past // GROWN_DIVISOR, self.chunk_size * 15 // 16)
+        return max(least, grown) if self._grows_at(past) else least
 
     def heads_at(self, past: int, heads: SetHeads) -> int:
         """Hs, the heads with their own memory set in a chunk after `past` rows."""
-        alone = self.heavy == AUTO or self._is_after(past, ALONE)
-        return heads.grown if alone else heads.least
+        return heads.grown if self._is_after(past, ALONE) else heads.least
 
     def set_heads(self, counts: HeadCounts) -> SetHeads:
         """Raises ConfigError if layers differ in them."""
-        least = self.heads(counts)
-        grows = self.score_heads == "auto" and len(counts.query) == 1
+        least = self.set_count(counts)
+        grows = self.heads == "auto" and len(counts.query) == 1
         return SetHeads(least, counts.scored("query") if grows else least)
 
     def _grows_at(self, past: int) -> bool:
-        return self.heavy == AUTO or self._is_after(past, 1)
+        return self._is_after(past, 1)
 
     def _is_after(self, past: int, times: int) -> bool:
-        return isinstance(self.score_grow, int) and past >= times * self.score_grow
+        return isinstance(self.grow, int) and past >= times * self.grow
 
     @property
-    def candidates(self) -> int:
+    def most_candidates(self) -> int:
         """The most candidates of any tile."""
         return self.candidates_at(MOST)
 
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
         times = GROWN_CANDIDATES if self._grows_at(past) else 1
-        return max(self.score_candidates, self.memory_at(past) * times)
+        return max(self.candidates, self.memory_at(past) * times)
 
     def vote_stride_at(self, past: int) -> int:
         """Distance between two voting queries of a tile, in a chunk after `past` rows."""
-        queries = self.score_queries * (GROWN_QUERIES if self._grows_at(past) else 1)
-        return max(self.tile // queries, 1)
+        queries = self.queries * (GROWN_QUERIES if self._grows_at(past) else 1)
+        return max(self.tile_rows // queries, 1)
 
     def narrowing_stride_at(self, past: int) -> int:
         """Distance between two queries of a tile that narrow its past to candidates."""
@@ -144,12 +129,12 @@ class QueryTiles(H2O[QueryStore]):
     def tiles_before(self, row: int) -> int:
         """The number of tiles of a prompt's rows before `row`."""
         chunks, rest = divmod(row, self.chunk_size)
-        return chunks * self.tiles_of_chunk + -(-rest // self.tile)
+        return chunks * self.tiles_of_chunk + -(-rest // self.tile_rows)
 
     def tiles(self, start: int, stop: int) -> Iterator[Span]:
         """The tiles of rows start … stop - 1; row `start` begins a chunk."""
         for chunk in spans(stop, self.chunk_size, start=start):
-            yield from spans(chunk.stop, self.tile, start=chunk.start)
+            yield from spans(chunk.stop, self.tile_rows, start=chunk.start)
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
@@ -189,8 +174,7 @@ class QueryTiles(H2O[QueryStore]):
         return self.store_sizes(model, context).nbytes(model)
 
     def budget(self, n: int) -> dict[str, int]:
-        last = (n - 1) // self.chunk_size * self.chunk_size
-        return {"heavy": self.memory_at(last) - self.local, "tail_tile": self.tile}
+        return super().budget(n) | {"tail_tile": self.tile_rows}
 
     def summary(self) -> str:
         least = self.memory_at(0)

@@ -16,7 +16,7 @@ from h2o_runtime.schedule import Span, spans
 
 
 @dataclass(frozen=True)
-class ColumnSums(MemoryChain):
+class ColumnSum(MemoryChain):
     """Phase 1 sums each column's probabilities inside a chunk. Each later chunk adds those of its memory set."""
 
     score_title: ClassVar[str] = "probabilities summed over earlier queries"

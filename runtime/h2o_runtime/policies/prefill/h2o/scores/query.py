@@ -19,7 +19,6 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.names import Quality
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
 from h2o_runtime.policies.prefill.h2o.base import H2O, score_rule
@@ -29,21 +28,18 @@ from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
 TOLD_LAYERS = 4  # without a guard, one in so many layers is compared, only for the report
-GUARD = {"score_checks": 2, "score_missed": 0.0025}
-PRESET = {"score": "query", "score_tile": 128, "score_queries": 32, "local": 64}
-BALANCED = PRESET | {"chunk_size": 1024, "heavy": 448, "score_grow": 4096}
 
 
 @dataclass(frozen=True)
-class OwnQueries(QueryTiles):
+class Query(QueryTiles):
     """Evenly spaced queries of a tile choose its memory set from the whole past.
 
     Chunks do not depend on each other, no key is lost for later chunks, and no scores are stored. So a prompt that
     continues from a cached one needs only the cached keys.
 
-    `score_queries` of a tile's queries vote for candidates with their true probabilities, and also for the rows
+    `queries` of a tile's queries vote for candidates with their true probabilities, and also for the rows
     around each candidate: in repetitive text the queries between two voting queries attend to the next rows. If
-    the past is longer than `score_candidates`, a few of the voting queries first narrow it to so many candidates.
+    the past is longer than `candidates`, a few of the voting queries first narrow it to so many candidates.
     Only they read the whole past, so the cost that grows with N² is a small share of full attention.
 
     A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
@@ -51,23 +47,18 @@ class OwnQueries(QueryTiles):
     """
 
     score_title: ClassVar[str] = "the queries that will see them"
-    grows: ClassVar[bool] = True
     scores_tail: ClassVar[bool] = False
     small: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {**H2O.small, "score_tile": 64, "score_queries": 16, "score_grow": 512}
+        {**H2O.small, "tile": 64, "queries": 16, "grow": 512}
     )
-    presets: ClassVar[Mapping[Quality, Mapping[str, Any]]] = MappingProxyType(
-        {
-            "fast": PRESET | {"chunk_size": 512, "heavy": 192, "score_grow": NEVER},
-            "balanced": BALANCED,
-            "guarded": BALANCED | GUARD,
-        }
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"fast": {"chunk_size": 512, "heavy": 192, "grow": NEVER}, "guarded": {"missed": 0.0025}}
     )
 
     score: Literal["query"] = score_rule("query")
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> QueryStore:
-        return QueryStore(self.store_sizes(model, capacity), model, device, checks=self.score_checks > 0)
+        return QueryStore(self.store_sizes(model, capacity), model, device, checks=self.checks > 0)
 
     def start_prompt(self, prompt: PromptCall, state: QueryStore) -> None:
         begun = self.begun(prompt)
@@ -118,7 +109,7 @@ class OwnQueries(QueryTiles):
         choosing = (one for one in chunks if self.memory_at(call.past + one.start) < call.past + one.start)
         for (*_, full), group in groupby(choosing, kind):
             some = list(group)
-            if full and self.chunk_size % self.tile == 0:
+            if full and self.chunk_size % self.tile_rows == 0:
                 yield Span(some[0].start, some[-1].stop)
             else:
                 yield from some
@@ -170,12 +161,12 @@ class OwnQueries(QueryTiles):
             q=call.q[tiles[0].start : tiles[-1].stop],
             candidates=candidates,
             past=state.past_of_tiles[first : first + len(tiles)],
-            tile=self.tile,
+            tile=self.tile_rows,
             stride=stride,
             share=self.tiles_of_chunk if begins_chunk and not candidates.shape[-1] else 1,
             reach=stride // 2,
             local=self.local,
-            sink=self.sink,
+            sink=0,
             memory_next=chosen,
         )
 
@@ -214,7 +205,7 @@ class OwnQueries(QueryTiles):
             call.kv,
             q=call.q[rows.start : rows.stop],
             memory=sets,
-            tile=self.tile,
+            tile=self.tile_rows,
             **own.intra,
         )
         if checks is not None:
@@ -231,14 +222,14 @@ class OwnQueries(QueryTiles):
         """Exact attention of a few rows of the tiles; `own` is the tiles' state. None if this layer is not
         compared.
         """
-        if state.seen is None or (self.score_missed >= 1 and call.layer % TOLD_LAYERS):
+        if state.seen is None or (self.missed >= 1 and call.layer % TOLD_LAYERS):
             return None
         begun, size, number = self.begun(call), self.chunk_size, where.first + where.skipped
         compared = []
         for i, one in enumerate(tiles):
             chunk, row = divmod(begun + one.start, size)
-            compared.append(Tile(number + i, row // self.tile, one, call.past - begun + chunk * size))
-        return state.seen.checks(call, compared, self.score_checks, own)
+            compared.append(Tile(number + i, row // self.tile_rows, one, call.past - begun + chunk * size))
+        return state.seen.checks(call, compared, self.checks, own)
 
     def _widen(
         self, call: LayerCall, state: QueryStore, checks: Checks, own: PartialSoftmax, sets: Tensor
@@ -248,7 +239,7 @@ class OwnQueries(QueryTiles):
         """
         assert state.seen is not None, "there are checks"
         for i, (tile, seen, missed) in enumerate(zip(checks.tiles, *checks.compare(own), strict=True)):
-            widened = missed > self.score_missed
+            widened = missed > self.missed
             state.seen.note(call.layer, tile, seen, missed, widened)
             if widened:
                 first = checks.tiles[0].rows.start
@@ -259,10 +250,10 @@ class OwnQueries(QueryTiles):
         return None if state.seen is None else state.seen.summary()
 
     def refusal(self, device: str) -> str:
-        if device == "cpu" or self.score_missed >= 1:
+        if device == "cpu" or self.missed >= 1:
             return ""
         return (
-            f"`score_missed={self.score_missed:g}`, as `quality=guarded` sets it, works only on the CPU: use "
+            f"missed={self.missed:g}, as the preset guarded sets it, works only on the CPU: use "
             "`device=cpu`, or leave it out"
         )
 
@@ -283,7 +274,7 @@ class OwnQueries(QueryTiles):
             return chunk
         if limit <= self.chunk_size:
             return limit
-        return chunk if self.score_missed < 1 else chunk + (limit - chunk) // self.tile * self.tile
+        return chunk if self.missed < 1 else chunk + (limit - chunk) // self.tile_rows * self.tile_rows
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """A run does not change the sets of earlier tiles."""

@@ -19,27 +19,26 @@ from h2o_runtime.schedule import Span
 
 
 @dataclass(frozen=True)
-class LastQueries(ChosenAhead):
+class Window(ChosenAhead):
     """The last queries of a chunk score the memory set and the chunk by one softmax over both."""
 
     score_title: ClassVar[str] = "votes of a chunk's last queries"
     spanning_lists: ClassVar[bool] = False  # votes are counted separately for each key head
-    small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "score_window": 32})
+    small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "window": 32})
 
     score: Literal["window"] = score_rule("window")
-    score_window: int = option(64, "Last queries of a chunk that vote under --score window.", symbol="")
+    window: int = option(64, "Last queries of a chunk that vote.", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.score_window <= self.local:
+        if self.window > self.local:
             raise ConfigError(
-                f"score_window ({self.score_window}) must be from 1 to `local` ({self.local}): lower it, or raise "
-                "`local`",
-                field="score_window",
+                f"window ({self.window}) must be at most local ({self.local}): lower it, or raise local",
+                field="window",
             )
 
     def vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> Tensor:
-        window = min(self.score_window, len(chunk))
+        window = min(self.window, len(chunk))
         call.provider.run(
             CACHED_CANDIDATE_SCORE,
             call.kv,

@@ -1,0 +1,110 @@
+"""Options that take a policy or a cache as text: --prefill "h2o score=window heavy=192"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from h2o_cli.help import Command, Group, grouped
+from h2o_runtime.components.options import Option, options_of
+from h2o_runtime.components.registry import Registry
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
+
+_HELP = "help"
+
+
+class PolicyText(click.ParamType[str]):
+    """A text that a registry reads; "help", and "help NAME", print what there is."""
+
+    name = "POLICY"
+
+    def __init__(self, registry: Registry[Any], flag: str) -> None:
+        self._registry, self._flag = registry, flag
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if text.split()[:1] == [_HELP] and ctx is not None:
+            try:
+                click.echo(described(self._registry, self._flag, text.split()[1:]))
+            except ConfigError as error:
+                self.fail(str(error), param, ctx)
+            ctx.exit()
+        return text
+
+
+class PolicyValue(PolicyText):
+    """The value itself, of a registry whose values change no other."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = super().convert(value, param, ctx)
+        try:
+            return self._registry.read(text)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+def described(registry: Registry[Any], flag: str, names: list[str]) -> str:
+    """What --help cannot show: every policy, its settings and their defaults; of `names` only, if there are any.
+
+    Raises ConfigError for a name that is none.
+    """
+    wanted = [registry.presets.get(name) or registry[name] for name in names]
+    kinds = [kind for kind in registry.kinds if not wanted or issubclass(kind, tuple(wanted))]
+    return "\n".join(line for kind in kinds for line in _of_kind(registry, flag, kind))
+
+
+def _of_kind(registry: Registry[Any], flag: str, kind: type[Any]) -> list[str]:
+    options = options_of(kind)
+    fixed = [f" {one.name}={one.default}" for one in options if one.fixed]
+    title = ": ".join(filter(None, (kind.title, getattr(kind, "score_title", ""))))
+    lines = [f'{flag} "{kind.name}{"".join(fixed)}"   {title}']
+    lines += [f"  {_setting(one):<24} {one.meaning}" for one in options if not one.fixed]
+    for preset, settings in getattr(kind, "presets", {}).items():
+        lines.append(f"  {flag} {preset} is {registry.read(preset)}" if settings else "")
+    return lines
+
+
+def _setting(option: Option) -> str:
+    if option.choices:
+        return f"{option.name}={'|'.join(option.choices)}"
+    default = str(option.default).lower() if isinstance(option.default, bool) else option.default
+    return f"{option.name}={default}"
+
+
+# The method's own names for what most people change.
+_SHORT: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("batch_size", ("-b", "--batch-size"), "Short for the setting batch_size of --prefill."),
+    ("chunk_size", ("-ub", "--chunk-size"), "Short for chunk_size, with --prefill h2o."),
+    ("local", ("--h2o-local",), "Short for local, with --prefill h2o."),
+    ("heavy", ("--h2o-heavy",), "Short for heavy, with --prefill h2o."),
+)
+
+
+def prefill_options(command: Command) -> Command:
+    """`--prefill` and its four short forms; `prefill_policy` reads them."""
+    short = [click.option(*flags, f"short_{name}", type=int, help=about) for name, flags, about in _SHORT]
+    text = click.option(
+        "--prefill",
+        type=PolicyText(PREFILL, "--prefill"),
+        help='How a prompt is read: a policy and its settings, such as "h2o heavy=192", full, fast or guarded; '
+        "settings alone change the default. help prints all there are.",
+    )
+    return grouped(Group.PREFILL, text, *short)(command)
+
+
+def prefill_policy(default: PrefillPolicy[Any], flags: dict[str, Any]) -> PrefillPolicy[Any]:
+    """The policy that the flags ask for; `default` is a bundle's, or the built-in one.
+
+    Takes its own arguments out of `flags`. Raises ConfigError.
+    """
+    text = flags.pop("prefill")
+    short = {name: value for name, *_ in _SHORT if (value := flags.pop(f"short_{name}")) is not None}
+    given = {} if text is None else PREFILL.settings_in(text, default)
+    for name, names, _ in _SHORT:
+        if name in short and name in given:
+            raise ConfigError(f"{name} is given twice: by --prefill and by {names[-1]}", field=name)
+    return PREFILL.make(given | short, default)

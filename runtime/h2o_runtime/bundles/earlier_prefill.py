@@ -1,0 +1,69 @@
+"""Prefill settings as bundles of version 0.1 have them: of all policies, with the owner in each name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_RENAMED: Final = {
+    "h2o": {
+        "score": "score",
+        "score_heads": "heads",
+        "local": "local",
+        "heavy": "heavy",
+        "dense_tail": "dense_tail",
+    },
+    "query": {
+        "score_tile": "tile",
+        "score_queries": "queries",
+        "score_candidates": "candidates",
+        "score_grow": "grow",
+        "score_checks": "checks",
+        "score_missed": "missed",
+    },
+    "window": {"score_window": "window"},
+    "colsum": {},
+    "full": {},
+    "subquadratic": {
+        "window": "window",
+        "global_tokens": "global_tokens",
+        "log_stride": "log_stride",
+        "landmark_block": "block",
+        "landmark_count_bias": "count_bias",
+    },
+    "minference": {
+        "vertical": "vertical",
+        "slash": "slash",
+        "line_fraction": "fraction",
+        "estimate": "estimate",
+    },
+}
+_CHUNKED: Final = ("h2o", "minference")
+_AUTO_LEAST: Final = 512  # keys of the smallest memory under heavy=auto, which grew from the first token on
+
+
+def is_earlier(settings: Mapping[str, Any]) -> bool:
+    """Whether they are all policies' settings: no policy has a setting of this name today."""
+    return "score_tile" in settings
+
+
+def of_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The chosen policy's settings under their names of today."""
+    policy = settings.get("policy", "h2o")
+    names = {"batch_size": "batch_size"}
+    if policy in _CHUNKED:
+        names["chunk_size"] = "chunk_size"
+    names |= _RENAMED.get(policy, {})
+    if policy == "h2o":
+        names |= _RENAMED.get(settings.get("score", "query"), {})
+    found = {"policy": policy} | {name: settings[old] for old, name in names.items() if old in settings}
+    if not settings.get("landmarks", True) and policy == "subquadratic":
+        found["block"] = 0
+    if not found.get("block", 1):
+        found.pop("count_bias", None)
+    if found.get("fraction"):
+        found = {name: value for name, value in found.items() if name not in ("vertical", "slash")}
+    if found.get("heavy") == "auto":
+        memory = max(min(_AUTO_LEAST, found["chunk_size"] * 15 // 16), found["local"])
+        found |= {"heavy": memory - found["local"], "grow": 0}
+    return found
