@@ -206,17 +206,19 @@ def test_what_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("hidden", "tied", "weights", "dtype"),
+    ("hidden", "heads", "tied", "weights", "dtype"),
     [
-        (204, True, "int8", "float32"),
-        (207, False, "int4", "float16"),
-        (200, False, "int4+offset", "float32"),
+        (204, 4, True, "int8", "float32"),
+        (207, 3, False, "int4", "float16"),
+        (200, 4, False, "int4+offset", "float32"),
     ],
 )
 def test_rows_that_no_block_divides_are_padded(
-    tmp_path: Path, hidden: int, tied: bool, weights: str, dtype: DType
+    tmp_path: Path, hidden: int, heads: int, tied: bool, weights: str, dtype: DType
 ) -> None:
-    folder = checkpoints.make_checkpoint(tmp_path / "model", "llama", hidden=hidden, tied=tied, layers=1)
+    folder = checkpoints.make_checkpoint(
+        tmp_path / "model", hidden=hidden, query_heads=heads, kv_heads=heads, tied=tied, layers=1
+    )
     bundle = bundles.export(folder, tmp_path / "bundle", dtype, weights=weights)
     opened, ids = open_checkpoint(str(folder)), bundles.random_ids(40)
     found = validate(bundle, opened, lambda stage: None)
