@@ -232,6 +232,8 @@ def test_rows_that_no_block_divides_are_padded(
     for form in ("exact", "native", "blocks"):
         with Generator.load(bundle, context=48, device="cpu", threads=1, dense_form=form) as generator:
             logits = generator.prefill(ids, Full())
+            *_, embedding = generator.embed(ids)
+        assert np.shape(embedding) == (hidden,)
         assert np.corrcoef(logits, truth)[0, 1] > (0.999 if weights == "int8" else 0.9), form
 
 
