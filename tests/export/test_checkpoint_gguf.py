@@ -200,7 +200,8 @@ def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: 
     assert model.weights is not None
     assert model.weights.projections == "int4+offset"
     opened = open_checkpoint(str(path))
-    assert validate(bundle, opened, lambda stage: None).passed
+    found = validate(bundle, opened, lambda stage: None)
+    assert found.relative_error <= found.tolerance
     formats, shape = formats_of(model), checkpoint_tensors(opened.config)[Q]
     assert formats is not None
     kept, truth = formats.projections.rounded(opened, Q, shape), opened.tensor(Q, shape)
