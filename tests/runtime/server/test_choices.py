@@ -181,7 +181,7 @@ def test_the_last_message_is_continued(server: Server, openai: Any) -> None:
     [
         {"role": "assistant", "content": ""},
         {"role": "assistant", "content": []},
-        {"role": "tool", "content": "x", "tool_call_id": "1"},
+        {"role": "user", "content": "x"},
     ],
 )
 def test_what_cannot_be_continued(server: Server, last: Any) -> None:
