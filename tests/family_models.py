@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.family_settings import MODELS, SIZES, VOCAB
 from tests.family_windows import WINDOWS
 from tests.reference import checkpoints
 
-__all__ = ["MODELS", "VOCAB", "WINDOWS", "save"]
+__all__ = ["MODELS", "VOCAB", "WINDOWS", "save", "save_as_said"]
 
 LESSENED = (
     "gemma2",
@@ -48,11 +49,22 @@ def _scale_layers(model: Any) -> None:
 def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] = MODELS) -> Path:
     """A checkpoint of MODELS, or of WINDOWS."""
     family, settings = models[name]
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
+    return _save(folder, AutoConfig.for_model(family, **deepcopy({**SIZES, **settings})))
+
+
+def save_as_said(folder: Path, raw: dict[str, Any]) -> Path:
+    """A checkpoint with this `config.json`, which transformers would write in another way."""
+    _save(folder, AutoConfig.for_model(**deepcopy(raw)))
+    (folder / "config.json").write_text(json.dumps(raw))
+    return folder
+
+
+def _save(folder: Path, config: Any) -> Path:
+    model = AutoModelForCausalLM.from_config(config)
     checkpoints._fill(model, seed=3)
-    if family.startswith(LESSENED):
+    if config.model_type.startswith(LESSENED):
         _lessen_norms(model)
-    if family.startswith("gemma4"):
+    if config.model_type.startswith("gemma4"):
         _scale_layers(model)
     model.save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:

@@ -10,6 +10,7 @@ from typing import Any
 
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.rope import ORIGINAL
 
 LAYERS = 4
 SIZES: dict[str, Any] = {
@@ -143,6 +144,11 @@ def _own_choices(model_type: str) -> dict[str, tuple[Any, ...]]:
             "partial_rotary_factor": (),
             "head_dim": (),
         }
+    if model_type == "ministral3":  # without the growth transformers fails
+        grown = tuple({**one, "llama_4_scaling_beta": 0.2, ORIGINAL: 64} for one in SCALINGS)
+        own |= {"rope_scaling": grown, "rope_parameters": grown}
+    if "kv_lora_rank" in family.defaults:
+        own["head_dim"] = ()  # transformers would rotate that many elements
     if family.named_windows:
         own["layer_types"] = ([FULL, SLIDING] * 2, [FULL, SLIDING, SLIDING, FULL])
     if family.named_rotations:

@@ -1,0 +1,76 @@
+"""Logits of random models are transformers', whatever config.json says, omits, or says in another way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.bundles import export, random_ids, relative_error
+from tests.family_models import save_as_said
+from tests.random_configs import LLAMA3, OWN_SIZES, SIZES, YARN, draw
+from transformers import AutoModelForCausalLM
+
+from h2o_export.architecture.families import FAMILIES
+from h2o_runtime import Generator, PrefillConfig
+
+pytestmark = pytest.mark.slow
+
+FULL = PrefillConfig(policy="full")
+SEEDS = 1
+BUILT_AS_ANOTHER = {name for name, family in FAMILIES.items() if family.built_as}
+# What an ordinary reading of config.json gets wrong: model type and keys beside the sizes.
+SAID: dict[str, dict[str, Any]] = {
+    "an original context beside YaRN": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0},
+        "original_max_position_embeddings": 32,
+    },
+    "two rotations": {"model_type": "qwen3", "rope_scaling": YARN, "rope_parameters": LLAMA3},
+    "a rotation without its default": {
+        "model_type": "ministral3",
+        "rope_theta": 3e5,
+        "rope_scaling": {**YARN, "llama_4_scaling_beta": 0.2, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "a base with a default rotation": {"model_type": "gpt_oss", "rope_theta": 1e4, "rope_scaling": None},
+    "dynamic scaling": {"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "a window without layers": {
+        "model_type": "smollm3",
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "no_rope_layers": [1] * 4,
+    },
+    "a flag that Mistral has not": {
+        "model_type": "mistral",
+        "use_sliding_window": False,
+        "sliding_window": 20,
+    },
+    "a cap that Gemma 3 has not": {"model_type": "gemma3_text", "attn_logit_softcapping": 2.0},
+    "weights that always add up": {"model_type": "qwen3_5_moe_text", "norm_topk_prob": False},
+    "tensor-parallel slices of a training": {"model_type": "smollm3", "pretraining_tp": 2},
+    "a head that is tied by default": {"model_type": "youtu", "num_key_value_heads": 4},
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_is_said_in_another_way(tmp_path: Path, what: str) -> None:
+    _compare(tmp_path, {**SIZES, **OWN_SIZES, **SAID[what]})
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in BUILT_AS_ANOTHER])
+def test_random_configs(tmp_path: Path, model_type: str, seed: int) -> None:
+    _compare(tmp_path, draw(seed, model_type))
+
+
+@torch.no_grad()
+def _compare(folder: Path, raw: dict[str, Any]) -> None:
+    checkpoint = save_as_said(folder / "checkpoint", raw)
+    theirs = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    bundle = export(checkpoint, folder / "bundle")
+    ids = random_ids(200, vocab=raw["vocab_size"])
+    with Generator.load(bundle) as generator:
+        for length in (30, 200):
+            expected = theirs(torch.from_numpy(ids[:length])[None]).logits[0, -1].numpy()
+            assert relative_error(generator.prefill(ids[:length], FULL), expected) < 1e-4
