@@ -54,8 +54,10 @@ def test_another_question_gives_the_bits_of_a_fresh_run(generator: Generator, ca
 
 
 @pytest.mark.parametrize("length", [2, 26, 300, 700])
-def test_a_prompt_that_comes_again_has_the_bits_of_its_first_time(generator: Generator, length: int) -> None:
-    """Only its last row is read again. In the first chunk, behind it, and in a dense tail."""
+def test_a_prompt_that_comes_again_has_the_bits_of_its_first_time(
+    generator: Generator, cache: str, length: int
+) -> None:
+    """Only its last row is read again: in the first chunk, or in a dense tail."""
     prompt = DOCUMENT[:length]
     for config in (FULL, QUERY):
         generator.reset()
@@ -64,7 +66,8 @@ def test_a_prompt_that_comes_again_has_the_bits_of_its_first_time(generator: Gen
             logits = [generator.prefill(prompt, config).copy()]
             logits += [generator.decode(int(logits[-1].argmax())).copy() for _ in range(2)]
             answers.append(logits)
-        assert generator.reused == length - 1 or generator.loaded.cache.name == "paged"
+        lost = cache == "int8" and config is QUERY and length <= QUERY.chunk_size  # rows before rounding
+        assert generator.reused == (0 if lost else length - 1)
         np.testing.assert_array_equal(answers[1], answers[0])
 
 
@@ -75,7 +78,9 @@ def test_products_of_onnx_runtime_give_the_second_time_what_they_gave_first(
     """Their bits may depend on the number of rows. Rounded activations make more of that than a bit."""
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     with Generator.load(folder, context=64, threads=2, device="cpu", dense_form=form) as generator:
-        first, second = (log_probabilities(generator.prefill(DOCUMENT[:26], QUERY)) for _ in range(2))
+        first = log_probabilities(generator.prefill(DOCUMENT[:26], QUERY))
+        generator.decode(7)
+        second = log_probabilities(generator.prefill(DOCUMENT[:26], QUERY))
         assert generator.reused == 25
     np.testing.assert_allclose(second, first, atol=2e-3)
 

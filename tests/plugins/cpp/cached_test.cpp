@@ -94,7 +94,7 @@ class Prompt : public EveryIsa {
         for (h2o_precision precision : {H2O_FLOAT32, H2O_BFLOAT16, H2O_INT16}) {
             SCOPED_TRACE(testing::Message() << "precision " << precision);
             const auto context = [&](int threads) { return make(threads, GetParam().c_str(), precision); };
-            if (context(1) != nullptr) check(context);
+            if (context(1) != nullptr) check(context, precision);
         }
     }
 
@@ -127,8 +127,9 @@ class Prompt : public EveryIsa {
 // A prompt that continues a cache must equal one that is read at once: the rows from `first` on, and all
 // rows. With four heads, one thread sweeps the segments of all rows in order, and four threads apart.
 TEST_P(Prompt, RowsBesideChangeNoBit) {
-    each_precision([](const auto& context) {
+    each_precision([](const auto& context, h2o_precision precision) {
         for (int64_t kv_heads : {1, 4}) {
+            if (kv_heads > 1 && precision != H2O_FLOAT32) continue;  // it takes seconds
             const Shape shape{kv_heads, 3, 8, H2O_F32};
             const int64_t length = 4200;
             const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
@@ -150,8 +151,8 @@ TEST_P(Prompt, RowsBesideChangeNoBit) {
 
 // The first chunk of a prompt, and a prompt that continues inside it.
 TEST_P(Prompt, RowsOfTheFirstChunkHaveItsBits) {
-    each_precision([](const auto& context) {
-        const Shape shape{2, 3, 64, H2O_F32};
+    each_precision([](const auto& context, h2o_precision) {
+        const Shape shape{1, 3, 16, H2O_F32};
         const int64_t length = 1024;
         const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
                      k = Stored::random(H2O_F32, shape.k_size(length), 2),
