@@ -31,6 +31,8 @@ WORDS = {
 }
 DOWNLOADS = {("export", "checkpoint")}
 
+BENCH = {"model": "{bundle}", "lengths": "16", "repetitions": "1"}
+
 # What each command needs beside the option that is tried, so that it gets as far as using it, soon.
 NEEDS: dict[str, dict[str, str]] = {
     "run": {"bundle": "{bundle}", "prompt": "Once", "max_tokens": "1"},
@@ -48,27 +50,19 @@ NEEDS: dict[str, dict[str, str]] = {
         "ablate": "--no-ablate",
     },
     "eval merge": {"folders": "../eval report packed_weights/made", "output": "made"},  # of an earlier case
-    "bench prefill": {
-        "model": "{bundle}",
-        "lengths": "16",
-        "repetitions": "1",
-        "warm_up": "0",
-        "peers": "none",
-    },
-    "bench decode": {
-        "model": "{bundle}",
-        "lengths": "16",
-        "repetitions": "1",
-        "warm_up": "0",
-        "peers": "none",
-    },
-    "bench attention": {"model": "{bundle}", "lengths": "16", "repetitions": "1", "peers": "none"},
+    "bench prefill": BENCH | {"warm_up": "0", "peers": "transformers"},
+    "bench decode": BENCH | {"warm_up": "0", "peers": "transformers"},
+    "bench attention": BENCH | {"peers": "onnxruntime GQA"},
     "bench dense": {"folder": "{bundle}"},
     "bench merge": {"files": "nowhere", "output": "made"},
 }
 
 # What an option needs in any command, so that it is used.
-BESIDE = {"setting_cache_file": {"setting_cache": "offload"}, "packed_weights": {"dense_form": "native"}}
+BESIDE = {
+    "setting_cache_file": {"setting_cache": "offload"},
+    "packed_weights": {"dense_form": "native"},
+    "openvino_model": {"peers": "openvino-genai"},
+}
 
 
 @dataclass(frozen=True)

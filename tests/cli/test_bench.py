@@ -194,7 +194,7 @@ def test_rows_of_another_measurement_are_not_gone_on_from(
     other = h2o("bench", "prefill", tiny_bundle, *flags, "--resume")
     assert other.returncode == 1
     assert "is of another measurement, whose mode is 'attention' and not 'prefill'" in other.stderr.decode()
-    table.write_text("length,words\n1,2\n")
+    table.write_text("mode,model,name,words\n1,2,3,4\n")
     other = h2o("bench", "attention", tiny_bundle, *flags, "--resume")
     assert other.returncode == 1
     assert "not a file that this version of h2o-bench wrote" in other.stderr.decode()

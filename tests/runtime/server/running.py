@@ -46,7 +46,9 @@ class Server:
         self._told = threading.Event()  # the port, or the end
         self.url = ""
         self.port = 0
-        words = [str(word) for word in (bundle, "--port", 0, "--threads", 1, "--slots", 1, *flags)]
+        usual = {"--port": 0, "--threads": 1, "--slots": 1}
+        beside = (word for flag, value in usual.items() if flag not in flags for word in (flag, value))
+        words = [str(word) for word in (bundle, *beside, *flags)]
         errors, log = os.pipe()
         with open(os.devnull, "r+b") as nothing:
             if fresh or environment is not None:
