@@ -72,10 +72,10 @@ EXPORT: dict[str, Misuse] = {
         "layer_types names layers with a sliding window, but sliding_window = None gives no window",
     ),
     "another RoPE": (
-        lambda p: p.configure(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+        lambda p: p.configure(rope_parameters={"rope_type": "axial", "factor": 2.0, "rope_theta": 1e4}),
         ("{ck}", "-o", "{out}"),
         1,
-        "RoPE scaling 'dynamic' is not supported",
+        "RoPE scaling 'axial' is not supported",
     ),
     "a head size": (lambda p: p.configure(head_dim=48), ("{ck}", "-o", "{out}"), 1, "head size 48 is not"),
     "quantized": (
