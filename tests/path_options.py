@@ -129,9 +129,10 @@ def run(case: Case, command: click.Command, bundle: str, folder: Path) -> None:
     """In a fork. A server is stopped once it is ready, because it has no end."""
     place = folder / str(case)
     place.mkdir()
+    (place / OUTPUT).touch()
     child = os.fork()
     if not child:
-        output = os.open(place / OUTPUT, os.O_WRONLY | os.O_CREAT)
+        output = os.open(place / OUTPUT, os.O_WRONLY)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(place)

@@ -344,3 +344,17 @@ def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
 def _loaded(pid: int, library: bytes) -> bool:
     """Whether the process has got so far as to have this library in its memory."""
     return library in Path(f"/proc/{pid}/maps").read_bytes()
+
+
+def test_a_wrong_checkpoint_is_refused_before_the_work(
+    compare_here: Callable[..., Any], small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from h2o_export import comparison
+
+    def work(*args: object) -> None:
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr(comparison, "compare_files", work)
+    done = compare_here(small, "--checkpoint", tmp_path, *SMALL)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"{tmp_path}: has no config.json" in done.stderr
