@@ -124,20 +124,20 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
 QUEST = Quest(budget=16, page=4, dense_layers=1)
 
 
-def conversation(generator: Generator, n: int, config: PrefillPolicy[Any]) -> list[np.ndarray]:
+def conversation(generator: Generator, n: int, policy: PrefillPolicy[Any]) -> list[np.ndarray]:
     """A prompt, an answer, another turn, one that is stopped, its like, and another conversation: all logits."""
     generator.reset()
     first = bundles.random_ids(n, 1).tolist()
-    found = [generator.prefill(first, config), *(generator.decode(token) for token in range(5, 12))]
+    found = [generator.prefill(first, policy), *(generator.decode(token) for token in range(5, 12))]
     longer = [*first, *range(5, 12), *bundles.random_ids(9, 2).tolist()]
-    found += [generator.prefill(longer, config), generator.decode(4)]
+    found += [generator.prefill(longer, policy), generator.decode(4)]
     calls = iter(range(10**6))
     stopped = [*longer[:-3], *bundles.random_ids(30, 4).tolist()]
     with pytest.raises(Cancelled):
-        generator.prefill(stopped, config, Watch(cancelled=lambda: next(calls) > 5))
-    found += [generator.prefill([*longer[:-5], 8, 9], config), generator.decode(6), generator.decode(7)]
+        generator.prefill(stopped, policy, Watch(cancelled=lambda: next(calls) > 5))
+    found += [generator.prefill([*longer[:-5], 8, 9], policy), generator.decode(6), generator.decode(7)]
     found += [
-        generator.prefill(bundles.random_ids(n + 3, 3), config),
+        generator.prefill(bundles.random_ids(n + 3, 3), policy),
         generator.decode(5),
         generator.decode(6),
     ]
@@ -154,11 +154,11 @@ def test_the_matrix(
 ) -> None:
     with offloading(bundle, buffers, tmp_path / "rows") as generator:
         for n in LENGTHS:
-            for config in (FULL, SPARSE):
-                expected = conversation(plain, n, config)
+            for policy in (FULL, SPARSE):
+                expected = conversation(plain, n, policy)
                 for seed in range(2):
                     delay(generator, seed)
-                    np.testing.assert_array_equal(conversation(generator, n, config), expected)
+                    np.testing.assert_array_equal(conversation(generator, n, policy), expected)
 
 
 def too_early(patch: pytest.MonkeyPatch) -> None:
@@ -278,10 +278,10 @@ def test_only_the_pages_that_quest_chose_travel(
         Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options) as theirs,
     ):
         for n in (1, 15, 16, 17, 83):
-            for config in (FULL, SPARSE):
-                expected = conversation(theirs, n, config)
+            for policy in (FULL, SPARSE):
+                expected = conversation(theirs, n, policy)
                 delay(ours, n)
-                np.testing.assert_array_equal(conversation(ours, n, config), expected)
+                np.testing.assert_array_equal(conversation(ours, n, policy), expected)
         copies = delay(ours, 0)
         ours.reset()
         ours.prefill(bundles.random_ids(100, 5), FULL)
@@ -290,8 +290,8 @@ def test_only_the_pages_that_quest_chose_travel(
         for token in range(5):
             ours.decode(token)
         row = 2 * 2 * 32 * 4
-        heads = 2 if QUEST.quest_heads == "kv" else 4
-        chosen = 5 * (LAYERS - 1) * heads * QUEST.quest_budget * row
+        heads = 2 if QUEST.heads == "kv" else 4
+        chosen = 5 * (LAYERS - 1) * heads * QUEST.budget * row
         dense = 0 if buffers >= LAYERS else 5 * 110 * row  # the first layer, which sees everything
         assert copies.loaded - loaded <= dense + (0 if buffers >= LAYERS else chosen)
 
@@ -382,7 +382,7 @@ def test_a_gpu_offloads_alike(
 
 
 def test_what_cannot_be_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give `cache_file`, or use another cache"):
+    with pytest.raises(ConfigError, match="needs a file for the rows: write .offload file=PATH"):
         Generator.load(bundle, device="cpu", cache=Offload())
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(OutputError, match="exists already"):
@@ -393,4 +393,4 @@ def test_what_cannot_be_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no room for"):
         MappedRows(tmp_path / "rows", 1 << 12, (1 << 20, 64, 64), np.float32)
     with pytest.raises(ConfigError, match="at least 1"):
-        replace(Offload(), ring_buffers=0)
+        Offload(buffers=0)

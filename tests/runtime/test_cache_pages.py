@@ -106,9 +106,9 @@ def test_every_sequence_reads_what_was_written_to_it(steps: list[tuple[str, int]
 
 
 @pytest.mark.parametrize("dtype", ["model", "int8"])
-@pytest.mark.parametrize("config", [FULL, COLSUM, QUERY], ids=["full", "colsum", "query"])
+@pytest.mark.parametrize("policy", [FULL, COLSUM, QUERY], ids=["full", "colsum", "query"])
 def test_conversations_that_begin_alike_answer_as_if_each_were_alone(
-    config: PrefillPolicy[Any], dtype: CacheDtype, bundle: Path
+    policy: PrefillPolicy[Any], dtype: CacheDtype, bundle: Path
 ) -> None:
     """They share the pages of their beginning; what one writes there the others do not see."""
     generator, store = pooled(bundle, cache=Paged(rows=dtype))
@@ -121,9 +121,9 @@ def test_conversations_that_begin_alike_answer_as_if_each_were_alone(
         for turn in range(3):
             for one, (talk, other) in enumerate(zip(talks, alone, strict=True)):
                 if one and not turn:  # what the pool has of the beginning
-                    other.prefill(opening, config)
-                got = generator.prefill(talk, config)
-                np.testing.assert_array_equal(got, other.prefill(talk, config))
+                    other.prefill(opening, policy)
+                got = generator.prefill(talk, policy)
+                np.testing.assert_array_equal(got, other.prefill(talk, policy))
                 assert generator.reused == other.reused
                 assert turn or not one or generator.reused >= 100
                 np.testing.assert_array_equal(generator.decode(7), other.decode(7))
@@ -226,7 +226,7 @@ def test_pages_go_to_files_and_come_back(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_two_conversations_of_6000_tokens_read_only_what_is_new(bundle: Path) -> None:
-    config = Query()
+    policy = Query()
     generator, store = pooled(bundle, pool=1 << 28, context=8192)
     with generator:
         talks = [bundles.random_ids(6000, seed).tolist() for seed in range(2)]
@@ -235,7 +235,7 @@ def test_two_conversations_of_6000_tokens_read_only_what_is_new(bundle: Path) ->
             for talk in talks:
                 held = len(talk) if turn else 0
                 talk += bundles.random_ids(5, turn).tolist() if turn else []
-                generator.prefill(talk, config)
+                generator.prefill(talk, policy)
                 generator.decode(7)
                 talk.append(7)
                 assert generator.reused == held

@@ -24,7 +24,7 @@ from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Subquadratic
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 COLSUM = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-CONFIGS = {
+POLICIES = {
     "colsum": COLSUM,
     "query": altered(COLSUM, score="query", tile=16, queries=8, candidates=16),
     "full": altered(COLSUM, policy="full"),
@@ -33,7 +33,7 @@ CONFIGS = {
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 192
 PROMPT = bundles.random_ids(100, 1).tolist()
 DTYPES: tuple[CacheDtype, ...] = ("model", "float16", "int8")
-ALL = [kind(cache_dtype=dtype) for kind in (Contiguous, Paged) for dtype in DTYPES]
+ALL = [kind(rows=dtype) for kind in (Contiguous, Paged) for dtype in DTYPES]
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +45,19 @@ def load(bundle: Path, cache: StoredCache, **more: object) -> Generator:
     return Generator.load(bundle, context=CONTEXT, threads=1, cache=cache, **more)  # type: ignore[arg-type]
 
 
-def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[np.ndarray]:
+def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[np.ndarray]:
     """Logits of a prompt, answers, a next turn, another question to the same text, and a shorter prompt."""
-    yield generator.prefill(PROMPT, config)
+    yield generator.prefill(PROMPT, policy)
     for token in (7, 9, 11):
         yield generator.decode(token)
-    yield generator.prefill([*PROMPT, 7, 9, 11, *bundles.random_ids(40, 2).tolist()], config)
-    yield generator.prefill([*PROMPT[:80], *bundles.random_ids(30, 3).tolist()], config)
-    yield generator.prefill(PROMPT[:37], config)
+    yield generator.prefill([*PROMPT, 7, 9, 11, *bundles.random_ids(40, 2).tolist()], policy)
+    yield generator.prefill([*PROMPT[:80], *bundles.random_ids(30, 3).tolist()], policy)
+    yield generator.prefill(PROMPT[:37], policy)
     yield generator.decode(5)
 
 
 @pytest.mark.parametrize("dtype", ["model", "int8"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
     """In order, and in any order in a pool where nothing else is a number."""
     rng = np.random.default_rng(5)
@@ -76,7 +76,7 @@ def test_pages_change_no_bit(name: str, dtype: str, bundle: Path) -> None:
                 for array in (rows.k, rows.v, *(rows.scales or ())):
                     array[:] = np.nan if array.dtype.kind == "f" else 111
             for ours, theirs in zip(
-                conversation(paged, CONFIGS[name]), conversation(plain, CONFIGS[name]), strict=True
+                conversation(paged, POLICIES[name]), conversation(plain, POLICIES[name]), strict=True
             ):
                 assert np.isfinite(ours).all()
                 np.testing.assert_array_equal(ours, theirs)
@@ -93,11 +93,11 @@ def test_pages_of_another_size_and_those_of_quest(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float16", 5e-3), ("int8", 0.15)])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_shorter_rows_are_almost_the_same(name: str, dtype: str, share: float, bundle: Path) -> None:
     with load(bundle, Contiguous()) as exact, load(bundle, Contiguous(rows=dtype)) as rounded:
         for ours, theirs in zip(
-            conversation(rounded, CONFIGS[name]), conversation(exact, CONFIGS[name]), strict=True
+            conversation(rounded, POLICIES[name]), conversation(exact, POLICIES[name]), strict=True
         ):
             assert 0 < np.abs(ours - theirs).max() <= share * np.abs(theirs).max()
 
@@ -107,8 +107,8 @@ def test_the_function_bodies_read_what_the_kernels_read(dtype: str, bundle: Path
     pytest.importorskip("onnx")
     for kind in (Contiguous, Paged):
         with (
-            load(bundle, kind(cache_dtype=dtype), attention="functions") as bodies,
-            load(bundle, kind(cache_dtype=dtype), attention="native") as kernels,
+            load(bundle, kind(rows=dtype), attention="functions") as bodies,
+            load(bundle, kind(rows=dtype), attention="native") as kernels,
         ):
             for ours, theirs in zip(conversation(kernels, COLSUM), conversation(bodies, COLSUM), strict=True):
                 # integers next to a half may be rounded either way
@@ -117,7 +117,7 @@ def test_the_function_bodies_read_what_the_kernels_read(dtype: str, bundle: Path
                 )
 
 
-@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
+@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.rows}")
 def test_a_saved_session_goes_on_to_the_bit(cache: StoredCache, bundle: Path, tmp_path: Path) -> None:
     question = [*PROMPT, 7, *bundles.random_ids(40, 2).tolist()]
     with load(bundle, cache) as generator, load(bundle, cache) as other:
@@ -138,12 +138,12 @@ def test_a_session_of_another_dtype_is_one_sentence(bundle: Path, tmp_path: Path
     with load(bundle, Contiguous()) as other:
         saved = SavedSession.open(tmp_path / "session")
         with pytest.raises(
-            InputError, match="are int8, and this run stores float32: give the same `cache_dtype`"
+            InputError, match="are int8, and this run stores float32: give the same rows of `cache`"
         ):
             saved.load_into(other.session, COLSUM)
 
 
-@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
+@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.rows}")
 def test_conversations_take_turns(cache: StoredCache, bundle: Path) -> None:
     with load(bundle, cache, pool_bytes=1 << 24) as generator, load(bundle, cache) as alone:
         first, second = PROMPT, bundles.random_ids(90, 8).tolist()
@@ -196,14 +196,14 @@ def test_the_store_has_the_pages_of_its_session(bundle: Path) -> None:
 
 @pytest.mark.parametrize("rows", [8, 24, 8192])
 def test_pages_that_there_are_not(rows: int) -> None:
-    with pytest.raises(ConfigError, match="page_rows must be"):
+    with pytest.raises(ConfigError, match="page must be"):
         Paged(page=rows)
 
 
 # --- What they take ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.cache_dtype}")
+@pytest.mark.parametrize("cache", ALL, ids=lambda cache: f"{cache.name}-{cache.rows}")
 def test_what_a_store_takes_is_known_before(cache: StoredCache, bundle: Path) -> None:
     with load(bundle, cache) as generator:
         assert generator.session.store.nbytes == cache.store_bytes(generator.model, CONTEXT)

@@ -41,11 +41,11 @@ MODEL = ModelSpec(
 class Layer:
     """Random rows on the emulated GPU, all attended to by one policy."""
 
-    def __init__(self, module: ModuleType, config: PrefillPolicy[Any]) -> None:
+    def __init__(self, module: ModuleType, policy: PrefillPolicy[Any]) -> None:
         library = ctypes.CDLL(module.__file__)
         self._operations = library.emulated_operations
         self._operations.restype = ctypes.c_size_t
-        self._device, self._policy = CudaDevice(), config
+        self._device, self._policy = CudaDevice(), policy
         self._provider = NativeCudaProvider(self._device)
         self._provider.activate(MODEL.attention)
         self._state: Any = self._policy.new_state(MODEL, CHUNK * CHUNKS, self._device)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
-from tests.prefill import altered
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
@@ -27,9 +26,10 @@ from h2o_runtime.errors import (
     UnknownTokenError,
 )
 from h2o_runtime.execution.forward import Watch
-from h2o_runtime.policies.prefill import Full, Query
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 
-CONFIG = Query(chunk_size=16, batch_size=32, local=4, heavy=4, window=4, dense_tail=5)
+POLICY = Query(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=5)
+h2o_and_full = pytest.mark.parametrize("policy", [POLICY, Full(batch_size=32)], ids=["h2o", "full"])
 
 
 @pytest.fixture(scope="module")
@@ -54,39 +54,41 @@ def small(loaded: Generator) -> Generator:
 
 
 @pytest.mark.parametrize("cache", [Contiguous(), Paged()])
-@pytest.mark.parametrize("policy", ["h2o", "full"])
-def test_tokens_that_are_known_are_decoded_many_at_once(bundle: Path, cache: Cache, policy: str) -> None:
-    ids, config = random_ids(90), altered(CONFIG, policy=policy)
+@h2o_and_full
+def test_tokens_that_are_known_are_decoded_many_at_once(
+    bundle: Path, cache: Cache, policy: PrefillPolicy[Any]
+) -> None:
+    ids = random_ids(90)
     with Generator.load(bundle, context=100, cache=cache) as generator:
-        generator.prefill(ids[:60], config)
+        generator.prefill(ids[:60], policy)
         one_by_one = [generator.decode(int(token)) for token in ids[60:]]
         after = generator.decode(5)
-        generator.prefill(ids[:60], config, reuse=False)
+        generator.prefill(ids[:60], policy, reuse=False)
         found = [(rows, logits.copy()) for rows, logits in generator.decode_given(ids[60:])]
         assert [row for rows, _ in found for row in range(rows.start, rows.stop)] == list(range(30))
         together = np.concatenate([logits for _, logits in found])
         np.testing.assert_allclose(together, one_by_one, atol=2e-4)
         assert generator.length == 90
         np.testing.assert_allclose(generator.decode(5), after, atol=2e-4)
-        generator.prefill(np.append(ids, [5, 8]), config)
+        generator.prefill(np.append(ids, [5, 8]), policy)
         assert generator.reused == 91  # they are worth what decoded tokens are
 
 
 def test_what_cannot_be_decoded_at_once(small: Generator) -> None:
     with pytest.raises(InputError, match="prefill first"):
         next(small.decode_given([1]))
-    small.prefill(random_ids(60), CONFIG)
+    small.prefill(random_ids(60), POLICY)
     with pytest.raises(ContextOverflowError):
         next(small.decode_given(random_ids(41)))
     with pytest.raises(Cancelled):
         next(small.decode_given([1, 2], Watch(cancelled=lambda: True)))
     expected = small.decode(7)
-    small.prefill(random_ids(60), CONFIG, reuse=False)
+    small.prefill(random_ids(60), POLICY, reuse=False)
     np.testing.assert_array_equal(small.decode(7), expected)
 
 
 def test_prefill_and_decode_give_float32_logits(small: Generator) -> None:
-    logits = small.prefill(random_ids(40), CONFIG)
+    logits = small.prefill(random_ids(40), POLICY)
     assert logits.shape == (small.model.vocab_size,)
     assert logits.dtype == np.float32
     assert np.isfinite(logits).all()
@@ -100,40 +102,40 @@ def test_prefill_and_decode_give_float32_logits(small: Generator) -> None:
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda ids: np.array(ids, np.int32)])
 def test_token_ids_come_in_any_flat_form(small: Generator, kind: Any) -> None:
     ids = random_ids(20).tolist()
-    expected = small.prefill(np.array(ids), CONFIG).copy()
+    expected = small.prefill(np.array(ids), POLICY).copy()
     small.reset()
-    np.testing.assert_array_equal(small.prefill(kind(ids), CONFIG), expected)
+    np.testing.assert_array_equal(small.prefill(kind(ids), POLICY), expected)
 
 
 def test_logprobs_are_those_of_each_prefix_with_full_attention(small: Generator) -> None:
-    config = Full()
+    policy = Full()
     ids = random_ids(12)
-    logprobs = small.logprobs(ids, config)
+    logprobs = small.logprobs(ids, policy)
     assert logprobs.shape == (11,)
     assert logprobs.dtype == np.float32
     for t in range(1, 12):
-        logits = small.prefill(ids[:t], config).astype(np.float64)
+        logits = small.prefill(ids[:t], policy).astype(np.float64)
         expected = logits[ids[t]] - np.log(np.exp(logits).sum())
         assert abs(logprobs[t - 1] - expected) < 1e-4
 
 
 def test_logprobs_of_one_token_are_none(small: Generator) -> None:
-    assert small.logprobs([5], CONFIG).shape == (0,)
+    assert small.logprobs([5], POLICY).shape == (0,)
 
 
 def test_logprobs_start_from_an_empty_cache(small: Generator) -> None:
     ids = random_ids(60)
-    fresh = small.logprobs(ids, CONFIG)
-    small.prefill(ids[:50], CONFIG)
-    np.testing.assert_array_equal(small.logprobs(ids, CONFIG), fresh)
+    fresh = small.logprobs(ids, POLICY)
+    small.prefill(ids[:50], POLICY)
+    np.testing.assert_array_equal(small.logprobs(ids, POLICY), fresh)
     assert small.reused == 0
 
 
 def test_a_prompt_may_go_on_after_its_logprobs(small: Generator) -> None:
     ids = random_ids(60)
-    expected = small.prefill(ids, CONFIG).copy()
-    small.logprobs(ids, CONFIG)
-    np.testing.assert_allclose(small.prefill(ids, CONFIG), expected, atol=1e-4)
+    expected = small.prefill(ids, POLICY).copy()
+    small.logprobs(ids, POLICY)
+    np.testing.assert_allclose(small.prefill(ids, POLICY), expected, atol=1e-4)
     assert small.reused == 60
 
 
@@ -141,15 +143,15 @@ def test_the_default_configuration_is_the_bundles(shared_folder: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
     target = shared_folder / "bundle-with-a-configuration"
     if not target.exists():
-        bundles.export(checkpoint, target, prefill=CONFIG)
+        bundles.export(checkpoint, target, prefill=POLICY)
     with Generator.load(target, context=100) as generator:
         ids = random_ids(80)
-        np.testing.assert_array_equal(generator.logprobs(ids), generator.logprobs(ids, CONFIG))
-        assert generator.memory_sets()[0].shape == (generator.model.kv_heads, CONFIG.algorithm.memory_at(0))
+        np.testing.assert_array_equal(generator.logprobs(ids), generator.logprobs(ids, POLICY))
+        assert generator.memory_sets()[0].shape == (generator.model.kv_heads, POLICY.memory_at(0))
 
 
 def test_memory_sets_are_copies(small: Generator) -> None:
-    small.prefill(random_ids(40), CONFIG)
+    small.prefill(random_ids(40), POLICY)
     sets = small.memory_sets()
     assert len(sets) == small.model.layers
     assert all(layer.dtype == np.int32 for layer in sets)
@@ -159,27 +161,27 @@ def test_memory_sets_are_copies(small: Generator) -> None:
 
 def test_results_do_not_depend_on_what_ran_before(small: Generator) -> None:
     ids = random_ids(70)
-    expected = small.logprobs(ids, CONFIG)
-    for other in (Full(), Query(), CONFIG):
+    expected = small.logprobs(ids, POLICY)
+    for other in (Full(), Query(), POLICY):
         small.logprobs(random_ids(90, seed=4), other)
-        np.testing.assert_array_equal(small.logprobs(ids, CONFIG), expected)
+        np.testing.assert_array_equal(small.logprobs(ids, POLICY), expected)
 
 
 def test_two_generators_do_not_disturb_each_other(small: Generator, bundle: Path) -> None:
     first, second = random_ids(40, 1), random_ids(40, 2)
-    expected = small.prefill(first, CONFIG).copy()
+    expected = small.prefill(first, POLICY).copy()
     with Generator.load(bundle, context=64) as other:
-        other.prefill(second, CONFIG)
-        np.testing.assert_array_equal(small.prefill(first, CONFIG), expected)
+        other.prefill(second, POLICY)
+        np.testing.assert_array_equal(small.prefill(first, POLICY), expected)
         small.decode(3)
         assert other.length == 40
 
 
 def test_an_answer_kept_by_the_caller_stays_what_it_was(small: Generator) -> None:
-    kept = small.prefill(random_ids(40), CONFIG)
+    kept = small.prefill(random_ids(40), POLICY)
     copy = kept.copy()
     small.decode(5)
-    small.prefill(random_ids(30, 1), CONFIG)
+    small.prefill(random_ids(30, 1), POLICY)
     np.testing.assert_array_equal(kept, copy)
 
 
@@ -203,17 +205,17 @@ def test_a_bad_prompt_is_refused_and_leaves_the_cache_alone(
     small: Generator, ids: Any, error: type[Exception], says: str
 ) -> None:
     good = random_ids(20)
-    small.prefill(good, CONFIG)
-    for call in (small.prefill, small.logprobs, lambda ids, config: list(small.generate(ids, policy=config))):
+    small.prefill(good, POLICY)
+    for call in (small.prefill, small.logprobs, lambda ids, policy: list(small.generate(ids, policy=policy))):
         with pytest.raises(error, match=says):
-            call(ids, CONFIG)
+            call(ids, POLICY)
         assert small.length == 20
-    small.prefill(good, CONFIG)
+    small.prefill(good, POLICY)
     assert small.reused == 20
 
 
 def test_the_context_may_be_filled_to_the_last_token(small: Generator) -> None:
-    assert np.isfinite(small.prefill(random_ids(99), CONFIG)).all()
+    assert np.isfinite(small.prefill(random_ids(99), POLICY)).all()
     assert np.isfinite(small.decode(5)).all()
     with pytest.raises(ContextOverflowError) as caught:
         small.decode(5)
@@ -224,7 +226,7 @@ def test_the_context_may_be_filled_to_the_last_token(small: Generator) -> None:
 def test_decode_needs_a_prompt_and_a_known_token(small: Generator) -> None:
     with pytest.raises(InputError, match="call prefill first"):
         small.decode(5)
-    small.prefill([3, 4], CONFIG)
+    small.prefill([3, 4], POLICY)
     for token in (-1, small.model.vocab_size):
         with pytest.raises(UnknownTokenError, match="outside the vocabulary"):
             small.decode(token)
@@ -269,7 +271,7 @@ def test_a_context_beyond_the_models_is_allowed_with_a_warning(
 
 def test_generation_is_prefill_and_decode(small: Generator) -> None:
     ids = random_ids(40)
-    events = list(small.generate(ids, 8, CONFIG))
+    events = list(small.generate(ids, 8, POLICY))
     assert isinstance(events[0], Prefilled)
     assert (events[0].prompt_tokens, events[0].reused_tokens) == (40, 0)
     assert events[-1] == Finished("length", 8)
@@ -277,7 +279,7 @@ def test_generation_is_prefill_and_decode(small: Generator) -> None:
     assert len(tokens) == 8
 
     small.reset()
-    logits = small.prefill(ids, CONFIG)
+    logits = small.prefill(ids, POLICY)
     for token in tokens:
         assert int(logits.argmax()) == token
         logits = small.decode(token)
@@ -285,27 +287,27 @@ def test_generation_is_prefill_and_decode(small: Generator) -> None:
 
 def test_a_stop_token_ends_the_answer_and_is_not_part_of_it(small: Generator) -> None:
     ids = random_ids(40)
-    tokens = [e.sampled.token for e in small.generate(ids, 8, CONFIG) if isinstance(e, TokenGenerated)]
+    tokens = [e.sampled.token for e in small.generate(ids, 8, POLICY) if isinstance(e, TokenGenerated)]
     stop = tokens[3]
     small.reset()
-    events = list(small.generate(ids, 8, CONFIG, stop_tokens=[stop]))
+    events = list(small.generate(ids, 8, POLICY, stop_tokens=[stop]))
     produced = tokens.index(stop)
     assert events[-1] == Finished("stop", produced)
     assert [e.sampled.token for e in events[1:-1]] == tokens[:produced]  # type: ignore[union-attr]
 
 
 def test_the_answer_ends_where_the_context_does(small: Generator) -> None:
-    events = list(small.generate(random_ids(97), 50, CONFIG))
+    events = list(small.generate(random_ids(97), 50, POLICY))
     assert events[-1] == Finished("length", 4)  # three fit, the fourth needs no place of its own
     assert small.length == 100
 
 
 def test_an_answer_of_no_tokens(small: Generator) -> None:
-    events = list(small.generate(random_ids(20), 0, CONFIG))
+    events = list(small.generate(random_ids(20), 0, POLICY))
     assert len(events) == 2
     assert events[-1] == Finished("length", 0)
     with pytest.raises(ConfigError, match="max_new_tokens must not be negative"):
-        list(small.generate(random_ids(20), -1, CONFIG))
+        list(small.generate(random_ids(20), -1, POLICY))
 
 
 def test_the_same_seed_gives_the_same_answer(small: Generator) -> None:
@@ -313,25 +315,25 @@ def test_the_same_seed_gives_the_same_answer(small: Generator) -> None:
     ids = random_ids(40)
     answers = []
     for _ in range(2):
-        events = small.generate(ids, 8, CONFIG, sampling)
+        events = small.generate(ids, 8, POLICY, sampling)
         answers.append([e.sampled.token for e in events if isinstance(e, TokenGenerated)])
     assert answers[0] == answers[1]  # the second time the prompt's beginning was in the cache
 
 
 def test_sampling_leaves_the_logits_of_a_repeated_prompt_alone(small: Generator) -> None:
     ids = random_ids(40)
-    before = small.prefill(ids, CONFIG).copy()
-    for event in small.generate(ids, 1, CONFIG, Sampling(repetition_penalty=3.0, logit_bias={5: 9.0})):
+    before = small.prefill(ids, POLICY).copy()
+    for event in small.generate(ids, 1, POLICY, Sampling(repetition_penalty=3.0, logit_bias={5: 9.0})):
         if isinstance(event, Prefilled):
             assert event.reused_tokens == 40
-    np.testing.assert_array_equal(small.prefill(ids, CONFIG), before)
+    np.testing.assert_array_equal(small.prefill(ids, POLICY), before)
 
 
 def test_a_conversation_goes_on_where_it_stopped(small: Generator) -> None:
     ids = random_ids(40).tolist()
-    tokens = [e.sampled.token for e in small.generate(ids, 5, CONFIG) if isinstance(e, TokenGenerated)]
+    tokens = [e.sampled.token for e in small.generate(ids, 5, POLICY) if isinstance(e, TokenGenerated)]
     follow_up = [*ids, *tokens, *random_ids(10, 9).tolist()]
-    first = next(small.generate(follow_up, 1, CONFIG))
+    first = next(small.generate(follow_up, 1, POLICY))
     assert isinstance(first, Prefilled)
     assert first.reused_tokens == 44  # the answer's last token had not been run
 
@@ -339,11 +341,10 @@ def test_a_conversation_goes_on_where_it_stopped(small: Generator) -> None:
 # --- Progress and cancellation ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["h2o", "full"])
-def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> None:
-    config = altered(CONFIG, policy=policy)
+@h2o_and_full
+def test_progress_rises_to_the_whole_prompt(small: Generator, policy: PrefillPolicy[Any]) -> None:
     seen: list[tuple[int, int]] = []
-    small.prefill(random_ids(90), config, Watch(progress=lambda done, total: seen.append((done, total))))
+    small.prefill(random_ids(90), policy, Watch(progress=lambda done, total: seen.append((done, total))))
     done = [step for step, _ in seen]
     assert {total for _, total in seen} == {90}
     assert done == sorted(done)
@@ -352,13 +353,12 @@ def test_progress_rises_to_the_whole_prompt(small: Generator, policy: Any) -> No
     assert len(set(done)) > 5
 
 
-@pytest.mark.parametrize("policy", ["h2o", "full"])
+@h2o_and_full
 def test_cancellation_is_asked_for_at_every_step_and_leaves_the_generator_usable(
-    small: Generator, policy: Any
+    small: Generator, policy: PrefillPolicy[Any]
 ) -> None:
-    config = altered(CONFIG, policy=policy)
     ids = random_ids(90)
-    expected = small.prefill(ids, config).copy()
+    expected = small.prefill(ids, policy).copy()
     asked = 0
 
     def count() -> bool:
@@ -367,22 +367,22 @@ def test_cancellation_is_asked_for_at_every_step_and_leaves_the_generator_usable
         return False
 
     small.reset()
-    small.prefill(ids, config, Watch(cancelled=count))
+    small.prefill(ids, policy, Watch(cancelled=count))
     tiles = 3 * small.model.layers  # 90 tokens in tiles of 32
-    steps = 6 * small.model.layers if policy == "h2o" else 0  # in chunks of 16
+    steps = 6 * small.model.layers if policy is POLICY else 0  # in chunks of 16
     assert asked >= tiles + steps
     for moment in range(asked):
         small.reset()
         calls = iter(range(moment))
         with pytest.raises(Cancelled, match="prefill was stopped"):
-            small.prefill(ids, config, Watch(cancelled=lambda: next(calls, None) is None))  # noqa: B023
+            small.prefill(ids, policy, Watch(cancelled=lambda: next(calls, None) is None))  # noqa: B023
         assert small.length == 0
-    np.testing.assert_array_equal(small.prefill(ids, config), expected)
+    np.testing.assert_array_equal(small.prefill(ids, policy), expected)
 
 
 def test_generation_is_cancelled_between_two_tokens(small: Generator) -> None:
     stop = False
-    events = small.generate(random_ids(40), 50, CONFIG, watch=Watch(cancelled=lambda: stop))
+    events = small.generate(random_ids(40), 50, POLICY, watch=Watch(cancelled=lambda: stop))
     assert isinstance(next(events), Prefilled)
     assert isinstance(next(events), TokenGenerated)
     assert isinstance(next(events), TokenGenerated)
@@ -393,10 +393,10 @@ def test_generation_is_cancelled_between_two_tokens(small: Generator) -> None:
 
 
 def test_the_timer_says_where_the_time_went(small: Generator) -> None:
-    small.prefill(random_ids(90), CONFIG)
+    small.prefill(random_ids(90), POLICY)
     timer = small.timer
     assert min(timer.seconds[name] for name in ("dense", "phase1", "phase2", "tail")) > 0
-    small.prefill(random_ids(90), CONFIG)  # found whole in the cache
+    small.prefill(random_ids(90), POLICY)  # found whole in the cache
     assert small.timer.seconds["dense"] == 0
 
 
@@ -408,10 +408,10 @@ def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Ge
     ids: IntArray = random_ids(90)
     with Generator.load(target, context=100) as half:
         assert half.bundle.manifest.model.dtype == "float16"
-        for config in (Full(), CONFIG):
+        for policy in (Full(), POLICY):
             small.reset()
             half.reset()
-            got, expected = half.prefill(ids, config), small.prefill(ids, config)
+            got, expected = half.prefill(ids, policy), small.prefill(ids, policy)
             assert got.dtype == np.float32
             assert relative_error(got, expected) < 0.03
             assert relative_error(half.decode(9), small.decode(9)) < 0.03

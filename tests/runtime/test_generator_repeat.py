@@ -16,8 +16,8 @@ from tests.prefill import altered
 from h2o_runtime import Generator
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
-CONFIG = Query(chunk_size=16, batch_size=32, local=4, heavy=4, window=3, dense_tail=6)
-WINDOW = altered(CONFIG, score="window")
+POLICY = Query(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=6)
+WINDOW = altered(POLICY, score="window", window=3)
 
 
 @pytest.fixture(scope="module")
@@ -27,42 +27,42 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 
 
 def answer(
-    generator: Generator, prompt: list[int], config: PrefillPolicy[Any], reuse: bool = True
+    generator: Generator, prompt: list[int], policy: PrefillPolicy[Any], reuse: bool = True
 ) -> list[NDArray]:  # type: ignore[type-arg]
     """Logits of a prompt and of the five likeliest tokens after it."""
-    logits = [generator.prefill(prompt, config, reuse=reuse).copy()]
+    logits = [generator.prefill(prompt, policy, reuse=reuse).copy()]
     for _ in range(5):
         logits.append(generator.decode(int(logits[-1].argmax())).copy())
     return logits
 
 
-@pytest.mark.parametrize("config", [CONFIG, WINDOW], ids=["colsum", "window"])
+@pytest.mark.parametrize("policy", [POLICY, WINDOW], ids=["query", "window"])
 @pytest.mark.parametrize("new", [5, 60])
 def test_a_turn_that_comes_again_has_the_same_answer(
-    generator: Generator, config: PrefillPolicy[Any], new: int
+    generator: Generator, policy: PrefillPolicy[Any], new: int
 ) -> None:
     generator.reset()
     first = random_ids(90).tolist()
-    said = [int(logits.argmax()) for logits in answer(generator, first, config)]
+    said = [int(logits.argmax()) for logits in answer(generator, first, policy)]
     turn = [*first, *said, *random_ids(new, 3).tolist()]
-    expected = answer(generator, turn, config)
+    expected = answer(generator, turn, policy)
     sets = [one.copy() for one in generator.memory_sets()]
     for _ in range(3):
-        np.testing.assert_array_equal(answer(generator, turn, config), expected)
+        np.testing.assert_array_equal(answer(generator, turn, policy), expected)
         np.testing.assert_array_equal(generator.memory_sets(), sets)
         assert generator.reused == len(first) + 5
     other = [*turn[:-3], 7, 8, 9]
-    changed = answer(generator, other, config)
-    np.testing.assert_array_equal(answer(generator, turn, config), expected)
-    np.testing.assert_array_equal(answer(generator, other, config), changed)
+    changed = answer(generator, other, policy)
+    np.testing.assert_array_equal(answer(generator, turn, policy), expected)
+    np.testing.assert_array_equal(answer(generator, other, policy), changed)
 
 
 def test_without_reuse_no_earlier_request_has_a_say(generator: Generator) -> None:
     generator.reset()
     first = random_ids(90).tolist()
     turn = [*first, *random_ids(60, 3).tolist()]
-    expected = answer(generator, turn, CONFIG)
-    answer(generator, first, CONFIG)
+    expected = answer(generator, turn, POLICY)
+    answer(generator, first, POLICY)
     for _ in range(2):
-        np.testing.assert_array_equal(answer(generator, turn, CONFIG, reuse=False), expected)
+        np.testing.assert_array_equal(answer(generator, turn, POLICY, reuse=False), expected)
         assert generator.reused == 0

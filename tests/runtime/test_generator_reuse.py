@@ -40,16 +40,16 @@ from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 200
-SPARSE = ColumnSum(chunk_size=16, batch_size=32, local=4, heavy=4, window=3, dense_tail=0)
-CONFIGS = (
+SPARSE = ColumnSum(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=0)
+POLICIES = (
     SPARSE,
     altered(SPARSE, dense_tail=6),
     altered(SPARSE, dense_tail=40),
-    altered(SPARSE, score="window", heads="query", dense_tail=3),
-    altered(SPARSE, score="window", heavy=0),
+    altered(SPARSE, score="window", window=3, heads="query", dense_tail=3),
+    altered(SPARSE, score="window", window=3, heavy=0),
     altered(SPARSE, heads="query", chunk_size=9, heavy=3),
     altered(SPARSE, score="query", dense_tail=6, tile=4, queries=2, candidates=12),
-    altered(SPARSE, score="query", dense_tail=6, tile=8, heavy="auto", missed=0.01),
+    altered(SPARSE, score="query", dense_tail=6, tile=8, heavy=11, grow=0, missed=0.01),
     altered(SPARSE, score="query", chunk_size=9, heavy=3, tile=4, candidates=20),
     altered(SPARSE, policy="full"),
 )
@@ -64,9 +64,9 @@ class Turn:
     prompt: tuple[int, ...] = ()
     token: int = -1
 
-    def run(self, generator: Generator, config: PrefillPolicy[Any]) -> NDArray[np.float32]:
+    def run(self, generator: Generator, policy: PrefillPolicy[Any]) -> NDArray[np.float32]:
         if self.prompt:
-            return generator.prefill(self.prompt, config)
+            return generator.prefill(self.prompt, policy)
         return generator.decode(self.token)
 
 
@@ -86,9 +86,9 @@ def new_generator(model: Generator) -> Generator:
 class Conversations(RuleBasedStateMachine):
     model: Generator  # set by the test
 
-    @initialize(config=st.sampled_from(CONFIGS))
-    def begin(self, config: PrefillPolicy[Any]) -> None:
-        self.config = config
+    @initialize(policy=st.sampled_from(POLICIES))
+    def begin(self, policy: PrefillPolicy[Any]) -> None:
+        self.policy = policy
         self.generator = new_generator(self.model)
         self.cached: list[int] = []
         self.story: list[Turn] = []  # what the cache stands for; empty: nothing that a prompt could continue
@@ -177,14 +177,14 @@ class Conversations(RuleBasedStateMachine):
             file = Path(folder) / "session"
             save_session(self.generator.session, file)
             self.generator = new_generator(self.model)
-            SavedSession.open(file).load_into(self.generator.session, self.config)
+            SavedSession.open(file).load_into(self.generator.session, self.policy)
 
     # What must come of it
 
     def prefill(self, prompt: list[int], batch: int) -> None:
         prompt = prompt[:CONTEXT]
-        config = altered(self.config, batch_size=batch)
-        self.logits = self.generator.prefill(prompt, config).copy()
+        policy = altered(self.policy, batch_size=batch)
+        self.logits = self.generator.prefill(prompt, policy).copy()
         assert self.generator.length == len(prompt)
         self.told(prompt)
 
@@ -201,7 +201,7 @@ class Conversations(RuleBasedStateMachine):
         watch = Watch(cancelled=lambda: next(calls, None) is None)
         before, story = list(self.cached), self.before(prompt)
         try:
-            self.logits = self.generator.prefill(prompt, self.config, watch).copy()
+            self.logits = self.generator.prefill(prompt, self.policy, watch).copy()
         except Cancelled:
             kept = self.generator.length
             assert kept < len(prompt)
@@ -231,7 +231,7 @@ class Conversations(RuleBasedStateMachine):
     def check(self) -> None:
         twin = new_generator(self.model)
         for turn in self.story:
-            expected = turn.run(twin, self.config)
+            expected = turn.run(twin, self.policy)
         for ours, theirs in zip(self.generator.memory_sets(), twin.memory_sets(), strict=True):
             np.testing.assert_array_equal(ours, theirs)
         assert relative_error(self.logits, expected) < 1e-4
@@ -246,60 +246,60 @@ def small(shared_folder: Path) -> Any:
 
 def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) -> None:
     """The long turn chose a memory; what stands in its place is short, and chooses none."""
-    config, ids = altered(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
-    small.prefill(ids[:40], config)
+    policy, ids = altered(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
+    small.prefill(ids[:40], policy)
     before = small.memory_sets()
-    small.prefill(ids, config)
+    small.prefill(ids, policy)
     assert any((one != other).any() for one, other in zip(small.memory_sets(), before, strict=True))
-    small.prefill([*ids[:40], 7, 8, 9], config)
+    small.prefill([*ids[:40], 7, 8, 9], policy)
     assert small.reused == 40
     np.testing.assert_array_equal(small.memory_sets(), before)
-    small.prefill([*ids[:20], 7], config)
-    small.prefill([7] * 5, config)
+    small.prefill([*ids[:20], 7], policy)
+    small.prefill([7] * 5, policy)
     assert small.memory_sets() == []
 
 
 def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(small: Generator) -> None:
-    config, draw = altered(SPARSE, score="query", tile=4, dense_tail=6), np.random.default_rng(3)
+    policy, draw = altered(SPARSE, score="query", tile=4, dense_tail=6), np.random.default_rng(3)
     document = DOCUMENTS[0][:150]
-    small.prefill([*document, 1, 2], config)
+    small.prefill([*document, 1, 2], policy)
     for _ in range(20):
         question = draw.integers(0, 250, draw.integers(1, 30)).tolist()
-        small.prefill([*document, *question], config)
+        small.prefill([*document, *question], policy)
         assert len(document) - small.reused < 6 + 4
 
 
 def test_the_sets_of_a_chunk_that_two_prompts_have_read_lie_as_those_of_one(small: Generator) -> None:
     """Also where a chunk remembers less than it has room for, which is what its last row could."""
-    config = altered(SPARSE, score="query", tile=4, dense_tail=6, grow=0)
-    assert config.memory_at(48) < config.memory_at(63)
+    policy = altered(SPARSE, score="query", tile=4, dense_tail=6, grow=0)
+    assert policy.memory_at(48) < policy.memory_at(63)
     ids = DOCUMENTS[0][:120]
     generator = new_generator(small)
-    generator.prefill(ids[:61], config)
-    generator.prefill([*ids[:58], 7, *ids[:40]], config)
+    generator.prefill(ids[:61], policy)
+    generator.prefill([*ids[:58], 7, *ids[:40]], policy)
     assert generator.reused == 52
     sets = generator.boundary_memory()
     assert sets.shape[1] == (92 - 16) // 4
     generator.reset()
-    generator.prefill([*ids[:58], 7, *ids[:40]], config)
+    generator.prefill([*ids[:58], 7, *ids[:40]], policy)
     np.testing.assert_array_equal(generator.boundary_memory(), sets)
 
 
-@pytest.mark.parametrize("change", [{}, {"score_missed": 0.01}, {"heavy": "auto", "score_grow": 0}])
+@pytest.mark.parametrize("change", [{}, {"missed": 0.01}, {"heavy": 11, "grow": 0}])
 @pytest.mark.parametrize("rows", ["model", "int8"])
 def test_a_question_of_about_the_same_length_reads_itself_alone(
     small: Generator, change: dict[str, Any], rows: Any
 ) -> None:
     """The tails begin at the same row, so the document's rows in them are those of a new generator."""
-    config = altered(SPARSE, score="query", tile=4, dense_tail=6, **change)
+    policy = altered(SPARSE, score="query", tile=4, dense_tail=6, **change)
     document, first, second = DOCUMENTS[0][:150], [1, 2, 3], [7, 8]
     bundle = small.bundle.folder
     with Generator.load(bundle, context=CONTEXT, cache=Contiguous(rows=rows)) as generator:
-        expected = generator.prefill([*document, *second], config).copy()
+        expected = generator.prefill([*document, *second], policy).copy()
         sets = generator.memory_sets()
         generator.reset()
-        generator.prefill([*document, *first], config)
-        assert relative_error(generator.prefill([*document, *second], config), expected) < 1e-4
+        generator.prefill([*document, *first], policy)
+        assert relative_error(generator.prefill([*document, *second], policy), expected) < 1e-4
         assert generator.reused == len(document)
         for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -309,18 +309,18 @@ def test_a_question_of_about_the_same_length_reads_itself_alone(
 def test_full_attention_takes_nothing_from_a_sparse_decode(
     small: Generator, decoding: DecodePolicy[Any]
 ) -> None:
-    config, ids = altered(SPARSE, policy="full"), bundles.random_ids(150)
+    policy, ids = altered(SPARSE, policy="full"), bundles.random_ids(150)
     spec = replace(small.spec, decoding=decoding)
     generator = Generator(LoadedModel.of(spec, small.loaded.backend))
-    generator.prefill(ids[:100], config)
+    generator.prefill(ids[:100], policy)
     for token in ids[100:120]:
         sparse = generator.decode(int(token)).copy()
-    expected = new_generator(small).prefill(ids[:120], config)
+    expected = new_generator(small).prefill(ids[:120], policy)
     assert relative_error(sparse, expected) > 1e-3  # there is something that could be taken
-    assert relative_error(generator.prefill(ids[:120], config), expected) < 1e-5
+    assert relative_error(generator.prefill(ids[:120], policy), expected) < 1e-5
     assert generator.reused == 100
-    expected = new_generator(small).prefill(ids, config)
-    assert relative_error(generator.prefill(ids, config), expected) < 1e-5
+    expected = new_generator(small).prefill(ids, policy)
+    assert relative_error(generator.prefill(ids, policy), expected) < 1e-5
     assert generator.reused == 120  # those are exact by now
 
 
@@ -331,7 +331,7 @@ def test_a_cancelled_turn_is_the_last_one(small: Generator) -> None:
         model = small
 
     machine = Machine()
-    machine.begin(config=SPARSE)
+    machine.begin(policy=SPARSE)
     machine.ask_about_a_document(document=0, shared=1, question=0, seed=0, batch=16)
     machine.cancel_a_question(document=0, shared=2, checkpoint=0, again=False)
     machine.generate(count=1, seed=0)

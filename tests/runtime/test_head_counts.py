@@ -15,7 +15,7 @@ QUERIES_DIFFER = HeadCounts(query=frozenset({8, 16}), kv=frozenset({2}))
 
 
 @pytest.mark.parametrize(
-    ("model", "score_heads", "least", "grown"),
+    ("model", "heads", "least", "grown"),
     [
         (ALIKE, "auto", 2, 14),
         (ALIKE, "kv", 2, 2),
@@ -24,18 +24,16 @@ QUERIES_DIFFER = HeadCounts(query=frozenset({8, 16}), kv=frozenset({2}))
         (KEYS_DIFFER, "query", 8, 8),
     ],
 )
-def test_heads_with_their_own_memory(model: ModelSpec, score_heads: str, least: int, grown: int) -> None:
-    policy = Query(heads=score_heads).algorithm
-    heads = policy.set_heads(model.head_counts)
-    assert (heads.least, heads.grown) == (least, grown)
-    assert policy.heads(model.head_counts) == least
+def test_heads_with_their_own_memory(model: ModelSpec, heads: str, least: int, grown: int) -> None:
+    policy = Query(heads=heads)
+    counted = policy.set_heads(model.head_counts)
+    assert (counted.least, counted.grown) == (least, grown)
+    assert policy.set_count(model.head_counts) == least
 
 
 def test_what_no_list_can_serve_is_refused() -> None:
-    assert Query().algorithm.set_heads(QUERIES_DIFFER).grown == 2
+    assert Query().set_heads(QUERIES_DIFFER).grown == 2
     with pytest.raises(ConfigError, match=r"numbers of query heads \(8, 16\).*: use `policy=full`"):
-        Query(heads="query").algorithm.heads(QUERIES_DIFFER)
-    with pytest.raises(
-        ConfigError, match=r"of kv heads \(2, 4\).* `score_heads=query`, or use `policy=full`"
-    ):
-        Query(heads="kv").algorithm.heads(KEYS_DIFFER.head_counts)
+        Query(heads="query").set_count(QUERIES_DIFFER)
+    with pytest.raises(ConfigError, match=r"of kv heads \(2, 4\).* heads=query, or use `policy=full`"):
+        Query(heads="kv").set_count(KEYS_DIFFER.head_counts)

@@ -29,12 +29,12 @@ from h2o_runtime.layers.latent import Latent, absorbed_cheaper, expanded_shape
 from h2o_runtime.layers.model import Layers, LiveLayers
 from h2o_runtime.model import LatentSpec
 from h2o_runtime.operators import CACHED_ATTENTION
-from h2o_runtime.policies.decode import DECODE
-from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic
+from h2o_runtime.policies.decode import Quest
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic, Window
 
 FULL = Full()
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": 32, "local": 4, "heavy": 6, "dense_tail": 4}
-TILES: dict[str, Any] = {"score_tile": 8, "score_queries": 4, "score_candidates": 32}
+TILES: dict[str, Any] = {"tile": 8, "queries": 4, "candidates": 32}
 GATE = 3e-5
 
 
@@ -44,9 +44,9 @@ def load(bundle: Path, latent: str = "auto", **arguments: Any) -> Generator:
 
 
 def all_logits(
-    generator: Generator, ids: NDArray[Any], config: PrefillPolicy[Any] = FULL
+    generator: Generator, ids: NDArray[Any], policy: PrefillPolicy[Any] = FULL
 ) -> NDArray[np.float32]:
-    return np.concatenate([logits.copy() for _, logits in generator.each_logits(ids, config)])
+    return np.concatenate([logits.copy() for _, logits in generator.each_logits(ids, policy)])
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_absorbed_is_expanded_under_sparse_attention(
     score: str, heads: str, bundle: Path, prompt: NDArray[np.int64]
 ) -> None:
     """The same memory sets, and the same logits but for rounding."""
-    config = prefill_of(policy="h2o", score=score, heads=heads, **SMALL, **TILES)
+    policy = prefill_of(score=score, heads=heads, **SMALL, **(TILES if score == "query" else {}))
     found = []
     for form in ("absorbed", "expanded"):
         with load(bundle, attention="functions", latent=form) as model:
-            logits = model.prefill(prompt, config).copy()
+            logits = model.prefill(prompt, policy).copy()
             assert model.layer_report["latent"] == form
             found.append((logits, model.memory_sets(), model.decode(7).copy()))
     (one, sets, next_one), (other, other_sets, next_other) = found
@@ -166,9 +166,13 @@ def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "words"),
     [
-        ({"cache": Evicting(tokens=64)}, "cache", "latents alone: use --cache contiguous or paged"),
-        ({"cache": Offload(file="layers")}, "cache", "latents alone: use --cache contiguous or paged"),
-        ({"decoding": DECODE.chosen({"decode": "quest"})}, "decode", "use `decode=full`"),
+        ({"cache": Evicting(tokens=64)}, "cache", "latents alone: use `cache=contiguous` or `cache=paged`"),
+        (
+            {"cache": Offload(file="layers")},
+            "cache",
+            "latents alone: use `cache=contiguous` or `cache=paged`",
+        ),
+        ({"decoding": Quest()}, "decode", "use `decode=full`"),
         (
             {"latent": "expanded", "cache": Paged(), "attention": "functions"},
             "latent",
@@ -189,15 +193,15 @@ def test_what_does_not_go_with_latents_is_refused_as_it_is_loaded(
 def test_a_policy_that_is_not_for_latents_leaves_the_session_as_it_is(
     bundle: Path, prompt: NDArray[np.int64]
 ) -> None:
-    window = prefill_of(policy="h2o", score="window", window=3, **SMALL)
+    window = Window(window=3, **SMALL)
     with load(bundle, attention="functions") as model:
         model.prefill(prompt[:60], FULL)
-        for config, words in (
+        for policy, words in (
             (Subquadratic(), "not for latent attention"),
             (window, "needs latent attention absorbed: load the bundle with `latent=absorbed`"),
         ):
             with pytest.raises(ConfigError, match=words):
-                model.prefill(prompt, config)
+                model.prefill(prompt, policy)
             assert model.length == 60
         model.prefill(prompt, FULL)
         assert model.reused == 60
@@ -223,12 +227,12 @@ def test_heads_that_kernels_do_not_take_are_not_expanded(bundle: Path) -> None:
         with pytest.raises(ConfigError, match="heads of 24 and 10 elements, which no kernel supports"):
             live("expanded")
         settled = live("auto")
-        settled.settle(FULL.algorithm, 0, 100)
+        settled.settle(FULL, 0, 100)
         assert settled.report() == {"latent": "absorbed"}
 
 
 def test_other_models_have_no_latents(tiny_bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="--latent is for models with latent attention"):
+    with pytest.raises(ConfigError, match="latent is for models with latent attention"):
         load(tiny_bundle, latent="absorbed")
 
 

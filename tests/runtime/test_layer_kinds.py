@@ -29,8 +29,8 @@ from h2o_runtime.caches import Contiguous, Evicting, Paged
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.layers import LAYERS
-from h2o_runtime.policies.decode import DECODE
-from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic
+from h2o_runtime.policies.decode import Quest
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 pytestmark = pytest.mark.slow
@@ -118,10 +118,10 @@ def test_prompt_turn_and_steps_are_those_of_the_ordinary_model(
 def test_sparse_prompts_remember_what_the_ordinary_model_does(
     score: str, generator: Generator, plain: Path, tmp_path: Path
 ) -> None:
-    config = prefill_of(score=score, heads="query", window=8, **SPARSE)  # type: ignore[arg-type]
+    policy = prefill_of(score=score, heads="query", **SPARSE, **({"window": 8} if score == "window" else {}))
     ids = bundles.random_ids(150)
     with load(bundles.export(plain, tmp_path / "bundle")) as ordinary:
-        close(generator.prefill(ids, config), ordinary.prefill(ids, config))
+        close(generator.prefill(ids, policy), ordinary.prefill(ids, policy))
         for ours, theirs in zip(generator.memory_sets(), ordinary.memory_sets(), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -157,10 +157,10 @@ def test_a_saved_session_goes_on(mixed: Path, generator: Generator, tmp_path: Pa
     [
         (
             {"cache": Evicting(tokens=64)},
-            "use `cache=contiguous` or `cache=paged`, without `cache_tokens`",
+            "use `cache=contiguous` or `cache=paged`",
         ),
-        ({"decoding": DECODE.chosen({"decode": "quest"})}, "use `decode=full`"),
-        ({"layers": {"latent": "absorbed"}}, "--latent is for models with latent attention"),
+        ({"decoding": Quest()}, "use `decode=full`"),
+        ({"layers": {"latent": "absorbed"}}, "latent is for models with latent attention"),
     ],
 )
 def test_what_needs_alike_layers_is_refused_as_it_is_loaded(
@@ -171,19 +171,19 @@ def test_what_needs_alike_layers_is_refused_as_it_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("policy", "words"),
     [
         (Subquadratic(), "use `policy=h2o` or `policy=full`"),
-        (prefill_of(**SPARSE, heads="kv"), "give each query head a set with `score_heads=query`"),
+        (Query(**SPARSE, heads="kv"), "give each query head a set with heads=query"),
     ],
 )
 def test_what_needs_alike_layers_leaves_the_session_as_it_is(
-    config: PrefillPolicy[Any], words: str, generator: Generator
+    policy: PrefillPolicy[Any], words: str, generator: Generator
 ) -> None:
     ids = bundles.random_ids(60)
     generator.prefill(ids[:40], FULL)
     with pytest.raises(ConfigError, match=words):
-        generator.prefill(ids, config)
+        generator.prefill(ids, policy)
     generator.prefill(ids, FULL)
     assert generator.reused == 40
 

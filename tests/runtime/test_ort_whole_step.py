@@ -56,11 +56,11 @@ def test_it_gives_what_its_parts_give(
 ) -> None:
     more = {"weights": weights} if weights else {}
     folder = bundles.named(shared_folder, shape, f"-{weights}" if weights else "", **more)[1]
-    whole, its_cache = generated(load(folder, threads=2, cache=cache(cache_dtype=dtype)))
+    whole, its_cache = generated(load(folder, threads=2, cache=cache(rows=dtype)))
     monkeypatch.setattr(
         NativeCpuProvider, "in_graphs", property(lambda _: False, lambda *_: None), raising=False
     )
-    parts, their_cache = generated(load(folder, cache=cache(cache_dtype=dtype)))
+    parts, their_cache = generated(load(folder, cache=cache(rows=dtype)))
     # A cache that rounds turns the smallest difference into a step of its own.
     close = 1e-5 if dtype == "model" else 1e-3
     np.testing.assert_allclose(whole, parts, atol=close * np.abs(parts).max())

@@ -174,11 +174,11 @@ def test_a_fraction_of_the_keys_is_a_budget() -> None:
         VerticalSlash(),
         VerticalSlash(fraction=0.3),
     )
-    assert by_counts.algorithm.line_counts(100) == (100, 100)
-    assert by_counts.algorithm.line_counts(8192) == (512, 1024)
-    assert by_share.algorithm.line_counts(1000) == (60, 240)
-    assert by_share.algorithm.line_counts(100) == (31, 100)
-    assert VerticalSlash(vertical=1, slash=1).algorithm.line_counts(1000) == (30, 50)
+    assert by_counts.line_counts(100) == (100, 100)
+    assert by_counts.line_counts(8192) == (512, 1024)
+    assert by_share.line_counts(1000) == (60, 240)
+    assert by_share.line_counts(100) == (31, 100)
+    assert VerticalSlash(vertical=1, slash=1).line_counts(1000) == (30, 50)
 
 
 def test_recall_grows_with_the_budget(bundle: Path) -> None:
@@ -187,42 +187,42 @@ def test_recall_grows_with_the_budget(bundle: Path) -> None:
     with Generator.load(bundle, context=400) as generator:
         full = generator.logprobs(ids, Full())
         for fraction in (0.05, 0.4, 1.0):
-            config = VerticalSlash(chunk_size=128, fraction=fraction)
-            errors.append(float(np.abs(generator.logprobs(ids, config) - full).mean()))
+            policy = VerticalSlash(chunk_size=128, fraction=fraction)
+            errors.append(float(np.abs(generator.logprobs(ids, policy) - full).mean()))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-4
 
 
 def test_what_follows_a_chunk_changes_nothing_in_it(bundle: Path) -> None:
     """Few enough lines that there is a choice; a shared beginning gives what a fresh run gives."""
-    config = VerticalSlash(chunk_size=128, vertical=40, slash=50)
+    policy = VerticalSlash(chunk_size=128, vertical=40, slash=50)
     ids = bundles.random_ids(400)
     other = ids.copy()
     other[300:] = bundles.random_ids(100, 5)
     with Generator.load(bundle, context=500) as generator:
-        one, two = generator.logprobs(ids, config), generator.logprobs(other, config)
+        one, two = generator.logprobs(ids, policy), generator.logprobs(other, policy)
         np.testing.assert_allclose(one[:255], two[:255], atol=1e-5)
         assert np.abs(one[256:299] - two[256:299]).max() > 1e-3
-        fresh = generator.prefill(other, config, reuse=False).copy()
-        generator.prefill(ids, config, reuse=False)
-        assert bundles.relative_error(generator.prefill(other, config), fresh) < 1e-5
+        fresh = generator.prefill(other, policy, reuse=False).copy()
+        generator.prefill(ids, policy, reuse=False)
+        assert bundles.relative_error(generator.prefill(other, policy), fresh) < 1e-5
         assert generator.reused == 256
 
 
 def test_lines_of_the_whole_prompt_keep_nothing_for_another(bundle: Path) -> None:
     """As published: an early row depends on the prompt's end, so that a shared beginning runs again."""
-    config = VerticalSlash(chunk_size=70, vertical=40, slash=50, estimate="prompt", batch_size=90)
+    policy = VerticalSlash(chunk_size=70, vertical=40, slash=50, estimate="prompt", batch_size=90)
     ids = bundles.random_ids(400)
     other = ids.copy()
     other[300:] = bundles.random_ids(100, 5)
     with Generator.load(bundle, context=500) as generator:
-        one, two = generator.logprobs(ids, config), generator.logprobs(other, config)
+        one, two = generator.logprobs(ids, policy), generator.logprobs(other, policy)
         assert np.abs(one[:250] - two[:250]).max() > 1e-3
-        fresh = generator.prefill(other, config).copy()
-        np.testing.assert_allclose(generator.logprobs(ids, altered(config, chunk_size=1000)), one, atol=1e-4)
+        fresh = generator.prefill(other, policy).copy()
+        np.testing.assert_allclose(generator.logprobs(ids, altered(policy, chunk_size=1000)), one, atol=1e-4)
         generator.reset()
-        generator.prefill(ids, config)
-        assert bundles.relative_error(generator.prefill(other, config), fresh) < 1e-5
+        generator.prefill(ids, policy)
+        assert bundles.relative_error(generator.prefill(other, policy), fresh) < 1e-5
         assert generator.reused == 0
 
 
@@ -232,7 +232,7 @@ def test_bad_values_say_what_to_change() -> None:
             prefill_of(policy="minference", **{name: 0})
     with pytest.raises(ConfigError, match="must be at most 1, which is all keys"):
         VerticalSlash(fraction=1.5)
-    with pytest.raises(ConfigError, match="line_fraction must be a number of at least 0"):
+    with pytest.raises(ConfigError, match="fraction must be a number of at least 0"):
         VerticalSlash(fraction=-0.1)
 
 

@@ -20,7 +20,7 @@ from h2o_runtime.policies.prefill.h2o import H2O, ColumnSum
 
 MODULE = '''
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.components.options import option
@@ -44,24 +44,6 @@ class Clash(Full):
 class Abstract(PrefillPolicy[None]):
     name: ClassVar[str] = "abstract"
     title: ClassVar[str] = "abstract"
-
-
-@dataclass(frozen=True)
-class OtherMeaning(Full):
-    name: ClassVar[str] = "other"
-    batch_size: int = option(4, "Something else.")
-
-
-@dataclass(frozen=True)
-class TakenFlag(Full):
-    name: ClassVar[str] = "taken"
-    rows: int = option(4, "Rows.", flags=("--batch-size",))
-
-
-@dataclass(frozen=True)
-class NoFlag(Full):
-    name: ClassVar[str] = "noflag"
-    rows: int = option(4, "Rows.", flags=("rows",))
 
 
 @dataclass(frozen=True)
@@ -89,20 +71,19 @@ class Good(Full):
 
 
 @dataclass(frozen=True)
-class WideScore(ColumnSum):
-    score: str = score_rule("wide")
-    width: int = option(1, "How wide.")
-
-
-@dataclass(frozen=True)
 class ClashScore(ColumnSum):
     """Its name is taken."""
 
 
 @dataclass(frozen=True)
+class AnyScore(ColumnSum):
+    score: str = score_rule("any")
+
+
+@dataclass(frozen=True)
 class GoodScore(ColumnSum):
-    score: str = score_rule("good")
-    score_good: int = option(1, "How good.")
+    score: Literal["good"] = score_rule("good")
+    good: int = option(1, "How good.")
 
 
 @dataclass(frozen=True)
@@ -123,15 +104,12 @@ BROKEN = {
 BROKEN_PREFILL = BROKEN | {
     "strange:Clash": "there is already a policy named 'full'",
     "strange:Abstract": "abstract",
-    "strange:OtherMeaning": "define the option 'batch_size' differently",
-    "strange:TakenFlag": "the flag --batch-size of rows is taken by batch_size",
-    "strange:NoFlag": "the option rows has flags that are none: 'rows'",
     "strange:BadDefault": "rows must be at least 1, but is 0",
     "strange:NoDefault": "the option rows needs a number, a string or a truth value as its default",
     "strange:Choice": "policy is the name of the choice itself",
 }
 BROKEN_SCORES = BROKEN | {
-    "strange:WideScore": "the option width and its flags must begin with score_",
+    "strange:AnyScore": "AnyScore.score must be a Literal of its one name",
     "strange:ClashScore": "there is already a score named 'colsum'",
 }
 GROUPS = {
@@ -174,11 +152,10 @@ def test_what_is_broken_is_left_out_with_a_warning_that_names_it(
     base: type,
     broken: dict[str, str],
 ) -> None:
-    registry = Registry(builtin, base=base, field="policy", flag="-x", label="", meaning="", group=group)
+    registry = Registry(builtin, base=base, field="policy", group=group)
     assert not caplog.records  # nothing is loaded before it is asked for
     with caplog.at_level(logging.WARNING):
         assert registry.names == (builtin.name, "good")  # type: ignore[attr-defined]
-        assert "rows" not in {one.name for one in registry.options}
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == len(broken)
     for (point, reason), warning in zip(broken.items(), warnings, strict=True):
@@ -188,14 +165,12 @@ def test_what_is_broken_is_left_out_with_a_warning_that_names_it(
 
 
 def test_a_score_rule_that_is_broken_is_left_out(strange: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rules = {"field": "score", "name": "score", "title": "score_title", "prefix": "score_", "base": H2O}
-    registry: Any = Registry(
-        ColumnSum, flag="-x", label="", meaning="", group="h2o_edge.score_rules", **rules
+    registry: Registry[H2O[Any]] = Registry(
+        ColumnSum, base=H2O, field="score", group="h2o_edge.score_rules", name="score", title="score_title"
     )
     with caplog.at_level(logging.WARNING):
         assert registry.names == ("colsum", "good")
-    assert "score_good" in {one.name for one in registry.options}
-    assert "width" not in {one.name for one in registry.options}
+    assert registry.make({"score": "good", "good": 2}) == registry["good"](good=2)  # type: ignore[call-arg]
     for (point, reason), record in zip(BROKEN_SCORES.items(), caplog.records, strict=True):
         assert point in record.getMessage()
         assert reason in record.getMessage()
@@ -212,15 +187,16 @@ def run(strange: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_loads_no_entry_point(strange: Path) -> None:
-    modules = ("h2o_runtime.config.quality", "h2o_export.policies", "h2o_cli.eval.policies")
+    modules = ("h2o_runtime.generator", "h2o_export.policies", "h2o_cli.eval.policies")
     done = run(strange, "-c", f"import sys, {', '.join(modules)}; assert 'strange' not in sys.modules")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_command_works_beside_what_is_broken(strange: Path) -> None:
-    done = run(strange, "-m", "h2o_cli.run", "--help-all")
+    done = run(strange, "-m", "h2o_cli.run", "--prefill", "help")
     assert done.returncode == 0
-    assert "good" in done.stdout
+    assert '--prefill "good"' in done.stdout
+    assert '--prefill "h2o score=good"' in done.stdout
     lines = done.stderr.splitlines()
-    assert len(lines) == len(BROKEN_PREFILL) + len(BROKEN_SCORES) + 2 * len(BROKEN)
+    assert len(lines) == len(BROKEN_PREFILL) + len(BROKEN_SCORES)
     assert all("the entry point" in line for line in lines)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
+
+log = logging.getLogger(__name__)
 
 _RENAMED: Final = {
     "h2o": {
@@ -66,4 +69,8 @@ def of_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("heavy") == "auto":
         memory = max(min(_AUTO_LEAST, found["chunk_size"] * 15 // 16), found["local"])
         found |= {"heavy": memory - found["local"], "grow": 0}
+    if policy == "h2o" and settings.get("sink"):
+        log.warning(
+            "the bundle asks for sink=%s, which is gone: its prompts are read without", settings["sink"]
+        )
     return found

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.components.options import options_of
+from h2o_runtime.components.options import effective_options
 
 IntArray = NDArray[np.int64]
 
@@ -123,10 +123,11 @@ class Provenance:
 
 def same_arithmetic(a: Policy | None, b: Policy) -> bool:
     """Whether two policies give the same numbers: the batch size does not matter."""
-    if a is None or type(a) is not type(b):
-        return False
-    names = [one.name for one in options_of(type(b)) if one.numeric]
-    return all(getattr(a, name) == getattr(b, name) for name in names)
+    return type(a) is type(b) and _numeric_settings(a) == _numeric_settings(b)
+
+
+def _numeric_settings(policy: Policy | None) -> dict[str, Any]:
+    return {one.name: getattr(policy, one.name) for one in effective_options(policy) if one.numeric}
 
 
 def shared_prefix(known: IntArray, tokens: IntArray) -> int:

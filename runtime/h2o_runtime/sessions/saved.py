@@ -40,12 +40,15 @@ TRANSCRIPT_BYTES = 4096  # per token, at most: less than its keys and values
 BLOCK = 1 << 20  # bytes read at once
 
 
-class _About(BaseModel):
+class _Version(BaseModel):
+    format: int
+
+
+class _About(_Version):
     """bundle: its identity. origin: a Provenance, its policy apart. state: the prefill policy's numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: int
     bundle: str
     prefill: dict[str, Any]
     origin: dict[str, Any]
@@ -135,11 +138,13 @@ class SavedSession:
     def open(cls, path: Path) -> SavedSession:
         """Raises InputError if it cannot be read or is not a saved session."""
         with _opened(path) as file:
-            about = _About.model_validate_json(_bytes(file, ABOUT, MOST_ABOUT))
-            if about.format != FORMAT:
+            written = _bytes(file, ABOUT, MOST_ABOUT)
+            version = _Version.model_validate_json(written).format
+            if version != FORMAT:
                 raise InputError(
-                    f"{path}: saved in format {about.format}; this version reads format {FORMAT}"
+                    f"{path}: saved in format {version}; this version reads format {FORMAT}: run the prompt again"
                 )
+            about = _About.model_validate_json(written)
             try:
                 shape = about.shape()
             except (TypeError, ConfigError) as error:

@@ -22,7 +22,7 @@ from h2o_runtime.sessions.saved import SavedSession, save_session
 
 SMALL = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 QUERY = altered(SMALL, score="query", tile=16, queries=8, candidates=16)
-CONFIGS = {"colsum": SMALL, "query": QUERY, "full": altered(SMALL, policy="full")}
+POLICIES = {"colsum": SMALL, "query": QUERY, "full": altered(SMALL, policy="full")}
 SHAPE, CONTEXT = "llama-g2-d64-llama3", 160
 PROMPT = bundles.random_ids(100, 1).tolist()
 
@@ -47,22 +47,22 @@ def saved(generator: Generator, tmp_path: Path) -> Path:
     return tmp_path / "session"
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_what_comes_next_is_as_if_nothing_had_been(
     name: str, generator: Generator, bundle: Path, tmp_path: Path
 ) -> None:
-    config, question = CONFIGS[name], [*PROMPT, 7, *bundles.random_ids(40, 2).tolist()]
-    generator.prefill(PROMPT, config)
+    policy, question = POLICIES[name], [*PROMPT, 7, *bundles.random_ids(40, 2).tolist()]
+    generator.prefill(PROMPT, policy)
     generator.decode(7)
     save_session(generator.session, tmp_path / "session")
     sets = generator.memory_sets()
     with Generator.load(bundle, context=CONTEXT - 10, threads=1) as other:  # a smaller context, where it fits
-        SavedSession.open(tmp_path / "session").load_into(other.session, config)
+        SavedSession.open(tmp_path / "session").load_into(other.session, policy)
         for ours, theirs in zip(other.memory_sets(), sets, strict=True):
             np.testing.assert_array_equal(ours, theirs)
-        np.testing.assert_array_equal(other.prefill([*PROMPT, 7], config), generator.session.logits)
+        np.testing.assert_array_equal(other.prefill([*PROMPT, 7], policy), generator.session.logits)
         assert other.reused == 101
-        np.testing.assert_array_equal(other.prefill(question, config), generator.prefill(question, config))
+        np.testing.assert_array_equal(other.prefill(question, policy), generator.prefill(question, policy))
         assert other.reused == generator.reused > 0
         np.testing.assert_array_equal(other.decode(9), generator.decode(9))
 
@@ -82,10 +82,10 @@ def test_the_file_of_before_gives_way(saved: Path, generator: Generator) -> None
     assert [path.name for path in saved.parent.iterdir()] == ["session"]
 
 
-def refused(saved: Path, generator: Generator, config: PrefillPolicy[Any] = SMALL) -> str:
+def refused(saved: Path, generator: Generator, policy: PrefillPolicy[Any] = SMALL) -> str:
     generator.prefill([3, 4, 5], SMALL)
     with pytest.raises(InputError) as caught:
-        SavedSession.open(saved).load_into(generator.session, config)
+        SavedSession.open(saved).load_into(generator.session, policy)
     sentence = str(caught.value)
     assert sentence.startswith(f"{saved}: ")
     assert "\n" not in sentence
@@ -184,7 +184,8 @@ def test_other_versions(saved: Path, generator: Generator) -> None:
     with zipfile.ZipFile(saved) as file:
         good = {name: file.read(name) for name in file.namelist()}
     for changes, sentence in (
-        ({"format": 2}, "format 2"),
+        ({"format": 1, "decode": "full", "prefill": {"policy": "h2o", "score_tile": 8}}, "format 1;"),
+        ({"format": 3, "policy": "h2o"}, "format 3;"),
         ({"prefill": {"policy": "new"}}, "this version does not have"),
     ):
         with zipfile.ZipFile(saved, "w") as file:

@@ -35,13 +35,13 @@ def bundle(shared_folder: Path) -> Path:
 
 
 def turns(
-    generator: Generator, prompt: list[int], config: PrefillPolicy[Any]
+    generator: Generator, prompt: list[int], policy: PrefillPolicy[Any]
 ) -> Iterator[NDArray[np.float32]]:
     """Logits of a prompt, of tokens behind it, of a second turn and of tokens behind that."""
     answers = ([7, 9, 11], [8, 10])
     question = bundles.random_ids(30, 5).tolist()
     for tokens, answer in zip((prompt, [*prompt, *answers[0], *question]), answers, strict=True):
-        yield generator.prefill(tokens, config).copy()
+        yield generator.prefill(tokens, policy).copy()
         for token in answer:
             yield generator.decode(token).copy()
 
@@ -62,15 +62,15 @@ def test_sessions_that_take_turns_by_the_call(
 ) -> None:
     """One under sparse prefill, one under full attention, in one thread: a call of the one, a call of the other."""
     if isinstance(cache, Offload):
-        cache = replace(cache, cache_file=str(tmp_path / "rows"))
+        cache = replace(cache, file=str(tmp_path / "rows"))
     settings = {"context": CONTEXT, "threads": 1, "device": "cpu", "cache": cache, **options}
-    configs = (FULL, FULL) if isinstance(cache, Evicting) else (SPARSE, FULL)
+    policies = (FULL, FULL) if isinstance(cache, Evicting) else (SPARSE, FULL)
     expected = []
-    for prompt, config in zip(PROMPTS, configs, strict=True):
+    for prompt, policy in zip(PROMPTS, policies, strict=True):
         with Generator.load(bundle, **settings) as alone:  # type: ignore[arg-type]
-            expected.append(list(turns(alone, prompt, config)))
+            expected.append(list(turns(alone, prompt, policy)))
     with Generator.load(bundle, **settings) as first, Generator(first.loaded) as second:  # type: ignore[arg-type]
-        stories = [turns(*it) for it in zip((first, second), PROMPTS, configs, strict=True)]
+        stories = [turns(*it) for it in zip((first, second), PROMPTS, policies, strict=True)]
         together = [list(pair) for pair in zip(*stories, strict=True)]
         assert first.session.store is not second.session.store
     for found, wanted in zip(together, zip(*expected, strict=True), strict=True):
