@@ -66,6 +66,12 @@ def test_the_check_passes(package: Path) -> None:
     run(package, "-c", blocks("python")[1])
 
 
+def test_its_texts_are_values(package: Path) -> None:
+    text, value = re.findall(r"PREFILL\.read\((.*?)\)` is `(.*?)`", PAGE)[0]
+    setup = "from h2o_runtime.policies.prefill import PREFILL; from streaming import Streaming"
+    run(package, "-c", f"{setup}; assert PREFILL.read({text}) == {value}; assert str({value}) == {text}")
+
+
 @pytest.mark.parametrize("line", blocks("console")[0].splitlines())
 def test_the_commands_know_it(line: str, package: Path) -> None:
     name, *arguments = shlex.split(line)

@@ -55,28 +55,29 @@ def answer(bundle: Path, *flags: object) -> dict[str, Any]:
 # --- A prefill policy -------------------------------------------------------------------------------------
 
 
-def test_its_fields_are_flags_of_every_command() -> None:
-    for command in (("h2o_cli.run",), ("h2o_cli.serve",), ("h2o_cli.export",), ("h2o_cli.bench", "prefill")):
-        text = run(*command, "--help-all")
-        assert "toy (every k-th)" in " ".join(text.split())
-        assert "--every" in text
-        assert "Of the past each such token is seen." in text
+def test_every_command_tells_its_settings() -> None:
+    bundles = {"h2o_cli.run": ["bundle"], "h2o_cli.serve": ["bundle"], "h2o_cli.export": ["checkpoint"]}
+    for command, names in bundles.items():
+        text = run(command, *names, "--prefill", "help toy")
+        assert text.splitlines()[0].split() == ["--prefill", '"toy"', "every", "k-th"]
+        assert "every=8 Of the past each such token is seen." in " ".join(text.split())
+        assert "h2o" not in text
 
 
 def test_h2o_run_reads_with_it_and_says_so(tiny_bundle: Path) -> None:
-    report = answer(tiny_bundle, "--prefill", "toy", "--every", 5, "--block", 32)
-    assert report["prefill"] | {"policy": "toy", "every": 5, "block": 32} == report["prefill"]
+    report = answer(tiny_bundle, "--prefill", "toy every=5 block=32")
+    assert report["prefill"] == {"policy": "toy", "batch_size": 4096, "block": 32, "every": 5, "first": 0}
     assert report["prefill_ms"]["blocks"] > 0
     assert "phase1" not in report["prefill_ms"]
 
 
 def test_where_it_sees_everything_it_is_full_attention(tiny_bundle: Path) -> None:
-    toy = answer(tiny_bundle, "--prefill", "toy", "--every", 1)
+    toy = answer(tiny_bundle, "--prefill", "toy every=1")
     assert toy["tokens"] == answer(tiny_bundle, "--prefill", "full")["tokens"]
 
 
 def test_its_checks_are_usage_errors(tiny_bundle: Path) -> None:
-    flags = ("-p", "x", "--prefill", "toy", "--every", 0)
+    flags = ("-p", "x", "--prefill", "toy every=0")
     assert "every must be at least 1, but is 0" in run("h2o_cli.run", tiny_bundle, *flags, status=2)
 
 
@@ -84,16 +85,18 @@ def test_the_server_takes_it_in_requests_and_shows_it_in_its_form(tiny_bundle: P
     server = Server(tiny_bundle, environment=ENVIRONMENT)
     try:
         server.wait_until_ready()
-        schema = server.get("/openapi.json").json()["components"]["schemas"]["Prefill"]["properties"]
-        assert "every" in schema
-        assert "toy" in json.dumps(schema["policy"])
-        form = {one["name"]: one for one in server.get("/props").json()["prefill_options"]}
-        assert form["every"]["label"] == "Every k-th token"
-        assert form["every"]["policies"] == ["toy"]
-        assert "toy" in form["policy"]["choices"]
-        reply = server.complete("Once upon a time", max_tokens=2, prefill={"policy": "toy", "every": 2})
-        assert reply.status_code == 200
-        assert reply.json()["h2o"]["prefill"]["every"] == 2
+        schema = json.dumps(server.get("/openapi.json").json())
+        assert "Of the past each such token is seen." in schema
+        assert '["h2o", "full", "subquadratic", "minference", "toy", ' in schema
+        form = {one["text"]: one for one in server.get("/props").json()["prefill_forms"]}["toy"]
+        assert form["title"] == "every k-th"
+        assert form["settings"] == {"batch_size": 4096, "block": 64, "every": 8, "first": 0}
+        labels = {one["name"]: one["label"] for one in form["options"]}
+        assert labels == {"block": "Block", "every": "Every k-th token", "first": "First"}
+        for prefill in ({"policy": "toy", "every": 2}, "toy every=2"):
+            reply = server.complete("Once upon a time", max_tokens=2, prefill=prefill)
+            assert reply.status_code == 200
+            assert reply.json()["h2o"]["prefill"]["every"] == 2
         bad = server.complete("Once", prefill={"policy": "toy", "every": 0})
         assert bad.status_code == 400
     finally:
@@ -102,7 +105,7 @@ def test_the_server_takes_it_in_requests_and_shows_it_in_its_form(tiny_bundle: P
 
 def test_the_manifest_keeps_it_as_the_bundles_default(tmp_path: Path) -> None:
     example = Path(__file__).parents[1] / "examples" / "tiny-llama"
-    flags = ("--prefill", "toy", "--every", 3, "--no-validate")
+    flags = ("--prefill", "toy every=3", "--no-validate")
     run("h2o_cli.export", example, "-o", tmp_path / "bundle", *flags)
     prefill = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["prefill"]
     assert (prefill["policy"], prefill["every"]) == ("toy", 3)
@@ -125,11 +128,7 @@ def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bund
         "-n",
         256,
         "--prefill",
-        "toy",
-        "--block",
-        32,
-        "--first",
-        3,
+        "toy block=32 first=3",
         "--also",
         "every=1",
         "--baselines",
@@ -146,29 +145,29 @@ def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bund
 
 # --- A score rule -----------------------------------------------------------------------------------------
 
+SMALL = "h2o score=every chunk_size=32 batch_size=64 local=4 heavy=8"
 
-def test_a_score_rule_has_its_flags_fields_and_checks(tiny_bundle: Path) -> None:
-    text = " ".join(run("h2o_cli.run", "--help-all").split())
-    assert "every (every k-th token)" in text
-    assert "--score-every" in text
-    flags = ("-ub", 32, "-b", 64, "--h2o-local", 4, "--h2o-heavy", 8)
-    report = answer(tiny_bundle, *flags, "--score", "every", "--score-every", 3)
-    assert report["prefill"] | {"policy": "h2o", "score": "every", "score_every": 3} == report["prefill"]
-    assert "--score-every must be at least 1" in run(
-        "h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-every", 0, status=2
-    )
-    wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score-every", 3, status=2)
-    assert "--score-every has no effect with --score query: it belongs to --score every" in wrong
-    wrong = run("h2o_cli.run", tiny_bundle, "-p", "x", "--score", "every", "--score-tile", 3, status=2)
-    assert "--score-tile has no effect with --score every: it belongs to --score query" in wrong
+
+def test_a_score_rule_has_its_settings_and_checks(tiny_bundle: Path) -> None:
+    text = " ".join(run("h2o_cli.run", "bundle", "--prefill", "help h2o").split())
+    assert '--prefill "h2o score=every" sparse: every k-th token' in text
+    report = answer(tiny_bundle, "--prefill", f"{SMALL} every=3")
+    assert report["prefill"] | {"policy": "h2o", "score": "every", "every": 3} == report["prefill"]
+
+    def refused(text: str) -> str:
+        return run("h2o_cli.run", tiny_bundle, "-p", "x", "--prefill", text, status=2)
+
+    assert "every must be at least 1" in refused("h2o score=every every=0")
+    assert "h2o score=query has no every: it belongs to h2o score=every and toy" in refused("h2o every=3")
+    assert "h2o score=every has no tile: it belongs to h2o score=query" in refused("h2o score=every tile=3")
 
 
 def test_a_score_rules_bundle_is_compared_with_its_own_single_pass(tmp_path: Path) -> None:
     example = Path(__file__).parents[1] / "examples" / "tiny-llama"
-    sizes = ("-ub", 32, "-b", 64, "--h2o-local", 4, "--h2o-heavy", 8, "--score", "every", "--score-every", 3)
+    sizes = ("--prefill", f"{SMALL} every=3")
     run("h2o_cli.export", example, "-o", tmp_path / "bundle", *sizes, "--no-validate")
     prefill = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["prefill"]
-    assert (prefill["score"], prefill["score_every"]) == ("every", 3)
+    assert (prefill["score"], prefill["every"]) == ("every", 3)
     stages = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--json")
     report = json.loads(run("h2o_cli.compare", tmp_path / "bundle", *stages, *sizes))
     compared = [(row["graph"], row["reference"]) for row in report["rows"]]
@@ -180,32 +179,32 @@ def test_a_score_rules_bundle_is_compared_with_its_own_single_pass(tmp_path: Pat
 # --- A decode policy --------------------------------------------------------------------------------------
 
 
-def test_a_decode_policy_has_its_flags(tiny_bundle: Path) -> None:
-    everything = answer(tiny_bundle, "--decode", "recent", "--recent", 4000)
+def test_a_decode_policy_has_its_settings(tiny_bundle: Path) -> None:
+    everything = answer(tiny_bundle, "--decode", "recent recent=4000")
     assert everything["tokens"] == answer(tiny_bundle)["tokens"]
     assert everything["decode"] == {"name": "recent", "recent": 4000}
-    assert answer(tiny_bundle, "--decode", "recent", "--recent", 1)["tokens"] != everything["tokens"]
+    assert answer(tiny_bundle, "--decode", "recent recent=1")["tokens"] != everything["tokens"]
 
 
 # --- A cache ----------------------------------------------------------------------------------------------
 
-CONFIGS = (
+POLICIES = (
     Full(),
     Query(chunk_size=64, batch_size=128, local=16, heavy=16, dense_tail=10),
     Window(chunk_size=64, batch_size=64, local=16, heavy=16, window=8, heads="query"),
 )
 
 
-def everything(generator: Generator, config: PrefillPolicy[Any]) -> list[np.ndarray[Any, Any]]:
+def everything(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.ndarray[Any, Any]]:
     """A prompt, an answer, another turn, and another question on the same document."""
     ids, found = random_ids(200, seed=3, vocab=2000), []
-    found.append(generator.prefill(ids, config))
+    found.append(generator.prefill(ids, policy))
     found += [generator.decode(token) for token in (5, 6, 7)]
     found += generator.memory_sets()
     for turn in (100, 20):
         more = np.concatenate([ids, [5, 6, 7], random_ids(turn, seed=turn, vocab=2000)])
-        found.append(generator.prefill(more, config))
-    found.append(generator.prefill(np.concatenate([ids[:150], [9] * 40]), config))
+        found.append(generator.prefill(more, policy))
+    found.append(generator.prefill(np.concatenate([ids[:150], [9] * 40]), policy))
     found.append(generator.boundary_memory())
     return found
 
@@ -219,14 +218,14 @@ def test_the_order_of_its_rows_changes_no_bit(toys: None, tiny_bundle: Path, att
         Generator.load(tiny_bundle, **settings) as plain,
         Generator.load(tiny_bundle, cache=Backwards(), **settings) as other,
     ):
-        for config in CONFIGS:
-            for ours, theirs in zip(everything(other, config), everything(plain, config), strict=True):
+        for policy in POLICIES:
+            for ours, theirs in zip(everything(other, policy), everything(plain, policy), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
             plain.reset()
             other.reset()
 
 
-def test_a_cache_has_its_flag(tiny_bundle: Path) -> None:
+def test_a_cache_has_its_name(tiny_bundle: Path) -> None:
     report = answer(tiny_bundle, "--cache", "backwards")
     assert report["cache"] == {"name": "backwards"}
     assert report["tokens"] == answer(tiny_bundle)["tokens"]

@@ -20,10 +20,10 @@ class EveryKth(ChosenAhead):
     score_title: ClassVar[str] = "every k-th token"
 
     score: Literal["every"] = score_rule("every")
-    score_every: int = option(4, "Every so many-th token is remembered.", symbol="", least=1)
+    every: int = option(4, "Every so many-th token is remembered.", least=1)
 
     def vote(self, call: LayerCall, memory: LayerMemory, chunk: Span) -> None:
         """The chunk's own scores alone: those of the memory stay."""
         rows = np.arange(call.past + chunk.start, call.past + chunk.stop)
         score = memory.score[rows[0] : rows[-1] + 1]
-        score[:] = (rows % self.score_every == 0).astype(np.float32)[:, None]
+        score[:] = (rows % self.every == 0).astype(np.float32)[:, None]

@@ -35,7 +35,7 @@ class EveryKthPhase2(ChainPhase2):
 @dataclass
 class EveryKthPass(ChainPass[EveryKth]):
     def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
-        score[:] = (torch.arange(score.shape[1]) % self.policy.score_every == 0).double()
+        score[:] = (torch.arange(score.shape[1]) % self.policy.every == 0).double()
 
 
 class EveryKthEntry(ScoreEntry[EveryKth]):

@@ -92,7 +92,7 @@ def forms(own: PrefillPolicy[Any], runs: Callable[[PrefillPolicy[Any]], bool]) -
         {
             "text": text,
             "title": title,
-            "settings": PREFILL.settings_of(value),
+            "settings": {one.name: getattr(value, one.name) for one in options_of(type(value))},
             "options": [_described(option) for option in options_of(type(value)) if _shown(option)],
         }
         for text, title, value in found
