@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 from tests import bundles
 from tests.model_specs import grouped
-from tests.prefill import altered, prefill_of
+from tests.prefill import altered
 from tests.reference import llama, operators
 
 from h2o_export.checkpoints import open_checkpoint
@@ -35,7 +35,8 @@ from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
 from h2o_runtime.model import ModelSpec
-from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy
+from h2o_runtime.policies.prefill import ColumnSum, Window
+from h2o_runtime.policies.prefill.h2o import H2O
 
 pytestmark = pytest.mark.timeout(240)
 LLAMA3 = "llama-g2-d64-llama3"  # head size 64: the scale 1/8 is the same number in float32 and float64
@@ -129,16 +130,16 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
     checkpoint, _ = bundles.named(shared_folder, LLAMA3)
     draw = np.random.default_rng(2)
     S, L, H, w = 24, 6, 8, 4
-    for score in ("colsum", "window"):
-        config = prefill_of(chunk_size=S, batch_size=S, local=L, heavy=H, score=score, window=w)
-        bundle = tmp_path / score
+    sizes = {"chunk_size": S, "batch_size": S, "local": L, "heavy": H}
+    for policy in (ColumnSum(**sizes), Window(**sizes, window=w)):
+        bundle = tmp_path / policy.score
         (bundle / "onnx").mkdir(parents=True)
         shape = (
             layer_kind(open_checkpoint(str(checkpoint)).config, 0)
             .spec(open_checkpoint(str(checkpoint)).config)
             .attention("float32")
         )
-        for graph in policy_graphs(config, shape):
+        for graph in policy_graphs(policy, shape):
             (bundle / graph.spec.file).write_bytes(graph.model.SerializeToString())
         q, o = (draw.standard_normal((S, 4, 64)).astype(np.float32) for _ in range(2))
         k, v = (draw.standard_normal((2 * S, 2, 64)).astype(np.float32) for _ in range(2))
@@ -167,14 +168,14 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
         expected, colsum = operators.memory_fused_attention(q, k, v, before, o, m, l, scale=0.125)
         _assert_close(phase2["o"], expected, EXACT)
         after = scores.astype(np.float64)
-        if score == "colsum":
+        if isinstance(policy, ColumnSum):
             after[before.T, [0, 1]] += colsum.T
         else:
             k_mem, _ = operators.memory_gather(k, v, before)
             votes, after[S:] = operators.candidate_score(q[-w:], k[S:], k_mem, scale=0.125)
             after[before.T, [0, 1]] = votes.T
         _assert_close(phase2["score_next"], after, EXACT)
-        chosen = operators.memory_select(after, before, S, 2 * S, local=L, heavy=H, sink=2)
+        chosen = operators.memory_select(after, before, S, 2 * S, local=L, heavy=H)
         assert np.array_equal(phase2["memory_next"], chosen)
 
 
@@ -208,34 +209,31 @@ def test_a_graph_that_is_none_is_named(shared_folder: Path, tmp_path: Path) -> N
 
 # The single pass under transformers
 
-CHUNKS = ColumnSum(chunk_size=48, batch_size=96, local=8, heavy=12, window=6, dense_tail=0)
+CHUNKS = ColumnSum(chunk_size=48, batch_size=96, local=8, heavy=12, dense_tail=0)
+WINDOW = altered(CHUNKS, score="window", window=6)
 CASES = {
     "colsum": CHUNKS,
-    "window": altered(CHUNKS, score="window"),
+    "window": WINDOW,
     "colsum, query heads": altered(CHUNKS, heads="query"),
-    "window, query heads": altered(CHUNKS, score="window", heads="query"),
+    "window, query heads": altered(WINDOW, heads="query"),
     "dense tail": altered(CHUNKS, dense_tail=60),
     "a tail over everything": altered(CHUNKS, dense_tail=1000),
-    "sinks": altered(
-        CHUNKS,
-    ),
-    "all at once": altered(CHUNKS, score="window", heads="query", dense_tail=29),
+    "all at once": altered(WINDOW, heads="query", dense_tail=29),
     "one chunk": altered(CHUNKS, chunk_size=512, batch_size=512),
 }
 
 
-def _reference(checkpoint: Path, ids: NDArray[np.int64], config: PrefillPolicy[Any]) -> llama.H2ORun:
+def _reference(checkpoint: Path, ids: NDArray[np.int64], policy: H2O[Any]) -> llama.H2ORun:
     return llama.h2o_run(
         bundles.reference_model(checkpoint),
         ids,
-        chunk_size=config.chunk_size,
-        local=config.local,
-        heavy=config.heavy,
-        score=config.score,
-        score_window=config.score_window,
-        score_heads=config.score_heads,
-        sink=config.sink,
-        dense_tail=config.dense_tail,
+        chunk_size=policy.chunk_size,
+        local=policy.local,
+        heavy=policy.heavy,
+        score=policy.score,
+        window=getattr(policy, "window", None),
+        heads=policy.heads,
+        dense_tail=policy.dense_tail,
     )
 
 
@@ -269,24 +267,24 @@ def test_the_single_pass_equals_the_reference_that_goes_chunk_by_chunk(
     name: str, case: str, shared_folder: Path
 ) -> None:
     checkpoint, bundle = bundles.named(shared_folder, name)
-    config, ids = CASES[case], bundles.random_ids(211, seed=3)
-    run = _reference(checkpoint, ids, config)
-    rule = single_pass(config, layers_of(bundle), _sets(run))
+    policy, ids = CASES[case], bundles.random_ids(211, seed=3)
+    run = _reference(checkpoint, ids, policy)
+    rule = single_pass(policy, layers_of(bundle), _sets(run))
     logits = _single_pass(checkpoint, ids, rule)
     assert bundles.relative_error(logits, run.logits) < 10 * ANGLES
     assert (rule.wrong, rule.swapped) == (0, 0)
-    alone = _single_pass(checkpoint, ids, single_pass(config, layers_of(bundle)))
+    alone = _single_pass(checkpoint, ids, single_pass(policy, layers_of(bundle)))
     assert np.array_equal(alone, logits)
 
 
 def test_the_policy_of_the_single_pass_is_sparse(shared_folder: Path) -> None:
     checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
     ids = bundles.random_ids(211, seed=3)
-    full = _single_pass(checkpoint, ids, single_pass(CASES["one chunk"].algorithm, layers_of(bundle)))
+    full = _single_pass(checkpoint, ids, single_pass(CASES["one chunk"], layers_of(bundle)))
     plain = StreamedModel(open_checkpoint(str(checkpoint)), torch.float64)
     *_, hidden = plain.hidden_states(ids.tolist())
     assert bundles.relative_error(full, plain.logits(hidden).numpy()) < EXACT
-    sparse = _single_pass(checkpoint, ids, single_pass(CHUNKS.algorithm, layers_of(bundle)))
+    sparse = _single_pass(checkpoint, ids, single_pass(CHUNKS, layers_of(bundle)))
     assert np.allclose(sparse[:48], full[:48], rtol=0, atol=1e-9)  # the first chunk sees all there is
     assert bundles.relative_error(sparse[48:], full[48:]) > 1e-2
 
@@ -320,27 +318,21 @@ def test_a_wrong_memory_set_is_counted_as_wrong(what: str, shared_folder: Path) 
     chosen = sets[0, 1, 0]
     entry = np.flatnonzero(chosen < 88)[0]  # a heavy hitter
     chosen[entry] = WRONG[what](chosen, run)
-    rule = single_pass(CHUNKS.algorithm, layers_of(bundle), sets)
+    rule = single_pass(CHUNKS, layers_of(bundle), sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
 
 
-@pytest.mark.parametrize(("lost", "sink"), [(0, 3), (95, 0)])
-def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, shared_folder: Path) -> None:
+def test_a_lost_local_token_is_counted_as_wrong(shared_folder: Path) -> None:
     checkpoint, bundle = bundles.named(shared_folder, LLAMA3)
-    ids, config = (
-        bundles.random_ids(150, seed=4),
-        altered(
-            CHUNKS,
-        ),
-    )
-    run = _reference(checkpoint, ids, config)
+    ids, lost = bundles.random_ids(150, seed=4), 95
+    run = _reference(checkpoint, ids, CHUNKS)
     sets = _sets(run)
     chosen = sets[0, 1, 0]
     assert lost in chosen
     chosen[chosen == lost] = next(j for j in range(48, 88) if j not in chosen)
-    rule = single_pass(config, layers_of(bundle), sets)
+    rule = single_pass(CHUNKS, layers_of(bundle), sets)
     _single_pass(checkpoint, ids, rule)
     assert rule.wrong >= 1
     assert rule.swapped == 0
@@ -348,12 +340,12 @@ def test_a_lost_sink_or_local_token_is_counted_as_wrong(lost: int, sink: int, sh
 
 def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
     # All keys are alike, so under `window` every candidate has the same votes but for the last rows.
-    config = altered(CHUNKS, score="window", chunk_size=16, batch_size=16, local=4, heavy=3, window=2)
+    policy = altered(CHUNKS, score="window", chunk_size=16, batch_size=16, local=4, heavy=3, window=2)
     q, k = torch.zeros(1, 2, 20, 4), torch.zeros(1, 1, 20, 4)
     module, model = SimpleNamespace(layer_idx=0), grouped(2, 1)
     mine, theirs = [0, 1, 2, 12, 13, 14, 15], [0, 5, 9, 12, 13, 14, 15]
     for chosen, swapped in ((mine, 0), (theirs, 4)):
-        rule = single_pass(config, model, np.array(chosen, np.int32).reshape(1, 1, 1, 7))
+        rule = single_pass(policy, model, np.array(chosen, np.int32).reshape(1, 1, 1, 7))
         rule(module, q, k, torch.randn(1, 1, 20, 4), None, 0.5)
         assert (rule.swapped, rule.wrong) == (swapped, 0)
 

@@ -27,14 +27,14 @@ from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.policies.prefill import PrefillPolicy, Query, Window
 
-CONFIG = Query(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
+POLICY = Query(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
 WINDOW = Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, heads="query")
 NAME = "llama-g2-d64-llama3"
 
 
 @pytest.fixture
 def bundle(shared_folder: Path, tmp_path: Path) -> Bundle:
-    source = bundles.named(shared_folder, NAME, "-small-chunks", prefill=CONFIG)[1]
+    source = bundles.named(shared_folder, NAME, "-small-chunks", prefill=POLICY)[1]
     return Bundle.open(shutil.copytree(source, tmp_path / "bundle"))
 
 
@@ -67,22 +67,22 @@ def make_engines(bundle: Bundle, context: int) -> None:
     build(select_engines(bundle, options), Machine.here("tensorrt"), lambda name: None)
 
 
-@pytest.mark.parametrize("config", [CONFIG, WINDOW], ids=["colsum", "window, query heads"])
+@pytest.mark.parametrize("policy", [POLICY, WINDOW], ids=["colsum", "window, query heads"])
 def test_onnx_runtime_with_cuda_attention(
-    config: PrefillPolicy[Any],
+    policy: PrefillPolicy[Any],
     shared_folder: Path,
     emulated_cuda: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    variant = "-small-chunks" if config == CONFIG else "-small-chunks-window"
-    checkpoint, folder = bundles.named(shared_folder, NAME, variant, prefill=config)
+    variant = "-small-chunks" if policy == POLICY else "-small-chunks-window"
+    checkpoint, folder = bundles.named(shared_folder, NAME, variant, prefill=policy)
     subject = ComparedBundle(Bundle.open(folder), on="cuda")
     graphs = GraphComparison(subject, None)
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
     truth = open_checkpoint(str(checkpoint))
-    rows += PipelineComparison(subject, ids).against_checkpoint(truth, [config], str)
+    rows += PipelineComparison(subject, ids).against_checkpoint(truth, [policy], str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {row.subject for row in rows} == {"onnxruntime", "native-cuda", "onnxruntime+native-cuda"}
     assert {row.graph for row in rows} >= {"dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"}
@@ -95,7 +95,7 @@ def test_tensorrt_engines_of_every_graph(bundle: Bundle, double: RuntimeDouble, 
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
     checkpoint = open_checkpoint(str(bundles.named(shared_folder, NAME)[0]))
-    rows += PipelineComparison(subject, ids).against_checkpoint(checkpoint, [CONFIG], str)
+    rows += PipelineComparison(subject, ids).against_checkpoint(checkpoint, [POLICY], str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {(row.graph, row.subject) for row in rows} >= {
         *((f"dense_{part:02}", "tensorrt") for part in range(3)),

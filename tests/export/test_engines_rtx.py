@@ -34,7 +34,7 @@ from h2o_runtime.policies.prefill import Query
 pytestmark = pytest.mark.timeout(300)
 SMS = (86, 120)
 DTYPES = ("float32", "float16")
-SMALL = Query(chunk_size=64, batch_size=256, local=16, heavy=16, window=8)
+SMALL = Query(chunk_size=64, batch_size=256, local=16, heavy=16)
 CONTEXT = 512
 DType = Literal["float32", "float16"]
 
@@ -87,13 +87,13 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("sm", SMS)
-@pytest.mark.parametrize("score_heads", ["kv", "query"])
+@pytest.mark.parametrize("heads", ["kv", "query"])
 @pytest.mark.parametrize("score", ["colsum", "window"])
 def test_every_attention_graph_is_built_from_its_function_bodies(
-    rtx: Any, bundle: Bundle, sm: int, score: str, score_heads: str, tmp_path: Path
+    rtx: Any, bundle: Bundle, sm: int, score: str, heads: str, tmp_path: Path
 ) -> None:
     builder = PlanBuilder(rtx, (sm,))
-    for graph in attention_graphs(bundle, score=score, score_heads=score_heads):
+    for graph in attention_graphs(bundle, score=score, heads=heads):
         plan = builder.build(saved(graph.model, tmp_path), make_profiles(graph.spec, limits(bundle)))
         assert len(memoryview(plan)) > 1000, graph.spec.name
 
@@ -142,9 +142,9 @@ def test_tensorrt_holds_the_profiles_that_were_asked_for(
     seen: list[Any] = []
     add = rtx.IBuilderConfig.add_optimization_profile
 
-    def spy(config: Any, profile: Any) -> int:
+    def spy(policy: Any, profile: Any) -> int:
         seen.append({name: tuple(map(tuple, profile.get_shape(name))) for name in first.shapes})
-        index: int = add(config, profile)
+        index: int = add(policy, profile)
         return index
 
     monkeypatch.setattr(rtx.IBuilderConfig, "add_optimization_profile", spy)

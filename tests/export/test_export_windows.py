@@ -70,14 +70,14 @@ def test_comparisons_know_windows(tmp_path: Path, name: str, score: Any) -> None
     """Every graph, and the bundle under a sparse policy, whose reference has layers with a window, and caps
     and sinks in all."""
     folder = save(tmp_path / "checkpoint", name, WINDOWS)
-    config = prefill_of(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score=score)
-    bundle = export(folder, tmp_path / "bundle", prefill=config)
+    policy = prefill_of(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score=score)
+    bundle = export(folder, tmp_path / "bundle", prefill=policy)
     compared = ComparedBundle(Bundle.open(bundle))
     ids = random_ids(150, vocab=VOCAB).tolist()
     graphs = GraphComparison(compared, None)
     rows = [*graphs.dense(ids, str), *graphs.attention(["native", "functions"], str)]
     assert {row.graph for row in rows} >= {"decode", "window_64", "dense_00"}
     pipeline = PipelineComparison(compared, ids)
-    rows += pipeline.against_checkpoint(open_checkpoint(str(folder)), [FULL, config], str)
+    rows += pipeline.against_checkpoint(open_checkpoint(str(folder)), [FULL, policy], str)
     assert len(rows) > 8
     assert all(row.passed for row in rows), [row for row in rows if not row.passed]

@@ -16,23 +16,21 @@ import torch
 from click.testing import CliRunner
 from tests import bundles
 from tests.model_specs import grouped
-from tests.prefill import prefill_of
 
 from h2o_cli.compare import main
 from h2o_export import policies
 from h2o_export.comparison.twin import float64_twin
 from h2o_export.policies.full import FullEntry
-from h2o_export.policies.h2o.scores.query import OwnQueriesPass
+from h2o_export.policies.h2o.scores.query import QueryPass
 from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.components.options import options_of
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
 from h2o_runtime.policies.prefill.h2o import query_tiles
 
 pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
-SMALL = Query(chunk_size=48, batch_size=96, local=8, heavy=12, window=6)
+SMALL = Query(chunk_size=48, batch_size=96, local=8, heavy=12)
 
 
 @pytest.fixture
@@ -64,22 +62,22 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(
 ) -> None:
     """Keys come in pairs that are equal, and an odd number of them are candidates. Every query votes."""
     monkeypatch.setattr(query_tiles, "NARROWING", 1)
-    settings = {"chunk_size": 32, "local": 2, "heavy": 21, "score_candidates": 23, "dense_tail": 0}
-    config, draw = prefill_of(**settings), torch.Generator().manual_seed(5)
+    policy = Query(chunk_size=32, local=2, heavy=21, candidates=23, dense_tail=0)
+    draw = torch.Generator().manual_seed(5)
     q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)
     k, model = k.repeat_interleave(2, dim=1), grouped(1, 1)
-    own = OwnQueriesPass(config, model)
+    own = QueryPass(policy, model)
     chosen = (
         own._choose(0, 32, q[:, 32:], k, 32, own._candidates(0, q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
     )
     (lone,) = (row for row in chosen if row < 30 and row ^ 1 not in chosen)
     sets = sorted({*chosen, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
-    rule = OwnQueriesPass(config, model, np.array(sets, np.int32)[None, None, None])
+    rule = QueryPass(policy, model, np.array(sets, np.int32)[None, None, None])
     rule._attend(0, q, k, k)
     assert (rule.wrong, rule.verdict().sound) == (0, True)
     strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]
-    rule = OwnQueriesPass(
-        config, model, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
+    rule = QueryPass(
+        policy, model, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
     )
     rule._attend(0, q, k, k)
     assert rule.wrong == 2
@@ -139,30 +137,23 @@ def test_the_guard_lets_some_chunks_see_everything(shared_folder: Path) -> None:
         assert 0.1 < seen.widened < 0.9
 
 
-@pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW, GUARDED], ids=lambda config: config.policy)
-def test_every_graph_of_a_policy_has_a_float64_twin(config: PrefillPolicy[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", [FEW_LINES, SMALL_WINDOW, GUARDED], ids=lambda policy: policy.name)
+def test_every_graph_of_a_policy_has_a_float64_twin(policy: PrefillPolicy[Any], tmp_path: Path) -> None:
     shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
-    for graph in policies.policy_graphs(config, shape):
+    for graph in policies.policy_graphs(policy, shape):
         path = tmp_path / f"{graph.spec.name}.onnx"
         onnx.save(graph.model, path)
         onnxruntime.InferenceSession(float64_twin(path).SerializeToString())
 
 
-@pytest.mark.parametrize("config", [FEW_LINES, SMALL_WINDOW], ids=lambda config: config.policy)
+@pytest.mark.parametrize("policy", [FEW_LINES, SMALL_WINDOW], ids=lambda policy: policy.name)
 def test_a_sparse_policy_is_its_single_pass(
-    config: PrefillPolicy[Any], shared_folder: Path, sigterm: None
+    policy: PrefillPolicy[Any], shared_folder: Path, sigterm: None
 ) -> None:
     bundle = bundles.named(shared_folder, NAME)[1]
-    chosen = {one.name: getattr(config, one.name) for one in options_of(type(config))}
-    flags = [
-        part
-        for one in options_of(type(config))
-        if chosen[one.name] != one.default
-        for part in (one.flags[-1], chosen[one.name])
-    ]
-    document = compare(bundle, "--stage", "pipeline", "-n", 300, "--prefill", config.policy, *flags)
+    document = compare(bundle, "--stage", "pipeline", "-n", 300, "--prefill", policy)
     exact, sparse = document["rows"]
     assert exact["passed"]
     assert sparse["passed"]
     assert sparse["reference"] == "single pass"
-    assert sparse["graph"].startswith(config.policy)
+    assert sparse["graph"].startswith(policy.name)

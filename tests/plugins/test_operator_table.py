@@ -78,10 +78,10 @@ def test_what_exported_graphs_hold_has_a_plugin() -> None:
     pytest.importorskip("onnxscript")
     from h2o_export.policies import policy_graphs
 
-    configs = [prefill_of(policy=policy) for policy in ("full", "minference", "subquadratic")]
-    configs += [prefill_of(score=score) for score in ("colsum", "window", "query")]
+    policies = [prefill_of(policy=policy) for policy in ("full", "minference", "subquadratic")]
+    policies += [prefill_of(score=score) for score in ("colsum", "window", "query")]
     shape = AttentionShape(4, 2, 16, 0.25, np.dtype(np.float32))
-    graphs = [graph.model.graph for config in configs for graph in policy_graphs(config, shape)]
+    graphs = [graph.model.graph for policy in policies for graph in policy_graphs(policy, shape)]
     parts = {"MemoryGather", "MemoryAttention", "OnlineSoftmaxFusion"}
     held = {node.op_type for graph in graphs for node in graph.node if node.domain == DOMAIN}
     assert held | parts == {operator.name for operator in OPERATORS if operator.plugin}

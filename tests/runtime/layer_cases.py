@@ -18,7 +18,7 @@ from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadrati
 
 FULL = Full(batch_size=64)
 H2O = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
-CONFIGS = {
+POLICIES = {
     "full": FULL,
     "h2o": H2O,
     "colsum": altered(H2O, score="colsum"),
@@ -37,7 +37,7 @@ def load(bundle: Path, cache: Cache | None = None, *, context: int, **more: Any)
 
 
 def agree(
-    conversation: Conversation, ours: Generator, theirs: Generator, config: PrefillPolicy[Any], share: float
+    conversation: Conversation, ours: Generator, theirs: Generator, policy: PrefillPolicy[Any], share: float
 ) -> None:
-    for one, other in zip(conversation(ours, config), conversation(theirs, config), strict=True):
+    for one, other in zip(conversation(ours, policy), conversation(theirs, policy), strict=True):
         assert relative_error(one, other) < share

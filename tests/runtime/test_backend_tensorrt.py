@@ -33,12 +33,12 @@ from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
 
 CONTEXT = 400
-CONFIG = ColumnSum(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
-CONFIGS = {
+POLICY = ColumnSum(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
+POLICIES = {
     "full": Full(batch_size=96),
-    "colsum": CONFIG,
-    "long tail": altered(CONFIG, dense_tail=130),
-    "query": altered(CONFIG, score="query", tile=20, candidates=40),
+    "colsum": POLICY,
+    "long tail": altered(POLICY, dense_tail=130),
+    "query": altered(POLICY, score="query", tile=20, candidates=40),
     "window": Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, dense_tail=0),
 }
 
@@ -48,7 +48,7 @@ def double(
     shared_folder: Path, tmp_path: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> RuntimeDouble:
     """TensorRT's double, and a bundle with engines for a batch of 96 tokens."""
-    source = bundles.named(shared_folder, "llama-g2-d64-llama3", "-small-chunks", prefill=CONFIG)[1]
+    source = bundles.named(shared_folder, "llama-g2-d64-llama3", "-small-chunks", prefill=POLICY)[1]
     bundle = Bundle.open(shutil.copytree(source, tmp_path / "bundle"))
     double = RuntimeDouble(emulated_cuda, bundle)
     monkeypatch.setitem(sys.modules, "tensorrt", double)
@@ -75,22 +75,22 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
     assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
 
 
-def conversation(generator: Generator, config: PrefillPolicy[Any]) -> list[np.ndarray]:
+def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.ndarray]:
     """Logits and memory sets of a prompt, an answer, the next turn, and another question to the same text."""
     first = prompt(300)
-    found = [generator.prefill(first, config), *generator.memory_sets()]
+    found = [generator.prefill(first, policy), *generator.memory_sets()]
     found += [generator.decode(token) for token in (5, 6, 7)]
-    found += [generator.prefill(np.concatenate([first, [5, 6, 7], prompt(60, 1)]), config)]
+    found += [generator.prefill(np.concatenate([first, [5, 6, 7], prompt(60, 1)]), policy)]
     found += [*generator.memory_sets(), generator.decode(8)]
-    found += [generator.prefill(np.concatenate([first[:200], prompt(70, 3)]), config)]
+    found += [generator.prefill(np.concatenate([first[:200], prompt(70, 3)]), policy)]
     return [*found, generator.boundary_memory(), generator.decode(8)]
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_conversation_equals_the_cpus(config: PrefillPolicy[Any], double: RuntimeDouble) -> None:
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_conversation_equals_the_cpus(policy: PrefillPolicy[Any], double: RuntimeDouble) -> None:
     """In several tiles, so that dense graphs of one tile and attention to another are under way together."""
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
-        for mine, yours in zip(conversation(ours, config), conversation(theirs, config), strict=True):
+        for mine, yours in zip(conversation(ours, policy), conversation(theirs, policy), strict=True):
             if mine.dtype == np.float32:
                 same(mine, yours)
             else:
@@ -101,7 +101,7 @@ def test_a_conversation_equals_the_cpus(config: PrefillPolicy[Any], double: Runt
 def test_engines_with_one_profile_serve_prompts_and_recorded_tokens(double: RuntimeDouble) -> None:
     make_engines(double.bundle, profiles=1, force=True)
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
-        same(ours.prefill(prompt(150), CONFIG), theirs.prefill(prompt(150), CONFIG))
+        same(ours.prefill(prompt(150), POLICY), theirs.prefill(prompt(150), POLICY))
         for token in (5, 6, 7):
             same(ours.decode(token), theirs.decode(token))
     assert double.failures == []
@@ -132,13 +132,13 @@ def test_rows_at_odd_addresses_pass_through_aligned_buffers(
 ) -> None:
     """A row of two heads of 32 float16 has 128 bytes: after 303 rows TensorRT refuses the place in the cache."""
     _, folder = bundles.named(
-        shared_folder, "qwen2-g4-d32", "-small-chunks-float16", dtype="float16", prefill=CONFIG
+        shared_folder, "qwen2-g4-d32", "-small-chunks-float16", dtype="float16", prefill=POLICY
     )
     double.bundle = Bundle.open(shutil.copytree(folder, double.bundle.folder.parent / "half"))
     make_engines(double.bundle)
     half = Generator.load(double.bundle.folder, context=CONTEXT, device="cpu", dense_form="exact")
     with load(double) as ours, half as theirs:
-        for mine, yours in zip(conversation(ours, CONFIG), conversation(theirs, CONFIG), strict=True):
+        for mine, yours in zip(conversation(ours, POLICY), conversation(theirs, POLICY), strict=True):
             if mine.dtype == np.float32:
                 assert np.linalg.norm(mine - yours) <= 0.02 * np.linalg.norm(yours)
     assert double.failures == []
@@ -146,13 +146,13 @@ def test_rows_at_odd_addresses_pass_through_aligned_buffers(
 
 def test_batches_beyond_the_engines_run_in_their_tiles(double: RuntimeDouble) -> None:
     """A logical batch is a matter of attention; engines take what they were built for."""
-    config = Query(chunk_size=48, batch_size=4096, local=12, heavy=20)
+    policy = Query(chunk_size=48, batch_size=4096, local=12, heavy=20)
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         assert double.executions == {"dense_00": 1, "dense_01": 1, "dense_02": 1}  # a warm-up of each
         double.executions.clear()
-        same(ours.prefill(prompt(300), config), theirs.prefill(prompt(300), config))
+        same(ours.prefill(prompt(300), policy), theirs.prefill(prompt(300), policy))
         np.testing.assert_allclose(
-            ours.logprobs(prompt(130), config), theirs.logprobs(prompt(130), config), atol=2e-5
+            ours.logprobs(prompt(130), policy), theirs.logprobs(prompt(130), policy), atol=2e-5
         )
     assert double.executions["dense_01"] == -(-300 // 96) + -(-130 // 96)
     assert double.failures == []
@@ -160,7 +160,7 @@ def test_batches_beyond_the_engines_run_in_their_tiles(double: RuntimeDouble) ->
 
 def test_all_contexts_share_one_scratch_memory(double: RuntimeDouble) -> None:
     with load(double) as generator:
-        generator.prefill(prompt(30), CONFIG)
+        generator.prefill(prompt(30), POLICY)
     assert len(double.scratch) == 1
     ((address, size),) = double.scratch
     assert size >= 1000
@@ -174,7 +174,7 @@ def test_decode_is_one_graph_over_all_layers(
     caplog.set_level(logging.INFO)
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         for generator in (ours, theirs):
-            generator.prefill(prompt(40), CONFIG)
+            generator.prefill(prompt(40), POLICY)
             generator.decode(3)
             generator.decode(4)
         assert "recorded the decode step" in caplog.text
@@ -197,7 +197,7 @@ def test_rows_of_any_sessions_have_one_recording_for_each_size(
     with load(double) as ours:
         generators = [ours, *(Generator(ours.loaded) for _ in prompts[1:])]
         for generator, ids in zip(generators, prompts, strict=True):
-            generator.prefill(ids, CONFIGS["full"])
+            generator.prefill(ids, POLICIES["full"])
         assert ours.loaded.forward.most_step_rows == MOST_STEP_ROWS
         for step, count in enumerate(counts):
             chosen, executions = np.roll(range(5), step)[:count], double.executions["dense_01"]
@@ -212,7 +212,7 @@ def test_rows_of_any_sessions_have_one_recording_for_each_size(
     with Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         for ids, tokens, logits in zip(prompts, texts, got, strict=True):
             theirs.reset()
-            theirs.prefill(ids, CONFIGS["full"])
+            theirs.prefill(ids, POLICIES["full"])
             for token, ours_then in zip(tokens, logits, strict=True):
                 same(ours_then, theirs.decode(token))
     assert double.failures == []
@@ -232,7 +232,7 @@ def test_engines_that_take_two_rows_of_a_step(double: RuntimeDouble) -> None:
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         assert ours.loaded.forward.most_step_rows == 2
         for generator in (ours, theirs):
-            generator.prefill(prompt(40), CONFIG)
+            generator.prefill(prompt(40), POLICY)
         together = ours.loaded.forward.decode_rows([StepRow(token, ours.session) for token in (3, 4)])
         for token, row in zip((3, 4), together.copy(), strict=True):
             same(row, theirs.decode(token))
@@ -260,21 +260,20 @@ class Counter:
         return counted
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
-    config: PrefillPolicy[Any],
+    policy: PrefillPolicy[Any],
     double: RuntimeDouble,
     emulated_cuda: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the loop over chunks; a tile and a batch wait for the one two before them, a token for itself."""
     with load(double) as generator:
-        generator.prefill(prompt(300), config)
+        generator.prefill(prompt(300), policy)
         generator.decode(3)
         generator.decode(4)
         generator.reset()
-        policy = type(config)
-        attend, inside = policy.attend, []
+        attend, inside = type(policy).attend, []
 
         def watched(self: Any, call: Any, state: Any) -> None:
             before = len(counter.calls)
@@ -283,11 +282,11 @@ def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
 
         with monkeypatch.context() as patch:
             counter = Counter(emulated_cuda, patch)
-            patch.setattr(policy, "attend", watched)
-            generator.prefill(prompt(300, 1), config)
+            patch.setattr(type(policy), "attend", watched)
+            generator.prefill(prompt(300, 1), policy)
             tiles = 2 * -(-300 // 96)  # layers × tiles, which are batches too
             # A dense tail is one more batch of each layer, unless it stands in for the last one.
-            tails = 2 * (getattr(config, "dense_tail", 0) > 0 and config.scores_tail)
+            tails = 2 * (getattr(policy, "dense_tail", 0) > 0 and policy.scores_tail)
             # Dense graphs are enqueued in turn with attention; of both one waits for the one two before it.
             paced = 2 * tiles + tails
             assert inside == paced * ["Event.synchronize"]
@@ -305,7 +304,7 @@ def test_decode_goes_on_where_nothing_can_be_recorded(
 ) -> None:
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         for generator in (ours, theirs):
-            generator.prefill(prompt(40), CONFIG)
+            generator.prefill(prompt(40), POLICY)
             generator.decode(3)
         double.refusals = 1
         same(ours.decode(4), theirs.decode(4))
@@ -328,7 +327,7 @@ def test_decode_of_a_mixture_of_experts_is_not_recorded(
     manifest.write_text(json.dumps(written))
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         for generator in (ours, theirs):
-            generator.prefill(prompt(40), CONFIG)
+            generator.prefill(prompt(40), POLICY)
         for token in range(3, 7):
             same(ours.decode(token), theirs.decode(token))
     told = [record.message for record in caplog.records if "step by step" in record.message]
@@ -343,9 +342,9 @@ def test_a_cancelled_prefill_leaves_no_work_that_disturbs(double: RuntimeDouble)
         for stop_after in (3, 8, 13):
             calls = iter(range(10_000))
             with pytest.raises(Cancelled):
-                ours.prefill(prompt(300), CONFIG, Watch(cancelled=lambda: next(calls) > stop_after))  # noqa: B023
+                ours.prefill(prompt(300), POLICY, Watch(cancelled=lambda: next(calls) > stop_after))  # noqa: B023
             ids = prompt(120, stop_after)
-            same(ours.prefill(ids, CONFIG), theirs.prefill(ids, CONFIG))
+            same(ours.prefill(ids, POLICY), theirs.prefill(ids, POLICY))
             same(ours.decode(3), theirs.decode(3))
     assert double.failures == []
 

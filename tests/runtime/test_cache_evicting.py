@@ -141,16 +141,16 @@ def test_attention_tells_what_it_saw(tiny_bundle: Path, case: Case, length: int)
 # --- The cache --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [FULL, SPARSE], ids=["full", "sparse"])
-def test_nothing_changes_before_something_is_forgotten(bundle: Path, config: PrefillPolicy[Any]) -> None:
+@pytest.mark.parametrize("policy", [FULL, SPARSE], ids=["full", "sparse"])
+def test_nothing_changes_before_something_is_forgotten(bundle: Path, policy: PrefillPolicy[Any]) -> None:
     first, more = bundles.random_ids(40, 1).tolist(), bundles.random_ids(10, 2).tolist()
     with forgetful(bundle) as generator, plain(bundle) as other:
         for one in (generator, other):
             one.answers = [
-                one.prefill(first, config).copy(),
+                one.prefill(first, policy).copy(),
                 *(one.decode(token).copy() for token in (5, 6, 7)),
             ]
-            one.answers += [one.prefill([*first, 5, 6, 7, *more], config).copy()]
+            one.answers += [one.prefill([*first, 5, 6, 7, *more], policy).copy()]
             assert one.reused > 0
             one.answers += [one.decode(8).copy() for _ in range(ROWS - one.length)]
         for ours, theirs in zip(generator.answers, other.answers, strict=True):
@@ -185,8 +185,8 @@ def test_rows_keep_the_rotation_of_their_token(bundle: Path, n: int) -> None:
 def test_a_long_prompt_is_read_as_if_nothing_were_forgotten(bundle: Path) -> None:
     prompt = bundles.random_ids(300, 1).tolist()
     with forgetful(bundle) as generator, plain(bundle) as other:
-        for config in (FULL, SPARSE):
-            np.testing.assert_array_equal(generator.prefill(prompt, config), other.prefill(prompt, config))
+        for policy in (FULL, SPARSE):
+            np.testing.assert_array_equal(generator.prefill(prompt, policy), other.prefill(prompt, policy))
             for step in range(3):
                 ours, theirs = generator.decode(step + 5), other.decode(step + 5)
                 assert (ours != theirs).any()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -382,7 +381,7 @@ def test_a_gpu_offloads_alike(
 
 
 def test_what_cannot_be_is_one_sentence(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs a file for the rows: write .offload file=PATH"):
+    with pytest.raises(ConfigError, match=r"needs a file for the rows: write .offload file=PATH"):
         Generator.load(bundle, device="cpu", cache=Offload())
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(OutputError, match="exists already"):

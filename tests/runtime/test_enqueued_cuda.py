@@ -82,13 +82,18 @@ class Layer:
 
 
 @pytest.mark.parametrize(
-    ("score", "a_chunk", "a_batch"), [("colsum", 4, 9), ("window", 6, 9), ("query", 0, 20)]
+    ("score", "own", "a_chunk", "a_batch"),
+    [
+        ("colsum", {}, 4, 9),
+        ("window", {"window": 8}, 6, 9),
+        ("query", {"tile": 16, "candidates": 32}, 0, 20),
+    ],
 )
 def test_operations_of_a_chunk_and_of_a_logical_batch(
-    emulated_cuda: ModuleType, score: Any, a_chunk: int, a_batch: int
+    emulated_cuda: ModuleType, score: str, own: dict[str, Any], a_chunk: int, a_batch: int
 ) -> None:
     """One chunk more in a batch, and one batch more of as many chunks."""
-    settings = {**SMALL, "score": score, "score_window": 8, "score_tile": 16, "score_candidates": 32}
+    settings = {**SMALL, "score": score, **own}
     one = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * CHUNKS))
     counts = [one.enqueued(chunks) for chunks in (3, 4, 6)]
     assert [counts[1] - counts[0], (counts[2] - counts[1]) / 2] == [a_chunk, a_chunk]

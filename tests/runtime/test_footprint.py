@@ -28,8 +28,8 @@ MODEL = ModelSpec(
 
 def scratch(model: ModelSpec, native_products: bool) -> int:
     """Elements per row."""
-    config, size = Full(), 4
-    found = footprint(model, 256, config, most_rows=ROWS, native_products=native_products)
+    policy, size = Full(), 4
+    found = footprint(model, 256, policy, most_rows=ROWS, native_products=native_products)
     return found.scratch // ROWS // size
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
 
 CONTEXT = 400
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
-CONFIGS = {
+POLICIES = {
     "full": Full(batch_size=100),
     "colsum": prefill_of(**SMALL, score="colsum", dense_tail=20),
     "query": prefill_of(**SMALL, score="query", tile=20, candidates=40),
@@ -70,22 +70,22 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
     np.testing.assert_array_equal(cuda.boundary_memory(), cpu.boundary_memory())
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_request_equals_the_cpus(config: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
     """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
     first = prompt(250)
-    same(cuda.prefill(first, config), cpu.prefill(first, config))
+    same(cuda.prefill(first, policy), cpu.prefill(first, policy))
     same_sets(cuda, cpu)
     for token in (5, 6, 7, 8):
         same(cuda.decode(token), cpu.decode(token))
     turn = np.concatenate([first, [5, 6, 7, 8], prompt(90, 1)])
-    same(cuda.prefill(turn, config), cpu.prefill(turn, config))
+    same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same_sets(cuda, cpu)
     turn = np.concatenate([turn, prompt(7, 2)])
-    same(cuda.prefill(turn, config), cpu.prefill(turn, config))
+    same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same(cuda.decode(9), cpu.decode(9))
     other = np.concatenate([first[:200], prompt(60, 3)])
-    same(cuda.prefill(other, config), cpu.prefill(other, config))
+    same(cuda.prefill(other, policy), cpu.prefill(other, policy))
     assert cuda.reused == cpu.reused > 0
     same_sets(cuda, cpu)
 
@@ -97,10 +97,10 @@ def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_
     for device in ("cuda", "cpu"):
         cache = Contiguous(rows=dtype)
         with Generator.load(bundle, context=CONTEXT, device=device, cache=cache) as generator:  # type: ignore[arg-type]
-            first = generator.prefill(prompt(150), CONFIGS["colsum"])
+            first = generator.prefill(prompt(150), POLICIES["colsum"])
             steps = [generator.decode(token) for token in (5, 6, 7)]  # the last two of a recording
             again = generator.prefill(
-                np.concatenate([prompt(150), [5, 6, 7], prompt(90, 1)]), CONFIGS["colsum"]
+                np.concatenate([prompt(150), [5, 6, 7], prompt(90, 1)]), POLICIES["colsum"]
             )
             logits.append((first, *(step.copy() for step in steps), again))
     for ours, theirs in zip(*logits, strict=True):
@@ -115,7 +115,7 @@ def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
 @pytest.mark.parametrize("length", [1, 5, 48, 49, 100, 101, 399])
 def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Generator) -> None:
     ids = prompt(length)
-    same(cuda.prefill(ids, CONFIGS["colsum"]), cpu.prefill(ids, CONFIGS["colsum"]))
+    same(cuda.prefill(ids, POLICIES["colsum"]), cpu.prefill(ids, POLICIES["colsum"]))
     same(cuda.decode(3), cpu.decode(3))
 
 
@@ -124,18 +124,18 @@ def test_a_conversation_begins_short(cuda: Generator, cpu: Generator) -> None:
     first = prompt(20)
     turn = np.concatenate([first, [4], prompt(120, 1)])
     for generator in (cuda, cpu):
-        generator.prefill(first, CONFIGS["colsum"])
+        generator.prefill(first, POLICIES["colsum"])
         generator.decode(4)
-    same(cuda.prefill(turn, CONFIGS["colsum"]), cpu.prefill(turn, CONFIGS["colsum"]))
+    same(cuda.prefill(turn, POLICIES["colsum"]), cpu.prefill(turn, POLICIES["colsum"]))
     same_sets(cuda, cpu)
 
 
 def test_log_probabilities_and_sampling(cuda: Generator, cpu: Generator) -> None:
-    ids, config = prompt(150), CONFIGS["window"]
-    np.testing.assert_allclose(cuda.logprobs(ids, config), cpu.logprobs(ids, config), atol=2e-5)
+    ids, policy = prompt(150), POLICIES["window"]
+    np.testing.assert_allclose(cuda.logprobs(ids, policy), cpu.logprobs(ids, policy), atol=2e-5)
 
     def text(generator: Generator) -> list[Any]:
-        return list(generator.generate(ids, 12, config, Sampling(temperature=0.8, seed=3)))[1:]
+        return list(generator.generate(ids, 12, policy, Sampling(temperature=0.8, seed=3)))[1:]
 
     ours, theirs = text(cuda), text(cpu)
     assert [getattr(event, "sampled", event) and type(event) for event in ours] == [type(e) for e in theirs]
@@ -143,19 +143,19 @@ def test_log_probabilities_and_sampling(cuda: Generator, cpu: Generator) -> None
 
 
 def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:
-    cuda.prefill(prompt(150), CONFIGS["colsum"])
+    cuda.prefill(prompt(150), POLICIES["colsum"])
     timer = cuda.timer
     assert min(timer.seconds[name] for name in ("dense", "phase1", "phase2", "tail")) > 0
-    cuda.prefill(prompt(40), CONFIGS["full"])
+    cuda.prefill(prompt(40), POLICIES["full"])
     assert cuda.timer.seconds.get("phase2", 0) == 0 < cuda.timer.seconds["phase1"]
 
 
 def test_a_cancelled_prefill_leaves_a_sound_generator(cuda: Generator, cpu: Generator) -> None:
     calls = iter(range(10_000))
     with pytest.raises(Cancelled):
-        cuda.prefill(prompt(300), CONFIGS["colsum"], Watch(cancelled=lambda: next(calls) > 9))
+        cuda.prefill(prompt(300), POLICIES["colsum"], Watch(cancelled=lambda: next(calls) > 9))
     ids = prompt(120, 4)
-    same(cuda.prefill(ids, CONFIGS["colsum"]), cpu.prefill(ids, CONFIGS["colsum"]))
+    same(cuda.prefill(ids, POLICIES["colsum"]), cpu.prefill(ids, POLICIES["colsum"]))
     same(cuda.decode(3), cpu.decode(3))
 
 
@@ -163,10 +163,10 @@ def test_float16(shared_folder: Path, emulated_cuda: ModuleType) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")[1]
     ids = prompt(150)
     with Generator.load(bundle, context=200, device="cuda") as cuda:
-        ours = cuda.prefill(ids, CONFIGS["colsum"])
+        ours = cuda.prefill(ids, POLICIES["colsum"])
         ours_next = cuda.decode(3)
     with Generator.load(bundle, context=200, device="cpu") as cpu:
-        theirs = cpu.prefill(ids, CONFIGS["colsum"])
+        theirs = cpu.prefill(ids, POLICIES["colsum"])
         theirs_next = cpu.decode(3)
     for one, other in ((ours, theirs), (ours_next, theirs_next)):
         assert np.linalg.norm(one - other) <= 2e-2 * np.linalg.norm(other)

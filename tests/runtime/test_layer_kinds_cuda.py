@@ -27,10 +27,10 @@ def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cu
     for device in ("cuda", "cpu"):
         with Generator.load(bundle, context=400, device=device, threads=1) as generator:
             logits = []
-            for config in (H2O, COLSUM, Full(batch_size=100)):
-                logits.append(generator.prefill(IDS[:150], config, reuse=False).copy())
+            for policy in (H2O, COLSUM, Full(batch_size=100)):
+                logits.append(generator.prefill(IDS[:150], policy, reuse=False).copy())
                 logits += [generator.decode(token).copy() for token in IDS[150:154]]
-                logits.append(generator.prefill(IDS, config).copy())
+                logits.append(generator.prefill(IDS, policy).copy())
             found.append(logits)
     for ours, theirs in zip(*found, strict=True):
         assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
 from tests.runtime import layer_cases
-from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
+from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime import Generator
 from h2o_runtime.attention.select import make_provider
@@ -41,23 +41,23 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(save(folder / "checkpoint", "gemma4", WINDOWS), folder / "bundle")
 
 
-def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[NDArray[np.float32]]:
+def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[NDArray[np.float32]]:
     """Logits of a prompt, an answer, a next turn, and of a prompt that goes on from an earlier place."""
-    yield generator.prefill(PROMPT, config)
+    yield generator.prefill(PROMPT, policy)
     for token in NEXT[:20]:
         yield generator.decode(token)
-    yield generator.prefill([*PROMPT, *NEXT], config)
-    if config.exact:
-        yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], config)
+    yield generator.prefill([*PROMPT, *NEXT], policy)
+    if policy.exact:
+        yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], policy)
 
 
 agree = partial(layer_cases.agree, conversation)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_caches_agree_under_every_policy(bundle: Path, name: str) -> None:
     with load(bundle) as contiguous, load(bundle, Paged()) as paged:
-        agree(contiguous, paged, CONFIGS[name], 1e-5)
+        agree(contiguous, paged, POLICIES[name], 1e-5)
 
 
 def test_rows_that_are_rounded_are_lent_as_they_were_computed(bundle: Path) -> None:

@@ -99,22 +99,22 @@ def folders(
 
 def work(folders: dict[str, Path], scenario: Scenario, left_out: str | None = None) -> Order:
     """Prompts of several batches, steps, a turn that goes on, a cancelled prompt, a second session."""
-    config, cache = POLICIES[scenario.policy], CACHES[scenario.cache]
+    policy, cache = POLICIES[scenario.policy], CACHES[scenario.cache]
     with checked(left_out, scenario.recordable) as order, loaded(folders, scenario, cache) as generator:
         ids = np.arange(120) % 100 + 2
-        generator.prefill(ids, config)
+        generator.prefill(ids, policy)
         for token in (5, 6, 7):
             generator.decode(token)
-        generator.prefill(np.concatenate([ids, [5, 6, 7], ids[:60]]), config)
+        generator.prefill(np.concatenate([ids, [5, 6, 7], ids[:60]]), policy)
         generator.decode(3)
         calls = iter(range(1000))
         with pytest.raises(Cancelled):
-            generator.prefill(ids[::-1], config, Watch(cancelled=lambda: next(calls) > 3))
-        generator.prefill(ids[:70], config)
+            generator.prefill(ids[::-1], policy, Watch(cancelled=lambda: next(calls) > 3))
+        generator.prefill(ids[:70], policy)
         generator.decode(3)
-        generator.logprobs(ids[:90], config)
+        generator.logprobs(ids[:90], policy)
         with Generator(generator.loaded) as other:  # another session, whose memory is new
-            other.prefill(ids, config)
+            other.prefill(ids, policy)
             generator.decode(3)
             other.decode(3)
             for token in (4, 5, 6):  # recorded, and replayed with the sessions in other places

@@ -158,9 +158,9 @@ def test_bounds_follow_a_prompt_that_goes_back(bundle: Path) -> None:
 
 
 def test_bad_values_say_what_to_change() -> None:
-    with pytest.raises(ConfigError, match="quest_budget must be at least 1"):
+    with pytest.raises(ConfigError, match="budget must be at least 1"):
         Quest(budget=0)
-    with pytest.raises(ConfigError, match="quest_page must be at least 1"):
+    with pytest.raises(ConfigError, match="page must be at least 1"):
         Quest(page=0)
-    with pytest.raises(ConfigError, match="raise `quest_budget` or lower `quest_page`"):
+    with pytest.raises(ConfigError, match="raise budget or lower page"):
         Quest(budget=8)

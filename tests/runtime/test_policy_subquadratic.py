@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
-from tests.prefill import prefill_of
 from tests.reference import subquadratic
 from tests.reference.golden import GOLDEN
 from tests.reference.subquadratic import Pattern
@@ -213,36 +212,32 @@ def test_weighing_landmarks_by_count_comes_nearer_to_full_attention() -> None:
 
 # --- The policies -----------------------------------------------------------------------------------------
 
-SMALL = {"window": 9, "global_tokens": 2, "landmark_block": 8}
+SMALL = {"window": 9, "global_tokens": 2, "block": 8}
 
 
 def test_a_step_sees_what_a_prompts_row_sees(shared_folder: Path) -> None:
     """Prompt then tokens, a shared beginning then tokens: always what one prompt gives."""
-    decoding = SubquadraticDecode(
-        **{f"decode_{name}": value for name, value in SMALL.items()}  # type: ignore[arg-type]
-    )
-    config = prefill_of(policy="subquadratic", **SMALL)
+    decoding, policy = SubquadraticDecode(**SMALL), Subquadratic(**SMALL)
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     with Generator.load(bundle, context=256, decoding=decoding) as generator:
         ids = bundles.random_ids(150)
-        generator.prefill(ids, config)
+        generator.prefill(ids, policy)
         ids[60:] = bundles.random_ids(90, 5)
         for prompt in (67, 61):
-            logits = generator.prefill(ids[:prompt], config)
+            logits = generator.prefill(ids[:prompt], policy)
             for token in ids[prompt:90]:
                 logits = generator.decode(int(token))
             got = logits.copy()
             generator.reset()
-            assert bundles.relative_error(got, generator.prefill(ids[:90], config)) < 1e-5
+            assert bundles.relative_error(got, generator.prefill(ids[:90], policy)) < 1e-5
 
 
 def test_bad_values_say_what_to_change(shared_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="landmark_block is 0, and landmarks are means of blocks"):
-        Subquadratic(block=0)
-    with pytest.raises(ConfigError, match="decode_landmark_block is 0"):
-        SubquadraticDecode(block=0)
-    with pytest.raises(ConfigError, match="at least 0"):
-        Subquadratic(window=-1)
+    for kind in (Subquadratic, SubquadraticDecode):
+        with pytest.raises(ConfigError, match="block must be at least 0"):
+            kind(block=-1)
+        with pytest.raises(ConfigError, match="window must be at least 0"):
+            kind(window=-1)
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
-    with Generator.load(bundle, context=64) as generator, pytest.raises(ConfigError, match="lower `window`"):
+    with Generator.load(bundle, context=64) as generator, pytest.raises(ConfigError, match="lower window"):
         generator.prefill(bundles.random_ids(10), Subquadratic(window=65))

@@ -40,17 +40,17 @@ def generator(request: pytest.FixtureRequest, cache: str, shared_folder: Path) -
 def test_another_question_gives_the_bits_of_a_fresh_run(generator: Generator, cache: str) -> None:
     prompts = [np.concatenate([DOCUMENT, bundles.random_ids(length, length)]) for length in (40, 63, 24)]
     # Over int8 rows a fresh run under query sees its own chunk before it is rounded.
-    for config in [FULL] if cache == "int8" else [FULL, QUERY]:
+    for policy in [FULL] if cache == "int8" else [FULL, QUERY]:
         fresh = []
         for prompt in prompts:
             generator.reset()
-            fresh.append(generator.prefill(prompt, config).copy())
+            fresh.append(generator.prefill(prompt, policy).copy())
         generator.reset()
         reused = []
         for prompt, expected in zip(prompts, fresh, strict=True):
-            np.testing.assert_array_equal(generator.prefill(prompt, config), expected)
+            np.testing.assert_array_equal(generator.prefill(prompt, policy), expected)
             reused.append(generator.reused)
-        assert reused == [0, 2400, KEPT["full" if config is FULL else "query"]]
+        assert reused == [0, 2400, KEPT["full" if policy is FULL else "query"]]
 
 
 @pytest.mark.parametrize("length", [2, 26, 300, 700])
@@ -59,14 +59,14 @@ def test_a_prompt_that_comes_again_has_the_bits_of_its_first_time(
 ) -> None:
     """Only its last row is read again: in the first chunk, or in a dense tail."""
     prompt = DOCUMENT[:length]
-    for config in (FULL, QUERY):
+    for policy in (FULL, QUERY):
         generator.reset()
         answers = []
         for _ in range(2):
-            logits = [generator.prefill(prompt, config).copy()]
+            logits = [generator.prefill(prompt, policy).copy()]
             logits += [generator.decode(int(logits[-1].argmax())).copy() for _ in range(2)]
             answers.append(logits)
-        lost = cache == "int8" and config is QUERY and length <= QUERY.chunk_size  # rows before rounding
+        lost = cache == "int8" and policy is QUERY and length <= QUERY.chunk_size  # rows before rounding
         assert generator.reused == (0 if lost else length - 1)
         np.testing.assert_array_equal(answers[1], answers[0])
 

@@ -73,8 +73,8 @@ def test_providers_and_caches_agree(bundle: Path) -> None:
     for more in ({}, {"attention": "functions"}, {"cache": Paged()}):
         with load(bundle, **more) as generator:
             logits = []
-            for config in (FULL, H2O):
-                logits.append(generator.prefill(IDS[:150], config, reuse=False).copy())
+            for policy in (FULL, H2O):
+                logits.append(generator.prefill(IDS[:150], policy, reuse=False).copy())
                 logits += [generator.decode(token).copy() for token in IDS[150:154]]
             found.append(logits)
     for other in found[1:]:

@@ -11,7 +11,7 @@ from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, save
 from tests.prefill import altered
 from tests.runtime import layer_cases
-from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
+from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
@@ -37,22 +37,22 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_conversation_goes_on(bundle: Path, name: str, cache: Cache) -> None:
     """Policies are for the other layers alone; an exact one computes what a fresh run does."""
-    config, share = CONFIGS[name], 2e-2 if cache == CACHES["int8"] else 1e-5
+    policy, share = POLICIES[name], 2e-2 if cache == CACHES["int8"] else 1e-5
     with load(bundle, cache) as generator, load(bundle, cache) as fresh:
-        generator.prefill(PROMPT, config)
+        generator.prefill(PROMPT, policy)
         for token in NEXT[:5]:
             logits = generator.decode(token)
-        if config.exact:
+        if policy.exact:
             ids = [*PROMPT, *NEXT[:5]]
-            assert relative_error(logits, fresh.prefill(ids, config, reuse=False)) < share
+            assert relative_error(logits, fresh.prefill(ids, policy, reuse=False)) < share
         ids = [*PROMPT, *NEXT]
-        logits = generator.prefill(ids, config)
-        if config.exact:
+        logits = generator.prefill(ids, policy)
+        if policy.exact:
             assert generator.reused == len(PROMPT) + 5
-            assert relative_error(logits, fresh.prefill(ids, config, reuse=False)) < share
+            assert relative_error(logits, fresh.prefill(ids, policy, reuse=False)) < share
         assert np.isfinite(generator.decode(3)).all()
 
 
@@ -80,15 +80,15 @@ def test_where_a_text_goes_on(bundle: Path) -> None:
 
 def test_a_policy_says_where_it_can_go_on(bundle: Path) -> None:
     """At a chunk's boundary whose state is known, or behind everything."""
-    config = altered(H2O, dense_tail=200)
+    policy = altered(H2O, dense_tail=200)
     with load(bundle) as generator, load(bundle) as fresh:
         prompt = [*LONG, *NEXT, *LONG[:100]]
-        generator.prefill(prompt, config)
-        generator.prefill([*prompt[:1200], *NEXT, *PROMPT[:100]], config)
+        generator.prefill(prompt, policy)
+        generator.prefill([*prompt[:1200], *NEXT, *PROMPT[:100]], policy)
         assert generator.reused == BLOCK
         ids = [*prompt[:1200], *NEXT, *PROMPT[:100]]
-        logits = generator.prefill(ids, config)
-        assert relative_error(logits, fresh.prefill(ids, config)) < 1e-5
+        logits = generator.prefill(ids, policy)
+        assert relative_error(logits, fresh.prefill(ids, policy)) < 1e-5
 
 
 def test_copies_of_states() -> None:
@@ -128,11 +128,11 @@ def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
 
 @pytest.mark.parametrize("name", ["full", "h2o"])
 def test_a_prompt_in_pieces_is_the_same(bundle: Path, name: str) -> None:
-    config = CONFIGS[name]
+    policy = POLICIES[name]
     with load(bundle) as generator, load(bundle) as fresh:
-        events = list(generator.run(PROMPT, 1, config, prompt_piece=64))
+        events = list(generator.run(PROMPT, 1, policy, prompt_piece=64))
         assert any(isinstance(event, PromptPieceRead) for event in events)
-        fresh.prefill(PROMPT, config)
+        fresh.prefill(PROMPT, policy)
         assert relative_error(generator.decode(3), fresh.decode(3)) < 1e-5
 
 

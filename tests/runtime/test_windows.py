@@ -12,7 +12,7 @@ import pytest
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
 from tests.runtime import layer_cases
-from tests.runtime.layer_cases import CONFIGS, FULL, H2O, NEXT, PROMPT
+from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import PromptPieceRead
@@ -41,19 +41,19 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(save(folder / "checkpoint", "qwen3", WINDOWS), folder / "bundle")
 
 
-def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[np.ndarray]:
+def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[np.ndarray]:
     """Logits of a prompt, answers, a next turn, a few tokens back, far back, a short prompt, and answers.
 
     An approximation depends on what is reused, and rows that slide do not go back as far: then only forward.
     """
-    yield generator.prefill(PROMPT, config)
+    yield generator.prefill(PROMPT, policy)
     for token in NEXT[:20]:
         yield generator.decode(token)
-    yield generator.prefill([*PROMPT, *NEXT], config)
-    if config.exact:
-        yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], config)
-        yield generator.prefill([*PROMPT[:150], *NEXT], config)
-    yield generator.prefill(PROMPT[:37], config, reuse=False)
+    yield generator.prefill([*PROMPT, *NEXT], policy)
+    if policy.exact:
+        yield generator.prefill([*PROMPT, *NEXT[:30], 7, 8, 9], policy)
+        yield generator.prefill([*PROMPT[:150], *NEXT], policy)
+    yield generator.prefill(PROMPT[:37], policy, reuse=False)
     for token in range(2, 200):
         logits = generator.decode(token)
     yield logits
@@ -62,11 +62,11 @@ def conversation(generator: Generator, config: PrefillPolicy[Any]) -> Iterator[n
 agree = partial(layer_cases.agree, conversation)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", POLICIES)
 def test_rows_that_slide_are_those_of_a_whole_cache(bundle: Path, name: str) -> None:
     with load(bundle) as sliding, load(bundle, Paged()) as whole:
         assert sliding.session.store.at_once == AT_ONCE
-        agree(sliding, whole, CONFIGS[name], 1e-5)
+        agree(sliding, whole, POLICIES[name], 1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
@@ -103,7 +103,7 @@ def test_a_context_no_longer_than_the_room_is_one_graph(bundle: Path) -> None:
 def test_providers_agree(bundle: Path, name: str, attention: Any) -> None:
     with load(bundle, attention=attention) as generator, load(bundle, Paged()) as other:
         for ids in (PROMPT, [*PROMPT, *NEXT]):
-            ours, theirs = (one.prefill(ids, CONFIGS[name]) for one in (generator, other))
+            ours, theirs = (one.prefill(ids, POLICIES[name]) for one in (generator, other))
             assert relative_error(ours, theirs) < 1e-4
 
 

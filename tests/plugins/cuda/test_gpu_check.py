@@ -378,7 +378,7 @@ def test_prefill_times_are_of_every_policy(
     monkeypatch.setattr(sys, "argv", ["prefill_times.py", str(tmp_path / "rows.jsonl")])
     assert prefill_times.main() == 0
     rows = report.tables(tmp_path)["prefill"]
-    assert [row["policy"] for row in rows] == list(prefill_times.CONFIGS)
+    assert [row["policy"] for row in rows] == list(prefill_times.POLICIES)
     assert all(row["ms"] >= row["host_ms"] > 0 for row in rows)
     assert rows[0]["speedup"] == 1
 
@@ -395,7 +395,7 @@ def test_a_bundle_end_to_end(
 ) -> None:
     """Greedy tokens with CUDA attention, on either backend, equal those on the CPU."""
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    small = Query(chunk_size=128, batch_size=256, local=32, heavy=32, window=16)
+    small = Query(chunk_size=128, batch_size=256, local=32, heavy=32)
     assert set(end_to_end.policies(small)) == {"full", "as exported", "colsum", "window"}
     monkeypatch.setattr(
         end_to_end, "policies", lambda bundle: {"colsum": small, "full": altered(small, policy="full")}

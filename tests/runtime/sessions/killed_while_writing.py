@@ -43,11 +43,11 @@ def main(bundle: str, folder: str, tokens: str, member: str) -> None:
     saved._write = write
     if member == "rename":
         outputs.os.replace = killed  # type: ignore[assignment]
-    config = Full()
+    policy = Full()
     with Generator.load(
         Path(bundle), context=400, threads=1, device="cpu", folder=Path(folder), folder_bytes=1 << 30
     ) as generator:
-        generator.prefill(json.loads(tokens), config)
+        generator.prefill(json.loads(tokens), policy)
 
 
 if __name__ == "__main__":

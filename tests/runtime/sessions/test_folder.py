@@ -56,28 +56,28 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in records if record.name.startswith("h2o_runtime.")]
 
 
-@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+@pytest.mark.parametrize("policy", [SPARSE, FULL], ids=["sparse", "full"])
 def test_what_goes_on_after_a_restart_is_as_if_nothing_had_been(
-    bundle: Path, tmp_path: Path, config: PrefillPolicy[Any]
+    bundle: Path, tmp_path: Path, policy: PrefillPolicy[Any]
 ) -> None:
     folder = tmp_path / "conversations"
     expected = []
     with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as alone:
         for talk in TALKS[:3]:
             alone.reset()
-            alone.prefill(talk, config)
+            alone.prefill(talk, policy)
             alone.decode(7)
-            expected.append((alone.prefill([*talk, 7, 8, 9], config).copy(), alone.decode(5).copy()))
+            expected.append((alone.prefill([*talk, 7, 8, 9], policy).copy(), alone.decode(5).copy()))
     with filing(bundle, folder) as generator:
         for talk in TALKS[:3]:
-            generator.prefill(talk, config)
+            generator.prefill(talk, policy)
             written(generator)
             generator.decode(7)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [name.endswith(".session") for name in names(folder)] == [True] * 3
     with filing(bundle, folder, pool=1 << 30) as generator:
         for talk, (logits, next_logits) in zip(TALKS, expected, strict=False):
-            np.testing.assert_array_equal(generator.prefill([*talk, 7, 8, 9], config), logits)
+            np.testing.assert_array_equal(generator.prefill([*talk, 7, 8, 9], policy), logits)
             written(generator)
             assert generator.reused == 151
             np.testing.assert_array_equal(generator.decode(5), next_logits)
@@ -186,28 +186,28 @@ def sharing(bundle: Path, folder: Path, most: int = 1 << 30) -> Generator:
     return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", **options)
 
 
-def answered(generator: Generator, tokens: list[int], config: PrefillPolicy[Any] = FULL) -> Float32:
+def answered(generator: Generator, tokens: list[int], policy: PrefillPolicy[Any] = FULL) -> Float32:
     """As `TextModel.complete` ends; returns the prompt's logits."""
-    logits = generator.prefill(tokens, config).copy()
+    logits = generator.prefill(tokens, policy).copy()
     generator.pool.share(generator.session)
     written(generator)
     return logits
 
 
-@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+@pytest.mark.parametrize("policy", [SPARSE, FULL], ids=["sparse", "full"])
 def test_what_one_server_has_read_the_next_does_not_read_again(
-    bundle: Path, tmp_path: Path, config: PrefillPolicy[Any]
+    bundle: Path, tmp_path: Path, policy: PrefillPolicy[Any]
 ) -> None:
     with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as alone:
-        alone.prefill(TALKS[0], config)
-        expected = alone.prefill([*TALKS[0], 7, 8], config).copy()
+        alone.prefill(TALKS[0], policy)
+        expected = alone.prefill([*TALKS[0], 7, 8], policy).copy()
     with sharing(bundle, tmp_path) as first, sharing(bundle, tmp_path) as second:
-        answered(first, TALKS[0], config)
-        np.testing.assert_array_equal(answered(second, [*TALKS[0], 7, 8], config), expected)
+        answered(first, TALKS[0], policy)
+        np.testing.assert_array_equal(answered(second, [*TALKS[0], 7, 8], policy), expected)
         assert second.reused == 150
         assert len(names(tmp_path)) == 1  # two tokens more are not worth another file
-        answered(second, TALKS[1], config)
-        answered(first, [*TALKS[1], 5], config)
+        answered(second, TALKS[1], policy)
+        answered(first, [*TALKS[1], 5], policy)
         assert first.reused == 150
 
 

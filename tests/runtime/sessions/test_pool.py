@@ -39,8 +39,8 @@ def roomy(bundle: Path, most_bytes: int = 1 << 26, cache: Cache = CONTIGUOUS) ->
     return Generator.load(bundle, context=CONTEXT, threads=1, pool_bytes=most_bytes, cache=cache)
 
 
-@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
-def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config: PrefillPolicy[Any]) -> None:
+@pytest.mark.parametrize("policy", [SPARSE, FULL], ids=["sparse", "full"])
+def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, policy: PrefillPolicy[Any]) -> None:
     answers: dict[int, list[np.ndarray]] = {0: [], 1: [], 2: []}
     turns = [bundles.random_ids(20, 10 + turn).tolist() for turn in range(4)]
     with roomy(bundle) as generator:
@@ -49,7 +49,7 @@ def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config
             for one, tokens in known.items():
                 retained = len(tokens) if turn else 0
                 tokens += question if turn else []
-                answers[one].append(generator.prefill(tokens, config).copy())
+                answers[one].append(generator.prefill(tokens, policy).copy())
                 assert generator.reused == retained
                 answers[one].append(generator.decode(7).copy())
                 tokens.append(7)
@@ -59,7 +59,7 @@ def test_each_turn_reads_only_what_is_new(bundle: Path, alone: Generator, config
         expected, tokens = [], list(opening)
         for turn, question in enumerate(turns):
             tokens += question if turn else []
-            expected += [alone.prefill(tokens, config).copy(), alone.decode(7).copy()]
+            expected += [alone.prefill(tokens, policy).copy(), alone.decode(7).copy()]
             tokens.append(7)
         for found, wanted in zip(answers[one], expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
@@ -103,25 +103,25 @@ def test_what_goes_on_elsewhere_is_not_there_twice(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", [CONTIGUOUS, Paged()], ids=["contiguous", "paged"])
-@pytest.mark.parametrize("config", [SPARSE, FULL], ids=["sparse", "full"])
+@pytest.mark.parametrize("policy", [SPARSE, FULL], ids=["sparse", "full"])
 def test_a_session_that_another_begins_like_waits_on(
-    bundle: Path, alone: Generator, config: PrefillPolicy[Any], cache: Cache
+    bundle: Path, alone: Generator, policy: PrefillPolicy[Any], cache: Cache
 ) -> None:
     """A waits, C is at work, B begins with A's document: B takes a copy of it, and A goes on where it was."""
     first = [*OPENINGS[0], *bundles.random_ids(90, 3).tolist()]
     same_document = [*OPENINGS[0], *bundles.random_ids(80, 4).tolist()]
     second = [*first, 7, *bundles.random_ids(20, 5).tolist()]
     with roomy(bundle, cache=cache) as generator:
-        generator.prefill(first, config)
+        generator.prefill(first, policy)
         generator.decode(7)
-        generator.prefill(OPENINGS[1], config)
-        generator.prefill(same_document, config)
-        assert generator.reused == (128 if config is SPARSE else 150)
-        logits = generator.prefill(second, config)
+        generator.prefill(OPENINGS[1], policy)
+        generator.prefill(same_document, policy)
+        assert generator.reused == (128 if policy is SPARSE else 150)
+        logits = generator.prefill(second, policy)
         assert (generator.reused, len(generator.pool)) == (len(first) + 1, 2)
-    alone.prefill(first, config)
+    alone.prefill(first, policy)
     alone.decode(7)
-    np.testing.assert_array_equal(logits, alone.prefill(second, config))
+    np.testing.assert_array_equal(logits, alone.prefill(second, policy))
 
 
 def test_a_fresh_start_keeps_the_conversation_too(bundle: Path) -> None:
