@@ -13,11 +13,11 @@ from tests.random_configs import LLAMA3, OWN_SIZES, SIZES, YARN, draw
 from transformers import AutoModelForCausalLM
 
 from h2o_export.architecture.families import FAMILIES
-from h2o_runtime import Generator, PrefillConfig
+from h2o_runtime import Full, Generator
 
 pytestmark = pytest.mark.slow
 
-FULL = PrefillConfig(policy="full")
+FULL = Full()
 SEEDS = 1
 BUILT_AS_ANOTHER = {name for name, family in FAMILIES.items() if family.built_as}
 # What an ordinary reading of config.json gets wrong: model type and keys beside the sizes.

@@ -43,7 +43,7 @@ def bundle(shared_folder: Path) -> Path:
 
 
 def forgetful(bundle: Path, rows: int = ROWS, context: int = CONTEXT, **options: object) -> Generator:
-    cache = CACHES.make({"cache_tokens": rows, **options})
+    cache = Evicting(tokens=rows, **options)  # type: ignore[arg-type]
     return Generator.load(bundle, context=context, threads=1, cache=cache, device="cpu")
 
 

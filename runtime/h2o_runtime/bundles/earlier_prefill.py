@@ -10,6 +10,7 @@ log = logging.getLogger(__name__)
 
 _RENAMED: Final = {
     "h2o": {
+        "chunk_size": "chunk_size",
         "score": "score",
         "score_heads": "heads",
         "local": "local",
@@ -35,13 +36,13 @@ _RENAMED: Final = {
         "landmark_count_bias": "count_bias",
     },
     "minference": {
+        "chunk_size": "chunk_size",
         "vertical": "vertical",
         "slash": "slash",
         "line_fraction": "fraction",
         "estimate": "estimate",
     },
 }
-_CHUNKED: Final = ("h2o", "minference")
 _AUTO_LEAST: Final = 512  # keys of the smallest memory under heavy=auto, which grew from the first token on
 
 
@@ -53,14 +54,11 @@ def is_earlier(settings: Mapping[str, Any]) -> bool:
 def of_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The chosen policy's settings under their names of today."""
     policy = settings.get("policy", "h2o")
-    names = {"batch_size": "batch_size"}
-    if policy in _CHUNKED:
-        names["chunk_size"] = "chunk_size"
-    names |= _RENAMED.get(policy, {})
-    if policy == "h2o":
+    names = {"batch_size": "batch_size"} | _RENAMED.get(policy, {})
+    if "score" in names:
         names |= _RENAMED.get(settings.get("score", "query"), {})
     found = {"policy": policy} | {name: settings[old] for old, name in names.items() if old in settings}
-    if not settings.get("landmarks", True) and policy == "subquadratic":
+    if "block" in found and not settings.get("landmarks", True):
         found["block"] = 0
     if not found.get("block", 1):
         found.pop("count_bias", None)
@@ -69,7 +67,7 @@ def of_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("heavy") == "auto":
         memory = max(min(_AUTO_LEAST, found["chunk_size"] * 15 // 16), found["local"])
         found |= {"heavy": memory - found["local"], "grow": 0}
-    if policy == "h2o" and settings.get("sink"):
+    if "score" in found and settings.get("sink"):
         log.warning(
             "the bundle asks for sink=%s, which is gone: its prompts are read without", settings["sink"]
         )

@@ -174,14 +174,14 @@ def test_more_slots_than_their_memory_holds_are_refused(tiny_bundle: Path) -> No
         Generator.load(tiny_bundle, context=256, slots=8, slot_bytes=11 << 20)
 
 
-@pytest.mark.parametrize("cache", [Contiguous(), Evicting(cache_tokens=200)], ids=["contiguous", "evicting"])
+@pytest.mark.parametrize("cache", [Contiguous(), Evicting(tokens=200)], ids=["contiguous", "evicting"])
 def test_memory_that_holds_no_slot_is_refused(tiny_bundle: Path, cache: Cache) -> None:
     with pytest.raises(ConfigError, match="one slot takes 1 MiB for their rows, and their memory is 0 MiB"):
         Generator.load(tiny_bundle, context=256, slots=None, slot_bytes=1 << 19, cache=cache)
 
 
 def test_auto_is_one_slot_for_a_cache_that_evicts(serve: Serve) -> None:
-    server = serve("--slots", "auto", "--ctx-size", 256, "--cache-tokens", 64, "--prefill", "full")
+    server = serve("--slots", "auto", "--ctx-size", 256, "--cache", "evicting tokens=64", "--prefill", "full")
     assert server.get("/props").json()["total_slots"] == 1
 
 
