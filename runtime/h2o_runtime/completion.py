@@ -41,7 +41,7 @@ from h2o_runtime.answers.request import (
     TextEvent,
     Timings,
 )
-from h2o_runtime.answers.sampling import SampledToken, Sampling
+from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.execution.forward import Watch
@@ -191,8 +191,9 @@ class TextModel:
         if request.pooling is not None:
             yield from self._embed(request, request.pooling, watch, generator, prompt_piece)
             return
+        request = self._resolved(request)
         answer = _Answer(self, request, generator)
-        tokens = self._generate(generator, request, answer.sampling, watch, prompt_piece, shared)
+        tokens = generator.run(request, watch, prompt_piece, shared)
         logits = None
         try:
             while not answer.ended:
@@ -222,47 +223,35 @@ class TextModel:
     ) -> Run[TextEvent]:
         """As `run`, for a prompt that is embedded; yields only a Completion."""
         policy, ids = request.prefill or generator.bundle.manifest.prefill, request.prompt.ids
-        seconds, since = 0.0, time.perf_counter()
+        reading, seconds = generator.embed(ids, pooling, policy, watch, prompt_piece), 0.0
         embedding: Float32 | None = None
         reason: FinishReason = "stop"
-        try:
-            for read in generator.embed(ids, pooling, policy, watch, prompt_piece):
-                seconds += time.perf_counter() - since
-                if isinstance(read, PromptPieceRead):
-                    yield read
-                else:
-                    embedding = read
-                since = time.perf_counter()
-        except Cancelled:
-            reason = "cancelled"
+        while embedding is None and reason == "stop":
+            since = time.perf_counter()
+            pause = None
+            try:
+                pause = next(reading)
+            except StopIteration as end:
+                embedding = end.value
+            except Cancelled:
+                reason = "cancelled"
+            seconds += time.perf_counter() - since  # without what others do in a pause
+            if pause is not None:
+                yield pause
         timings = Timings.of(
             cache_n=0, prompt_n=len(ids), prompt_ms=1e3 * seconds, predicted_n=0, predicted_ms=0.0
         )
         yield Completion("", reason, (), timings, policy, request.sampling.seed or 0, embedding=embedding)
 
-    def _generate(
-        self,
-        generator: Generator,
-        request: Request,
-        sampling: Sampling,
-        watch: Watch | None,
-        prompt_piece: int | None,
-        shared: SharedPrompt | None,
-    ) -> Run[GenerationEvent]:
-        room = generator.context - len(request.prompt.ids) + 1  # the last token needs no cache row
-        return generator.run(
-            request.prompt.ids,
-            max(room, 0) if request.max_tokens is None else request.max_tokens,
-            request.prefill,
-            sampling,
-            stop_tokens=() if request.ignore_eos else tuple(self.end_ids),
-            watch=watch,
-            constraint=request.constraint,
-            reuse=request.reuse,
-            speculate=request.speculate,
-            prompt_piece=prompt_piece,
-            shared=shared,
-        )
+    def _resolved(self, request: Request) -> Request:
+        """With a known seed, and with the model's end tokens, which are banned if they must not end the answer."""
+        sampling = request.sampling
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(32))
+        if not request.ignore_eos:
+            return replace(request, sampling=sampling, stop_tokens=tuple(self.end_ids))
+        banned = dict.fromkeys(self.end_ids, -math.inf)
+        return replace(request, sampling=replace(sampling, logit_bias={**sampling.logit_bias, **banned}))
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode_within(text, self.generator.context, add_special_tokens=False))
@@ -295,7 +284,7 @@ class _Answer:
     """
 
     def __init__(self, model: TextModel, request: Request, generator: Generator) -> None:
-        self.sampling = _resolved(request, model)
+        self._seed = request.sampling.seed or 0
         self.reason: FinishReason = "length"
         self.ended = False
         self._generator = generator
@@ -350,7 +339,7 @@ class _Answer:
                 draft_n_accepted=self._generator.drafts.accepted,
             ),
             prefill=self._prefill,
-            seed=self.sampling.seed or 0,
+            seed=self._seed,
             stop=self._stops.stopped,
             forgotten=self._forgotten(),
             seen=self._seen,
@@ -364,17 +353,6 @@ class _Answer:
             self._texts.append(text)
             tokens, self._given = tuple(self._tokens[self._given :]), len(self._tokens)
             yield TextDelta(text, tokens)
-
-
-def _resolved(request: Request, model: TextModel) -> Sampling:
-    """The request's sampling with a known seed, and with end tokens banned if they must not end the answer."""
-    sampling = request.sampling
-    if sampling.seed is None:
-        sampling = replace(sampling, seed=secrets.randbits(32))
-    if request.ignore_eos:
-        banned = dict.fromkeys(model.end_ids, -math.inf)
-        sampling = replace(sampling, logit_bias={**sampling.logit_bias, **banned})
-    return sampling
 
 
 def _turn_ends(template: ChatTemplate | BundleError, tokenizer: Tokenizer) -> frozenset[int]:

@@ -15,11 +15,13 @@ from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import (
     GenerationEvent,
+    PiecewiseRead,
     Prefilled,
-    PromptPieceRead,
     Run,
     alone,
+    read_at_once,
 )
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
 from h2o_runtime.bundles.bundle import Bundle
@@ -179,9 +181,7 @@ class Generator:
         The logits are float32 [vocab] and read-only. Without `reuse` the prompt runs from its first token.
         `ids` int [N], 1 ≤ N ≤ context. Raises ContextOverflowError, UnknownTokenError, InputError, Cancelled.
         """
-        *_, logits = self._reader.read(*self._checked(ids, policy, watch), reuse)
-        assert not isinstance(logits, PromptPieceRead)
-        return logits
+        return read_at_once(self._reader.read(*self._checked(ids, policy, watch), reuse))
 
     def decode(self, token: int) -> Float32:
         """Append one token and attend by the decode policy → logits float32 [vocab]."""
@@ -277,49 +277,42 @@ class Generator:
         allowed tokens; it must allow some of `stop_tokens` when the answer may end. `reuse` is as in `prefill`.
         `speculate` replaces the load option; tokens do not depend on it.
         """
-        options = (sampling, stop_tokens, watch, constraint, reuse, speculate)
-        return alone(self.run(ids, max_new_tokens, policy, *options), self.step)
-
-    def run(
-        self,
-        ids: Sequence[int] | IntArray,
-        max_new_tokens: int = 64,
-        policy: PrefillPolicy[Any] | None = None,
-        sampling: Sampling | None = None,
-        stop_tokens: Sequence[int] = (),
-        watch: Watch | None = None,
-        constraint: Constraint | None = None,
-        reuse: bool = True,
-        speculate: Speculation | None = None,
-        prompt_piece: int | None = None,
-        shared: SharedPrompt | None = None,
-    ) -> Run[GenerationEvent]:
-        """As `generate`, for a driver of several runs: yields a pause when others may run, and requests every
-        step.
-
-        prompt_piece: approximate number of prompt tokens between pauses; None reads the prompt at once
-        shared: the prompt, if several answers with this configuration share it
-        """
         if max_new_tokens < 0:
             raise ConfigError(
                 f"max_new_tokens must not be negative, but is {max_new_tokens}", field="max_new_tokens"
             )
-        watch = watch or Watch()
-        sampler = Sampler(sampling or Sampling(), self.model.vocab_size)
-        tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        logits: Float32 | None = None
-        _, policy, watch = self._checked(tokens, policy, watch)
-        for read in self._reader.read(tokens, policy, watch, reuse, prompt_piece, shared):
-            if isinstance(read, PromptPieceRead):
-                yield read
-            else:
-                logits = read
+        request = Request(
+            Prompt(tuple(int(token) for token in ids)),
+            max_new_tokens,
+            policy,
+            sampling or Sampling(),
+            stop_tokens=tuple(stop_tokens),
+            reuse=reuse,
+            speculate=speculate,
+            constraint=constraint,
+        )
+        return alone(self.run(request, watch), self.step)
+
+    def run(
+        self,
+        request: Request,
+        watch: Watch | None = None,
+        prompt_piece: int | None = None,
+        shared: SharedPrompt | None = None,
+    ) -> Run[GenerationEvent]:
+        """As `generate`, for a driver of several runs: yields a pause when others may run, and requests every
+        step. Strings that stop the answer are the caller's.
+
+        prompt_piece: approximate number of prompt tokens between pauses; None reads the prompt at once
+        shared: the prompt, if several answers with this policy share it
+        """
+        sampler = Sampler(request.sampling, self.model.vocab_size)
+        tokens, policy, watch = self._checked(request.prompt.ids, request.prefill, watch)
+        logits = yield from self._reader.read(tokens, policy, watch, request.reuse, prompt_piece, shared)
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
-        assert logits is not None, "they came last"
         sampler.reset(tokens.tolist())
-        steps, stops = self._steps(tokens, constraint, speculate), frozenset(stop_tokens)
-        answer = (self.session, logits, sampler, steps, max_new_tokens, stops, constraint, watch)
-        yield from sampled_answer(*answer)
+        steps = self._steps(tokens, request.constraint, request.speculate)
+        yield from sampled_answer(self.session, logits, sampler, steps, request, watch)
 
     def embed(
         self,
@@ -328,8 +321,8 @@ class Generator:
         policy: PrefillPolicy[Any] | None = None,
         watch: Watch | None = None,
         prompt_piece: int | None = None,
-    ) -> Iterator[PromptPieceRead | Float32]:
-        """Read a prompt from its first token; the last item is its embedding, float32 [D] of length 1.
+    ) -> PiecewiseRead[Float32]:
+        """Read a prompt from its first token → its embedding, float32 [D] of length 1.
 
         The live session is empty afterwards; the pool keeps its earlier content. `prompt_piece` is as in `run`.
         Raises as `prefill`, and ConfigError for a backend without hidden states.
@@ -340,7 +333,9 @@ class Generator:
         self.session.reset()
         self._reader.reused = 0
         forward = self.loaded.forward
-        yield from read_embedding(forward, self.session, tokens, policy, pooling, watch, prompt_piece)
+        return (
+            yield from read_embedding(forward, self.session, tokens, policy, pooling, watch, prompt_piece)
+        )
 
     def _steps(
         self, tokens: IntArray, constraint: Constraint | None, speculate: Speculation | None

@@ -46,8 +46,8 @@ def run(model: TextModel, request: Request, watch: Watch | None = None) -> tuple
 def scripted(tokens: Sequence[int]) -> TextModel:
     """A model that answers everything with `tokens`."""
 
-    def generate(ids: Sequence[int], *args: Any, **kwargs: Any) -> Iterator[Any]:
-        yield Prefilled(len(ids), 0, PrefillTimer())
+    def generate(request: Request, *args: Any) -> Iterator[Any]:
+        yield Prefilled(len(request.prompt.ids), 0, PrefillTimer())
         for token in tokens:
             yield TokenGenerated(SampledToken(token, -1.0))
         yield Finished("length", len(tokens))

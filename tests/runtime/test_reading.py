@@ -15,6 +15,7 @@ from tests.prefill import altered
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import Prefilled, PromptPieceRead, TokenGenerated, alone
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
@@ -74,7 +75,7 @@ def read(
 ) -> tuple[NDArray[np.float32], int]:
     """Logits after the prompt, and how often others might have run before."""
     pauses = 0
-    for event in generator.run(prompt, 1, policy, prompt_piece=piece):
+    for event in generator.run(Request(Prompt(tuple(prompt)), 1, policy), prompt_piece=piece):
         pauses += isinstance(event, PromptPieceRead)
     assert generator.session.logits is not None
     return generator.session.logits, pauses
@@ -144,7 +145,7 @@ def test_what_cannot_be_cut_is_read_at_once(bundle: Path, cache: Cache, policy: 
 def test_a_prompt_that_was_left_between_pieces_is_gone_on_from(bundle: Path, name: str) -> None:
     policy = POLICIES[name]
     with load(bundle, Contiguous(), FullDecode()) as left, Generator(left.loaded) as fresh:
-        run = left.run(DOCUMENT[:300], 1, policy, prompt_piece=32)
+        run = left.run(Request(Prompt(tuple(DOCUMENT[:300])), 1, policy), prompt_piece=32)
         while left.length < 96:
             assert next(run) == PromptPieceRead()
         run.close()
@@ -159,7 +160,7 @@ def test_a_prompt_that_was_left_between_pieces_is_gone_on_from(bundle: Path, nam
 
         # A turn that is left is no part of the conversation.
         turn = [*OTHER, *DOCUMENT[:120]]
-        run = left.run(turn, 1, policy, prompt_piece=32)
+        run = left.run(Request(Prompt(tuple(turn)), 1, policy), prompt_piece=32)
         assert next(run) == PromptPieceRead()
         run.close()
         found = read(left, turn, policy, 32)[0]
@@ -173,14 +174,14 @@ def test_steps_of_others_between_pieces_change_nothing(bundle: Path, tmp_path: P
     policy = POLICIES["query"]
     for cache in (Contiguous(), Paged(), Offload(buffers=1, file=str(tmp_path / "rows"))):
         with load(bundle, cache, FullDecode()) as reader, Generator(reader.loaded) as writer:
-            alone_ = [*alone(writer.run(DOCUMENT[:50], 12, policy, speculate="off"), writer.step)]
+            alone_ = [*alone(writer.run(Request(Prompt(tuple(DOCUMENT[:50])), 12, policy, speculate="off")), writer.step)]
             writer.reset()
             wanted = reader.prefill(DOCUMENT[:300], policy).copy()
             reader.reset()
 
-            run = writer.run(DOCUMENT[:50], 12, policy, speculate="off")
+            run = writer.run(Request(Prompt(tuple(DOCUMENT[:50])), 12, policy, speculate="off"))
             events = [next(run), next(run)]
-            for item in reader.run(DOCUMENT[:300], 1, policy, prompt_piece=32):
+            for item in reader.run(Request(Prompt(tuple(DOCUMENT[:300])), 1, policy), prompt_piece=32):
                 if isinstance(item, PromptPieceRead):
                     step: Any = next(run)
                     events.append(run.send(writer.step(step.tokens)))

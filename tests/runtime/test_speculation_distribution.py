@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import TokenGenerated, alone
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.execution.answer_steps import AnswerSteps
 from h2o_runtime.execution.forward import Watch
@@ -42,7 +43,9 @@ def drawn(table: NDArray[np.float32], seed: int) -> tuple[list[int], AnswerSteps
     steps = AnswerSteps(session, Drafter(prompt), most_rows=8)
     sampler = Sampler(Sampling(temperature=1.0, seed=seed), VOCAB)
     sampler.reset(prompt)
-    run = sampled_answer(session, table[prompt[-1]], sampler, steps, TOKENS, (), None, Watch())
+    run = sampled_answer(
+        session, table[prompt[-1]], sampler, steps, Request(Prompt(tuple(prompt)), TOKENS), Watch()
+    )
     tokens = [one.sampled.token for one in alone(run, session.step) if isinstance(one, TokenGenerated)]
     return [prompt[-1], *tokens], steps
 

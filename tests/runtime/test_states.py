@@ -14,6 +14,7 @@ from tests.runtime import layer_cases
 from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.caches.states import BLOCK, COPIES, States, session_bytes, states_bytes
 from h2o_runtime.errors import Cancelled
@@ -130,7 +131,7 @@ def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
 def test_a_prompt_in_pieces_is_the_same(bundle: Path, name: str) -> None:
     policy = POLICIES[name]
     with load(bundle) as generator, load(bundle) as fresh:
-        events = list(generator.run(PROMPT, 1, policy, prompt_piece=64))
+        events = list(generator.run(Request(Prompt(tuple(PROMPT)), 1, policy), prompt_piece=64))
         assert any(isinstance(event, PromptPieceRead) for event in events)
         fresh.prefill(PROMPT, policy)
         assert relative_error(generator.decode(3), fresh.decode(3)) < 1e-5

@@ -16,6 +16,7 @@ from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.caches.contiguous import ContiguousStore
 from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, spare_rows
@@ -181,7 +182,7 @@ def test_an_interrupted_prompt_leaves_nothing_wrong(bundle: Path, when: int) -> 
 
 def test_a_prompt_is_not_read_in_pieces(bundle: Path) -> None:
     with load(bundle) as generator:
-        events = list(generator.run(PROMPT, 1, FULL, prompt_piece=64))
+        events = list(generator.run(Request(Prompt(tuple(PROMPT)), 1, FULL), prompt_piece=64))
         assert not any(isinstance(event, PromptPieceRead) for event in events)
 
 

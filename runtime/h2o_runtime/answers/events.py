@@ -14,6 +14,7 @@ from h2o_runtime.devices.timings import PrefillTimer
 
 Float32 = NDArray[np.float32]
 Event = TypeVar("Event")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,18 @@ Pause = PromptPieceRead | StepWanted
 # A run yields events and pauses. Send it logits after StepWanted, else None. The logits must not change until
 # the run's next step.
 Run: TypeAlias = Generator[Event | Pause, Float32 | None, None]
+# A prompt that is read in pieces: it yields after each piece but the last, and returns its result.
+PiecewiseRead: TypeAlias = Generator[PromptPieceRead, None, Result]
+
+
+def read_at_once(reading: PiecewiseRead[Result]) -> Result:
+    """The result of a prompt that is read alone."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def alone(run: Run[Event], step: Callable[[Sequence[int]], Float32]) -> Iterator[Event]:

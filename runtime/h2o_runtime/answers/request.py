@@ -40,6 +40,7 @@ class Request:
     max_tokens  most tokens of the answer; None goes on until the context is full
     prefill     None takes the bundle's defaults
     stop        strings that end the answer and are not part of it
+    stop_tokens token ids that end the answer; a `TextModel` adds the model's own
     ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements
     reuse       keep what the cache holds of the prompt; without it no earlier request has a say in the answer
     slot        of those of `TextModel.slots` that are free, the one to run in if it is among them
@@ -53,6 +54,7 @@ class Request:
     prefill: PrefillPolicy[Any] | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
     ignore_eos: bool = False
     reuse: bool = True
     slot: int | None = None
@@ -71,6 +73,11 @@ class Request:
                 f"max_tokens must not be negative, but is {self.max_tokens}", field="max_tokens"
             )
         StopStrings(self.stop)  # checks them now rather than after the prefill
+
+    def most_tokens(self, context: int) -> int:
+        """Most tokens of the answer in a context of so many."""
+        room = context - len(self.prompt.ids) + 1  # the last token needs no cache row
+        return max(room, 0) if self.max_tokens is None else self.max_tokens
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.answers.events import PiecewiseRead
 from h2o_runtime.caches.reuse import Prefix, Reuse
 from h2o_runtime.execution.forward import Forward, Watch
 from h2o_runtime.execution.reading import Reading
@@ -25,8 +24,8 @@ def read_embedding(
     pooling: Pooling,
     watch: Watch,
     prompt_piece: int | None,
-) -> Iterator[PromptPieceRead | Float32]:
-    """Read a prompt into an empty session, in pieces; yields its embedding last, float32 [D].
+) -> PiecewiseRead[Float32]:
+    """Read a prompt into an empty session, in pieces → its embedding, float32 [D].
 
     The session is empty again afterwards: no prompt continues an embedded text, and others need the memory. Raises
     Cancelled, ConfigError, BackendError.
@@ -44,4 +43,7 @@ def read_embedding(
         total += forward.hidden(rows).sum(axis=0, dtype=np.float64)
     finally:
         session.reset()
-    yield (total / np.linalg.norm(total)).astype(np.float32)  # the mean has the direction of the sum
+    embedding: Float32 = (total / np.linalg.norm(total)).astype(
+        np.float32
+    )  # the mean has the sum's direction
+    return embedding

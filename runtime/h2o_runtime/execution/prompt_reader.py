@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.answers.events import PiecewiseRead
 from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Forward, Watch
@@ -46,9 +46,9 @@ class PromptReader:
         reuse: bool = True,
         prompt_piece: int | None = None,
         shared: SharedPrompt | None = None,
-    ) -> Iterator[PromptPieceRead | Float32]:
-        """Read a whole prompt, in pieces of about `prompt_piece` tokens if the policy allows; yields the logits
-        after its last token last, float32 [vocab].
+    ) -> PiecewiseRead[Float32]:
+        """Read a whole prompt, in pieces of about `prompt_piece` tokens if the policy allows → the logits after its
+        last token, float32 [vocab].
 
         Without `reuse` the prompt runs from its first token. shared: of all answers to it. Raises Cancelled,
         BackendError, ConfigError.
@@ -66,8 +66,7 @@ class PromptReader:
             assert session.logits is not None
             if shared is not None:
                 self._pool.keep(shared, session)
-            yield session.logits
-            return
+            return session.logits
         plan = plan_reuse(session.known, session.origin, tokens, policy)
         reading = Reading(self._forward, session, tokens, policy, plan, watch, prompt_piece)
         self.reused = plan.length
@@ -76,7 +75,7 @@ class PromptReader:
         self.timer = reading.read_timer
         if shared is not None:
             self._pool.keep(shared, session)
-        yield logits
+        return logits
 
     def _answers(self, tokens: IntArray, policy: PrefillPolicy[Any]) -> bool:
         """Whether the session holds exactly this prompt with its logits. After sparsely computed tokens, an

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.events import Finished, GenerationEvent, Run, TokenGenerated
+from h2o_runtime.answers.request import Request
 from h2o_runtime.answers.sampling import Sampler
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.answer_steps import AnswerSteps
@@ -18,17 +16,16 @@ def sampled_answer(
     logits: Float32,
     sampler: Sampler,
     steps: AnswerSteps,
-    most: int,
-    stops: Collection[int],
-    constraint: Constraint | None,
+    request: Request,
     watch: Watch,
 ) -> Run[GenerationEvent]:
-    """Up to `most` tokens behind the session's, of which `logits` [vocab] are what comes first.
+    """The tokens that the request wants behind the session's; `logits` [vocab] are those of the first.
 
     Yields a TokenGenerated a token and one Finished, and asks for every step. Raises Cancelled between two tokens.
     The sampler has seen the prompt. `steps` are closed in the end.
     """
-    produced = 0
+    constraint, stops = request.constraint, frozenset(request.stop_tokens)
+    most, produced = request.most_tokens(session.spec.context), 0
     try:
         while produced < most:
             sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
