@@ -176,7 +176,7 @@ def test_steps_of_others_between_pieces_change_nothing(bundle: Path, tmp_path: P
         with load(bundle, cache, FullDecode()) as reader, Generator(reader.loaded) as writer:
             alone_ = [
                 *alone(
-                    writer.run(Request(Prompt(tuple(DOCUMENT[:50])), 12, policy, speculate="off")),
+                    writer.run(short),
                     writer.step,
                 )
             ]
@@ -184,7 +184,7 @@ def test_steps_of_others_between_pieces_change_nothing(bundle: Path, tmp_path: P
             wanted = reader.prefill(DOCUMENT[:300], policy).copy()
             reader.reset()
 
-            run = writer.run(Request(Prompt(tuple(DOCUMENT[:50])), 12, policy, speculate="off"))
+            run = writer.run(short)
             events = [next(run), next(run)]
             for item in reader.run(Request(Prompt(tuple(DOCUMENT[:300])), 1, policy), prompt_piece=32):
                 if isinstance(item, PromptPieceRead):

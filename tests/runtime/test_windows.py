@@ -250,5 +250,5 @@ def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
 
 
 def test_a_cache_that_forgets_is_refused(bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="a sliding window counts them: leave out --cache-tokens"):
+    with pytest.raises(ConfigError, match="a sliding window counts them: use another cache"):
         load(bundle, Evicting(tokens=128))
