@@ -21,7 +21,7 @@ from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.errors import Cancelled, ConfigError, OutputError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import CACHED_ATTENTION, Operator
+from h2o_runtime.operators import CACHED_ATTENTION, PROMPT_ATTENTION, Operator
 from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
@@ -108,10 +108,10 @@ def delay(monkeypatch: pytest.MonkeyPatch) -> Callable[[Generator, int], Delayed
         run = type(generator.spec.provider).run  # without the delays of before
 
         def meanwhile(operator: Operator, *kv: KV, **arguments: Any) -> None:
-            if operator is CACHED_ATTENTION:
+            if operator in (CACHED_ATTENTION, PROMPT_ATTENTION):
                 transfers.some()
             run(generator.spec.provider, operator, *kv, **arguments)
-            if operator is CACHED_ATTENTION:
+            if operator in (CACHED_ATTENTION, PROMPT_ATTENTION):
                 transfers.some()
 
         monkeypatch.setattr(generator.spec.provider, "run", meanwhile)

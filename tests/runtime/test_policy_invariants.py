@@ -23,9 +23,9 @@ from h2o_runtime import Generator
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
-    CACHED_ATTENTION,
     CHUNKED_INTRA_ATTENTION,
     MEMORY_FUSED_ATTENTION,
+    PROMPT_ATTENTION,
     SUBQUADRATIC_ATTENTION,
     TILED_MEMORY_ATTENTION,
     VERTICAL_SLASH_ATTENTION,
@@ -145,7 +145,7 @@ def counted_pairs(generator: Generator) -> Iterator[list[int]]:
         CHUNKED_INTRA_ATTENTION: inside,
         MEMORY_FUSED_ATTENTION: lambda n, kv, given: n * given["memory"].shape[1],
         TILED_MEMORY_ATTENTION: lambda n, kv, given: n * given["memory"].shape[2],
-        CACHED_ATTENTION: lambda n, kv, given: sum(range(kv.length - n + 1, kv.length + 1)),
+        PROMPT_ATTENTION: lambda n, kv, given: sum(range(kv.length - n + 1, kv.length + 1)),
         SUBQUADRATIC_ATTENTION: patterned,
         VERTICAL_SLASH_ATTENTION: along_lines,
     }

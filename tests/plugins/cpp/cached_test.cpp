@@ -129,9 +129,10 @@ class Prompt : public EveryIsa {
 TEST_P(Prompt, RowsBesideChangeNoBit) {
     each_precision([](const auto& context, h2o_precision precision) {
         for (int64_t kv_heads : {1, 4}) {
-            if (kv_heads > 1 && precision != H2O_FLOAT32) continue;  // it takes seconds
+            const bool rounded = precision != H2O_FLOAT32;  // scalar C++ takes seconds to emulate it
+            if (rounded && kv_heads > 1) continue;
             const Shape shape{kv_heads, 3, 8, H2O_F32};
-            const int64_t length = 4200;
+            const int64_t length = rounded ? 2300 : 4200;
             const Stored q = Stored::random(H2O_F32, shape.q_size(length), 1),
                          k = Stored::random(H2O_F32, shape.k_size(length), 2),
                          v = Stored::random(H2O_F32, shape.k_size(length), 3);
@@ -141,6 +142,7 @@ TEST_P(Prompt, RowsBesideChangeNoBit) {
                                                          {2000, 2101}, {700, 3300},  {2048, 2050},
                                                          {1023, 1026}, {25, 26},     {0, 1}};
             for (const auto& [first, end] : parts) {
+                if (end > length) continue;
                 SCOPED_TRACE(testing::Message() << kv_heads << " heads, from row " << first);
                 for (int threads : {1, 4})
                     expect_same(shape, rows(context(threads).get(), shape, first, end, q, k, v), all, first);
