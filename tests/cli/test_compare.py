@@ -314,7 +314,7 @@ def test_a_missing_package_is_told_with_what_to_install(
 ) -> None:
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = h2o("compare", small, "--stage", "dense", *SMALL, env=env)
+    done = h2o("compare", small, "--stage", "dense", "-n", 300, env=env)
     assert (done.returncode, done.stdout) == (1, b"")
     message = done.stderr.decode()
     assert len(message.splitlines()) == 1
