@@ -174,12 +174,8 @@ def test_steps_of_others_between_pieces_change_nothing(bundle: Path, tmp_path: P
     policy = POLICIES["query"]
     for cache in (Contiguous(), Paged(), Offload(buffers=1, file=str(tmp_path / "rows"))):
         with load(bundle, cache, FullDecode()) as reader, Generator(reader.loaded) as writer:
-            alone_ = [
-                *alone(
-                    writer.run(short),
-                    writer.step,
-                )
-            ]
+            short = Request(Prompt(tuple(DOCUMENT[:50])), 12, policy, speculate="off")
+            alone_ = [*alone(writer.run(short), writer.step)]
             writer.reset()
             wanted = reader.prefill(DOCUMENT[:300], policy).copy()
             reader.reset()
