@@ -33,7 +33,7 @@ help:
 	@echo "               MODEL=gemma3-270m (253 MB), a base model that only continues a text;"
 	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
-	@echo "make check     under two minutes: lint, and the first test of every test module that is quick"
+	@echo "make check     lint, and the quick tests of what changed since the remote main, or since the last commit"
 	@echo "make lint      ruff, mypy --strict, clang-format"
 	@echo "make cpp-test  C++ tests of the kernels"
 	@echo "make sanitize  the same under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -69,7 +69,7 @@ test:
 	@$(MAKE) --no-print-directory py-test
 
 check: lint
-	$(BIN)/pytest -q -n $(JOBS) --dist loadfile --first-of-each-module -m "not slow"
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile -m "not slow" $$($(BIN)/python -m tools.changed_tests)
 
 packages:
 	@tools/need.sh chromium strace aarch64

@@ -37,7 +37,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--first-of-each-module", action="store_true", help="run one test of every test module")
     parser.addoption("--mixes", type=int, default=4, help="random mixes of requests in each kind of cache")
     parser.addoption("--requests", type=int, default=300, help="random requests to servers of both kinds")
 
@@ -58,10 +57,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     count = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, 0 if item.path in slow else -count[item.path]))
-    if config.getoption("--first-of-each-module"):
-        first = {item.path: item for item in reversed(items)}
-        config.hook.pytest_deselected(items=[item for item in items if first[item.path] is not item])
-        items[:] = [item for item in items if first[item.path] is item]
 
 
 def pytest_collection_finish() -> None:
