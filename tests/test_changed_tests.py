@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.changed_tests import module_of, tests_of
+from tools.changed_tests import belonging, module_of
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from tools.changed_tests import module_of, tests_of
     ],
 )
 def test_a_change_has_its_tests(changed: str, expected: str) -> None:
-    found = list(tests_of([Path(changed)]))
+    found = list(belonging([Path(changed)]))
     assert expected in found
     assert len(found) < 60
 
 
 def test_what_no_test_imports_has_none() -> None:
-    assert list(tests_of([Path("docs/README.md"), Path("LICENSE")])) == []
+    assert list(belonging([Path("docs/README.md"), Path("LICENSE")])) == []
 
 
 def test_modules_are_named_as_imports_name_them() -> None:

@@ -22,7 +22,7 @@ CPP = {".cpp", ".h", ".cu", ".cuh"}
 
 def main() -> None:
     base = sys.argv[1] if len(sys.argv) > 1 else default_base()
-    print("\n".join(sorted({*ALWAYS, *tests_of(changed_since(base))})))
+    print("\n".join(sorted({*ALWAYS, *belonging(changed_since(base))})))
 
 
 def default_base() -> str:
@@ -36,7 +36,7 @@ def changed_since(base: str) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def tests_of(changed: list[Path]) -> Iterator[str]:
+def belonging(changed: list[Path]) -> Iterator[str]:
     modules = {module_of(path) for path in changed if path.suffix == ".py"}
     if any(path.suffix in CPP for path in changed):
         yield from NATIVE
