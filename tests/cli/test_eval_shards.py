@@ -51,7 +51,7 @@ def test_merged_parts_are_the_whole_report(h2o: Run, tiny_bundle: Path, tmp_path
     assert (merged / "rows.csv").stat().st_mtime_ns == before, "nothing is measured again"
 
     longer = tmp_path / "longer"
-    report(longer, "--shard", "2/2", "--depths", "1")
+    report(longer, "--shard", "2/2", "--question", "first")
     other = tmp_path / "other"
     for parts, words in (
         ((first, longer), b"another extent"),

@@ -70,7 +70,9 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
             "--save-cache writes whole sessions",
         ),
     ):
-        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags, timeout=60)
+        usual = zip(FLAGS[3::2], FLAGS[4::2], strict=True)
+        beside = (word for pair in usual if pair[0] not in flags for word in pair)
+        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS[:3], *beside, *flags, timeout=60)
         assert done.returncode in (1, 2)
         assert done.stdout == b""
         assert sentence in done.stderr.decode()
