@@ -11,7 +11,7 @@ from tools.changed_tests import belonging, module_of
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("runtime/h2o_runtime/sessions/folder.py", "tests/runtime/sessions/test_folder.py"),
+        ("runtime/h2o_runtime/caches/evicting.py", "tests/runtime/test_cache_evicting.py"),
         ("tests/prefill.py", "tests/runtime/test_reuse.py"),
         ("tests/test_docs.py", "tests/test_docs.py"),
         ("plugins/kernels/cpu/cached.cpp", "tests/plugins/test_native.py"),
