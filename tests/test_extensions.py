@@ -124,23 +124,14 @@ def test_h2o_bench_measures_it_beside_full_attention(tiny_bundle: Path) -> None:
 
 
 def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bundle: Path) -> None:
-    flags = (
-        "-n",
-        256,
-        "--prefill",
-        "toy block=32 first=3",
-        "--also",
-        "every=1",
-        "--baselines",
-        "none",
-        "--json",
-    )
-    report = json.loads(run("h2o_cli.eval", tiny_bundle, *flags, "--decode-tokens", 4))
+    toy, dense = "toy block=32 first=3", "toy block=32 every=1 first=3"
+    flags = ("-n", 256, "--prefill", toy, "--also", "every=1", "--baselines", "none", "--decode-tokens", 4)
+    report = json.loads(run("h2o_cli.eval", tiny_bundle, *flags, "--json"))
     rows = {row["contestant"]: row for row in report["summary"]}
-    assert set(rows) == {"full", "toy", "toy every=1"}
-    assert "first=3" in rows["toy"]["settings"].split()
-    assert abs(rows["toy every=1"]["increase"]) < 1e-4 < rows["toy"]["divergence"]
-    assert rows["toy"]["past_share"] < rows["toy every=1"]["past_share"] == pytest.approx(1.0)
+    assert set(rows) == {"full", toy, dense}
+    assert rows[toy]["settings"] == "toy batch_size=4096 block=32 every=8 first=3"
+    assert abs(rows[dense]["increase"]) < 1e-4 < rows[toy]["divergence"]
+    assert rows[toy]["past_share"] < rows[dense]["past_share"] == pytest.approx(1.0)
 
 
 # --- A score rule -----------------------------------------------------------------------------------------
@@ -171,7 +162,7 @@ def test_a_score_rules_bundle_is_compared_with_its_own_single_pass(tmp_path: Pat
     stages = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--json")
     report = json.loads(run("h2o_cli.compare", tmp_path / "bundle", *stages, *sizes))
     compared = [(row["graph"], row["reference"]) for row in report["rows"]]
-    assert ("h2o S=32 L=4 H=8 every", "single pass") in compared
+    assert ("h2o score=every batch_size=64 chunk_size=32 local=4 heavy=8 every=3", "single pass") in compared
     assert {"phase1", "phase2"} <= {graph for graph, _ in compared}
     assert report["passed"]
 

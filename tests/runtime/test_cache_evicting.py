@@ -1,11 +1,10 @@
-"""--cache-tokens: what is forgotten, what never, and that all else is as it was."""
+"""The evicting cache: what is forgotten, what never, and that all else is as it was."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.runtime.operator_cases import Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import NATIVE, native
 
 from h2o_runtime import Generator
-from h2o_runtime.caches import CACHES, Evicting
+from h2o_runtime.caches import Evicting
 from h2o_runtime.caches.evicting import EvictingStore
 from h2o_runtime.caches.forgetting import Memory, Rule
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
@@ -42,8 +41,8 @@ def bundle(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
 
 
-def forgetful(bundle: Path, rows: int = ROWS, context: int = CONTEXT, **options: object) -> Generator:
-    cache = Evicting(tokens=rows, **options)  # type: ignore[arg-type]
+def forgetful(bundle: Path, rows: int = ROWS, context: int = CONTEXT, **options: Any) -> Generator:
+    cache = Evicting(tokens=rows, **options)
     return Generator.load(bundle, context=context, threads=1, cache=cache, device="cpu")
 
 
@@ -164,7 +163,7 @@ def test_nothing_changes_before_something_is_forgotten(bundle: Path, policy: Pre
 def test_rows_keep_the_rotation_of_their_token(bundle: Path, n: int) -> None:
     """Keys of the first layer depend on token and position alone."""
     prompt, answer = bundles.random_ids(n, 1).tolist(), bundles.random_ids(100, 2).tolist()
-    with forgetful(bundle, keep=3, cache_recent=11) as generator, plain(bundle) as other:
+    with forgetful(bundle, keep=3, recent=11) as generator, plain(bundle) as other:
         for one in (generator, other):
             one.prefill(prompt, FULL)
             for token in answer:
@@ -278,6 +277,6 @@ def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path)
             SavedSession.open(tmp_path / "longer").load_into(generator.session, FULL)
 
 
-def test_settings_of_prompts_do_not_matter(bundle: Path) -> None:
-    assert CACHES.make({}).most_rows is None
-    assert replace(Evicting(tokens=ROWS), keep=9).rule == Rule(ROWS // 2, 9)
+def test_half_of_the_tokens_are_recent_ones_unless_told() -> None:
+    assert Evicting(tokens=ROWS, keep=9).rule == Rule(ROWS // 2, 9)
+    assert Evicting(tokens=ROWS, recent=0).rule == Rule(0, 4)

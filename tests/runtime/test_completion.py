@@ -192,7 +192,7 @@ def test_timings_count_what_was_run(model: TextModel) -> None:
     _, second = run(model, longer)
     assert second.timings.cache_n >= n
     assert second.timings.cache_n + second.timings.prompt_n == len(longer.prompt.ids)
-    assert second.prefill.name == "full"
+    assert second.prefill == Full()
 
 
 # Conversations

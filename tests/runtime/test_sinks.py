@@ -90,5 +90,5 @@ def test_what_has_no_operators_with_sinks_is_refused(bundle: Path) -> None:
     for decoding in (Quest(), SubquadraticDecode()):
         with pytest.raises(ConfigError, match="has no operators with attention sinks"):
             load(bundle, decoding=decoding)
-    with pytest.raises(ConfigError, match="leave out"):
+    with pytest.raises(ConfigError, match="use another cache"):
         load(bundle, cache=Evicting(tokens=100))

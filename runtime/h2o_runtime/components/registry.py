@@ -103,8 +103,9 @@ class Registry(Generic[T]):
         for attribute in (self._name, self._title):
             if not isinstance(getattr(one, attribute, None), str):
                 raise TypeError(f"{one.__name__}.{attribute} must be a string")
-        if self._name == self.field and not {each.name: each for each in options_of(one)}[self.field].fixed:
-            raise TypeError(f"{one.__name__}.{self.field} must be a Literal of its one name")
+        named = {each.name: each for each in options_of(one)}.get(self._name)
+        if named is not None and not named.fixed:
+            raise TypeError(f"{one.__name__}.{self._name} must be a Literal of its one name")
         one()
 
     def _check_names(self, one: type[Any]) -> None:

@@ -36,8 +36,9 @@ def _schema() -> dict[str, Any]:
     properties: dict[str, Any] = {"policy": {"enum": [*PREFILL.names, *PREFILL.presets, None]}}
     for kind in PREFILL.kinds:
         for option in options_of(kind):
-            properties.setdefault(option.name, {"description": option.meaning, "anyOf": []})
-            properties[option.name]["anyOf"] += [_values(option), {"type": "null"}]
+            known = properties.setdefault(option.name, {"anyOf": [{"type": "null"}]})["anyOf"]
+            if (values := {"description": option.meaning, **_values(option)}) not in known:
+                known.append(values)
     settings = {"type": "object", "properties": properties, "additionalProperties": {"type": "null"}}
     return {"description": _MEANING, "anyOf": [{"type": "string", "maxLength": 1000}, settings]}
 
