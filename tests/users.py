@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 NOBODY = 65534
 
@@ -32,3 +33,11 @@ def open_folder() -> Iterator[Path]:
         yield folder
         for each in folder.rglob("*"):
             each.chmod(0o755)
+
+
+@contextmanager
+def nameless_user() -> Iterator[None]:
+    """A user as in a container: a number that has no name here, and thus no home."""
+    outside = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+    with patch("os.getuid", lambda: 4_000_000_000), patch.dict(os.environ, outside, clear=True):
+        yield

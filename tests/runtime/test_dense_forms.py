@@ -9,12 +9,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from tests import bundles
+from tests.users import nameless_user
 
 from h2o_runtime import Generator
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
@@ -131,6 +132,14 @@ def test_a_broken_file_is_ignored_with_a_warning(
     path.write_text(content)
     assert chosen_dense_form(manifest, 1) == default_dense_form()
     assert "it is ignored" in caplog.text
+
+
+def test_a_user_without_a_home_gets_the_default(bundle: Path) -> None:
+    manifest = Bundle.open(bundle).manifest
+    with nameless_user():
+        assert chosen_dense_form(manifest, 1) == default_dense_form()
+        with pytest.raises(OutputError, match="set XDG_CACHE_HOME"):
+            choice_file(manifest, 1)
 
 
 # Memory

@@ -19,7 +19,7 @@ from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.merge import merge
-from h2o_cli.bench.model import BenchmarkModel
+from h2o_cli.bench.model import BenchmarkModel, default_work_dir
 from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, to_csv
@@ -107,7 +107,9 @@ def _openvino_model(folder: Path | None) -> Path | None:
 def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     start_logging(flags["verbose"])
     _check_outputs(flags["csv_file"], flags["png_file"])
-    model = BenchmarkModel.open(flags["model"], flags["work_dir"], flags["dtype"], flags.get("checkpoint"))
+    model = BenchmarkModel.open(
+        flags["model"], flags["work_dir"] or default_work_dir(), flags["dtype"], flags.get("checkpoint")
+    )
     threads = flags["threads"] or default_threads()
     if threads > default_threads():
         raise ConfigError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from h2o_cli.bench.shapes import SHAPES
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BackendError, BundleError, H2OError, OutputError
+from h2o_runtime.files.user_cache import user_cache
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +59,8 @@ def is_gguf(path: Path) -> bool:
 
 
 def default_work_dir() -> Path:
-    """Where generated files are kept between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "h2o-bench"
+    """Where generated files are kept between runs. Raises OutputError for a user without a home."""
+    return user_cache() / "h2o-bench"
 
 
 def _once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from h2o_cli.bench.contestants import OPENVINO
-from h2o_cli.bench.model import default_work_dir
 from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.common import NotNegative, json_option, threads_option, verbose_option
 from h2o_cli.effects import Beside, Either, NotBeside, needing
@@ -179,8 +178,8 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             click.option(
                 "--work-dir",
                 type=click.Path(path_type=Path, file_okay=False),
-                default=default_work_dir,
-                help="Folder for generated checkpoints, bundles and peers' files.",
+                help="Folder for generated checkpoints, bundles and peers' files.  [default: h2o-bench in the "
+                "user's cache]",
             ),
         ),
         execution_options,

@@ -27,7 +27,7 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
 
     try:
         return Path(snapshot_download(source, allow_patterns=list(patterns), local_files_only=not download))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, RuntimeError) as error:
         if not download:
             raise CheckpointError(
                 f"{source}: no such folder here, nor is it in the hub's cache; only h2o-export downloads"

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import OutputError
 from h2o_runtime.files.outputs import replace_file
+from h2o_runtime.files.user_cache import user_cache
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
 from h2o_runtime.ort.library import import_onnxruntime
@@ -69,10 +69,10 @@ def default_dense_form() -> DenseForm:
 
 def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
     """The best form as measured, or the default."""
-    path = choice_file(manifest, threads)
     try:
+        path = choice_file(manifest, threads)
         measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError:
+    except (OSError, OutputError):
         log.info(
             "form of integer weights: %s, not measured; h2o-bench dense measures it once",
             default_dense_form(),
@@ -98,12 +98,11 @@ def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
 
 def choice_file(manifest: Manifest, threads: int) -> Path:
     """One file for each machine, version of ONNX Runtime, number of threads, and bundle's graphs and
-    weights.
+    weights. Raises OutputError for a user without a home.
     """
     key = {**machine(threads), "bundle": manifest.identity}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return folder / "h2o-edge" / "dense" / f"{name}.json"
+    return user_cache() / "h2o-edge" / "dense" / f"{name}.json"
 
 
 def machine(threads: int) -> dict[str, Any]:
