@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import resource
 import sys
@@ -13,6 +14,7 @@ import threading
 import weakref
 from pathlib import Path
 
+from h2o_runtime.control_groups import core_quota, memory_room
 from h2o_runtime.errors import ConfigError
 
 THREADS_A_CORE = 4  # more threads only wait for each other, and each ONNX Runtime session has its own threads
@@ -36,8 +38,10 @@ def resident_bytes() -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory that the system could provide without swapping; None if it does not report this."""
-    return _field(_MEMORY, "MemAvailable")
+    """Memory that the system could provide without swapping, within a container's limit; None if it does not report
+    this."""
+    rooms = (_field(_MEMORY, "MemAvailable"), memory_room())
+    return min((room for room in rooms if room is not None), default=None)
 
 
 def give_back_memory() -> None:
@@ -51,8 +55,10 @@ def give_back_memory() -> None:
 
 
 def default_threads() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use; with a container's quota, as many as it can keep busy."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = core_quota()
+    return cores if quota is None else min(cores, math.ceil(quota))
 
 
 def check_threads(threads: int | None) -> None:

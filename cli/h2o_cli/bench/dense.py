@@ -28,7 +28,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import DENSE_FORMS, DenseForm
-from h2o_runtime.ort.choice import DenseFormTimes, Measured, keep, machine
+from h2o_runtime.ort.choice import DenseFormTimes, Measured, choice_target, keep, machine
 from h2o_runtime.ort.native import is_fast
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer
@@ -58,6 +58,7 @@ def dense(
             f"{folder}: its weights are floats: export with --weights int8 or int4 to measure dense forms"
         )
     cores = threads or default_threads()
+    choice_target(bundle.manifest, cores)
     speeds = _speeds(bundle, cores, rows, repetitions)
     losses = _losses(folder, bundle, cores)
     times = {

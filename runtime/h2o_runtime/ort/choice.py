@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import OutputError
-from h2o_runtime.files.outputs import replace_file
+from h2o_runtime.files.outputs import check_target, replace_file
 from h2o_runtime.files.user_cache import user_cache
 from h2o_runtime.names import DenseForm
 from h2o_runtime.ort import native
@@ -87,12 +87,19 @@ def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
 
 def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
     """Write the measurements where `chosen_dense_form` finds them. Raises OutputError."""
+    path = choice_target(manifest, threads)
+    replace_file(path, measured.model_dump_json(indent=2) + "\n")
+    return path
+
+
+def choice_target(manifest: Manifest, threads: int) -> Path:
+    """`choice_file`, in a folder that exists. Raises OutputError if it cannot be written."""
     path = choice_file(manifest, threads)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{path.parent}: cannot be made: {error.strerror}") from error
-    replace_file(path, measured.model_dump_json(indent=2) + "\n")
+    check_target(path)
     return path
 
 

@@ -344,6 +344,8 @@ def _message(message: Message) -> dict[str, Any]:
             fields["tool_calls"] = [
                 _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls
             ]
+        elif message.content is None and message.thoughts:  # an answer that ended inside its thoughts
+            fields["content"] = ""
         elif message.content is None:
             raise InputError("an assistant's message has neither content nor tool_calls: give one of them")
     return fields

@@ -129,6 +129,21 @@ def test_openais_client_finds_reasoning_items(thinking_server: Server) -> None:
     assert client.responses.create(**asked | {"input": talk}).output
 
 
+def test_an_answer_that_ended_inside_its_thoughts_comes_back(thinking_server: Server) -> None:
+    """Other servers give it no content, ours an empty one."""
+    sizes = set()
+    for content in (None, ""):
+        talk = [
+            {"role": "user", "content": "Hello."},
+            {"role": "assistant", "content": content, "reasoning_content": "So"},
+            {"role": "user", "content": "And?"},
+        ]
+        answer = thinking_server.chat(messages=talk)
+        assert answer.status_code == 200, answer.text
+        sizes.add(answer.json()["usage"]["prompt_tokens"])
+    assert len(sizes) == 1
+
+
 def test_thoughts_come_before_the_answer_in_both_forms() -> None:
     """An answer whose thoughts end, in pieces."""
     chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "?"}]})
