@@ -12,16 +12,16 @@
 #include "isa.h"
 #include "pool.h"
 #if defined(__AVX512F__)
-#include "simd_avx512.h"
+#include "x86/simd_avx512.h"
 #elif defined(__AVX2__)
-#include "simd_avx2.h"
+#include "x86/simd_avx2.h"
 #elif defined(__aarch64__)
-#include "simd_neon.h"
+#include "arm/simd_neon.h"
 #else
-#include "simd_scalar.h"
+#include "scalar/simd_scalar.h"
 #endif
 // over the instruction set:
-#include "multiply.h"
+#include "simd/multiply.h"
 
 namespace {
 

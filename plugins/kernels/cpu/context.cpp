@@ -5,7 +5,7 @@
 #include <new>
 #include <thread>
 
-#include "amx_here.h"
+#include "x86/amx_here.h"
 
 #if defined(__linux__)
 #include <sys/auxv.h>

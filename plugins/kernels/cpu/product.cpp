@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "amx_here.h"
+#include "x86/amx_here.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>

@@ -1,9 +1,9 @@
 // Attention in bfloat16 by AMX, whose instructions are a stand-in here. Vectors round the same numbers, and
 // are tested against float64; tiles differ from them in the order of sums, and in what that makes of weights.
-#include "amx_here.h"
 #include "amx_stand_in.h"
 #include "isa.h"
 #include "support.h"
+#include "x86/amx_here.h"
 
 namespace h2o::test {
 namespace {

@@ -5,10 +5,10 @@
 #include <random>
 #include <vector>
 
-#include "amx_here.h"
 #include "amx_stand_in.h"
 #include "h2o/products.h"
 #include "pool.h"
+#include "x86/amx_here.h"
 
 namespace h2o::test {
 namespace {

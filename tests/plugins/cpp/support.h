@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "calls.h"
-#include "half.h"
+#include "scalar/half.h"
 
 namespace h2o::test {
 

@@ -1,0 +1,37 @@
+#include <arm_neon.h>
+
+#include "arm/simd_neon.h"
+#include "product.h"
+
+namespace {
+
+// Weights are stored unsigned, but Arm's dot product needs operands of one signedness. Flipping the highest
+// bit makes 8-bit weights signed again, and a sum then starts from zero. 4-bit weights are non-negative as
+// they are.
+struct Products {
+    using Ints = int32x4_t;
+    static constexpr const char* kName = "dotprod";
+    static constexpr int kRows = 2;  // 2 x 4 sums of integers, as many of floats, of 32 registers
+    static constexpr int kPanels = 1;
+    static constexpr int kFloatRows = 6;     // 6 x 4 of 32 registers
+    static constexpr uint32_t kSurplus = 0;  // bias of a stored 8-bit weight
+    static constexpr bool kUnrolls = true;
+
+    static Ints set(int32_t x) { return vdupq_n_s32(x); }
+    static Ints load(const uint8_t* p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
+    static Ints eight_bits(Ints x) { return veorq_s32(x, vreinterpretq_s32_u8(vdupq_n_u8(0x80))); }
+    static Ints low_halves(Ints x) { return vandq_s32(x, vreinterpretq_s32_u8(vdupq_n_u8(15))); }
+    static Ints high_halves(Ints x) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(x), 4)); }
+    static Ints dot(Ints sum, Ints weights, Ints x) {
+        return vdotq_s32(sum, vreinterpretq_s8_s32(weights), vreinterpretq_s8_s32(x));
+    }
+    static Simd::Vec floats(Ints x) { return vcvtq_f32_s32(x); }
+};
+
+}  // namespace
+
+#include "simd/product_tile.h"
+
+const h2o_products* h2o::dotprod_products() {
+    return &kProducts;
+}

@@ -1,0 +1,149 @@
+// Column sums by int8 products. A key's numbers stay in its row, so that gathering keys is naming them; the
+// queries are the lanes, as in tile.h. What includes this has included one simd_*.h before.
+#pragma once
+
+// clang-format off: each uses the ones before
+#include "simd/vexp.h"
+#include "simd/transpose.h"
+#include "simd/fetch.h"
+#include "simd/multiply.h"
+#include "simd/tile.h"
+// clang-format on
+
+namespace {
+
+using h2o::VoteArgs;
+
+using Word [[gnu::may_alias, gnu::aligned(1)]] = int32_t;
+
+// p [8][lanes] = scores of `count` keys from `key` on, at most eight, and `top` = their running maximum. A
+// word is four numbers of d.
+template <int kVectors>
+__attribute__((always_inline)) inline void score_eight(const VoteArgs& args, int64_t key, int64_t count,
+                                                       float* p, Simd::Vec* top) {
+    int64_t row[8];
+    const int8_t* at[8];
+    for (int64_t i = 0; i < 8; ++i) {
+        const int64_t place = key + (i < count ? i : 0);
+        row[i] = args.rows == nullptr ? place : args.rows[place];
+        at[i] = args.k + row[i] * args.d;
+    }
+    __m512i sum[8][kVectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+#pragma GCC unroll 3
+        for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_si512();
+    }
+    const uint8_t* q = args.q;
+    for (int64_t c = 0; c < args.d; c += 4, q += 4 * kLanes) {
+        __m512i rows[kVectors];
+#pragma GCC unroll 3
+        for (int j = 0; j < kVectors; ++j) rows[j] = _mm512_loadu_si512(q + j * 64);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) {
+            const __m512i word = _mm512_set1_epi32(*reinterpret_cast<const Word*>(at[i] + c));
+#pragma GCC unroll 3
+            for (int j = 0; j < kVectors; ++j) {
+                // As an intrinsic, GCC 12 copies every sum.
+                asm("vpdpbusd %2, %1, %0" : "+v"(sum[i][j]) : "v"(rows[j]), "v"(word));
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8;
+         ++i, p += kVectors * kWidth) {  // behind `count` they are of the first key, and not read
+        const h2o::KeyScale& key_scale = args.k_scales[row[i]];
+        const __m512i excess = _mm512_set1_epi32(key_scale.excess);
+        const Simd::Vec scale = Simd::set(key_scale.scale);
+#pragma GCC unroll 3
+        for (int j = 0; j < kVectors; ++j) {
+            const Simd::Vec dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum[i][j], excess));
+            const Simd::Vec x = Simd::mul(Simd::mul(dot, scale), Simd::load(args.scales + j * kWidth));
+            top[j] = Simd::max(top[j], x);
+            Simd::store(p + j * kWidth, x);
+        }
+    }
+}
+
+// p = exp(p - m), whose sums are added to l, as exact as int8 scores deserve.
+template <int kVectors>
+inline void exponentiate_votes(int64_t keys, const float* m, float* p, float* l) {
+    Simd::Vec top[kVectors], sum[kVectors];
+    for (int j = 0; j < kVectors; ++j) {
+        top[j] = Simd::load(m + j * kWidth);
+        sum[j] = Simd::load(l + j * kWidth);
+    }
+    for (int64_t key = 0; key < keys; ++key, p += kVectors * kWidth) {
+#pragma GCC unroll 3
+        for (int j = 0; j < kVectors; ++j) {
+            const Simd::Vec e = exp_to_round(Simd::sub(Simd::load(p + j * kWidth), top[j]));
+            Simd::store(p + j * kWidth, e);
+            sum[j] = Simd::add(sum[j], e);
+        }
+    }
+    for (int j = 0; j < kVectors; ++j) Simd::store(l + j * kWidth, sum[j]);
+}
+
+// sums[key] += sum over lanes of p[key][lane] * weight[lane], for `keys` keys, rounded up to four.
+template <int kVectors>
+inline void add_votes(int64_t keys, const float* p, const float* weight, float* sums) {
+    Simd::Vec share[kVectors];
+    for (int j = 0; j < kVectors; ++j) share[j] = Simd::load(weight + j * kWidth);
+    for (int64_t key = 0; key < keys; key += 4, sums += 4) {
+        Simd::Vec four[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i, p += kVectors * kWidth) {
+            four[i] = Simd::mul(Simd::load(p), share[0]);
+#pragma GCC unroll 3
+            for (int j = 1; j < kVectors; ++j)
+                four[i] = Simd::fma(Simd::load(p + j * kWidth), share[j], four[i]);
+        }
+        Simd::sum_four(four, true, sums);
+    }
+}
+
+// Scores lie as close together as the lanes in use allow: those of all keys are read twice.
+template <int kRows>
+inline void vote_rows(const VoteArgs& args) {
+    constexpr int kVectors = kRows / kWidth;
+    BlockArgs block{};
+    block.lanes = args.lanes;
+    block.m = args.m;
+    block.l = args.l;
+    start<kRows>(block);
+    float* tops = args.tops;
+    for (int64_t key = 0; key < args.keys; key += kKeyStep, tops += kLanes) {
+        const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
+        float* const p = args.p + key * kRows;
+        float before[kRows];
+        __builtin_memcpy(before, args.m, sizeof before);
+        Simd::Vec top[kVectors];
+        for (int j = 0; j < kVectors; ++j) top[j] = Simd::load(args.m + j * kWidth);
+        for (int64_t i = 0; i < step; i += 8)
+            score_eight<kVectors>(args, key + i, step - i < 8 ? step - i : 8, p + i * kRows, top);
+        for (int j = 0; j < kVectors; ++j) Simd::store(args.m + j * kWidth, top[j]);
+        rescale<kRows>(block, before);
+        exponentiate_votes<kVectors>(step, args.m, p, args.l);
+        __builtin_memcpy(tops, args.m, sizeof before);
+    }
+    float inverse[kRows], weight[kRows];
+    invert<kRows>(block, inverse);
+    tops = args.tops;
+    for (int64_t key = 0; key < args.keys; key += kKeyStep, tops += kLanes) {
+        const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
+        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
+            const Simd::Vec lacks =
+                exp_nonpositive(Simd::sub(Simd::load(tops + lane), Simd::load(args.m + lane)));
+            Simd::store(weight + lane, Simd::mul(lacks, Simd::load(inverse + lane)));
+        }
+        add_votes<kVectors>(step, args.p + key * kRows, weight, args.sums + key);
+    }
+}
+
+void vote(const VoteArgs& args) {
+    if (args.lanes <= 16) return vote_rows<16>(args);
+    if (args.lanes <= 32) return vote_rows<32>(args);
+    vote_rows<static_cast<int>(kLanes)>(args);
+}
+
+}  // namespace
