@@ -27,8 +27,9 @@ int64_t keys_together(const h2o_shape& shape) {
 
 // Softmax states of row blocks: m, l [blocks][kLanes] and o [blocks][dv, rounded up][kLanes].
 struct States {
-    float *m, *l, *o;
-    int64_t dv;
+    float *m, *l;  // maxima of the scores, and sums of exp(score - m)
+    float* o;      // not divided by l
+    int64_t dv;    // numbers of a value
 
     int64_t floats() const { return round_up(dv, kPanel) * kLanes; }  // of a block's o
     States at(int64_t block) const {

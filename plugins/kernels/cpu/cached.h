@@ -10,14 +10,15 @@ namespace h2o {
 
 struct Cached {
     h2o_shape shape;
-    int64_t n, length;
-    const void* q;
-    h2o_kv kv;
-    void* o;
+    int64_t n;              // query rows
+    int64_t length;         // cache rows in use; the last n are the queries' own
+    const void* q;          // [n, Hq, d] of shape.dtype
+    h2o_kv kv;              // keys and values of the cache
+    void* o;                // [n, Hq, dv] of shape.dtype, out
     float* seen = nullptr;  // [length][kv_heads] or null: each row's probability, summed over the queries
                             // that share its key
     float* m = nullptr;     // [n][query_heads] or null: the state of each row's softmax
-    float* l = nullptr;
+    float* l = nullptr;     // [n][query_heads], as m
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
     int64_t rows() const { return n * group(); }  // that share a key

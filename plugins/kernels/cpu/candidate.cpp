@@ -7,13 +7,17 @@ namespace {
 
 struct Candidate {
     const h2o_shape& shape;
-    int64_t w, n, slots;
-    const void *q, *k;
-    const h2o_kv& kv;
-    const char*
-        gathered;  // [Hs, slots, d] in the format of the chunk's keys, if the memory set has another; or null
-    const int32_t* memory;
-    float *score_memory, *score_chunk;
+    int64_t w;         // query rows, the last of the chunk
+    int64_t n;         // keys of the chunk
+    int64_t slots;     // M: keys of a memory set
+    const void* q;     // [w, Hq, d] of shape.dtype
+    const void* k;     // [n, Hkv, d] of shape.dtype
+    const h2o_kv& kv;  // keys of the cache; values are not read
+    // [Hs, M, d] in the format of the chunk's keys, if the memory set has another; or null
+    const char* gathered;
+    const int32_t* memory;  // [Hs, M] cache rows; null: the sets are gathered
+    float* score_memory;    // [Hs, M] out: sums of probabilities
+    float* score_chunk;     // [n, Hs] out: sums of probabilities
 
     int64_t heads() const { return shape.score_heads; }
     int64_t keys() const { return slots + n; }

@@ -20,7 +20,11 @@ struct LatentScratch {
         l = carver.take<float>(blocks * kLanes);
         o = carver.take<float>(blocks * round_up(dv, kPanel) * kLanes);
     }
-    float *rows, *q, *p, *m, *l, *o;
+    float* rows;   // [kBlock][d] keys as floats
+    float* q;      // [blocks][d][R]
+    float* p;      // [kBlock][R] scores
+    float *m, *l;  // [blocks][R] running state
+    float* o;      // [blocks][dv, rounded up to P][R], not divided by l
 };
 
 // One key head of a run.

@@ -28,7 +28,12 @@ class GatedDelta {
 
   private:
     struct Own {
-        float *state, *factors, *v, *products, *delta, *o;
+        float* state;     // [d][kDeltaColumns]; these and the next are as in DeltaArgs
+        float* factors;   // [kDeltaFactors][d]
+        float* v;         // [kDeltaRows][kDeltaColumns]
+        float* products;  // [kDeltaFactors][kDeltaColumns]
+        float* delta;     // [kDeltaRows][kDeltaColumns]
+        float* o;         // [kDeltaRows][kDeltaColumns]
     };
 
     int64_t heads() const { return call_.shape.query_heads; }

@@ -6,7 +6,7 @@
 namespace h2o {
 
 struct Fused {
-    float m, l;
+    float m, l;                // maximum of the scores, and sum of exp(score - m)
     float weight_a, weight_b;  // of the normalised outputs; they sum to 1 unless both states are empty
 };
 

@@ -24,14 +24,15 @@ inline Int8Votes int8_votes(const h2o_cpu* context) {
 struct Int8Keys {
     static constexpr int64_t kRowsABlock = 256;  // that one thread packs at a time
 
-    int64_t rows, d;
+    int64_t rows;      // of the cache, from the first on
+    int64_t d;         // numbers of a key
     int8_t* numbers;   // [kv_heads][rows][d]
     KeyScale* scales;  // [kv_heads][rows]
     uint8_t* wanted;   // [kv_heads][rows] whether anyone looks at it
 
     struct Head {
-        const int8_t* numbers;
-        const KeyScale* scales;
+        const int8_t* numbers;   // [rows][d]
+        const KeyScale* scales;  // [rows]
     };
     Head head(int64_t i) const { return {numbers + i * rows * d, scales + i * rows}; }
     int64_t blocks() const { return (rows + kRowsABlock - 1) / kRowsABlock; }

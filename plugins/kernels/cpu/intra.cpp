@@ -10,10 +10,15 @@ constexpr int64_t kParts = 4;
 
 struct Intra {
     const h2o_shape& shape;
-    int64_t n, chunk_size;
-    const void *q, *k, *v;
-    void* o;
-    float *m, *l, *colsum;
+    int64_t n;           // rows of all chunks
+    int64_t chunk_size;  // S: rows of a chunk; the last may have fewer
+    const void* q;       // [n, Hq, d] of shape.dtype
+    const void* k;       // [n, Hkv, d] of shape.dtype
+    const void* v;       // [n, Hkv, dv] of shape.dtype
+    void* o;             // [n, Hq, dv] of shape.dtype, out
+    float* m;            // [n, Hq] out: maxima of the scores
+    float* l;            // [n, Hq] out: sums of exp(score - m)
+    float* colsum;       // [n, Hs] out: sums of probabilities by key; or null
 
     // A score head that spans several key/value heads adds their sums.
     int64_t heads() const { return colsum != nullptr ? own_heads(shape) : shape.kv_heads; }

@@ -35,23 +35,23 @@ constexpr int64_t round_up(int64_t n, int64_t to) {
 
 // Stored rows by address. Integers are multiplied with a scale a row; floats have none.
 struct RowList {
-    const void* const* at;
+    const void* const* at;  // [rows] addresses
     h2o_dtype dtype;
-    const float* scales;  // or null
+    const float* scales;  // [rows], or null
 };
 
 // Adds keys to the running softmax of one block of rows.
 struct BlockArgs {
-    int64_t d;
+    int64_t d;         // numbers of a query and of a key
     int64_t dv;        // of values and outputs
     int64_t keys;      // keys that at least one row sees
     int64_t unmasked;  // the first of them, which every row sees
     int64_t lanes;     // rows in use; those above are computed and ignored
-    const float* q;    // q, k and v: words, which are floats in float32
-    const float* k;
+    const float* q;    // [d][R]; q, k and v: words, which are floats in float32
+    const float* k;    // [keys / P][d][P], packed; see `stride`
     int64_t stride;  // 0, or k is not packed (float32 alone): floats from one key to the next, and values lie
                      // in keys
-    const float* v;  // null: states and column sums only
+    const float* v;  // [dv / P][v_keys][P]; null: states and column sums only
     int64_t v_keys;  // keys for which v's panels have room
     const float* visible;  // [R] keys that each row sees, from key 0; read where key >= unmasked
     const float* first;    // [R] the first of them, where rows do not see from key 0 on, or null
@@ -59,13 +59,13 @@ struct BlockArgs {
     float softcap;         // scores become softcap * tanh(score / softcap); 0: they stay as they are
     const float* bias;     // [round_up(keys, P)][R] added to the scores: -inf hides a key; or null
     float* p;              // [round_up(keys, P)][R] scratch
-    float* m;              // [R] running state, in and out
-    float* l;
-    float* o;  // [dv][R], not divided by l
-    bool fresh;
-    const char* ahead;    // keys that come next, where k is not packed: asked for meanwhile
-    int64_t ahead_bytes;  // of them; or 0
-    float* colsum;        // [keys][kColsumLanes], added to, or null; needs fresh
+    float* m;              // [R] running state, in and out: maxima of the scores,
+    float* l;              // [R] sums of exp(score - m),
+    float* o;              // [dv][R] outputs, not divided by l
+    bool fresh;            // these are the first keys: m, l and o are written, not read
+    const char* ahead;     // keys that come next, where k is not packed: asked for meanwhile
+    int64_t ahead_bytes;   // of them; or 0
+    float* colsum;         // [keys][kColsumLanes], added to, or null; needs fresh
     float* tops;        // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
     int64_t rows;       // that are computed, from where the arrays' pointers point: 16, 32, or else all R
     void* const* out;   // [lanes] where the result will be written: asked for meanwhile; or null
@@ -74,31 +74,31 @@ struct BlockArgs {
 
 // Adds to the running softmax of every row of a block a few keys of its own, and stores the result.
 struct OwnKeysArgs {
-    int64_t d;
-    int64_t rows;      // in use
-    int64_t keys;      // that a row has at most: kMostOwn or fewer
-    h2o_dtype dtype;   // of q and out
-    h2o_dtype stored;  // of k and v, no longer than that
-    float scale;
-    float softcap;         // as in BlockArgs
-    const void* const* q;  // [rows] not scaled
-    const void* const* k;  // [keys][R], null where a row has fewer
-    const void* const* v;
+    int64_t d;              // numbers of a query, a key and a value
+    int64_t rows;           // in use
+    int64_t keys;           // that a row has at most: kMostOwn or fewer
+    h2o_dtype dtype;        // of q and out
+    h2o_dtype stored;       // of k and v, no longer than that
+    float scale;            // of dot products
+    float softcap;          // as in BlockArgs
+    const void* const* q;   // [rows] not scaled
+    const void* const* k;   // [keys][R], null where a row has fewer
+    const void* const* v;   // [keys][R]
     const float* k_scales;  // [keys][R] where they are integers, else null
-    const float* v_scales;
-    const float* m;  // [R] running state
-    const float* l;
-    const float* o;    // [d][R], not divided by l
-    float* scratch;    // [8][d]
-    void* const* out;  // [rows]
+    const float* v_scales;  // [keys][R]
+    const float* m;         // [R] running state, as in BlockArgs
+    const float* l;         // [R]
+    const float* o;         // [d][R], not divided by l
+    float* scratch;         // [8][d]
+    void* const* out;       // [rows] addresses of d numbers
 };
 
 // Rows of all heads: of each head `d` numbers are read.
 struct StoredHeads {
-    const void* at;
+    const void* at;  // row 0 of the first head
     int64_t stride;  // elements from one row to the next
-    int64_t apart;   // from one head to the next
-    int64_t d;
+    int64_t apart;   // elements from one head to the next
+    int64_t d;       // elements of a head that are read
 };
 
 // One run of consecutive rows for a few queries of every key/value head.
@@ -107,22 +107,22 @@ struct StoredHeads {
 // sequence's row `first + i`, as h2o_kv says.
 struct DecodeArgs {
     int64_t kv_heads;
-    int64_t group;  // query rows a key/value head, those of different tokens included
-    int64_t keys;
-    h2o_dtype dtype;
+    int64_t group;    // query rows a key/value head, those of different tokens included
+    int64_t keys;     // rows of the run
+    h2o_dtype dtype;  // of k and v
     StoredHeads k, v;
-    const float* k_scales;  // [rows][kv_heads] where they are integers, else null
-    const float* v_scales;
-    int64_t first;
-    const int32_t* pages;    // or null
+    const float* k_scales;   // [rows][kv_heads] where they are integers, else null
+    const float* v_scales;   // [rows][kv_heads]
+    int64_t first;           // row of the sequence at which the run begins
+    const int32_t* pages;    // numbers of the sequence's pages, or null
     int page_bits;           // a page has 1 << page_bits rows
     const float* q;          // [kv_heads * group][round_up(k.d, 16)], scaled, zero padded
     float softcap;           // as in BlockArgs
     const int64_t* visible;  // [group] rows of the run that each query row sees
     float* p;                // [decode_scratch(kv_heads * group, keys)]
-    float* m;                // [kv_heads * group] out
-    float* l;
-    float* o;  // [kv_heads * group][round_up(v.d, 16)] out, not divided by l
+    float* m;                // [kv_heads * group] out: maxima of the scores
+    float* l;                // [kv_heads * group] out: sums of exp(score - m)
+    float* o;                // [kv_heads * group][round_up(v.d, 16)] out, not divided by l
 };
 
 // Floats that DecodeArgs::p has room for: scores of `rows` query rows, and a head's scales of keys and of
@@ -132,23 +132,23 @@ constexpr int64_t decode_scratch(int64_t rows, int64_t keys) {
 }
 // Some rows of a cache, from `first` on.
 struct Piece {
-    int64_t first;
-    int64_t keys;
+    int64_t first;  // row
+    int64_t keys;   // rows
 };
 
 // out[query][page] = positive[query] . high[page] + negative[query] . low[page], a query's parts being those
 // of its numbers that are positive and negative.
 struct BoundsArgs {
     int64_t kv_heads;
-    int64_t group;  // queries a key/value head
-    int64_t d;
-    int64_t pages;
+    int64_t group;          // queries a key/value head
+    int64_t d;              // numbers of a query and of a key
+    int64_t pages;          // whose bounds are wanted
     const float* positive;  // [kv_heads * group][round_up(d, 16)], zero padded
-    const float* negative;
-    const float* low;  // [pages][kv_heads][d]
-    const float* high;
-    int64_t pitch;  // floats from one query's bounds to the next one's
-    float* out;
+    const float* negative;  // [kv_heads * group][round_up(d, 16)]
+    const float* low;       // [pages][kv_heads][d] least numbers of a page's keys
+    const float* high;      // [pages][kv_heads][d] largest
+    int64_t pitch;          // floats from one query's bounds to the next one's
+    float* out;             // [kv_heads * group][pitch] bounds of scores, not scaled
 };
 
 constexpr int64_t kDeltaRows = 8;      // tokens that pass a state together
@@ -159,14 +159,14 @@ constexpr int64_t kDeltaFactors = 16;  // keys and queries of so many tokens
 // Up to kDeltaRows tokens of the gated delta rule on some columns of one head's state. Factors of decay are
 // those from the state's token to a token, and between two tokens.
 struct DeltaArgs {
-    int64_t d;
-    int64_t rows;
-    int64_t columns;
+    int64_t d;             // numbers of a key and of a query
+    int64_t rows;          // tokens, at most kDeltaRows
+    int64_t columns;       // of the state: numbers of a value
     const float* factors;  // [kDeltaFactors][d] keys of all rows, then queries; zeros up to a multiple of 4
     const float* v;        // [rows][columns]
     const float* since;    // [rows] decay from the state to a row
     const float* between;  // [rows][kDeltaRows] from row j, j <= i, to row i
-    const float* beta;     // [rows]
+    const float* beta;     // [rows] share of each token's correction
     float* state;          // [d][columns] in and out
     float* products;       // [kDeltaFactors][columns] scratch
     float* delta;          // [rows][columns] scratch

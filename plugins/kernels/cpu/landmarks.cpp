@@ -12,8 +12,9 @@ namespace {
 struct Landmarks {
     const h2o_shape& shape;
     const h2o_kv& kv;
-    int64_t start, length, block_size;
-    float *k_mean, *v_mean;
+    int64_t start, length;   // the new cache rows: [start, length)
+    int64_t block_size;      // cache rows of a block
+    float *k_mean, *v_mean;  // [Nb, Hkv, d] in and out: by block, means of keys and of values
 
     int64_t width() const { return shape.kv_heads * shape.head_size; }
     int64_t first_block() const { return start / block_size; }

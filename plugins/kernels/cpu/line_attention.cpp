@@ -17,13 +17,13 @@ static_assert(kTile % kRows == 0 && kRangeRows % kTile == 0,
               "tiles are of whole blocks, ranges of whole tiles");
 
 struct Run {
-    int64_t begin, end;
+    int64_t begin, end;  // cache rows [begin, end)
 };
 
 // A key to gather for some tile of a range; if bit t of `hidden` is set, tile t skips it.
 struct Column {
-    int32_t row;
-    unsigned hidden;
+    int32_t row;      // of the cache
+    unsigned hidden;  // a bit for each tile of the range
 
     bool before(const Column& other) const {
         const int mine = hidden == 0 ? -1 : __builtin_ctz(hidden),
@@ -37,14 +37,15 @@ enum class Sight { none, some, all };
 
 struct Lines {
     const h2o_shape& shape;
-    int64_t n, length;
-    const void* q;
-    const h2o_kv& kv;
-    int64_t vertical;
-    const int32_t* columns;
-    int64_t slash;
-    const int32_t* distances;
-    void* o;
+    int64_t n;                 // query rows
+    int64_t length;            // cache rows in use; the last n are the queries' own
+    const void* q;             // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;          // keys and values of the cache
+    int64_t vertical;          // M: columns of a head
+    const int32_t* columns;    // [Hq, M] cache rows, rising; -1: none
+    int64_t slash;             // D: diagonals of a head
+    const int32_t* distances;  // [Hq, D] cache rows from a query back to a key, rising; -1: none
+    void* o;                   // [n, Hq, dv] of shape.dtype, out
 
     int64_t offset() const { return length - n; }
     // At least one key is between two runs.

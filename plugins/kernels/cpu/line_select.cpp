@@ -11,11 +11,16 @@ namespace {
 
 struct LineSelect {
     const h2o_shape& shape;
-    int64_t n, length;
-    const void* q;
-    const h2o_kv& kv;
-    int64_t vertical, slash, sink, near;
-    int32_t *columns, *distances;
+    int64_t n;           // query rows
+    int64_t length;      // cache rows in use; the last n are the queries' own
+    const void* q;       // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;    // keys of the cache; values are not read
+    int64_t vertical;    // M: columns to choose for a head
+    int64_t slash;       // D: diagonals to choose for a head
+    int64_t sink;        // columns below this cache row are chosen first
+    int64_t near;        // diagonals below this distance, in cache rows, are chosen first
+    int32_t* columns;    // [Hq, M] out: cache rows, rising; -1: none
+    int32_t* distances;  // [Hq, D] out: cache rows from a query back to a key, rising; -1: none
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
     int64_t rows() const { return n * group(); }  // of a key/value head
@@ -29,7 +34,7 @@ struct LineSelect {
 
     struct Own {
         SweepScratch* sweep;
-        uint64_t* ranks;
+        uint64_t* ranks;  // [rank_room(length)] candidates of a head
     };
     Own carve_own(char* base, size_t* bytes) const {
         Carver carver(base);

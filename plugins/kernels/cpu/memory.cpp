@@ -11,15 +11,18 @@ constexpr int64_t kKeyBlock = 1024;
 
 struct Memory {
     const h2o_shape& shape;
-    int64_t n, slots;
-    const void* q;
-    const h2o_kv& kv;
-    const int32_t* memory;  // null: k and v are [Hs, M, d] without gathering
-    void* o;
-    float *m, *l, *colsum;
-    bool fused;
-    int64_t tile;       // rows that share a memory set
-    int64_t index = 0;  // of the tile, if this is one
+    int64_t n;              // query rows
+    int64_t slots;          // M: keys of a memory set
+    const void* q;          // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;       // keys and values of the cache
+    const int32_t* memory;  // [tiles, Hs, M] cache rows; null: k and v are [Hs, M, d] without gathering
+    void* o;                // [n, Hq, dv] of shape.dtype, out; if fused, in too
+    float* m;               // [n, Hq] maxima of the scores, as o
+    float* l;               // [n, Hq] sums of exp(score - m), as o
+    float* colsum;          // [Hs, M] out: sums of probabilities by key; or null
+    bool fused;             // with the state that o, m and l bring
+    int64_t tile;           // rows that share a memory set
+    int64_t index = 0;      // of the tile, if this is one
 
     // The rows of one tile alone.
     Memory only(int64_t which) const {

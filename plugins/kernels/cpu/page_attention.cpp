@@ -36,8 +36,10 @@ class PageAttention {
 
   private:
     struct Own {
-        Piece* pieces;
-        float *q, *p, *o;
+        Piece* pieces;  // [slots] the pages, as runs of cache rows
+        float* q;       // [group][width], scaled
+        float* p;       // [decode_scratch(group, most_rows)] scores
+        float* o;       // [group][width]
     };
 
     int64_t group() const { return shape_.query_heads / shape_.score_heads; }

@@ -10,8 +10,9 @@ namespace {
 struct Bounds {
     const h2o_shape& shape;
     const h2o_kv& kv;
-    int64_t start, length, page_size;
-    float *k_min, *k_max;
+    int64_t start, length;  // the new cache rows: [start, length)
+    int64_t page_size;      // cache rows of a page
+    float *k_min, *k_max;   // [Nb, Hkv, d] in and out: by page, extremes of the keys' numbers
 
     int64_t width() const { return shape.kv_heads * shape.head_size; }
     int64_t first_page() const { return start / page_size; }

@@ -12,53 +12,55 @@ constexpr int kRowPanels = 4;  // panels of a float tile with one row
 
 // Rows of activations as integers; a row of x is `parts` of them. [rows][K], and per block [rows][K / block]:
 struct Rounded {
-    int8_t* q;
-    float* scales;
+    int8_t* q;        // [rows][parts][K]
+    float* scales;    // [rows][parts][K / block], like the next two
     int32_t* starts;  // the start value of a sum, because weights are stored with a bias
     float* sums;      // sums of the values that q represents; read if weights have offsets
 };
 
 // A row of activations: see h2o_activations.
 struct RowOfX {
-    const float* x;
-    const float* up;
-    const float* norm;
-    float epsilon;
-    h2o_gate gate;
-    int64_t inputs;
+    const float* x;     // [inputs]
+    const float* up;    // [inputs], or null
+    const float* norm;  // [inputs], or null
+    float epsilon;      // added to the mean square, with norm
+    h2o_gate gate;      // with up
+    int64_t inputs;     // K
 };
 
 // How it becomes integers: `parts` rows of them.
 struct Rounding {
-    int64_t block;
-    int parts;
+    int64_t block;    // numbers that share a scale
+    int parts;        // 1 or 2: see h2o_block_matrix
     int32_t surplus;  // the bias of each stored weight
 };
 
 // The destination of some rows of one or two panels. Arrays begin with the first of these rows and columns.
 struct TileOfY {
     const float* addend;  // to add to y, in the same layout; or null
-    float* y;
-    int64_t stride;
-    int64_t columns;  // that are stored
+    float* y;             // [rows][stride]
+    int64_t stride;       // floats from one row to the next
+    int64_t columns;      // that are stored
 };
 
 // Some rows of integers against one or two panels. Arrays begin with the first of these rows and panels.
 struct ProductTile {
-    int64_t inputs, block, blocks;
+    int64_t inputs;  // K
+    int64_t block;   // inputs that share a scale
+    int64_t blocks;  // inputs / block
     Rounded x;
-    const uint8_t* weights;
+    const uint8_t* weights;  // panels, panel_bytes apart: products.h has the layout
     int64_t panel_bytes;
-    const float* scales;
-    const float* offsets;  // or null
+    const float* scales;   // [panels][blocks][16]
+    const float* offsets;  // [panels][blocks][16], or null
     TileOfY out;
 };
 
 // The same with float weights and rows. A word is a float, or two bfloat16 that are neighbours in K.
 struct FloatTile {
-    int64_t words;   // of a column
-    const float* x;  // rows of words, one `stride` behind the other
-    int64_t stride;
+    int64_t words;         // of a column
+    const float* x;        // [rows][stride] words
+    int64_t stride;        // words from one row to the next
     const float* weights;  // [panels][words][16]
     TileOfY out;
 };

@@ -12,32 +12,38 @@ namespace {
 // Tile i has rows [i * tile, (i + 1) * tile) of the n, and looks at the candidates of list i / share. Of each
 // stride of rows one votes, for each query head of those that vote together another one.
 struct Tiles {
-    int64_t n, tile, stride, share, reach;
-    int64_t tiles;       // n / tile, rounded up
-    int64_t lists;       // of candidates, at least tiles / share, rounded up
-    int64_t candidates;  // of a list; 0: a tile looks at every row below its past
-    int64_t local, slots, sink;
+    int64_t n;           // query rows
+    int64_t tile;        // query rows of a tile
+    int64_t stride;      // query rows of which one votes
+    int64_t share;       // consecutive tiles that have one list of candidates
+    int64_t reach;       // cache rows on either side whose votes count by a quarter
+    int64_t tiles;       // t: n / tile, rounded up
+    int64_t lists;       // c: of candidates, at least tiles / share, rounded up
+    int64_t candidates;  // Mp: of a list; 0: a tile looks at every row below its past
+    int64_t local;       // most recent cache rows, which every memory set has
+    int64_t slots;       // M: cache rows of a memory set
+    int64_t sink;        // cache rows below it are chosen first
 };
 
 constexpr int64_t kNearBlock = 512;  // places whose neighbours are added up at a time
 
 // One thread's arrays.
 struct Own {
-    float* sums;      // [room]
-    float* scores;    // [keys]
-    float* of_power;  // [kNearBlock + reach]
-    uint32_t* order;  // [take_room(keys)]
-    Int8Block block;
+    float* sums;      // [room] probabilities of each cache row looked at, summed over the votes
+    float* scores;    // [keys] these, with a quarter of what the rows within reach have
+    float* of_power;  // [kNearBlock + reach] sums of runs of rows
+    uint32_t* order;  // [take_room(keys)] bits that order like the scores
+    Int8Block block;  // queries of a block of rows, for int8 products
 };
 
 struct Query {
     const h2o_shape& shape;
     const Tiles& sizes;
-    const void* q;
-    const h2o_kv& kv;
-    const int32_t* candidates;
-    const int64_t* past;
-    int32_t* memory_next;
+    const void* q;              // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;           // keys of the cache; values are not read
+    const int32_t* candidates;  // [c, Hs, Mp] cache rows, rising; not read if Mp is 0
+    const int64_t* past;        // [t] cache rows that come before each tile
+    int32_t* memory_next;       // [t, Hs, M] out: cache rows, rising
 
     int64_t sets() const { return shape.score_heads; }
     int64_t heads() const { return own_heads(shape); }

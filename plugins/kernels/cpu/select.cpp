@@ -8,11 +8,14 @@ namespace h2o {
 namespace {
 
 struct Select {
-    int64_t heads;
-    const float* score;
-    int64_t previous;
-    const int32_t* memory;
-    int64_t start, stop, local, slots, sink;
+    int64_t heads;          // Hs
+    const float* score;     // [cap, Hs] sums of probabilities
+    int64_t previous;       // Mp: cache rows of the previous memory set
+    const int32_t* memory;  // [Hs, Mp] cache rows below start
+    int64_t start, stop;    // the chunk's range of cache rows
+    int64_t local;          // most recent cache rows, which every memory set has
+    int64_t slots;          // M: cache rows of the next memory set
+    int64_t sink;           // cache rows below it are chosen first
 
     int64_t first_local() const { return std::max(start, stop - local); }
     int64_t candidates() const { return previous + first_local() - start; }

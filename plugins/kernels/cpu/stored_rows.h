@@ -15,15 +15,15 @@ inline int64_t place_of(const h2o_kv& kv, int64_t row) {
 // Keys and values of one key/value head: rows index[j], or j without an index; after `count` of them, `then`.
 struct KeyRows {
     h2o_kv kv;
-    const char* k;
-    const char* v;   // null: keys only
-    int64_t stride;  // bytes, of keys
-    int64_t v_stride;
-    int64_t head;
-    int64_t heads;
-    const int32_t* index;
-    int64_t count;
-    const KeyRows* then;
+    const char* k;         // row 0 of the head's keys
+    const char* v;         // row 0 of its values; null: keys only
+    int64_t stride;        // bytes from one key to the next
+    int64_t v_stride;      // bytes from one value to the next
+    int64_t head;          // key/value head
+    int64_t heads;         // Hkv
+    const int32_t* index;  // [count] cache rows; null: the first ones
+    int64_t count;         // rows
+    const KeyRows* then;   // rows behind these, or null
 
     // Of row `row` of the cache.
     const char* key(int64_t row) const { return k + place_of(kv, row) * stride; }

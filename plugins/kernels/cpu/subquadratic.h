@@ -22,13 +22,14 @@ constexpr bool power_of_two(int64_t x) {
 struct Subquadratic {
     const h2o_shape& shape;
     const h2o_subquadratic& pattern;
-    int64_t n, length;
-    const void* q;
-    const h2o_kv& kv;
-    const float *k_mean, *v_mean;
-    const int32_t* global_rows;
-    int64_t slots;  // how many global rows
-    void* o;
+    int64_t n;                     // query rows
+    int64_t length;                // cache rows in use; the last n are the queries' own
+    const void* q;                 // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;              // keys and values of the cache
+    const float *k_mean, *v_mean;  // [Nb, Hkv, d] landmarks: means of blocks of keys and of values
+    const int32_t* global_rows;    // [M] cache rows, all different
+    int64_t slots;                 // M: how many global rows
+    void* o;                       // [n, Hq, dv] of shape.dtype, out
 
     int64_t group() const { return shape.query_heads / shape.kv_heads; }
     int64_t offset() const { return length - n; }

@@ -15,29 +15,29 @@ namespace h2o {
 
 // One thread's arrays.
 struct SweepScratch {
-    const void** rows;  // [max(keys, kLanes)]
-    const void** more;  // [keys]
-    float* scales;      // [keys]
-    float* k;           // packed, isa.h
-    float* v;
-    float* p;
-    float* q;  // [blocks][d][R]
-    float* o;  // [blocks][dv, rounded up to P][R]
-    float* m;  // [blocks][R]
-    float* l;
+    const void** rows;    // [max(keys, kLanes)]
+    const void** more;    // [keys]
+    float* scales;        // [keys]
+    float* k;             // packed keys, as in BlockArgs
+    float* v;             // packed values, alike
+    float* p;             // [round_up(keys, P)][R] scores
+    float* q;             // [blocks][d][R]
+    float* o;             // [blocks][dv, rounded up to P][R]
+    float* m;             // [blocks][R] maxima of the scores
+    float* l;             // [blocks][R] sums of exp(score - m)
     float* colsum;        // [keys][kColsumLanes]
     float* tops;          // [keys / kKeyStep, rounded up][R], without values
     int64_t packed_unit;  // what k and v hold: the first packed_keys keys of this unit, when not -1
-    int64_t packed_keys;
+    int64_t packed_keys;  // or 0
 };
 
 // How large the arrays must be.
 struct SweepSize {
-    int64_t d, dv;
+    int64_t d, dv;   // numbers of a key and of a value
     int64_t keys;    // most keys in one key block
     int64_t blocks;  // row blocks whose state is kept across key blocks; 1 when there is one key block
-    bool values;
-    bool colsum;
+    bool values;     // whether they are packed
+    bool colsum;     // whether column sums are wanted
     int64_t more_states = 0;  // row blocks with a state and without queries, behind the others
 };
 
@@ -52,17 +52,18 @@ constexpr int64_t value_room(int64_t keys) {
 struct Sweep {
     const KernelTable* kernels;
     const BlockAttention* attention;
-    h2o_dtype dtype;
-    float scale, softcap;
-    int64_t d, dv;
-    int64_t query_heads;
-    int64_t group;       // query heads of this score head
-    int64_t first_head;  // its first query head
-    int64_t tokens;
+    h2o_dtype dtype;      // of q and out
+    float scale;          // of dot products
+    float softcap;        // as in BlockArgs
+    int64_t d, dv;        // numbers of a key and of a value
+    int64_t query_heads;  // Hq
+    int64_t group;        // query heads of this score head
+    int64_t first_head;   // its first query head
+    int64_t tokens;       // query rows a head
     const char* q;        // [tokens][Hq][d]
     char* out = nullptr;  // [tokens][Hq][dv]
     KeyRows keys;
-    int64_t total_keys;
+    int64_t total_keys;           // that the keys have in all
     int64_t offset;               // see above; total_keys when nothing is masked
     int64_t key_block;            // keys packed at a time, at most
     int64_t later_block = 0;      // the same behind the first key_block keys, if fewer

@@ -29,45 +29,45 @@ struct KeyList {
 
 // Location and number of a set's keys and values.
 struct KeySource {
-    const void* k = nullptr;
-    const void* v = nullptr;          // null: only the row states m and l are computed
+    const void* k = nullptr;          // element 0 of row 0
+    const void* v = nullptr;          // likewise; null: only the row states m and l are computed
     h2o_dtype dtype = H2O_F32;        // of both
     const float* k_scales = nullptr;  // with int8 rows, [keys, key/value heads]
-    const float* v_scales = nullptr;
-    int scale_stride = 0;      // key/value heads
-    int64_t row_stride = 0;    // elements from one key to the next
-    int64_t head_stride = 0;   // elements from one key/value head to the next
-    int64_t v_row_stride = 0;  // of values
-    int64_t v_head_stride = 0;
+    const float* v_scales = nullptr;  // likewise
+    int scale_stride = 0;             // scales from one key to the next: key/value heads
+    int64_t row_stride = 0;           // elements from one key to the next
+    int64_t head_stride = 0;          // elements from one key/value head to the next
+    int64_t v_row_stride = 0;         // of values
+    int64_t v_head_stride = 0;        // of values
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
     int sets_per_list = 1;            // set s reads memory set s / sets_per_list
     const int32_t* memory = nullptr;  // [lists, keys]: key j is row memory[list * keys + j]; null: row j
     int tiles_per_list = 1;           // row tile t uses memory set t / tiles_per_list
     int last_row = 0;                 // with a memory set or a list: the last valid cache row
     KeyList list;                     // replaces memory, keys, length and causal
-    int keys = 0;
+    int keys = 0;                     // of a set, or of all chunks
     const int64_t* length = nullptr;  // on the device; replaces `keys`, and the last token is at length - 1;
                                       // row tile t has number t * lengths_per_tile
     int lengths_per_tile = 1;
     // On the device, one for each row tile: replace k, v and their scales, and have rows like theirs. Not
     // with a memory set or a list. A tile whose length is below 1 has no rows.
     const h2o_kv* caches = nullptr;
-    bool causal = false;  // row of token t sees keys 0 .. first_position + t,
-    int window = 0;       // of these the last `window`, unless it is 0; no chunks then, no list
-    int first_position = 0;
+    bool causal = false;     // row of token t sees keys 0 .. first_position + t,
+    int window = 0;          // of these the last `window`, unless it is 0; no chunks then, no list
+    int first_position = 0;  // cache row of token 0
 };
 
 // The query rows. With `chunk` > 0, tokens and keys are cut alike and attention stays inside a chunk. With
 // `tile` > 0, tokens are cut and each tile has its own memory set or length. At most one of the two is set.
 struct RowSource {
     const void* q = nullptr;  // [tokens, heads, d]
-    int tokens = 0;
-    int heads = 0;
+    int tokens = 0;           // n
+    int heads = 0;            // Hq
     int group = 1;            // query heads of a set
     uint32_t reciprocal = 0;  // of `group`, for token_of; 0 for a group of 1
-    int sets = 0;
-    int chunk = 0;
-    int tile = 0;
+    int sets = 0;             // key sets of a launch
+    int chunk = 0;            // tokens
+    int tile = 0;             // tokens
 };
 
 // 2^32 / group, rounded up: row * reciprocal / 2^32 is row / group for every row below 2^32 / group.
@@ -79,8 +79,8 @@ inline uint32_t reciprocal_of(int group) {
 
 // A score is scale * (q k), or with `squeeze` scale * tanh(squeeze * (q k)): scale is its cap then.
 struct Scores {
-    float scale = 0;
-    float squeeze = 0;
+    float scale = 0;    // of dot products, or the cap
+    float squeeze = 0;  // scale of dot products / the cap; 0: no cap
 };
 
 struct AttentionArgs {
@@ -92,21 +92,21 @@ struct AttentionArgs {
     h2o_dtype dtype = H2O_F32;  // of q and o
 
     void* o = nullptr;   // [tokens, heads, dv]
-    float* m = nullptr;  // [tokens, heads]; may be null
-    float* l = nullptr;
+    float* m = nullptr;  // [tokens, heads] maxima of the scores; may be null
+    float* l = nullptr;  // [tokens, heads] sums of exp(score - m); may be null
 
     // Fuse the result with this state before writing; its arrays may be the outputs.
-    const void* with_o = nullptr;
-    const float* with_m = nullptr;
-    const float* with_l = nullptr;
+    const void* with_o = nullptr;   // [tokens, heads, dv]
+    const float* with_m = nullptr;  // [tokens, heads]
+    const float* with_l = nullptr;  // [tokens, heads]
 
     // [heads]: scores that have no key, each of which joins the state of its head's rows. Null: none. With
     // parts, they join the first. Not together with `with_o`.
     const float* sinks = nullptr;
 
     // When fusing: where to write the state of this pass alone, for the column sums; may be null.
-    float* own_m = nullptr;
-    float* own_l = nullptr;
+    float* own_m = nullptr;  // [tokens, heads]
+    float* own_l = nullptr;  // [tokens, heads]
 
     // With splits > 1, or with partial_m set, part p of the keys writes its state to partial_*[p], all
     // float32.
@@ -114,7 +114,7 @@ struct AttentionArgs {
     uint32_t part_reciprocal = 0;  // of the parts, as `RowSource::reciprocal`; set by launch_attention
     float* partial_o = nullptr;    // [splits, tokens, heads, dv]; null without v
     float* partial_m = nullptr;    // [splits, tokens, heads]
-    float* partial_l = nullptr;
+    float* partial_l = nullptr;    // [splits, tokens, heads]
 
     // For a decode step (step_in_one): with partial_m set, the last block of a row combines the parts into o.
     // Zeros, one for each block of x and y, and for each row tile.
@@ -130,21 +130,21 @@ struct ColumnSumArgs {
     RowSource rows;
     KeySource keys;
     Scores scores;
-    int head_size = 0;
-    h2o_dtype dtype = H2O_F32;
-    int spanned = 1;           // sets s * spanned ... whose sums are added for s
-    const float* m = nullptr;  // [tokens, heads]: final state of the rows
-    const float* l = nullptr;
+    int head_size = 0;          // d
+    h2o_dtype dtype = H2O_F32;  // of q
+    int spanned = 1;            // sets s * spanned ... whose sums are added for s
+    const float* m = nullptr;   // [tokens, heads]: final state of the rows
+    const float* l = nullptr;   // [tokens, heads]
 
     // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
     // With row tiles, p counts tiles. With sum_rows > 0 a tile has a sum for every so many packed rows, and p
     // counts sums: only in float16 (column_sums_of_parts), and without spanned sets or a mask.
-    float* out = nullptr;
-    int splits = 1;
-    int64_t split_stride = 0;
+    float* out = nullptr;      // sums of probabilities
+    int splits = 1;            // parts of the rows
+    int64_t split_stride = 0;  // floats, like the next two
     int64_t key_stride = 0;
     int64_t set_stride = 0;
-    int sum_rows = 0;
+    int sum_rows = 0;  // packed rows
 };
 
 }  // namespace h2o::cuda

@@ -21,8 +21,9 @@ int parts_of(int keys) {
 }
 
 struct Scratch {
-    int chunk_parts, memory_parts;
-    float *m_parts, *l_parts, *m, *l;
+    int chunk_parts, memory_parts;  // into which the keys of the chunk and of a memory set are split
+    float *m_parts, *l_parts;       // [parts of both, w, Hq] states of the parts
+    float *m, *l;                   // [w, Hq] states
 
     Scratch(const h2o_shape& shape, int window, int n, int slots, Workspace& workspace)
         : chunk_parts(parts_of(n)), memory_parts(parts_of(slots)) {
@@ -36,9 +37,13 @@ struct Scratch {
 
 struct Candidate {
     const h2o_shape& shape;
-    int window, n, slots;
-    const void *q, *k;
-    float *score_memory, *score_chunk;
+    int window;           // w: query rows, the last of the chunk
+    int n;                // keys of the chunk
+    int slots;            // M: keys of a memory set
+    const void* q;        // [w, Hq, d] of shape.dtype
+    const void* k;        // [n, Hkv, d] of shape.dtype
+    float* score_memory;  // [Hs, M] out: sums of probabilities
+    float* score_chunk;   // [n, Hs] out: sums of probabilities
 };
 
 h2o_status check(const Candidate& op) {

@@ -85,9 +85,9 @@ inline cudaStream_t stream_of(const Call& call) {
 
 // Partial softmax: normalised output o [n, Hq, dv] T, row maximum m [n, Hq], denominator l [n, Hq].
 struct State {
-    void* o;
-    float* m;
-    float* l;
+    void* o;   // [n, Hq, dv] of the shape's dtype
+    float* m;  // [n, Hq] maxima of the scores
+    float* l;  // [n, Hq] sums of exp(score - m)
 };
 
 inline bool complete(const State& state) {

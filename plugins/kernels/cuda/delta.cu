@@ -20,10 +20,15 @@ constexpr int kMostKeys = 256;
 constexpr int kFew = 2, kMany = 16;  // tokens of a group
 
 struct Delta {
-    int n, heads, kv_heads, d, dv;
-    float scale;
-    const float *decay, *beta, *state;
-    float* state_next;
+    int n;               // tokens
+    int heads;           // Hq
+    int kv_heads;        // Hkv: of keys
+    int d, dv;           // numbers of a key and of a value
+    float scale;         // of queries
+    const float* decay;  // [n, Hq] logarithms
+    const float* beta;   // [n, Hq] share of a token's correction
+    const float* state;  // [Hq, d, dv]
+    float* state_next;   // [Hq, d, dv] out
 };
 
 // A block's shared memory, for groups of Tokens. Rows of keys are four numbers longer, so that different rows

@@ -8,8 +8,8 @@ namespace {
 
 // Column sums are of probabilities without sinks: they need the state that no sink has joined.
 struct Scratch {
-    float* m;
-    float* l;
+    float* m;  // [n, Hq] maxima of the scores
+    float* l;  // [n, Hq] sums of exp(score - m)
 
     Scratch(const calls::ChunkedIntraAttention& call, Workspace& workspace) {
         const int64_t states =

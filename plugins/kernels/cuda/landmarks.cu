@@ -15,10 +15,13 @@ namespace {
 constexpr int kThreads = 128;
 
 struct Blocks {
-    const int64_t *start, *length;
-    int size, count, width, rows;  // width: elements of one row, all heads together; rows: of the cache
-    int d;
-    const float *k_scales, *v_scales;  // of integers
+    const int64_t *start, *length;     // [] on the device: the new cache rows are [start, length)
+    int size;                          // cache rows of a block
+    int count;                         // Nb: blocks that the means have room for
+    int width;                         // elements of one row, all heads together
+    int rows;                          // of the cache
+    int d;                             // elements of one head
+    const float *k_scales, *v_scales;  // [rows, Hkv], of integers
     bool in_place;                     // blocks without new rows keep their values
 };
 

@@ -18,11 +18,17 @@ constexpr int kWarps = 4;               // tiles of a thread block, each with it
 constexpr int kThreads = 32 * kWarps;
 
 struct LineArgs {
-    const int64_t* length;
-    const int32_t *columns, *distances;
-    int32_t* entries;                             // [tiles, Hq, stride]
-    int32_t* counts;                              // [tiles, Hq, 2]: segments and columns
-    int n, rows, heads, vertical, slash, stride;  // rows: of the cache
+    const int64_t* length;     // [] on the device: cache rows in use; the last n are the queries' own
+    const int32_t* columns;    // [Hq, M] cache rows, rising; -1: none
+    const int32_t* distances;  // [Hq, D] cache rows from a query back to a key, rising; -1: none
+    int32_t* entries;          // [tiles, Hq, stride] as in KeyList
+    int32_t* counts;           // [tiles, Hq, 2]: segments and columns
+    int n;                     // query rows
+    int rows;                  // of the cache
+    int heads;                 // Hq
+    int vertical;              // M
+    int slash;                 // D
+    int stride;                // entries for which a list has room
 
     __host__ __device__ __forceinline__ int tiles() const { return (n + kTile - 1) / kTile; }
 };
@@ -95,7 +101,7 @@ int most_entries(int capacity, int vertical, int slash) {
 }
 
 struct Scratch {
-    int32_t *entries, *counts;
+    int32_t *entries, *counts;  // as in LineArgs
 
     Scratch(const calls::VerticalSlashAttention& call, int capacity, Workspace& workspace) {
         const int64_t lists = static_cast<int64_t>(ceil_div(call.n, kTile)) * call.shape.query_heads;

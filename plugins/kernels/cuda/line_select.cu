@@ -21,10 +21,13 @@ constexpr int kThreads = 128;
 constexpr int kStaged = 32;  // queries in shared memory at a time
 
 struct LineArgs {
-    const int64_t* length;
-    int n, rows, heads, kv_heads;  // rows: of the cache
+    const int64_t* length;  // [] on the device: cache rows in use; the last n are the queries' own
+    int n;                  // query rows
+    int rows;               // of the cache
+    int heads;              // Hq
+    int kv_heads;           // Hkv
     Scores scores;
-    const float *m, *l;  // [n, Hq]
+    const float *m, *l;  // [n, Hq] states of the queries
 
     __device__ __forceinline__ int keys() const { return bounded(*length, n, rows); }
 };
@@ -58,17 +61,18 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Candidates {
-    const float* score;
-    int forced;
+    const float* score;  // [rows] of one head
+    int forced;          // places below it are chosen first
 
     __device__ __forceinline__ int position(int i) const { return i; }
     __device__ __forceinline__ uint32_t bits(int i) const { return rank_bits(score[i], i < forced); }
 };
 
 struct Wanted {
-    const float* score;  // [Hq, rows]
-    int count, forced;
-    int32_t* out;  // [Hq, count]
+    const float* score;  // [Hq, rows] sums of probabilities, by column or by distance
+    int count;           // to choose for a head
+    int forced;          // places below it are chosen first
+    int32_t* out;        // [Hq, count] rising; -1: none
 };
 
 // One block for each head, first for its columns, then for its distances.
@@ -83,8 +87,10 @@ __global__ void __launch_bounds__(kSelectThreads)
 }
 
 struct Scratch {
-    int parts;
-    float *m_parts, *l_parts, *m, *l, *by_column, *by_distance;
+    int parts;                       // into which the keys of a row are split
+    float *m_parts, *l_parts;        // [parts, n, Hq] states of the parts
+    float *m, *l;                    // [n, Hq] states
+    float *by_column, *by_distance;  // [Hq, rows] sums of probabilities
 
     Scratch(const h2o_shape& shape, int n, int capacity, Workspace& workspace) {
         parts = static_cast<int>(ceil_div(capacity, kKeysAPart));
@@ -102,11 +108,16 @@ struct Scratch {
 
 struct Select {
     const h2o_shape& shape;
-    int n, vertical, slash, sink, near;
-    const void* q;
-    const h2o_kv& kv;
-    const int64_t* length;
-    int32_t *columns, *distances;
+    int n;                  // query rows
+    int vertical;           // M: columns to choose for a head
+    int slash;              // D: diagonals to choose for a head
+    int sink;               // columns below this cache row are chosen first
+    int near;               // diagonals below this distance, in cache rows, are chosen first
+    const void* q;          // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;       // keys of the cache; values are not read
+    const int64_t* length;  // [] on the device: cache rows in use
+    int32_t* columns;       // [Hq, M] out: cache rows, rising; -1: none
+    int32_t* distances;     // [Hq, D] out: cache rows from a query back to a key, rising; -1: none
     cudaStream_t stream;
 
     int rows() const { return static_cast<int>(kv.rows); }

@@ -21,9 +21,9 @@ int row_parts(const h2o_shape& shape, int n, int slots) {
 }
 
 struct Scratch {
-    float* m;
-    float* l;
-    float* parts;
+    float* m;      // [n, Hq] maxima of the scores
+    float* l;      // [n, Hq] sums of exp(score - m)
+    float* parts;  // [parts, Hs, M] column sums of parts of the rows
 
     Scratch(const h2o_shape& shape, int n, int slots, bool own_state, Workspace& workspace) {
         const int64_t states = own_state ? static_cast<int64_t>(n) * shape.query_heads : 0;

@@ -15,11 +15,14 @@ namespace {
 constexpr int kThreads = 128;
 
 struct Pages {
-    const int64_t *start, *length;
-    int size, count, width, rows;  // width: elements of one row, all heads together; rows: of the cache
-    int d;
-    const float* scales;  // of integers
-    bool in_place;        // pages without new rows keep their values
+    const int64_t *start, *length;  // [] on the device: the new cache rows are [start, length)
+    int size;                       // cache rows of a page
+    int count;                      // Nb: pages that the bounds have room for
+    int width;                      // elements of one row, all heads together
+    int rows;                       // of the cache
+    int d;                          // elements of one head
+    const float* scales;            // [rows, Hkv], of integers
+    bool in_place;                  // pages without new rows keep their values
 };
 
 template <class S>

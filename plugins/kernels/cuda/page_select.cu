@@ -21,8 +21,14 @@ constexpr int kSelectThreads = 512;
 constexpr int kSelectWarps = kSelectThreads / 32;
 
 struct SelectArgs {
-    const int64_t* length;
-    int page_size, most_pages, heads, kv_heads, sets, head_size, budget;
+    const int64_t* length;  // [] on the device: cache rows in use
+    int page_size;          // cache rows of a page
+    int most_pages;         // Nb: pages that the bounds have room for
+    int heads;              // Hq
+    int kv_heads;           // Hkv
+    int sets;               // Hs
+    int head_size;          // d
+    int budget;             // M: pages to choose for a score head
 
     __device__ __forceinline__ int pages() const {
         return bounded((bounded(*length, 1, INT_MAX) + int64_t{page_size} - 1) / page_size, 1, most_pages);

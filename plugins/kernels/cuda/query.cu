@@ -25,9 +25,15 @@ constexpr int kRankThreads = 256;
 constexpr int kMostRows = 1 << 30;
 
 struct Tiles {
-    int n, tile, stride, share, reach;
-    int listed;  // candidates of a list; 0: all rows
-    int local, heavy, sink;
+    int n;       // query rows
+    int tile;    // query rows of a tile
+    int stride;  // query rows of which one votes
+    int share;   // consecutive tiles that have one list of candidates, or one past
+    int reach;   // cache rows on either side whose votes count by a quarter
+    int listed;  // Mp: candidates of a list; 0: all rows
+    int local;   // most recent cache rows, which every memory set has
+    int heavy;   // other cache rows of a memory set: M - local
+    int sink;    // cache rows below it are chosen first
 
     int count() const { return static_cast<int>(ceil_div(n, tile)); }
     int votes_of_whole() const { return static_cast<int>(ceil_div(tile, stride)); }
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(kRankThreads)
 
 struct Ranked {
     Looked looked;
-    const uint32_t* all;
+    const uint32_t* all;  // [places] bits that order like the scores
 
     __device__ __forceinline__ int position(int i) const { return looked.position(i); }
     __device__ __forceinline__ uint32_t bits(int i) const { return all[i]; }
@@ -136,10 +142,13 @@ __global__ void __launch_bounds__(kSelectThreads)
 }
 
 struct Scratch {
-    int parts, places;
-    void* votes;
-    float *m_parts, *l_parts, *m, *l, *score;
-    uint32_t* bits;
+    int parts;                 // into which the keys of a vote are split
+    int places;                // candidates of a tile
+    void* votes;               // [tiles * votes_of_whole, Hq, d] of shape.dtype
+    float *m_parts, *l_parts;  // [parts, votes, Hq] states of the parts
+    float *m, *l;              // [votes, Hq] states
+    float* score;              // [tiles, Hs, places] sums of probabilities
+    uint32_t* bits;            // [tiles, Hs, places] bits that order like the final scores
 
     Scratch(const h2o_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
         places = tiles.listed > 0 ? tiles.listed : capacity;
@@ -163,11 +172,11 @@ struct Scratch {
 struct Query {
     const h2o_shape& shape;
     Tiles tiles;
-    const void* q;
-    const h2o_kv& kv;
-    const int32_t* candidates;
-    const int64_t* past;
-    int32_t* out;
+    const void* q;              // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;           // keys of the cache; values are not read
+    const int32_t* candidates;  // [c, Hs, Mp] cache rows, rising; not read if Mp is 0
+    const int64_t* past;        // [t] cache rows that come before each tile
+    int32_t* out;               // [t, Hs, M] cache rows, rising
     cudaStream_t stream;
 
     h2o_status copy_votes(const Scratch& scratch) const {

@@ -17,7 +17,11 @@ namespace {
 struct Candidates {
     const float* score;     // of this head, `heads` apart
     const int32_t* memory;  // of this head
-    int heads, remembered, start, sink, last_row;
+    int heads;              // Hs
+    int remembered;         // Mp: cache rows of the memory set
+    int start;              // first cache row of the chunk
+    int sink;               // cache rows below it are chosen first
+    int last_row;           // of the cache
 
     __device__ __forceinline__ int position(int i) const {
         return i < remembered ? row_within(memory[i], last_row) : start + (i - remembered);
@@ -31,20 +35,25 @@ struct Candidates {
 // Outputs, [Hs, M] each: `memory` and, unless null, `last` and `set`. The scores go to `set_scores`, unless
 // it is null.
 struct NextMemory {
-    int32_t* memory;
-    int32_t* last;
-    int32_t* set;
-    float* set_scores;
+    int32_t* memory;    // cache rows, rising
+    int32_t* last;      // a copy
+    int32_t* set;       // another
+    float* set_scores;  // of these rows
 };
 
 struct Step {
-    int heads, capacity, remembered, local, heavy, sink;
-    const int64_t* range;  // on the device, or null:
-    int start, stop;
-    const int32_t* memory;
-    const float* values;  // what the scores of the memory set are set to or grow by; null: they stay
-    bool replace;
-    float* score;
+    int heads;              // Hs
+    int capacity;           // cap: cache rows
+    int remembered;         // Mp: cache rows of the memory set
+    int local;              // most recent cache rows, which every memory set has
+    int heavy;              // other cache rows of the next memory set: M - local
+    int sink;               // cache rows below it are chosen first
+    const int64_t* range;   // [2] start and stop, on the device; or null:
+    int start, stop;        // the chunk's range of cache rows
+    const int32_t* memory;  // [Hs, Mp] cache rows below start
+    const float* values;  // [Hs, Mp] what the scores of the memory set are set to or grow by; null: they stay
+    bool replace;         // they are set
+    float* score;         // [cap, Hs] sums of probabilities
     NextMemory next;
 };
 

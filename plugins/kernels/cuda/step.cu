@@ -15,11 +15,12 @@ namespace {
 constexpr int kThreads = 128;
 
 struct Append {
-    const int64_t* position;  // on the device, or null
-    int64_t first;
-    int heads, rows;  // heads of keys and values
-    int d, dv;
-    int64_t capacity;
+    const int64_t* position;  // [] on the device: the cache row of the first new one; or null:
+    int64_t first;            // the same
+    int heads;                // Hkv
+    int rows;                 // n: new rows
+    int d, dv;                // numbers of a key and of a value
+    int64_t capacity;         // rows of the cache
 
     __device__ __forceinline__ int64_t row(int i) const { return (position ? *position : first) + i; }
 };

@@ -24,16 +24,20 @@ constexpr int kMarks = kPowers + 2;  // distances 0, 1, 2, 4, …, and one spare
 struct PatternArgs {
     h2o_subquadratic pattern;
     Scores scores;
-    int tokens, heads, kv_heads, slots, rows;
-    const int64_t* length;
-    const float *k_mean, *v_mean;
-    const int32_t* global_rows;
+    int tokens;                    // n: query rows
+    int heads;                     // Hq
+    int kv_heads;                  // Hkv
+    int slots;                     // M: global rows
+    int rows;                      // of the cache
+    const int64_t* length;         // [] on the device: cache rows in use; the last n are the queries' own
+    const float *k_mean, *v_mean;  // [Nb, Hkv, d] landmarks: means of blocks of keys and of values
+    const int32_t* global_rows;    // [M] cache rows, all different
 };
 
 // What a lane scores: a cache row, a landmark, or nothing.
 struct Place {
-    int row = -1;
-    bool landmark = false;
+    int row = -1;           // of the cache, or the number of a landmark; -1: nothing
+    bool landmark = false;  // which of them
 };
 
 __device__ __forceinline__ bool power_of_two(int64_t x) {
@@ -43,7 +47,11 @@ __device__ __forceinline__ bool power_of_two(int64_t x) {
 // The rows and landmarks that the query at `position` may see, by number.
 struct Sight {
     const PatternArgs& args;
-    int position, window, powers, marks, newest;
+    int position;  // cache row of the query
+    int window;    // most recent cache rows, its own included
+    int powers;    // cache rows at strides, at most
+    int marks;     // landmarks, at most
+    int newest;    // landmark; -1: none
 
     __device__ __forceinline__ Sight(const PatternArgs& a, int at) : args(a), position(at) {
         const h2o_subquadratic& pattern = a.pattern;

@@ -28,16 +28,16 @@ typedef struct h2o_shape {
 // C-contiguous. Memory of the host for the CPU's kernels, of the device for CUDA's.
 typedef struct h2o_tensor {
     void* data;
-    const int64_t*
-        host;  // for CUDA's kernels: the values of an integer tensor, if the caller knows them; else null
-    h2o_dtype dtype;
-    int32_t rank;  // -1: the tensor is omitted
-    int64_t sizes[4];
+    // For CUDA's kernels: the values of an integer tensor, if the caller knows them; else null.
+    const int64_t* host;
+    h2o_dtype dtype;   // of data
+    int32_t rank;      // -1: the tensor is omitted
+    int64_t sizes[4];  // elements; the first `rank` count
 } h2o_tensor;
 
 typedef struct h2o_attribute {
-    int32_t integer;
-    float real;
+    int32_t integer;  // the value of an integer attribute,
+    float real;       // of another
 } h2o_attribute;
 
 typedef struct h2o_call {
@@ -45,10 +45,10 @@ typedef struct h2o_call {
     const h2o_kv* kv;                 // null where the operator reads no cache
     const h2o_tensor* tensors;        // in the table's order: inputs, then outputs
     const h2o_attribute* attributes;  // in the table's order
-    const int32_t* sizes;  // of the tensors, by the number that the table's header gives their names
-    void* context;         // h2o_cpu*, or the stream
-    void* workspace;       // for CUDA's kernels only, like `counters`
-    size_t workspace_bytes;
+    const int32_t* sizes;    // of the tensors, by the number that the table's header gives their names
+    void* context;           // h2o_cpu*, or the stream
+    void* workspace;         // for CUDA's kernels only, like `counters`
+    size_t workspace_bytes;  // of workspace: what h2o_kernel says, or more
     // [Hq] zeros, of a step of several rows [n, Hq]. Every call leaves them zeros; concurrent calls need
     // separate ones.
     uint32_t* counters;

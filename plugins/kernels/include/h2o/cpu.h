@@ -50,8 +50,8 @@ h2o_precision h2o_cpu_fastest_precision(void);
 // The caller's threads. run calls work(data, i) once for every i below count, on any number of threads, and
 // returns when all are done.
 typedef struct h2o_executor {
-    void* self;
-    int threads;
+    void* self;   // the first argument of run
+    int threads;  // that run may use
     void (*run)(void* self, int count, void (*work)(void* data, size_t i), void* data);
 } h2o_executor;
 
@@ -63,14 +63,14 @@ h2o_status h2o_cpu_create_on(const h2o_executor* executor, const char* isa, h2o_
 // one sequence are in order, each with a length one greater than the row before.
 typedef struct h2o_step_rows {
     h2o_shape shape;
-    int64_t count;
-    const void* q;  // [count, Hq, d]
-    const void* k;  // [count, Hkv, d]
-    const void* v;  // [count, Hkv, dv]; not read if values are stored in keys
-    const int64_t* lengths;
-    const h2o_kv* kv;  // row i's cache is kv[i * kv_stride]
-    int64_t kv_stride;
-    void* o;  // [count, Hq, dv]
+    int64_t count;           // rows
+    const void* q;           // [count, Hq, d] of shape.dtype, like k, v and o
+    const void* k;           // [count, Hkv, d]
+    const void* v;           // [count, Hkv, dv]; not read if values are stored in keys
+    const int64_t* lengths;  // [count] cache rows in use, the new one included
+    const h2o_kv* kv;        // row i's cache is kv[i * kv_stride]
+    int64_t kv_stride;       // 0: all rows are of one cache
+    void* o;                 // [count, Hq, dv], out
 } h2o_step_rows;
 
 h2o_status h2o_cpu_step_rows(h2o_cpu* context, const h2o_step_rows* rows);

@@ -24,15 +24,15 @@ extern "C" {
 //
 // A kernel that does not support a format returns H2O_UNSUPPORTED and reads nothing.
 typedef struct h2o_kv {
-    void* k;               // cache_append writes; every other operator only reads
-    void* v;               // null if an operator reads only keys
-    int64_t rows;          // capacity
-    const int32_t* pages;  // or null
+    void* k;               // [rows, Hkv, d]; CacheAppend and decode steps write, other operators only read
+    void* v;               // [rows, Hkv, dv]; null if an operator reads only keys
+    int64_t rows;          // capacity, in tokens
+    const int32_t* pages;  // [rows / page_rows, rounded up] numbers of pages, or null
     int32_t page_rows;     // rows of one page, a power of two from 4 on
     h2o_dtype dtype;       // of k and v
-    float* k_scales;       // if dtype is H2O_I8, else null; written and read like k and v
-    float* v_scales;
-    int64_t pool_rows;  // if there are pages
+    float* k_scales;       // [rows, Hkv] if dtype is H2O_I8, else null; written and read like k and v
+    float* v_scales;       // [rows, Hkv], alike
+    int64_t pool_rows;     // of k and v together with those of other sequences, if there are pages
 } h2o_kv;
 
 // Whether values are stored in keys.

@@ -28,12 +28,12 @@ enum { H2O_PANEL = 16 };  // columns
 typedef struct h2o_products h2o_products;
 
 typedef struct h2o_block_matrix {
-    int64_t inputs;   // K, a multiple of block, or of 16 if weights are floats or bfloat16
-    int64_t outputs;  // N
-    int64_t block;    // a multiple of 16, at most 256; floats have none
-    int bits;         // 4, 8, 16 or 32
-    int parts;        // 1, or 2: the rounding error of an activation is rounded again, 15 bits together
-    const void* weights;
+    int64_t inputs;        // K, a multiple of block, or of 16 if weights are floats or bfloat16
+    int64_t outputs;       // N
+    int64_t block;         // a multiple of 16, at most 256; floats have none
+    int bits;              // 4, 8, 16 or 32
+    int parts;             // 1, or 2: the rounding error of an activation is rounded again, 15 bits together
+    const void* weights;   // panels of 16 columns, as described above
     const float* scales;   // [panels][K / block][16]; floats have none
     const float* offsets;  // alike, or null
 } h2o_block_matrix;
@@ -42,8 +42,8 @@ typedef struct h2o_block_matrix {
 // of the strides is 1.
 typedef struct h2o_integers {
     const int8_t* values;
-    int64_t outputs, inputs;  // N and K
-    int64_t output_stride, input_stride;
+    int64_t outputs, inputs;              // N and K
+    int64_t output_stride, input_stride;  // elements from one output or input to the next
 } h2o_integers;
 
 // Packs `panels` panels of 4 or 8 bits from panel `first` on; columns past N become zeros. packed: of these
@@ -82,12 +82,12 @@ typedef struct h2o_gate {
 // sqrt(mean of a row's x^2 + epsilon) * norm; with neither, x itself. Not both. With `order` row i is row
 // order[i] of x and up.
 typedef struct h2o_activations {
-    const float* x;
-    const float* up;
-    const float* norm;
-    float epsilon;
-    h2o_gate gate;
-    const int64_t* order;  // or null
+    const float* x;        // [n, K]
+    const float* up;       // [n, K], or null
+    const float* norm;     // [K], or null
+    float epsilon;         // with norm
+    h2o_gate gate;         // with up
+    const int64_t* order;  // [n] rows of x and up, or null
 } h2o_activations;
 
 // Whether rows need no preparation: floats of 32 bits in their order with neither, but for some K.

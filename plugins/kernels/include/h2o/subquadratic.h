@@ -8,8 +8,8 @@
 // size, also means of complete blocks: the newest two and, with strides, those 2^k before the newest. Each
 // token and each mean counts once, all in one softmax.
 typedef struct h2o_subquadratic {
-    int64_t window;
-    int64_t block_size;   // of the landmarks; 0: none
+    int64_t window;       // tokens before the query that it sees
+    int64_t block_size;   // tokens, of the landmarks; 0: none
     int32_t strides;      // 0 or 1
     float landmark_bias;  // added to the scores of landmarks: ln(block_size) weights each like its tokens
 } h2o_subquadratic;
