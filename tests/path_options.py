@@ -26,8 +26,8 @@ OUTPUT, CODE = "output", "code"  # files of a case: what it printed, and its exi
 
 # Options that take a text which is no path. A new one with a text is tried like a path until it is named here.
 WORDS = {
-    *("prompt", "source", "system", "stop", "also"),
-    *("host", "alias", "api_key", "cors_origin", "allowed_hosts", "slots"),
+    *("prompt", "source", "system", "stop"),
+    *("host", "alias", "cors_origin", "allowed_hosts"),
 }
 DOWNLOADS = {("export", "checkpoint")}
 
@@ -39,7 +39,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "serve": {"bundle": "{bundle}", "port": "0"},
     "export": {"checkpoint": str(EXAMPLE), "output": "made", "weights": "int8"},
     "build": {"bundle": "{bundle}", "target": "tensorrt", "dry_run": ""},
-    "compare": {"bundle": "{bundle}", "tokens": "8"},
+    "compare": {"bundle": "{bundle}", "length": "8"},
     "eval measure": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
     "eval report": {
         "bundle": "{bundle}",
@@ -50,8 +50,8 @@ NEEDS: dict[str, dict[str, str]] = {
         "ablate": "--no-ablate",
     },
     "eval merge": {"folders": "../eval report packed_weights/made", "output": "made"},  # of an earlier case
-    "bench prefill": BENCH | {"warm_up": "0", "peers": "transformers"},
-    "bench decode": BENCH | {"warm_up": "0", "peers": "transformers"},
+    "bench prefill": BENCH | {"peers": "transformers"},
+    "bench decode": BENCH | {"peers": "transformers"},
     "bench attention": BENCH | {"peers": "onnxruntime GQA"},
     "bench dense": {"folder": "{bundle}"},
     "bench merge": {"files": "nowhere", "output": "made"},
@@ -59,8 +59,7 @@ NEEDS: dict[str, dict[str, str]] = {
 
 # What an option needs in any command, so that it is used.
 BESIDE = {
-    "setting_cache_file": {"setting_cache": "offload"},
-    "packed_weights": {"dense_form": "native"},
+    "packed_weights": {"compute": "dense_form=native"},
     "openvino_model": {"peers": "openvino-genai"},
 }
 

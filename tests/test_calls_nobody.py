@@ -103,7 +103,7 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
     cache, packed = tmp_path / "cache", tmp_path / "packed"
     serving = traced.start(
         *("h2o_cli.serve", tiny_bundle, "--port", 0, "--cache-pool", 16, "--cache-dir", cache, "-v"),
-        *("--packed-weights", packed, "--dense-form", "native"),
+        *("--packed-weights", packed, "--compute", "dense_form=native"),
     )
     assert serving.stderr is not None
     url = next(found[1] for line in serving.stderr if (found := _LISTENING.search(line)))

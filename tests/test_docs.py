@@ -193,10 +193,10 @@ def test_every_command_of_ours_is_documented(script: str) -> None:
 
 
 def test_flags_in_prose_are_real() -> None:
-    """`--sink 4` in a sentence belongs to some command of ours."""
+    """`--sink 4` in a sentence belongs to some command of ours, or to venv or polygraphy."""
     real = {flag for script in SCRIPTS for flag in flags_of(entry(script))}
     real |= {flag for flags in OTHERS.values() for flag in flags} | CMAKE_FLAGS | PIP_FLAGS | {"--help"}
-    real |= {"--system-site-packages"} | script_flags("bench/gpu_check/run.py")
+    real |= {"--system-site-packages", "--plugins"} | script_flags("bench/gpu_check/run.py")
     for page in PAGES:
         for inline in page.inline:
             flag = inline.split()[0].partition("=")[0]

@@ -125,7 +125,7 @@ def test_h2o_bench_measures_it_beside_full_attention(tiny_bundle: Path) -> None:
 
 def test_h2o_eval_measures_it_beside_full_attention_and_sees_its_lists(tiny_bundle: Path) -> None:
     toy, dense = "toy block=32 first=3", "toy block=32 every=1 first=3"
-    flags = ("-n", 256, "--prefill", toy, "--also", "every=1", "--baselines", "none", "--decode-tokens", 4)
+    flags = ("-n", 256, "--prefill", toy, "--beside", "every=1", "--baselines", "none", "--decode-tokens", 4)
     report = json.loads(run("h2o_cli.eval", tiny_bundle, *flags, "--json"))
     rows = {row["contestant"]: row for row in report["summary"]}
     assert set(rows) == {"full", toy, dense}

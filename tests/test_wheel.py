@@ -160,7 +160,16 @@ def test_commands_say_what_they_are_for(command: str, installed: Installed) -> N
 
 
 def test_a_prompt_runs_on_native_kernels(installed: Installed, tiny_bundle: Path) -> None:
-    flags = ("-p", "The module defines a class", "-n", 8, "--attention", "native", "--json", "--ignore-eos")
+    flags = (
+        "-p",
+        "The module defines a class",
+        "-n",
+        8,
+        "--compute",
+        "attention=native",
+        "--json",
+        "--ignore-eos",
+    )
     done = installed.run("h2o-run", tiny_bundle, *flags)
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""What `--dense-precision bfloat16` loses on a bundle with float32 weights.
+"""What `--compute dense_precision=bfloat16` loses on a bundle with float32 weights.
 
     python -m bench.eval.rounding BUNDLE [--texts 9] [--tokens 4096] [--threads 1] [--csv ROWS]
 

@@ -4,36 +4,78 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import ClassVar, Literal
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
-from h2o_cli.effects import Beside, CheckedCommand, needing
+from h2o_cli.effects import CheckedCommand
 from h2o_cli.progress import stages
+from h2o_cli.settings_text import SettingsText, numbers_in
 from h2o_export.engines.selection import BuildOptions, EngineSelection, check_folder, select_engines
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
+from h2o_runtime.components.options import check_options, option
+from h2o_runtime.engines import EngineManifest, Machine, Profile
 from h2o_runtime.engines.machine import find_plugins
-from h2o_runtime.errors import unimportable
-from h2o_runtime.names import Int4Products
+from h2o_runtime.errors import ConfigError, unimportable
+from h2o_runtime.names import Int4Products, TargetName
+
+
+@dataclass(frozen=True)
+class TargetSettings:
+    """What engines are built for. Whether the machine and the bundle have it is checked by `select_engines`."""
+
+    title: ClassVar[str] = "what engines are built for"
+
+    target: TargetName = option("tensorrt", "the TensorRT to build with")
+    sm: str = option(
+        "",
+        "compute capability to build for, such as 87; with tensorrt-rtx several; default: this machine's GPU",
+    )
+    profiles: Literal["auto"] | int = option(
+        "auto",
+        "profiles of a dense engine: 2 for one token and a batch, 1 for both; auto: 2, unless that stores weights "
+        "twice",
+        least=1,
+    )
+    int4: Int4Products = option(
+        "tensorrt", "multiplies 4-bit weights; plugin needs a float16 bundle and the target tensorrt"
+    )
+    plugins: str = option(
+        "", "the plugin library libh2o_trt_plugins.so; default: the one installed with h2o-edge"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.profiles not in ("auto", 1, 2):
+            raise ConfigError(f"profiles must be auto, 1 or 2, but is {self.profiles}", field="profiles")
+        self.capabilities  # noqa: B018 (checks the list)
+
+    @property
+    def capabilities(self) -> tuple[int, ...]:
+        return numbers_in(self.sm, "sm") if self.sm else ()
+
+    @property
+    def library(self) -> Path | None:
+        return Path(self.plugins) if self.plugins else None
 
 
 @click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--target", type=click.Choice(list(TARGETS)), required=True, help="The TensorRT to build with.")
 @click.option(
-    "--sm",
-    type=click.IntRange(min=1),
-    multiple=True,
-    help="Compute capability to build for, such as 87; repeatable with tensorrt-rtx.  [default: this "
-    "machine's GPU]",
+    "--target",
+    type=SettingsText(TargetSettings, first="target"),
+    required=True,
+    help='The TensorRT to build with, and how: "tensorrt-rtx sm=87,90"; help prints all there is.',
 )
 @click.option(
-    "--max-context",
+    "-c",
+    "--ctx-size",
+    "max_context",
     type=click.IntRange(min=1),
     default=16384,
     show_default=True,
@@ -41,27 +83,6 @@ from h2o_runtime.names import Int4Products
 )
 @click.option(
     "-b", "--batch-size", type=int, help="Maximum tokens in one dense call.  [default: the bundle's]"
-)
-@click.option(
-    "--profiles",
-    type=click.IntRange(1, 2),
-    help="Profiles of a dense engine: 2 for one token and a batch, 1 for both.  [default: 2, unless that "
-    "stores weights twice]",
-)
-@click.option(
-    "--int4",
-    type=click.Choice(get_args(Int4Products)),
-    default="tensorrt",
-    show_default=True,
-    help="Multiplies 4-bit weights. plugin needs a float16 bundle and the target tensorrt.",
-)
-@needing(
-    Beside("target", ("tensorrt",)),
-    click.option(
-        "--plugins",
-        type=click.Path(path_type=Path),
-        help="The plugin library libh2o_trt_plugins.so.  [default: the one installed with h2o-edge]",
-    ),
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be built; needs no TensorRT and writes nothing."
@@ -72,13 +93,9 @@ from h2o_runtime.names import Int4Products
 @guarded
 def main(
     bundle: Path,
-    target: str,
-    sm: tuple[int, ...],
+    target: TargetSettings,
     max_context: int,
     batch_size: int | None,
-    profiles: int | None,
-    int4: Int4Products,
-    plugins: Path | None,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -93,7 +110,10 @@ def main(
     An engine runs only with the TensorRT version that built it.
     """
     start_logging(verbose)
-    options = BuildOptions(target, sm, max_context, batch_size, profiles, int4, plugins, force)
+    plugins, profiles = target.library, None if target.profiles == "auto" else target.profiles
+    options = BuildOptions(
+        *(target.target, target.capabilities, max_context, batch_size, profiles, target.int4, plugins, force)
+    )
     selection = select_engines(Bundle.open(bundle), options)
     if dry_run:
         check_folder(selection)
@@ -101,7 +121,7 @@ def main(
             find_plugins(plugins)
         print_json(selection.to_json()) if as_json else _show_selection(selection)
         return
-    machine = Machine.here(target, plugins)
+    machine = Machine.here(target.target, plugins)
     build = _import_builder()
     with stages("engines", len(selection.engines), 12) as stage:
         manifest = build(selection, machine, stage)

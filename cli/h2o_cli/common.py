@@ -23,6 +23,7 @@ from rich.logging import RichHandler
 
 from h2o_cli.effects import flag_of
 from h2o_cli.help import Command, Group, grouped
+from h2o_cli.settings_text import SettingsText
 from h2o_runtime.errors import (
     Cancelled,
     ConfigError,
@@ -240,16 +241,23 @@ def _in_flags(error: Exception) -> str:
     """The message with this command's flags in place of the library's arguments.
 
     The library writes arguments in backquotes, `context` or `decode=full`, and begins with the wrong
-    field. A name without a flag in this command stays as it is.
+    field. A name without a flag in this command stays as it is; a setting follows its option's flag.
     """
     context = click.get_current_context(silent=True)
     options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
-    flags = {str(one.name): flag_of(one) for one in options}
+    settings = {
+        name: f"{flag_of(one)} {name}"
+        for one in options
+        if isinstance(one.type, SettingsText)
+        for name in one.type.options
+    }
+    flags = settings | {str(one.name): flag_of(one) for one in options}
 
     def flag(found: re.Match[str]) -> str:
         if found[1] not in flags:
             return found[0]
-        return f"{flags[found[1]]} {found[2]}" if found[2] else flags[found[1]]
+        between = "=" if flags[found[1]] == settings.get(found[1]) else " "
+        return f"{flags[found[1]]}{between}{found[2]}" if found[2] else flags[found[1]]
 
     message, field = str(error), getattr(error, "field", "")
     if field and re.match(rf"{re.escape(field)}\b", message):

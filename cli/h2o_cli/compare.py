@@ -25,7 +25,7 @@ from h2o_cli.common import (
 )
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import dense_form_option, dense_precision_option, execution_options
+from h2o_cli.model_options import Compute, compute_option, execution_options
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
@@ -47,7 +47,7 @@ _FIRST = (
     "stages",
     "checkpoint",
     "prompt_file",
-    "tokens",
+    "length",
     "against",
     "backend",
     "device",
@@ -95,7 +95,7 @@ _comparison_options = grouped(
         ),
         click.option(
             "-n",
-            "--tokens",
+            "--length",
             type=click.IntRange(2, 32768),
             default=1100,
             show_default=True,
@@ -111,8 +111,12 @@ _comparison_options = grouped(
 )
 _machine_options = grouped(
     Group.MACHINE,
-    needing(_in_stages("dense", "attention", "pipeline"), execution_options, threads_option),
-    needing(_in_stages("dense", "pipeline"), dense_form_option, dense_precision_option),
+    needing(
+        _in_stages("dense", "attention", "pipeline"),
+        execution_options,
+        compute_option(Compute),
+        threads_option,
+    ),
 )
 
 
@@ -128,7 +132,7 @@ def main(
     bundle: Path,
     stages: tuple[str, ...],
     prompt_file: Path | None,
-    tokens: int,
+    length: int,
     as_json: bool,
     verbose: int,
     **flags: Any,
@@ -144,13 +148,13 @@ def main(
 
     For integer weights and bfloat16 products, the loss from rounding has rows of its own (rounding, quantization).
 
-    --prefill sets the policy of the pipeline stage (by default h2o with small chunks, so that a prompt
+    The policy of --prefill is that of the pipeline stage (by default h2o with small chunks, so that a prompt
     of 1,100 tokens has several). Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
     opened = Bundle.open(bundle, check_graphs=False)
     prefill, library = prefill_policy(_small(), flags), _import_comparison()
-    ids, named = _prompt(opened, prompt_file, tokens), flags.pop("checkpoint")
+    ids, named = _prompt(opened, prompt_file, length), flags.pop("checkpoint")
     reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])
     options = CompareOptions(opened, stages, ids, prefill, reference, **flags)
     console = make_console(stderr=True)
@@ -191,11 +195,18 @@ class CompareOptions:
     save: Path | None
     backend: Any
     device: Any
-    attention: Any
-    attention_precision: Any
-    dense_precision: Any
+    compute: Compute
     threads: int | None
-    dense_form: Any
+
+    def __post_init__(self) -> None:
+        """Raises click.UsageError for a setting that no stage uses."""
+        for name in ("dense_form", "dense_precision"):
+            default = getattr(self.compute, name) == getattr(Compute, name)
+            if not default and not {"dense", "pipeline"} & set(self.stages):
+                raise click.UsageError(
+                    f"--compute {name} has no effect without --stage dense or pipeline: add one, or "
+                    f"leave out {name}"
+                )
 
 
 def _small() -> PrefillPolicy[Any]:
@@ -210,11 +221,11 @@ def _run(library: Any, options: CompareOptions, notes: list[str], progress: Prog
         options.bundle,
         options.backend,
         options.device,
-        options.attention,
+        options.compute.attention,
         options.threads,
-        options.dense_form,
-        options.attention_precision,
-        options.dense_precision,
+        options.compute.dense_form,
+        options.compute.attention_precision,
+        options.compute.dense_precision,
     )
     comparison = library.GraphComparison(compared, options.save)
     try:
@@ -225,7 +236,7 @@ def _run(library: Any, options: CompareOptions, notes: list[str], progress: Prog
             rows += comparison.dense(options.ids[:DENSE_TOKENS], progress)
         if "attention" in options.stages:
             rows += comparison.attention(
-                [options.attention] + ([options.against] if options.against else []), progress
+                [options.compute.attention] + ([options.against] if options.against else []), progress
             )
         if "pipeline" in options.stages:
             whole = library.PipelineComparison(compared, options.ids)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 from rich.console import RenderableType
@@ -23,13 +24,14 @@ from h2o_cli.common import (
     start_logging,
     verbose_option,
 )
-from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.progress import stages
+from h2o_cli.settings_text import SettingsText
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
-from h2o_runtime.errors import unimportable
+from h2o_runtime.components.options import check_options, option
+from h2o_runtime.errors import ConfigError, unimportable
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
@@ -37,17 +39,53 @@ from h2o_runtime.policies.prefill import Query
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
 
-WEIGHTS = ("float", "int8", "int4")  # names from h2o_export.formats, which imports slowly
-BLOCK_SIZES = (16, 32, 64, 128, 256)
-_INTEGERS = Beside("weights", WEIGHTS[1:])
+NO_TEXT = "none"  # of `calibrate`
 
 
+@dataclass(frozen=True)
+class WeightSettings:
+    """How matrices are stored. Names are those of h2o_export.formats, which imports slowly."""
+
+    title: ClassVar[str] = "how weight matrices are stored"
+
+    weights: Literal["float", "int8", "int4"] = option(
+        "float", "format of matrices: float is --dtype; integers have a scale per block"
+    )
+    block_size: int = option(32, "integers that share a scale: 16, 32, 64, 128 or 256")
+    head: Literal["auto", "float", "int8", "int4"] = option(
+        "auto",
+        "format of the language-model head, and of an embedding tied to it; auto: float, or int8 beside integers",
+    )
+    calibrate: str = option(
+        "",
+        f"text to calibrate integers with, or {NO_TEXT} to round them to nearest; default: Python's manual",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.block_size not in _BLOCK_SIZES:
+            sizes = ", ".join(map(str, _BLOCK_SIZES))
+            raise ConfigError(
+                f"block_size must be one of {sizes}, but is {self.block_size}", field="block_size"
+            )
+        if self.calibrate and self.weights == "float":
+            raise ConfigError("calibrate needs weights int8 or int4: leave it out", field="calibrate")
+        if self.block_size != WeightSettings.block_size and not {self.weights, self.head} & {"int8", "int4"}:
+            raise ConfigError(
+                "block_size needs weights or a head of int8 or int4: leave it out", field="block_size"
+            )
+
+    @property
+    def text(self) -> Path | None:
+        return Path(self.calibrate) if self.calibrate not in ("", NO_TEXT) else None
+
+
+_BLOCK_SIZES = (16, 32, 64, 128, 256)
 _FIRST = (
     "output",
     "weights",
     "dtype",
     "context",
-    "calibrate",
     "prefill",
     "dry_run",
     "validate",
@@ -65,41 +103,10 @@ _weight_options = grouped(
     ),
     click.option(
         "--weights",
-        type=click.Choice(WEIGHTS),
-        default="float",
-        show_default=True,
-        help="Format of weight matrices: float is --dtype; integers have a scale per block.",
-    ),
-    needing(
-        Either(_INTEGERS, Beside("head_weights", WEIGHTS[1:])),
-        click.option(
-            "--block-size",
-            type=click.Choice(BLOCK_SIZES),
-            default=32,
-            show_default=True,
-            help="Number of integer weights that share a scale.",
-        ),
-    ),
-    click.option(
-        "--head-weights",
-        type=click.Choice(WEIGHTS),
-        help="Format of the language-model head, and of an embedding tied to it.  [default: float; int8 if "
-        "--weights is int8 or int4]",
-    ),
-    needing(
-        _INTEGERS,
-        needing(
-            NotBeside("no_calibrate"),
-            click.option(
-                "--calibrate",
-                type=click.Path(path_type=Path, dir_okay=False),
-                metavar="FILE",
-                help="Text to calibrate integer weights with.  [default: Python's manual]",
-            ),
-        ),
-        click.option(
-            "--no-calibrate", is_flag=True, help="Round integer weights to nearest, without calibration."
-        ),
+        type=SettingsText(WeightSettings, first="weights"),
+        default=WeightSettings(),
+        help='Format of weight matrices, float, int8 or int4, and its settings, such as "int4 block_size=64"; help '
+        "prints all there are.",
     ),
 )
 _output_options = grouped(
@@ -132,11 +139,7 @@ def main(
     checkpoint: str,
     output: Path | None,
     dtype: Any,
-    weights: str,
-    block_size: int,
-    head_weights: str | None,
-    calibrate: Path | None,
-    no_calibrate: bool,
+    weights: WeightSettings,
     dry_run: bool,
     context: int | None,
     validate: bool,
@@ -164,11 +167,11 @@ def main(
         dtype,
         prefill,
         force,
-        weights,
-        block_size,
-        head_weights,
-        calibrate,
-        not no_calibrate,
+        weights.weights,
+        weights.block_size,
+        None if weights.head == "auto" else weights.head,
+        weights.text,
+        weights.calibrate != NO_TEXT,
     )
     if not dry_run:
         check_outside_bundles(options.output)
@@ -309,7 +312,7 @@ def _missed(validation: Validation, model: ModelSpec) -> str:
         return f"its logits differ from the checkpoint's by {_error(error)}, the tolerance is {tolerance:.1e}"
     if model.weights is not None and model.weights.quantized:
         finer = "int8 or float" if model.weights.projections.startswith("int4") else "float"
-        remedy = f"export with --weights {finer}, or with a smaller --block-size"
+        remedy = f"export with --weights {finer}, or with a smaller block_size"
     else:
         remedy = "export with --dtype float32"
     assert validation.divergence is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -11,37 +13,75 @@ from h2o_cli.common import threads_option
 from h2o_cli.effects import Where, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.policy_options import PolicyValue
+from h2o_cli.settings_text import SettingsText
 from h2o_runtime.caches import CACHES, Contiguous
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.components.options import check_options, option
 from h2o_runtime.layers.model import layer_options
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import (
     BACKENDS,
-    DENSE_FORMS,
-    DENSE_PRECISIONS,
     DEVICES,
-    PRECISIONS,
-    PROVIDERS,
     SPECULATIONS,
+    DenseChoice,
+    DensePrecisionChoice,
+    PrecisionChoice,
+    ProviderChoice,
 )
 from h2o_runtime.policies.decode import DECODE, FullDecode
 
 
-def _layer_settings(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, Any]:
-    """Settings by name, parsed but not checked: loading knows the model's layers."""
-    known, found = {one.name: one for one in layer_options()}, {}
-    for word in (text or "").split():
-        name, equals, value = word.partition("=")
-        if not equals or name not in known:
-            raise click.BadParameter(
-                f"{word!r} is no setting: write one of {', '.join(known)}, =, and a value"
-            )
-        try:
-            found[name] = known[name].parse(value)
-            known[name].check(found[name])
-        except ConfigError as error:
-            raise click.BadParameter(str(error)) from None
-    return found
+@dataclass(frozen=True)
+class AttentionCompute:
+    """How attention is computed."""
+
+    title: ClassVar[str] = "how attention and products are computed"
+
+    attention: ProviderChoice = option(
+        "auto",
+        "native kernels, or the ONNX function bodies, which are slow; auto: native if they are built",
+    )
+    attention_precision: PrecisionChoice = option(
+        "auto", "of attention in prefill; auto: this CPU's fastest for integer weights, else float32"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class Compute(AttentionCompute):
+    """How attention and the products of dense graphs are computed."""
+
+    dense_form: DenseChoice = option(
+        "auto",
+        "how ONNX Runtime multiplies by weights on a CPU; auto: for integer weights the best form that h2o-bench "
+        "dense found, for float weights native, if this CPU is fast at it",
+    )
+    dense_precision: DensePrecisionChoice = option(
+        "auto",
+        "of products with float weights on a CPU: bfloat16 is faster, and rounds weights and activations; auto: "
+        "bfloat16 for float16 weights, if this CPU has it",
+    )
+
+
+def _with_layers() -> type[Compute]:
+    """`Compute` with the settings of all kinds of layers: loading knows which a model has."""
+    layers = [
+        (one.name, one.type, option(one.default, one.meaning, label=one.label, least=one.least))
+        for one in layer_options()
+    ]
+    return make_dataclass("ModelCompute", layers, bases=(Compute,), frozen=True)
+
+
+def compute_option(kind: type[AttentionCompute]) -> Callable[[Command], Command]:
+    """`compute`, a value of `kind`."""
+    return click.option(
+        "--compute",
+        type=SettingsText(kind),
+        default=kind(),
+        help='How attention and products are computed, such as "attention_precision=float32"; help '
+        "prints all settings.",
+    )
 
 
 _EXECUTION = (
@@ -59,37 +99,6 @@ _EXECUTION = (
         show_default=True,
         help="auto: an NVIDIA GPU if the backend can use it.",
     ),
-    click.option(
-        "--attention",
-        type=click.Choice(PROVIDERS),
-        default="auto",
-        show_default=True,
-        help="Executes attention: native kernels, or the ONNX function bodies, which are slow. auto: native if "
-        "they are built.",
-    ),
-    click.option(
-        "--attention-precision",
-        type=click.Choice(PRECISIONS),
-        default="auto",
-        show_default=True,
-        help="Precision of attention in prefill. auto: this CPU's fastest for integer weights, else float32.",
-    ),
-)
-dense_precision_option = click.option(
-    "--dense-precision",
-    type=click.Choice(DENSE_PRECISIONS),
-    default=DENSE_PRECISIONS[0],
-    show_default=True,
-    help="Precision of products with float weights on a CPU: bfloat16 is faster, and rounds weights and "
-    "activations. auto: bfloat16 for float16 weights, if this CPU has it.",
-)
-dense_form_option = click.option(
-    "--dense-form",
-    type=click.Choice(("auto", *DENSE_FORMS)),
-    default="auto",
-    show_default=True,
-    help="How ONNX Runtime multiplies by weights on a CPU. auto: for integer weights the best form that "
-    "h2o-bench dense found; for float weights native, if this CPU is fast at it.",
 )
 speculate_option = grouped(
     Group.DECODE,
@@ -147,18 +156,10 @@ _CACHE = click.option(
     help='How keys and values are stored: a cache and its settings, such as "paged rows=int8". help prints all '
     "there are.",
 )
-_LAYERS = click.option(
-    "--layers",
-    metavar="SETTING=VALUE",
-    callback=_layer_settings,
-    help="Settings of the model's kinds of layers: "
-    + "; ".join(f"{one.name}={'|'.join(one.choices or ())}" for one in layer_options())
-    + ".",
-)
 
 
 def execution_options(command: Command) -> Command:
-    """`backend`, `device`, `attention` and `attention_precision`."""
+    """`backend` and `device`."""
     return grouped(Group.MACHINE, *_EXECUTION)(command)
 
 
@@ -167,9 +168,7 @@ def model_options(command: Command) -> Command:
     machine = (
         _PACKED,
         _VERIFY,
-        _LAYERS,
-        dense_form_option,
-        dense_precision_option,
+        compute_option(_with_layers()),
         threads_option,
         execution_options,
     )
@@ -187,15 +186,13 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
     names = (
         "backend",
         "device",
-        "attention",
-        "attention_precision",
-        "dense_precision",
         "context",
         "threads",
-        "dense_form",
         "packed_weights",
         "verify",
         "cache",
-        "layers",
     )
-    return {name: flags.pop(name) for name in names} | {"decoding": flags.pop("decode")}
+    compute = asdict(flags.pop("compute"))
+    layers = {one.name: compute.pop(one.name) for one in layer_options()}
+    arguments = {name: flags.pop(name) for name in names} | compute
+    return arguments | {"layers": layers, "decoding": flags.pop("decode")}

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from h2o_cli.help import Command, Group, grouped
-from h2o_runtime.components.options import Option, options_of
+from h2o_cli.settings_text import HELP, setting_lines
+from h2o_runtime.components.options import options_of
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
-
-_HELP = "help"
 
 
 class PolicyText(click.ParamType[str]):
@@ -25,7 +24,7 @@ class PolicyText(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if text.split()[:1] == [_HELP] and ctx is not None:
+        if text.split()[:1] == [HELP] and ctx is not None:
             try:
                 click.echo(described(self._registry, self._flag, text.split()[1:]))
             except ConfigError as error:
@@ -62,17 +61,10 @@ def _of_kind(registry: Registry[Any], flag: str, kind: type[Any]) -> list[str]:
     fixed = [f" {one.name}={one.default}" for one in options if one.fixed]
     title = ": ".join(filter(None, (kind.title, getattr(kind, "score_title", ""))))
     lines = [f'{flag} "{kind.name}{"".join(fixed)}"   {title}']
-    lines += [f"  {_setting(one):<24} {one.meaning}" for one in options if not one.fixed]
+    lines += setting_lines(one for one in options if not one.fixed)
     for preset, settings in getattr(kind, "presets", {}).items():
         lines.append(f"  {flag} {preset} is {registry.read(preset)}" if settings else "")
     return lines
-
-
-def _setting(option: Option) -> str:
-    if option.choices:
-        return f"{option.name}={'|'.join(option.choices)}"
-    default = str(option.default).lower() if isinstance(option.default, bool) else option.default
-    return f"{option.name}={default}"
 
 
 # The method's own names for what most people change.

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
-from h2o_cli.effects import Beside, NotBeside, needing
+from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.settings_text import SettingsText
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.completion import TextModel
+from h2o_runtime.components.options import check_options, option
 from h2o_runtime.config.load_options import LoadOptions
-from h2o_runtime.errors import BackendError, InputError
+from h2o_runtime.errors import BackendError, ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.names import METRICS_NAMES, Pooling
@@ -24,18 +27,41 @@ from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 
 _MIB = 1 << 20
+_KEYS = "H2O_API_KEY"  # unlike an option, other users cannot see it
 _MOST_KEYS = 1 << 20  # bytes of a file of keys
 
 
-def _slot_count(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
-    """None for "auto"."""
-    if value == "auto":
-        return None
-    if not value.isdecimal():
-        raise click.BadParameter(f"{value!r} is neither a number nor auto")
-    if not 1 <= int(value) <= MAX_SLOTS:
-        raise click.BadParameter(f"{value} is not from 1 to {MAX_SLOTS:,}")
-    return int(value)
+@dataclass(frozen=True)
+class SlotSettings:
+    """How many requests are answered at once, and what they share."""
+
+    title: ClassVar[str] = "requests that are answered at once"
+
+    slots: Literal["auto"] | int = option(
+        "auto",
+        "how many; auto: as many as memory holds, up to 8, and at least 4 with --cache paged; one on a GPU, with "
+        "--cache offload and with --cache evicting",
+        least=1,
+    )
+    memory: Literal["auto"] | int = option(
+        "auto",
+        "MiB for the rows of all slots together; with --cache paged slots share them, and each may grow to the "
+        "whole context while there are free pages; auto: half of the free memory",
+        least=1,
+    )
+    piece: int = option(
+        ServerSettings.prompt_piece,
+        "prompt tokens that are read at once, in whole chunks, while other answers wait",
+        least=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.slots != "auto" and self.slots > MAX_SLOTS:
+            raise ConfigError(f"slots must be at most {MAX_SLOTS:,}, but is {self.slots}", field="slots")
+        for name in ("memory", "piece"):
+            if self.slots == 1 and getattr(self, name) != getattr(SlotSettings, name):
+                raise ConfigError(f"{name} has no effect with 1 slot: leave it out", field=name)
 
 
 _FIRST = (
@@ -63,18 +89,10 @@ _server_options = grouped(
     ),
     click.option("--alias", help="The model's name in the API.  [default: the bundle's folder]"),
     click.option(
-        "--api-key",
-        "api_key",
-        multiple=True,
-        envvar="H2O_API_KEY",
-        metavar="KEY",
-        help="Key that clients must send; repeatable. Other users of this machine can see it in the list "
-        "of processes: prefer --api-key-file or the variable H2O_API_KEY.",
-    ),
-    click.option(
         "--api-key-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="File of keys, one per line; lines that begin with # are comments.",
+        help="File of keys that clients must send, one per line; lines that begin with # are comments. The "
+        f"variable {_KEYS} may hold keys too, with blanks between them.",
     ),
     click.option(
         "--cors-origin",
@@ -93,29 +111,11 @@ _server_options = grouped(
     ),
     click.option(
         "--slots",
-        callback=_slot_count,
-        default="auto",
+        type=SettingsText(SlotSettings, first="slots"),
+        default=SlotSettings(),
         metavar="N|auto",
-        show_default=True,
-        help="Number of requests that are answered at once. auto: as many as --slot-memory holds, up to 8, and at "
-        "least 4 with --cache paged; one on a GPU, with --cache offload and with --cache-tokens.",
-    ),
-    needing(
-        NotBeside("slots", (1,)),
-        click.option(
-            "--slot-memory",
-            type=click.IntRange(min=1),
-            help="MiB for the rows of all --slots together. With --cache paged slots share them, and each may "
-            "grow to the whole context while there are free pages.  [default: half of the free memory]",
-        ),
-        click.option(
-            "--piece",
-            type=int,
-            default=ServerSettings.prompt_piece,
-            show_default=True,
-            help="With several --slots: prompt tokens that are read at once, in whole chunks, while other "
-            "answers wait.",
-        ),
+        help="Number of requests that are answered at once, or auto, the default, and what they share: "
+        '"4 memory=2048 piece=1024"; help prints more.',
     ),
     click.option(
         "--pooling",
@@ -126,46 +126,10 @@ _server_options = grouped(
         help="How an embedding is computed: the mean of all tokens' hidden states, or the last token's.",
     ),
     click.option(
-        "--max-queue",
-        type=int,
-        default=RequestLimits.queue,
-        show_default=True,
-        help="Maximum waiting requests.",
-    ),
-    needing(
-        NotBeside("max_queue", (0,)),
-        click.option(
-            "--queue-timeout",
-            type=float,
-            help="Refuse requests that have waited this many seconds.  [default: never]",
-        ),
-    ),
-    click.option(
-        "--max-body",
-        type=click.IntRange(min=1),
-        default=RequestLimits.body_bytes // _MIB,
-        show_default=True,
-        help="Maximum request body in MiB; the limit is lower if the context holds less text.",
-    ),
-    click.option(
-        "--body-memory",
-        type=click.IntRange(min=1),
-        help="Maximum MiB for the bodies of all requests together.  "
-        f"[default: {RequestLimits.memory_bytes // _MIB}, or --max-body if that is more]",
-    ),
-    click.option(
-        "--body-timeout",
-        type=float,
-        default=RequestLimits.body_timeout,
-        show_default=True,
-        help="Seconds in which headers and body must arrive.",
-    ),
-    click.option(
-        "--stall-timeout",
-        type=float,
-        default=RequestLimits.stall_timeout,
-        show_default=True,
-        help="Seconds without progress of a running request after which /health answers 503.",
+        "--limits",
+        type=SettingsText(RequestLimits),
+        default=RequestLimits(),
+        help='Limits for clients, such as "queue=8 body=16"; help prints all there are.',
     ),
     click.option(
         "--grace",
@@ -248,11 +212,12 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             "pip install 'h2o-edge[serve]'"
         ) from error
     start_logging(log_format, verbose)
-    settings = _settings(bundle, flags)
+    slots: SlotSettings = flags.pop("slots")
+    settings = _settings(bundle, slots.piece, flags)
     prefill = prefill_policy(Manifest.read(Path(bundle)).prefill, flags)
     arguments = load_arguments(flags) | {
-        "slots": flags.pop("slots"),
-        "slot_bytes": memory * _MIB if (memory := flags.pop("slot_memory")) else None,
+        "slots": None if slots.slots == "auto" else slots.slots,
+        "slot_bytes": None if slots.memory == "auto" else slots.memory * _MIB,
         "pool_bytes": flags.pop("cache_pool") * _MIB,
         "folder": flags.pop("cache_dir"),
         "folder_bytes": limit * _MIB if (limit := flags.pop("cache_dir_limit")) else LoadOptions.folder_bytes,
@@ -268,28 +233,20 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         os._exit(Exit.ERROR)
 
 
-def _settings(bundle: str, flags: dict[str, Any]) -> ServerSettings:
+def _settings(bundle: str, piece: int, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
-    max_body, memory = flags.pop("max_body") * _MIB, flags.pop("body_memory")
     return ServerSettings(
         host=flags.pop("host"),
         port=flags.pop("port"),
         alias=Path(bundle).resolve().name if (alias := flags.pop("alias")) is None else alias,
-        api_keys=(*flags.pop("api_key"), *_keys(flags.pop("api_key_file"))),
+        api_keys=(*os.environ.get(_KEYS, "").split(), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
         allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
-        prompt_piece=flags.pop("piece"),
+        prompt_piece=piece,
         pooling=flags.pop("pooling"),
         metrics_names=flags.pop("metrics_names"),
-        limits=RequestLimits(
-            queue=flags.pop("max_queue"),
-            queue_timeout=flags.pop("queue_timeout"),
-            body_bytes=max_body,
-            memory_bytes=memory * _MIB if memory else max(RequestLimits.memory_bytes, max_body),
-            body_timeout=flags.pop("body_timeout"),
-            stall_timeout=flags.pop("stall_timeout"),
-        ),
+        limits=flags.pop("limits"),
     )
 
 

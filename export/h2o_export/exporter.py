@@ -66,13 +66,12 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.calibrate is not None and (self.weights == "float" or not self.calibrated):
             raise ConfigError(
-                "calibrate needs integer weights, without --no-calibrate: leave it out, or add --weights int8 or "
-                "int4",
+                "calibrate needs integer weights that are calibrated: leave it out, or take int8 or int4",
                 field="calibrate",
             )
         if self.block_size != BLOCK_SIZE and {self.weights, self.head_weights or "float"} == {"float"}:
             raise ConfigError(
-                "block_size needs integer weights: leave it out, or add --weights int8 or int4",
+                "block_size needs integer weights: leave it out, or take int8 or int4",
                 field="block_size",
             )
 

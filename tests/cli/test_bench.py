@@ -116,7 +116,7 @@ def test_losses_need_a_text(h2o: Run, tiny_bundle: Path) -> None:
 
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
     sparse = ("--decode", "quest budget=16 dense_layers=0")
-    flags = ("--lengths", 200, *SMALL, "--tokens", 3, "--text", __file__, *sparse)
+    flags = ("--lengths", 200, *SMALL, "--decode-tokens", 3, "--text", __file__, *sparse)
     done = h2o("bench", "decode", tiny_bundle, *flags, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     row, quest = json.loads(done.stdout)["rows"]
@@ -206,7 +206,7 @@ def test_the_duration_is_estimated(h2o: Run, tiny_bundle: Path) -> None:
 
 
 def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path) -> None:
-    flags = (*SMALL[2:], "--repetitions", 1, "--warm-up", 0)
+    flags = (*SMALL[2:], "--repetitions", 1)
     done = h2o("bench", "attention", tiny_bundle, "--lengths", 8200, *flags)
     assert done.returncode == 0
     assert b"8200 tokens are beyond the 8192 positions" in b" ".join(done.stderr.split())
@@ -226,7 +226,7 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
-        (("--dense-form", "blocks"), "--dense-form blocks has no effect with float weights"),
+        (("--compute", "dense_form=blocks"), "--compute dense_form=blocks has no effect with float weights"),
         (("--prefill", "h2o vertical=9"), "h2o score=query has no vertical: it belongs to minference"),
         (("--beside", "minferenc"), "must be one of h2o, full"),
     ],
@@ -238,11 +238,11 @@ def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], say
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("flag", ["--dense-form", "--dense-precision"])
-def test_attention_has_no_option_of_dense_graphs(h2o: Run, tiny_bundle: Path, flag: str) -> None:
-    done = h2o("bench", "attention", tiny_bundle, flag, "native")
+@pytest.mark.parametrize("setting", ["dense_form", "dense_precision"])
+def test_attention_has_no_setting_of_dense_graphs(h2o: Run, tiny_bundle: Path, setting: str) -> None:
+    done = h2o("bench", "attention", tiny_bundle, "--compute", f"{setting}=native")
     assert done.returncode == 2
-    assert f"No such option '{flag}'" in done.stderr.decode()
+    assert f"there is no setting {setting}: " in done.stderr.decode()
 
 
 def test_no_such_bundle(h2o: Run, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
     choices = dict.fromkeys(("attention", "attention_precision", "dense_form"), "auto")
     settings = {"threads": 1, "prefill": {}, "bundle": "/nowhere", "dense_precision": "float32", **choices}
     broken = Contestant("h2o", "h2o", "", settings | {"backend": "onnxruntime", "device": "cpu"})
-    measurement = Measurement([broken], Rounds((64,), 1, 1, 0, 60.0), lambda text: None)
+    measurement = Measurement([broken], Rounds((64,), 1, 0, 60.0), lambda text: None)
     measurement.run()
     assert measurement.series == []
     assert "/nowhere" in measurement.missing[0].reason
@@ -413,7 +413,7 @@ def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp
 def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    done = h2o("bench", "dense", bundle, "--rows", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
+    done = h2o("bench", "dense", bundle, "--length", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
     assert (done.returncode, done.stderr) == (0, b"")
     document = json.loads(done.stdout)
     assert set(document["forms"]) - {"native"} == {"exact", "blocks"}

@@ -44,7 +44,7 @@ def without(package: str, folder: Path) -> dict[str, str]:
 
 
 def test_a_dry_run_needs_no_tensorrt_and_writes_nothing(h2o: Run, bundle: Path, tmp_path: Path) -> None:
-    flags = ("--target", "tensorrt", "--max-context", 2048, "-b", 1024, "--dry-run", "--json")
+    flags = ("--target", "tensorrt", "-c", 2048, "-b", 1024, "--dry-run", "--json")
     done = h2o("build", bundle, *flags, env=without("tensorrt", tmp_path))
     assert (done.returncode, done.stderr) == (0, b"")
     job = json.loads(done.stdout)
@@ -61,11 +61,15 @@ def test_a_dry_run_refuses_what_the_build_refuses(h2o: Run, bundle: Path) -> Non
     target.mkdir(parents=True)
     (target / "manifest.json").write_text("{}")
     for flags, code, says in (
-        ((), 1, f"{target}: engines are there already; add --force"),
-        (("--force", "--plugins", bundle / "nothing.so"), 1, "nothing.so: no such file; name the plugin"),
-        (("--force", "--sm", 87, "--sm", 90), 2, "sm is 87 and 90, but TensorRT builds only for"),
+        (("--target", "tensorrt"), 1, f"{target}: engines are there already; add --force"),
+        (
+            ("--force", "--target", f"tensorrt plugins={bundle}/nothing.so"),
+            1,
+            "nothing.so: no such file; name the plugin",
+        ),
+        (("--force", "--target", "tensorrt sm=87,90"), 2, "sm is 87 and 90, but TensorRT builds only for"),
     ):
-        done = h2o("build", bundle, "--target", "tensorrt", "--dry-run", *flags)
+        done = h2o("build", bundle, "--dry-run", *flags)
         assert (done.returncode, says in done.stderr.decode()) == (code, True), done.stderr
 
 
@@ -82,16 +86,17 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
     ("flags", "code", "says"),
     [
         ((), 2, "Missing option '--target'"),
-        (("--target", "openvino"), 2, "'openvino' is not one of"),
-        (("--target", "tensorrt", "--sm", "8.7"), 2, "'8.7' is not a valid integer"),
-        (("--target", "tensorrt", "--max-context", 0), 2, "0 is not in the range"),
+        (("--target", "openvino"), 2, "target must be one of tensorrt, tensorrt-rtx"),
+        (("--target", "tensorrt sm=8.7"), 2, "sm must be integers from 1 on"),
+        (("--target", "tensorrt profiles=3"), 2, "profiles must be auto, 1 or 2, but is 3"),
+        (("--target", "tensorrt", "-c", 0), 2, "0 is not in the range"),
         (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed --batch-size (512)"),
         (
-            ("--target", "tensorrt-rtx", "--plugins", "x.so"),
+            ("--target", "tensorrt-rtx plugins=x.so"),
             2,
-            "--plugins has no effect without --target tensorrt",
+            "--target plugins are only for the target tensorrt",
         ),
-        (("--target", "tensorrt", "--max-context", 1 << 30), 2, "--max-context must be from 1 to 16,777,216"),
+        (("--target", "tensorrt", "-c", 1 << 30), 2, "--ctx-size must be from 1 to 16,777,216"),
     ],
 )
 def test_misuse(h2o: Run, bundle: Path, flags: tuple[object, ...], code: int, says: str) -> None:
@@ -107,7 +112,7 @@ def test_misuse(h2o: Run, bundle: Path, flags: tuple[object, ...], code: int, sa
 def test_a_missing_package_is_named_with_its_extra(
     h2o: Run, bundle: Path, tmp_path: Path, target: str, package: str
 ) -> None:
-    done = h2o("build", bundle, "--target", target, "--sm", 86, env=without(package, tmp_path))
+    done = h2o("build", bundle, "--target", f"{target} sm=86", env=without(package, tmp_path))
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().startswith("error: TensorRT")
     assert f"is not installed: pip install 'h2o-edge[{target}]'" in done.stderr.decode()
@@ -124,7 +129,7 @@ def test_no_bundle(h2o: Run, tmp_path: Path) -> None:
 
 def test_engines_for_two_generations_of_gpus(h2o: Run, bundle: Path) -> None:
     version = tensorrt_rtx().__version__
-    flags = ("--target", "tensorrt-rtx", "--sm", 120, "--sm", 86, "--max-context", 2048, "--json")
+    flags = ("--target", "tensorrt-rtx sm=120,86", "-c", 2048, "--json")
     done = h2o("build", bundle, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     folder = bundle / "engines" / "tensorrt-rtx"
@@ -136,7 +141,7 @@ def test_engines_for_two_generations_of_gpus(h2o: Run, bundle: Path) -> None:
     assert (again.returncode, again.stdout) == (1, b"")
     assert "engines are there already; add --force" in again.stderr.decode()
 
-    forced = h2o("build", bundle, "--target", "tensorrt-rtx", "--sm", 86, "--force")
+    forced = h2o("build", bundle, "--target", "tensorrt-rtx sm=86", "--force")
     assert (forced.returncode, forced.stderr) == (0, b"")
     sentence = " ".join(forced.stdout.decode().split())  # a log of 150 columns
     assert sentence.startswith(f"wrote {folder}: 3 engines for SM86, ")
@@ -147,22 +152,22 @@ def test_engines_for_two_generations_of_gpus(h2o: Run, bundle: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sm", "says"),
-    [((), "no NVIDIA GPU was found here; name the compute capability"), (("--sm", 87), "but is 87")],
+    [("", "no NVIDIA GPU was found here; name the compute capability"), (" sm=87", "but is 87")],
 )
-def test_a_gpu_that_cannot_be_built_for(h2o: Run, bundle: Path, sm: tuple[object, ...], says: str) -> None:
+def test_a_gpu_that_cannot_be_built_for(h2o: Run, bundle: Path, sm: str, says: str) -> None:
     tensorrt_rtx()
     if Path("/proc/driver/nvidia").exists() and not sm:
         pytest.skip("there is an NVIDIA GPU")
-    done = h2o("build", bundle, "--target", "tensorrt-rtx", *sm)
+    done = h2o("build", bundle, "--target", f"tensorrt-rtx{sm}")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().startswith("error: --sm")
+    assert done.stderr.decode().startswith("error: --target sm")
     assert says in done.stderr.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_build_leaves_nothing(start_h2o: Start, bundle: Path, number: signal.Signals) -> None:
     tensorrt_rtx()
-    process = start_h2o("build", bundle, "--target", "tensorrt-rtx", "--sm", 86)
+    process = start_h2o("build", bundle, "--target", "tensorrt-rtx sm=86")
     folder, end = bundle / "engines", time.monotonic() + 120
     while not any(folder.glob(".tensorrt-rtx.*")):
         assert process.poll() is None, "ended before it could be interrupted"

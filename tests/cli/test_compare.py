@@ -137,7 +137,7 @@ def test_the_provider_that_was_asked_for_is_the_one_compared(
 ) -> None:
     stages = ("--stage", "attention", "--stage", "pipeline", "--json")
     for provider, policy, flags in (("native", "h2o", SMALL), ("functions", "full", ("-n", 300, "-b", 128))):
-        done = compare_here(small, "--attention", provider, "--prefill", policy, *stages, *flags)
+        done = compare_here(small, "--compute", f"attention={provider}", "--prefill", policy, *stages, *flags)
         document = _json(done.stdout)
         assert (done.exit_code, document["passed"]) == (0, True)
         assert {row["subject"] for row in _of(document, "attention")} == {provider}
@@ -147,7 +147,7 @@ def test_the_provider_that_was_asked_for_is_the_one_compared(
 
 def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., Any], small: Path) -> None:
     flags = ("--stage", "attention", "--stage", "pipeline", "--prefill", "heads=query", *SMALL)
-    done = compare_here(small, "--attention", "native", "--against", "functions", "--json", *flags)
+    done = compare_here(small, "--compute", "attention=native", "--against", "functions", "--json", *flags)
     document = _json(done.stdout)
     assert (done.exit_code, document["passed"]) == (0, True)
     assert [row["subject"] for row in _of(document, "attention")] == ["native"] * 7 + ["functions"] * 7
@@ -329,7 +329,7 @@ def test_a_missing_package_is_told_with_what_to_install(
 
 def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
     process = start_h2o(
-        "compare", small, "-n", 4000, "--attention", "functions", env=os.environ
+        "compare", small, "-n", 4000, "--compute", "attention=functions", env=os.environ
     )  # a fresh one
     time.sleep(1)
     while not _loaded(process.pid, b"libonnxruntime"):

@@ -11,7 +11,8 @@ import click
 import pytest
 from tests.path_options import all_commands
 
-from h2o_cli.effects import Beside, CheckedCommand, Either, NotBeside, flag_of, needing, needs_of
+from h2o_cli.effects import Beside, CheckedCommand, Either, NotBeside, Where, flag_of, needing, needs_of
+from h2o_cli.settings_text import SettingsText
 
 COMMANDS = all_commands()
 of_each_command = pytest.mark.parametrize("name", COMMANDS)
@@ -19,35 +20,39 @@ of_each_command = pytest.mark.parametrize("name", COMMANDS)
 # Options that have an effect whatever the others are.
 ALWAYS = {
     *("help_all", "verbose", "as_json", "log_format", "dry_run", "force", "validate", "verify"),
-    *("threads", "context", "max_context", "batch_size", "profiles", "quality"),
-    *("dtype", "weights", "head_weights", "output", "target", "stages"),
+    *("threads", "context", "max_context", "batch_size", "decode", "cache"),
+    *(
+        "prefill",
+        "short_batch_size",
+        "short_chunk_size",
+        "short_local",
+        "short_heavy",
+    ),  # the registry checks them
+    *("dtype", "weights", "output", "target", "stages"),
     *("prompt", "file", "chat", "max_tokens", "stop", "ignore_eos", "temperature", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "load_cache", "save_cache"),
-    *("host", "port", "alias", "api_key", "api_key_file", "cors_origin", "allowed_hosts", "metrics_names"),
-    *("slots", "pooling", "max_queue", "max_body", "body_memory", "body_timeout", "stall_timeout", "grace"),
+    *("host", "port", "alias", "api_key_file", "cors_origin", "allowed_hosts", "metrics_names"),
+    *("slots", "pooling", "limits", "grace"),
     *("cache_pool", "cache_dir"),
-    *("lengths", "repetitions", "warm_up", "peers", "time_limit", "text", "csv_file", "png_file", "shard"),
-    *("beside", "tokens", "rows"),
-    *("texts", "length", "metrics", "also", "baselines", "resume", "quick", "ablate"),
+    *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file", "png_file", "shard"),
+    *("beside", "decode_tokens"),
+    *("texts", "length", "metrics", "baselines", "resume", "quick", "ablate"),
 }
 # Options whose effect depends on the bundle, the device or the machine: the runtime refuses them there.
 OF_BUNDLE = {
-    *("backend", "device", "attention", "attention_precision", "dense_form", "dense_precision"),
-    *("packed_weights", "int4", "sm"),
+    *("backend", "device", "compute", "packed_weights"),
 }
-SETTINGS = "setting_"  # the registries of policies, caches and layer kinds refuse those of others
 
 NUMBERS = ("0", "1", "2")
 WORDS = {  # values of options whose type says nothing about them
-    "api_key": ("key",),
     "baselines": ("none",),
-    "depths": ("0.5",),
+    "cache": ("evicting rows=9", "paged"),
+    "decode": ("quest", "full"),
     "length": ("16",),
     "metrics": ("decode", "perplexity", "causal", "recall", "needle", "tasks", "none"),
     "model": ("smollm2-135m", "bundle"),
     "peers": ("none", "all"),
     "shard": ("1/2",),
-    "slots": ("1", "2"),
     "tasks": ("all",),
 }
 
@@ -64,11 +69,9 @@ def test_every_command_checks_its_options(name: str) -> None:
 @of_each_command
 def test_an_option_has_an_effect_always_or_says_when(name: str) -> None:
     for option in options(COMMANDS[name]):
-        own = str(option.name)
-        if not own.startswith(SETTINGS):
-            assert needs_of(option) or own in ALWAYS | OF_BUNDLE, (
-                f"{name} {flag_of(option)}: declare its condition, or add it to ALWAYS"
-            )
+        assert needs_of(option) or str(option.name) in ALWAYS | OF_BUNDLE, (
+            f"{name} {flag_of(option)}: declare its condition, or add it to ALWAYS"
+        )
 
 
 CONDITIONAL = [
@@ -132,7 +135,7 @@ def by_name(command: click.Command, name: str) -> click.Parameter:
 def others_of(condition: Any) -> set[str]:
     if isinstance(condition, Either):
         return others_of(condition.first) | others_of(condition.second)
-    assert isinstance(condition, Beside | NotBeside)
+    assert isinstance(condition, Beside | NotBeside | Where)
     return {condition.other}
 
 
@@ -143,6 +146,9 @@ def values_of(parameter: click.Parameter) -> tuple[str | None, ...]:
         return None, flag_of(parameter)
     if own:
         return (None, *own)
+    if isinstance(kind, SettingsText):
+        option = next(one for one in kind.options.values() if one.choices or one.number)
+        return None, f"{option.name}={option.choices[-1] if option.choices else 2}"
     if isinstance(kind, click.Choice):
         return (None, *map(str, kind.choices))
     if isinstance(kind, click.Path):

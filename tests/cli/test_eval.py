@@ -33,7 +33,7 @@ FEW = ("--decode-tokens", 8, "--baselines", "oracle,local")
 def test_the_comparison_as_json(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text((Path(__file__).parents[2] / "README.md").read_text())
-    flags = (*SMALL, *FEW, "--text", text, "--also", "heavy=48", "--json")
+    flags = (*SMALL, *FEW, "--text", text, "--beside", "heavy=48", "--json")
     done = h2o("eval", tiny_bundle, *flags)
     assert (done.returncode, without_progress(done.stderr)) == (0, b"")
     document: dict[str, Any] = json.loads(done.stdout)
@@ -59,10 +59,8 @@ def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
         *small_but("--h2o-heavy", 0, "--h2o-local", 1),
         "--metrics",
         "perplexity,causal,needle",
-        "--depths",
-        "0.5",
-        "--seeds",
-        1,
+        "--needles",
+        "depths=0.5 seeds=1",
         "--baselines",
         "none",
     )
@@ -108,12 +106,8 @@ def test_a_report_that_is_stopped_goes_on(
         folder,
         *SMALL,
         *FEW,
-        "--needle-lengths",
-        "192,256",
-        "--depths",
-        "0.5",
-        "--seeds",
-        1,
+        "--needles",
+        "lengths=192,256 depths=0.5 seeds=1",
     )
     process = start_h2o("eval", *flags)
     while not (folder / "rows.csv").exists():
@@ -154,19 +148,18 @@ def test_a_report_that_is_stopped_goes_on(
         (("--text", "nowhere.txt"), 1, "nowhere.txt: no such file"),
         (("-n", 250_000), 1, "Python's manual has"),
         (("--suite", "small", "--text", "a.txt"), 2, "--suite has no effect with --text"),
-        (("--suite-texts", "2"), 2, "--suite-texts has no effect without --suite"),
-        (("--half", "tune"), 2, "--half has no effect without --suite"),
+        (("--suite", "small half=all"), 2, "half must be one of report, tune"),
+        (("--needles", "seeds=2"), 2, "--needles has no effect without --metrics needle or tasks"),
         (
-            ("--question", "first"),
+            ("--metrics", "tasks", "--needles", "question=first"),
             2,
-            "--question has no effect without --metrics needle",
+            "--needles question has no effect without --metrics needle",
         ),
-        (("--seeds", "2"), 2, "--seeds has no effect without --metrics needle or tasks"),
-        (("--suite", "small", "--suite-texts", "99"), 2, "has 23 texts: lower --suite-texts"),
+        (("--suite", "small texts=99"), 2, "has 23 texts: lower texts of --suite"),
         (("--from", 300), 2, "--from position 300 is not within a text of 256 tokens"),
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
-        (("--also", "heavy=1 heavy=2"), 2, "heavy is given twice"),
-        (("--also", "colour=red"), 2, "has no setting colour"),
+        (("--beside", "heavy=1 heavy=2"), 2, "heavy is given twice"),
+        (("--beside", "colour=red"), 2, "has no setting colour"),
         (
             ("--metrics", "recall", "--tolerance", 1),
             2,
@@ -174,10 +167,11 @@ def test_a_report_that_is_stopped_goes_on(
         ),
         (("--metrics", "speed"), 2, "'speed' is no metric: choose from decode, perplexity"),
         (("--baselines", "best"), 2, "'best' is no baseline"),
-        (("--depths", "2"), 2, "depths must be from 0 to 1"),
+        (("--metrics", "needle", "--needles", "depths=2"), 2, "depths must be from 0 to 1"),
+        (("--metrics", "needle", "--needles", "lengths=9,x"), 2, "lengths must be integers from 1 on"),
         (("-c", 300), 2, "--ctx-size is 300, and 512 tokens are needed"),
         (("--h2o-heavy", 64), 2, "heavy is given twice"),
-        (("--also", "vertical=9"), 2, "h2o score=query has no vertical: it belongs to minference"),
+        (("--beside", "vertical=9"), 2, "h2o score=query has no vertical: it belongs to minference"),
     ],
 )
 def test_misuse(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], code: int, words: str) -> None:

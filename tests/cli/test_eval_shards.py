@@ -14,7 +14,7 @@ from h2o_cli.shard import Shard
 pytestmark = pytest.mark.timeout(240)
 FLAGS = (
     *("-n", 256, "--prefill", "h2o chunk_size=64 local=8 heavy=24 dense_tail=0", "-t", 1),
-    *("--metrics", "perplexity,needle", "--needle-lengths", "192", "--depths", "0,1", "--seeds", 1),
+    *("--metrics", "perplexity,needle", "--needles", "lengths=192 depths=0,1 seeds=1"),
     *("--baselines", "local", "--no-ablate"),
 )
 
@@ -51,7 +51,7 @@ def test_merged_parts_are_the_whole_report(h2o: Run, tiny_bundle: Path, tmp_path
     assert (merged / "rows.csv").stat().st_mtime_ns == before, "nothing is measured again"
 
     longer = tmp_path / "longer"
-    report(longer, "--shard", "2/2", "--question", "first")
+    report(longer, "--shard", "2/2", "--from", 100)
     other = tmp_path / "other"
     for parts, words in (
         ((first, longer), b"another extent"),

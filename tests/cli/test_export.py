@@ -329,13 +329,13 @@ def test_weights_that_are_rounded_to_garbage_are_missed_though_the_bundle_comput
         return q, 3 * scales
 
     monkeypatch.setattr(blocks, "_round", garbage)
-    done = export_here(checkpoint, "-o", tmp_path / "bundle", "--weights", "int8", "--no-calibrate")
+    done = export_here(checkpoint, "-o", tmp_path / "bundle", "--weights", "int8 calibrate=none")
     assert done.exit_code == 3
     assert done.stdout.count("good") == done.stdout.count("MISSED") == 1
     assert done.stderr.startswith(
         f"error: {tmp_path / 'bundle'}: it predicts other words than the checkpoint"
     )
-    assert done.stderr.endswith("export with --weights float, or with a smaller --block-size\n")
+    assert done.stderr.endswith("export with --weights float, or with a smaller block_size\n")
     validation = Manifest.read(tmp_path / "bundle").validation
     assert validation is not None
     assert validation.relative_error <= validation.tolerance

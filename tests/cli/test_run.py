@@ -46,7 +46,7 @@ def test_streamed_text_is_that_of_json(h2o: Run, tiny_bundle: Path, answer: Any)
 
 
 def test_an_answer_is_the_same_with_drafts_and_without(answer: Any) -> None:
-    flags = ("-n", 60, "--ignore-eos", "-c", 600, "--dense-form", "native", "--device", "cpu")
+    flags = ("-n", 60, "--ignore-eos", "-c", 600, "--compute", "dense_form=native", "--device", "cpu")
     ahead, plain = answer(*flags), answer(*flags, "--speculate", "off")
     assert ahead["tokens"] == plain["tokens"]
     assert (ahead["speculate"], plain["speculate"]) == ("lookup", "off")
@@ -197,7 +197,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         2,
         "full has no budget: it belongs to quest",
     ),
-    "layers": (("-p", "a", "--layers", "latent=both"), 2, "latent must be one of auto, absorbed, expanded"),
+    "layers": (("-p", "a", "--compute", "latent=both"), 2, "latent must be one of auto, absorbed, expanded"),
     "S no number": (("-p", "a", "-ub", "x"), 2, "'x' is not a valid integer"),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (

@@ -165,7 +165,7 @@ def test_engines_are_for_the_gpu_that_is_there_or_for_those_that_were_named(
             (),
             rtx(None),
             ConfigError,
-            "no NVIDIA GPU was found here; name the compute capability to build for with --sm: 86, 120",
+            "no NVIDIA GPU was found here; name the compute capability to build for with `sm`: 86, 120",
         ),
         ((87,), rtx(None), ConfigError, "sm must be one of 86, 120 for TensorRT for RTX 1.7.1, but is 87"),
         ((), rtx(90), ConfigError, "sm must be one of 86, 120 for TensorRT for RTX 1.7.1, but is 90"),

@@ -162,7 +162,7 @@ def test_integer_weights(wide: Path, tmp_path: Path) -> None:
 def test_weights_that_cannot_be_made_are_refused_at_once(wide: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Anything.")
-    with pytest.raises(ConfigError, match="rounded to the nearest: leave out --calibrate"):
+    with pytest.raises(ConfigError, match="rounded to the nearest: leave out `calibrate`"):
         bundles.export(wide, tmp_path / "int8", weights="int8", block_size=16, calibrate=text)
 
 

@@ -190,7 +190,7 @@ def test_a_checkpoints_own_blocks_are_taken_as_they_are(
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"weights": "int4", "head_weights": "int4"}, ConfigError, "head_weights must be int8 or float"),
+        ({"weights": "int4", "head_weights": "int4"}, ConfigError, "head must be int8 or float"),
         ({"calibrate": Path("x")}, ConfigError, "calibrate needs integer weights"),
         ({"weights": "int4", "calibrate": Path("nowhere")}, InputError, "nowhere: no such file"),
     ],

@@ -361,7 +361,7 @@ def test_a_plan_that_tensorrt_refuses(double: RuntimeDouble) -> None:
 
 
 def test_a_context_beyond_the_engines(double: RuntimeDouble) -> None:
-    with pytest.raises(ConfigError, match=r"built for at most 400.*--max-context 401"):
+    with pytest.raises(ConfigError, match=r"built for at most 400.*--ctx-size 401"):
         load(double, CONTEXT + 1)
 
 

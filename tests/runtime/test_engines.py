@@ -193,7 +193,7 @@ def test_engines_that_do_not_fit_are_refused(
     [
         (
             {"context": 4097},
-            "context is 4097, and the engines were built for at most 4096.* --max-context 4097",
+            "context is 4097, and the engines were built for at most 4096.* --ctx-size 4097",
         ),
         ({"batch_size": 2048}, "batch_size is 2048, and the engines were built for at most 1024.* -b 2048"),
     ],
@@ -263,7 +263,7 @@ def test_the_plugin_library_is_found_or_its_absence_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(h2o_plugins, "__path__", [str(tmp_path / "sources"), str(tmp_path)])
-    with pytest.raises(BackendError, match=r"not part of this installation: build it .* --plugins"):
+    with pytest.raises(BackendError, match=r"not part of this installation: build it .* plugins=FILE"):
         find_plugins(None)
     library = tmp_path / "libh2o_trt_plugins.so"
     with pytest.raises(BackendError, match="no such file"):

@@ -180,7 +180,7 @@ def test_packed_files_of_both_precisions_are_apart(shared_folder: Path, tmp_path
 @fast_here
 def test_the_report_tells_it(shared_folder: Path) -> None:
     folder = bundles.named(shared_folder, SHAPE)[1]
-    words = [str(folder), "-p", "a", "-n", "1", "--dense-precision", "bfloat16", "--json"]
+    words = [str(folder), "-p", "a", "-n", "1", "--compute", "dense_precision=bfloat16", "--json"]
     done = CliRunner().invoke(h2o_run, words)
     assert json.loads(done.stdout)["dense_precision"] == "bfloat16"
 

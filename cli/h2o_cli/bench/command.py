@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped
-from h2o_cli.model_options import decode_options, dense_form_option, dense_precision_option
+from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import prefill_policy
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.devices.select import resolve_device
@@ -58,7 +58,7 @@ def main() -> None:
 @bench_options(PEERS, "1024,2048,4096,8192")
 @model_files
 @grouped(Group.MEASUREMENT, beside_option, losses_option)
-@grouped(Group.MACHINE, dense_form_option, dense_precision_option)
+@grouped(Group.MACHINE, compute_option(Compute))
 @guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, by phase."""
@@ -71,20 +71,25 @@ def prefill(**flags: Any) -> None:
 @grouped(
     Group.MEASUREMENT,
     click.option(
-        "--tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens per round."
+        "--decode-tokens",
+        type=click.IntRange(min=1),
+        default=16,
+        show_default=True,
+        help="Tokens decoded per round.",
     ),
 )
 @decode_options
-@grouped(Group.MACHINE, dense_form_option, dense_precision_option)
+@grouped(Group.MACHINE, compute_option(Compute))
 @guarded
-def decode(tokens: int, **flags: Any) -> None:
+def decode(decode_tokens: int, **flags: Any) -> None:
     """Time per generated token, at contexts of the given lengths."""
-    _measure("decode", flags, tokens)
+    _measure("decode", flags, decode_tokens)
 
 
 @main.command(cls=HelpfulCommand, first=FIRST)
 @bench_options(ATTENTION_PEERS, "1024,2048,4096,8192,16384")
 @grouped(Group.MEASUREMENT, beside_option)
+@grouped(Group.MACHINE, compute_option(AttentionCompute))
 @guarded
 def attention(**flags: Any) -> None:
     """Attention of one layer, including scores and selection."""
@@ -123,13 +128,10 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         prefill,
         backend,
         device,
-        flags["attention"],
         beside=tuple(PREFILL.read(text, prefill) for text in flags.get("beside", ())),
         decoding=flags.get("decode") or FullDecode(),
-        dense_form=flags.get("dense_form", "auto"),
-        attention_precision=flags["attention_precision"],
-        dense_precision=flags.get("dense_precision", "auto"),
         openvino_model=_openvino_model(flags.get("openvino_model")),
+        **asdict(flags["compute"]),
     )
     spec, on_cpu = model.manifest.model, device == "cpu"
     check_dense_form(entry.dense_form, backend, on_cpu, spec.quantized)
@@ -142,7 +144,6 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     rounds = Rounds(
         lengths,
         flags["repetitions"],
-        flags["warm_up"],
         decode_tokens,
         flags["time_limit"],
         FOLLOWING if flags.get("losses") else 0,

@@ -39,7 +39,9 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 
 @click.command(cls=CheckedCommand)
 @click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.option("--rows", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens per call.")
+@click.option(
+    "--length", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens of a long call."
+)
 @click.option(
     "--repetitions", type=click.IntRange(min=1), default=7, show_default=True, help="Measured rounds."
 )
@@ -48,7 +50,7 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 @verbose_option
 @guarded
 def dense(
-    folder: Path, rows: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
+    folder: Path, length: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
 ) -> None:
     """Find the fastest dense form for integer weights on this machine; later commands use it on the CPU."""
     start_logging(verbose)
@@ -59,10 +61,10 @@ def dense(
         )
     cores = threads or default_threads()
     choice_target(bundle.manifest, cores)
-    speeds = _speeds(bundle, cores, rows, repetitions)
+    speeds = _speeds(bundle, cores, length, repetitions)
     losses = _losses(folder, bundle, cores)
     times = {
-        name: DenseFormTimes(row_s=speeds[name][0], many_s=speeds[name][1] / rows, loss=losses[name])
+        name: DenseFormTimes(row_s=speeds[name][0], many_s=speeds[name][1] / length, loss=losses[name])
         for name in _dense_forms()
     }
     measured = Measured(machine=machine(cores), forms=times)

@@ -26,7 +26,7 @@ def estimated_seconds(
         seen: set[str] = set()
         for one in contestants:
             policy = PREFILL.make(one.settings.get("prefill") or PREFILL.settings_of(entry.exact))
-            runs = rounds.warm_up + (0 if one.name in seen else rounds.repetitions)
+            runs = 1 + (0 if one.name in seen else rounds.repetitions)
             seen.add(one.name)
             whole = prefill(policy, length) / flops
             if mode == "decode":

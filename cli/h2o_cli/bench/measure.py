@@ -49,7 +49,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Rounds:
-    """repetitions  rounds that are counted, after `warm_up` runs that are not
+    """repetitions  rounds that are counted, after a run that is not
     decode_tokens  tokens a round, 0 where prefill is measured
     time_limit   seconds of one run above which a contestant is not tried, by its time at the last length
     following    tokens after the prompt whose likelihood each contestant then measures, 0 for none
@@ -57,7 +57,6 @@ class Rounds:
 
     lengths: tuple[int, ...]
     repetitions: int
-    warm_up: int
     decode_tokens: int
     time_limit: float
     following: int = 0
@@ -65,7 +64,7 @@ class Rounds:
     @property
     def room(self) -> int:
         """The most tokens after a prompt."""
-        return self.following + self.decode_tokens * (self.repetitions + max(self.warm_up, 1) + 1)
+        return self.following + self.decode_tokens * (self.repetitions + 2)
 
 
 class OpenContestant:
@@ -189,10 +188,10 @@ class Measurement:
 
     def _warm_up(self, opened: OpenContestant, compared: bool) -> float:
         """The processor seconds of its best run: they vary less than the time if other processes run."""
-        steps = [opened.step() for _ in range(self._rounds.warm_up)]
-        if compared and min((step[0] for step in steps), default=0.0) < SHORT_TRIAL:
+        steps = [opened.step()]
+        if compared and steps[0][0] < SHORT_TRIAL:
             steps.append(opened.step())
-        return min((step[1]["cpu"] for step in steps), default=0.0)
+        return float(min(step[1]["cpu"] for step in steps))
 
     def _best_two(self, trials: list[Trial], length: int) -> list[Trial]:
         """The fastest setting and, if it is close, the next; all others end, with a reason."""

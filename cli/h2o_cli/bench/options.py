@@ -138,13 +138,6 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             help="Measured rounds of each length.",
         ),
         click.option(
-            "--warm-up",
-            type=click.IntRange(min=0),
-            default=1,
-            show_default=True,
-            help="Runs of each contestant before the measured rounds.",
-        ),
-        click.option(
             "--peers",
             type=Peers(peers),
             default="all",

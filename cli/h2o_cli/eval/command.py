@@ -196,9 +196,10 @@ def read_documents(
 ) -> tuple[Document, ...]:
     """The user's, a suite's, or `count` parts of Python's manual. Takes its own arguments out of `flags`."""
     vocabulary = manifest.model.vocab_size
-    texts, suite, half, most = (flags.pop(name) for name in ("texts", "suite", "half", "suite_texts"))
+    texts, suite = flags.pop("texts"), flags.pop("suite")
     if suite is not None:
-        return _read_suite(SIZES[suite], half or "report", most, tokenizer, extent, vocabulary)
+        most = None if suite.texts == "auto" else suite.texts
+        return _read_suite(SIZES[suite.suite], suite.half, most, tokenizer, extent, vocabulary)
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)
@@ -211,14 +212,14 @@ def _read_suite(
     tokens, wanted = extent.text_tokens, most or suite.texts
     if wanted > len(TEXTS[half]):
         raise ConfigError(
-            f"the half {half!r} has {len(TEXTS[half])} texts: lower `suite_texts`", field="suite_texts"
+            f"the half {half!r} has {len(TEXTS[half])} texts: lower texts of `suite`", field="suite"
         )
     found = from_sources(TEXTS[half], tokenizer, tokens, vocabulary, wanted)
     if len(found) < (most or 1):
         raise ConfigError(
-            f"the half {half!r} has {len(found)} texts of {tokens:,} tokens: lower `suite_texts`, `length` or "
+            f"the half {half!r} has {len(found)} texts of {tokens:,} tokens: lower texts of `suite`, `length` or "
             "`decoded`",
-            field="suite_texts",
+            field="suite",
         )
     if len(found) < wanted:
         log.warning("only %d of the suite's %d texts have %s tokens", len(found), wanted, f"{tokens:,}")

@@ -45,14 +45,14 @@ class Contestant:
 
 def contestants(
     configured: PrefillPolicy[Any],
-    also: Sequence[str],
+    beside: Sequence[str],
     baselines: Sequence[str],
     n: int,
     ablate: bool = False,
 ) -> tuple[Contestant, ...]:
     """Full attention first, then the configured rule, or the first sparse one if an exact one is configured.
 
-    also: policies, or settings that change the configured one. n: tokens of a prompt: a baseline has as many keys
+    beside: policies, or settings that change the configured one. n: tokens of a prompt: a baseline has as many keys
     as the rule at its end. ablate: also whatever differs from the configured rule in one setting. Raises
     ConfigError for settings that contradict.
     """
@@ -60,7 +60,7 @@ def contestants(
         sparse = next(kind for kind in PREFILL.kinds if not kind.exact)
         configured = sparse(batch_size=configured.batch_size)
     rule = Contestant(str(configured), configured, Kind.RULE)
-    variants = [_contestant(PREFILL.read(text, configured), Kind.VARIANT) for text in also]
+    variants = [_contestant(PREFILL.read(text, configured), Kind.VARIANT) for text in beside]
     if ablate:
         variants += ablations(rule)
     budget = {"batch_size": configured.batch_size} | configured.budget(n)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import click
 
-from h2o_cli.bench.options import Lengths
 from h2o_cli.common import argument_text, json_option, verbose_option
 from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.plan import METRICS, Extent
 from h2o_cli.eval.policies import BASELINES
-from h2o_cli.eval.suite import HALVES, SIZES, SUITES
-from h2o_cli.eval.tasks import QUESTIONS, TASKS
+from h2o_cli.eval.suite import SIZES, Half, SuiteName
+from h2o_cli.eval.tasks import TASKS, Question
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import model_options
-from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.policy_options import PolicyText, prefill_options, prefill_policy
+from h2o_cli.settings_text import SettingsText, numbers_in
 from h2o_runtime.bundles.manifest import Manifest
+from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
+from h2o_runtime.policies.prefill import PREFILL
 
 
 class Names(click.ParamType[tuple[str, ...]]):
@@ -47,21 +50,57 @@ class Names(click.ParamType[tuple[str, ...]]):
         return names
 
 
-class Depths(click.ParamType[tuple[float, ...]]):
-    """Fractions of a prompt, from 0 to 1, separated by commas."""
+@dataclass(frozen=True)
+class NeedleSettings:
+    """Prompts whose answers are known."""
 
-    name = "D,D,…"
+    title: ClassVar[str] = "needle and task prompts"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
+    lengths: str = option("", "lengths of prompts in tokens, such as 4096,8192; default: --length")
+    seeds: Literal["auto"] | int = option(
+        "auto", "number of prompts of each kind; auto: 3, and 1 with --quick", least=1
+    )
+    depths: str = option("0,0.25,0.5,0.75,1", "of needles: 0 is the start of the prompt, 1 its end")
+    question: Question = option("end", "place of a needle's question")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        _ = self.each_length, self.each_depth  # checks them
+
+    @property
+    def each_length(self) -> tuple[int, ...]:
+        return numbers_in(self.lengths, "lengths") if self.lengths else ()
+
+    @property
+    def each_depth(self) -> tuple[float, ...]:
+        """Raises ConfigError."""
         try:
-            depths = tuple(sorted({float(word) for word in str(value).split(",")}))
+            depths = tuple(sorted({float(word) for word in self.depths.split(",")}))
         except ValueError:
-            self.fail(f"{value!r} is no list of depths such as 0,0.5,1", param, ctx)
+            raise ConfigError(
+                f"depths must be like 0,0.5,1, but is {self.depths!r}", field="depths"
+            ) from None
         if not all(0.0 <= depth <= 1.0 for depth in depths):
-            self.fail("depths must be from 0 to 1", param, ctx)
+            raise ConfigError(f"depths must be from 0 to 1, but is {self.depths}", field="depths")
         return depths
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    """Which fixed texts are read."""
+
+    title: ClassVar[str] = "fixed texts"
+
+    suite: SuiteName = option(
+        "standard", ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
+    )
+    half: Half = option("report", "texts for reports, or texts for tuning settings")
+    texts: Literal["auto"] | int = option(
+        "auto", "number of texts: more give a smaller standard error; auto: the suite's", least=1
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 FIRST = (
@@ -69,9 +108,9 @@ FIRST = (
     "suite",
     "length",
     "metrics",
-    "also",
+    "beside",
     "baselines",
-    "question",
+    "needles",
     "prefill",
     "context",
     "threads",
@@ -89,23 +128,8 @@ _TEXTS = (
         NotBeside("texts"),  # a suite names its texts
         click.option(
             "--suite",
-            type=click.Choice(SUITES),
-            help="Fixed texts: "
-            + ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
-            + ".",
-        ),
-    ),
-    needing(
-        Beside("suite"),
-        click.option(
-            "--half",
-            type=click.Choice(HALVES),
-            help="Which half of --suite: texts for reports, or texts for tuning settings.  [default: report]",
-        ),
-        click.option(
-            "--suite-texts",
-            type=click.IntRange(min=1),
-            help="Number of texts of --suite: more texts give a smaller standard error.  [default: the suite's]",
+            type=SettingsText(SuiteSettings, first="suite"),
+            help='Fixed texts: small, standard or long, such as "small half=tune texts=5"; help prints more.',
         ),
     ),
     click.option(
@@ -118,9 +142,9 @@ _TEXTS = (
 )
 _RULES = (
     click.option(
-        "--also",
+        "--beside",
+        type=PolicyText(PREFILL, "--beside"),
         multiple=True,
-        metavar="POLICY",
         help='Also measure this policy, or the configured one with these settings: "heavy=192"; repeatable.',
     ),
     click.option(
@@ -159,28 +183,10 @@ _OF_METRICS = (
     needing(
         of_metrics("needle", "tasks"),
         click.option(
-            "--needle-lengths",
-            "needles",
-            type=Lengths(),
-            help="Lengths of needle and task prompts, in tokens.  [default: --length]",
-        ),
-        click.option(
-            "--seeds",
-            type=click.IntRange(min=1),
-            help="Number of needle and task prompts of each kind.  [default: 3]",
-        ),
-    ),
-    needing(
-        of_metrics("needle"),
-        click.option(
-            "--depths",
-            type=Depths(),
-            help="Depths of needles: 0 is the start of the prompt, 1 its end.  [default: 0,0.25,0.5,0.75,1]",
-        ),
-        click.option(
-            "--question",
-            type=click.Choice(QUESTIONS),
-            help="Place of a needle's question.  [default: end]",
+            "--needles",
+            type=SettingsText(NeedleSettings),
+            default=NeedleSettings(),
+            help='Needle and task prompts: "lengths=4096,8192 seeds=3"; help prints more.',
         ),
     ),
     needing(
@@ -192,8 +198,7 @@ _OF_METRICS = (
         ),
     ),
 )
-_NAMES_OF_METRICS = ("first", "decoded", "needles", "seeds", "depths", "question", "tasks")
-_DEFAULTS = {"depths": (0.0, 0.25, 0.5, 0.75, 1.0), "question": "end", "tasks": tuple(TASKS)}
+_NAMES_OF_METRICS = ("first", "decoded", "tasks")
 
 
 def eval_options(metrics: tuple[str, ...]) -> Callable[[Command], Command]:
@@ -213,21 +218,23 @@ def make_contestants(
     manifest: Manifest, flags: dict[str, Any], extent: Extent, ablate: bool
 ) -> tuple[Contestant, ...]:
     """Takes its own arguments out of `flags`. Raises ConfigError."""
-    also = [argument_text(text, "--also") for text in flags.pop("also")]
+    beside = [argument_text(text, "--beside") for text in flags.pop("beside")]
     configured = prefill_policy(manifest.prefill, flags)
-    return contestants(configured, also, flags.pop("baselines"), extent.length, ablate)
+    return contestants(configured, beside, flags.pop("baselines"), extent.length, ablate)
 
 
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:
     """Takes its own arguments out of `flags`; others are the suite's or `defaults`. Raises ConfigError."""
-    defaults = _DEFAULTS | defaults
+    defaults = {"tasks": tuple(TASKS)} | defaults
+    needles: NeedleSettings = flags.pop("needles")
     given = {name: flags.pop(name) for name in ("length", "metrics", *_NAMES_OF_METRICS)}
     if flags["suite"] is not None:
-        size = SIZES[flags["suite"]]
+        size = SIZES[flags["suite"].suite]
         given = {name: one for name, one in given.items() if one is not None}
         given = {"length": size.length, "decoded": size.decoded, "first": None} | given
     chosen = defaults | {name: value for name, value in given.items() if value is not None}
     metrics = chosen["metrics"]
+    _check_needles(needles, metrics)
     room = flags["context"] or min(manifest.model.max_position_embeddings, DEFAULT_CONTEXT)
     after = chosen["decoded"] if "decode" in metrics else 0
     if after >= room:
@@ -248,10 +255,10 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
         first,
         chosen["decoded"],
         metrics,
-        (chosen.get("needles") or (min(length, room - 64),)) if asks else (),
-        chosen["depths"],
-        chosen["seeds"],
-        chosen["question"],
+        (needles.each_length or (min(length, room - 64),)) if asks else (),
+        needles.each_depth,
+        defaults["seeds"] if needles.seeds == "auto" else needles.seeds,
+        needles.question,
         chosen["tasks"],
     )
     if flags["context"] is None:
@@ -262,3 +269,10 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
             field="context",
         )
     return extent
+
+
+def _check_needles(needles: NeedleSettings, metrics: tuple[str, ...]) -> None:
+    """Tasks have no depths and no place of a question. Raises ConfigError."""
+    for name in ("depths", "question"):
+        if "needle" not in metrics and getattr(needles, name) != getattr(NeedleSettings, name):
+            raise ConfigError(f"{name} has no effect without `metrics=needle`: leave it out", field=name)

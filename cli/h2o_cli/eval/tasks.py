@@ -13,7 +13,7 @@ import string
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,7 +40,6 @@ QUESTION = "\nWhat is the special magic {kind} for {key} mentioned in the provid
 ANSWER = "The special magic {kind} for {key} mentioned in the provided text is"
 
 Question = Literal["end", "middle", "first"]  # where a needle's question stands
-QUESTIONS: tuple[Question, ...] = get_args(Question)
 
 
 @dataclass(frozen=True)

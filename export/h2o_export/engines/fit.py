@@ -25,7 +25,7 @@ def fitting_sm(selection: EngineSelection, machine: Machine, trt: Any) -> tuple[
     choices = ", ".join(map(str, known))
     if not wanted:
         raise ConfigError(
-            f"sm: no NVIDIA GPU was found here; name the compute capability to build for with --sm: {choices}",
+            f"sm: no NVIDIA GPU was found here; name the compute capability to build for with `sm`: {choices}",
             field="sm",
         )
     for sm in wanted:
@@ -52,7 +52,7 @@ def _own_gpu(selection: EngineSelection, machine: Machine) -> int:
     if others:
         raise ConfigError(
             f"sm is {others[0]}, but TensorRT builds only for the GPU of this machine, SM{machine.sm}; leave out "
-            "--sm, or run h2o-build on the other device",
+            "`sm`, or run h2o-build on the other device",
             field="sm",
         )
     return machine.sm

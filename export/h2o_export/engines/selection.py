@@ -78,7 +78,7 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
     if options.plugins is not None and not target.plugins:
         raise ConfigError(
             f"plugins are only for the target tensorrt: with {target.title} attention runs outside the engines; "
-            "leave out --plugins",
+            "leave out `plugins`",
             field="plugins",
         )
     if options.int4 == "plugin":
@@ -108,8 +108,8 @@ def _check_block_products(bundle: Bundle, target: Target) -> None:
         )
     if weights is None or not weights.projections.startswith("int4") or weights.block_size != PRODUCT_BLOCK:
         raise ConfigError(
-            f"`int4=plugin` needs weights of 4 bits in blocks of {PRODUCT_BLOCK}: export with --weights int4 and "
-            f"--block-size {PRODUCT_BLOCK}",
+            f"`int4=plugin` needs weights of 4 bits in blocks of {PRODUCT_BLOCK}: export with "
+            f'--weights "int4 block_size={PRODUCT_BLOCK}"',
             field="int4",
         )
     if model.dtype != "float16":

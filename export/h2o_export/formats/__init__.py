@@ -69,9 +69,9 @@ def choose_formats(
     head = head_weights or ("float" if weights == "float" else "int8")
     if tied and head == "int4":
         raise ConfigError(
-            "head_weights must be int8 or float if the head is tied to the embedding: ONNX cannot look up rows of "
+            "head must be int8 or float if the head is tied to the embedding: ONNX cannot look up rows of "
             "int4",
-            field="head_weights",
+            field="head",
         )
     table = head if tied else ("float" if weights == "float" else "int8")
     return MatrixFormats(

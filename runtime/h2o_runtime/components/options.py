@@ -68,9 +68,11 @@ class Option:
     def without_effect(self, configuration: Any) -> str | None:
         """Why a given value changes nothing in `configuration`, as a part of a sentence; None: it may."""
         if self.needs and not getattr(configuration, self.needs):
-            return f"needs {self.needs}, which is {_written(getattr(configuration, self.needs))}"
+            return f"needs {self.needs}, which is {spelled_value(getattr(configuration, self.needs))}"
         if self.without and getattr(configuration, self.without):
-            return f"has no effect beside {self.without}={_written(getattr(configuration, self.without))}"
+            return (
+                f"has no effect beside {self.without}={spelled_value(getattr(configuration, self.without))}"
+            )
         return None
 
     def check(self, value: Any) -> None:
@@ -164,11 +166,12 @@ def spelled(configuration: Any, *, whole: bool = False) -> str:
     for one in sorted(effective_options(configuration), key=lambda one: not one.fixed):
         value = getattr(configuration, one.name)
         if whole or one.fixed or value != one.default:
-            words.append(f"{one.name}={shlex.quote(_written(value))}")
+            words.append(f"{one.name}={shlex.quote(spelled_value(value))}")
     return " ".join(words)
 
 
-def _written(value: Any) -> str:
+def spelled_value(value: Any) -> str:
+    """A setting's value as texts have it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
@@ -16,6 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from h2o_runtime.components.options import effective_options, options_of
+from h2o_runtime.components.written import written_settings
 from h2o_runtime.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -186,30 +186,11 @@ class Registry(Generic[T]):
         """The settings that a text names, with the entry's name if it begins with one; others are read as those of
         `base`. Raises ConfigError.
         """
-        try:
-            words = shlex.split(text)
-        except ValueError as error:
-            raise ConfigError(
-                f"{self._noun} {text!r} cannot be read: {error}: close it", field=self.field
-            ) from None
-        if not words:
-            raise ConfigError(
-                f"{self._noun} is empty: write one of {', '.join(self.names)}", field=self.field
-            )
-        named = "=" not in words[0]
-        written = {self.field: words[0]} if named else {}
-        for word in words[named:]:
-            name, _, value = word.partition("=")
-            if not name or not value:
-                raise ConfigError(
-                    f"{word!r} is no setting: write a {self._noun} as NAME SETTING=VALUE …, such as "
-                    f"{self._example()!r}",
-                    field=self.field,
-                )
-            name = name.replace("-", "_")
-            if name in written:
-                raise ConfigError(f"{name} is given twice: write it once", field=name)
-            written[name] = value
+        form = f"write a {self._noun} as NAME SETTING=VALUE …, such as {self._example()!r}"
+        name, settings = written_settings(text, self._noun, self.field, form)
+        if name is not None and self.field in settings:
+            raise ConfigError(f"{self.field} is given twice: write it once", field=self.field)
+        written = settings if name is None else {self.field: name, **settings}
         known = {one.name: one for kind in self.kinds for one in options_of(kind)}
         if self.field in written:
             known |= {one.name: one for one in self._options_of(self._named(written[self.field]))}

@@ -47,7 +47,7 @@ def open_engines(
     again = f"build again: h2o-build {bundle.folder} --target {machine.target.name} --force"
     _check_bundle(manifest, bundle, folder, again)
     _check_machine(manifest, machine, folder, again)
-    _check_size("context", context, manifest.max_context, "--max-context", again)
+    _check_size("context", context, manifest.max_context, "--ctx-size", again)
     _check_size("batch_size", batch_size, manifest.batch_size, "-b", again)
     _check_files(manifest, folder, again)
     return EngineSet(folder, manifest)

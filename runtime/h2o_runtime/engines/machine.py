@@ -100,7 +100,7 @@ def find_plugins(path: Path | None) -> Path:
         if library is None:
             raise BackendError(
                 "the plugin library libh2o_trt_plugins.so is not part of this installation: build it "
-                "(docs/cuda.md) and name it with --plugins"
+                '(docs/cuda.md) and name it: --target "tensorrt plugins=FILE"'
             )
         return library
     if not path.is_file():

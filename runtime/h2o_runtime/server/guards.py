@@ -120,7 +120,7 @@ class BodyLimits:
             if self._reserved + size > self._limits.memory_bytes:
                 raise unavailable(
                     f"the bodies of all requests together may take {self._limits.memory_bytes} bytes: try again "
-                    "later, or start the server with a larger --body-memory",
+                    "later, or start the server with a larger --limits memory=MIB",
                     1,
                     "memory_budget",
                 )
@@ -155,7 +155,7 @@ class _Limited:
             raise Problem(
                 408,
                 f"the body did not arrive within {self._limits.body_timeout:g} s: try again, or start the server "
-                "with a larger --body-timeout",
+                "with a larger --limits body_timeout=SECONDS",
                 code="body_timeout",
                 headers=_CLOSE,
             ) from None

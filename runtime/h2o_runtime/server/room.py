@@ -72,7 +72,8 @@ class Room:
         close = {"Connection": "close"}  # the rest of the body is not read
         if self.body_bytes == most_bytes:
             message = (
-                f"the body is longer than {most_bytes} bytes: send less, or start the server with --max-body"
+                f"the body is longer than {most_bytes} bytes: send less, or start the server with a larger "
+                "--limits body=MIB"
             )
             return Problem(413, message, code="body_too_long", headers=close)
         message = (

@@ -39,7 +39,9 @@ class Service:
 
     def __post_init__(self) -> None:
         limits = self.settings.limits
-        self.handler = RequestHandler(self.inference, self.metrics, limits.queue, limits.queue_timeout)
+        self.handler = RequestHandler(
+            self.inference, self.metrics, limits.queue, limits.queue_timeout or None
+        )
         gauge = self.metrics.gauge
         gauge("h2o_slots", "Requests that can be served at once", lambda: self.handler.slots.count)
         gauge("h2o_busy", "Answers that are being made, each in a slot", lambda: self.handler.slots.busy)

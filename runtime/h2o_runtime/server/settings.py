@@ -4,59 +4,53 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
+from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import MetricsNames, Pooling
 
 HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
 ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://(?:{HOST.pattern})(?::\d+)?")
+_MIB = 1 << 20
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits for clients. Raises ConfigError for values out of range.
+    """Limits for clients. Raises ConfigError for values out of range."""
 
-    queue          maximum requests that wait for a slot
-    queue_timeout  seconds after which a waiting request is refused; None: no limit
-    body_bytes     maximum request body, even if the context holds a longer text
-    memory_bytes   of the bodies of all requests together
-    body_timeout   seconds in which a request's headers and body must arrive
-    stall_timeout  seconds without progress of a request after which /health reports it
-    """
+    title: ClassVar[str] = "limits for clients"
 
-    queue: int = 8
-    queue_timeout: float | None = None
-    body_bytes: int = 16 << 20
-    memory_bytes: int = 64 << 20
-    body_timeout: float = 30
-    stall_timeout: float = 60
+    queue: int = option(8, "maximum requests that wait for a slot", least=0)
+    queue_timeout: float = option(
+        0, "refuse requests that have waited this many seconds; 0: never", least=0, needs="queue"
+    )
+    body: int = option(16, "maximum MiB of a request's body; less if the context holds less text", least=1)
+    memory: int = option(64, "maximum MiB of the bodies of all requests together", least=1)
+    body_timeout: float = option(30, "seconds in which headers and body must arrive", least=0)
+    stall_timeout: float = option(
+        60, "seconds without progress of a running request after which /health answers 503", least=0
+    )
 
     def __post_init__(self) -> None:
-        if self.queue < 0:
-            raise ConfigError(f"max_queue must not be negative, but is {self.queue}", field="max_queue")
-        if self.queue_timeout is not None and not self.queue_timeout > 0:
+        check_options(self)
+        if self.memory < self.body:
             raise ConfigError(
-                f"queue_timeout must be above 0 seconds, but is {self.queue_timeout}", field="queue_timeout"
+                f"memory ({self.memory} MiB) must be at least body ({self.body} MiB): raise one or lower the other",
+                field="memory",
             )
-        if self.body_bytes < 1024:
-            raise ConfigError(
-                f"max_body must be at least 1024 bytes, but is {self.body_bytes}", field="max_body"
-            )
-        if self.memory_bytes < self.body_bytes:
-            raise ConfigError(
-                f"body_memory ({self.memory_bytes} bytes) must be at least `max_body` ({self.body_bytes} bytes): "
-                "raise one or lower the other",
-                field="body_memory",
-            )
-        if not self.body_timeout > 0:
-            raise ConfigError(
-                f"body_timeout must be above 0 seconds, but is {self.body_timeout}", field="body_timeout"
-            )
-        if not self.stall_timeout > 0:
-            raise ConfigError(
-                f"stall_timeout must be above 0 seconds, but is {self.stall_timeout}", field="stall_timeout"
-            )
+        for name in ("body_timeout", "stall_timeout"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} must be above 0 seconds", field=name)
+
+    @property
+    def body_bytes(self) -> int:
+        return self.body * _MIB
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory * _MIB
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ class ServerSettings:
         if self.prompt_piece < 1:
             raise ConfigError(f"piece must be at least 1 token, but is {self.prompt_piece}", field="piece")
         if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
-            raise ConfigError("api_key must be printable ASCII characters, and not empty", field="api_key")
+            raise ConfigError("an API key must be printable ASCII characters, and not empty", field="api_key")
         for origin in self.cors_origins:
             if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
                 raise ConfigError(

@@ -39,11 +39,19 @@ def with_template(bundle: Path, copy: Path, template: Path | None) -> Path:
 
 
 @pytest.fixture
-def serve(tiny_bundle: Path, request: pytest.FixtureRequest) -> Iterator[Serve]:
-    """`serve("--api-key", "k")` starts a server of the example model, ready unless `wait=False`."""
+def serve(tiny_bundle: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """`serve("--grace", 9)` starts a server of the example model, ready unless `wait=False`.
+
+    key: what clients must send
+    """
     started: list[Server] = []
 
-    def start(*flags: object, bundle: Path = tiny_bundle, wait: bool = True, **options: Any) -> Server:
+    def start(
+        *flags: object, bundle: Path = tiny_bundle, wait: bool = True, key: str = "", **options: Any
+    ) -> Server:
+        if key:
+            (tmp_path / "keys").write_text(key)
+            flags = (*flags, "--api-key-file", tmp_path / "keys")
         server = Server(bundle, *flags, **options)
         started.append(server)
         if wait:

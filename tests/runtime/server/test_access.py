@@ -69,9 +69,7 @@ def test_errors_can_be_read_by_allowed_pages(server: Server) -> None:
 
 
 def test_other_origins_by_flag(serve: Serve) -> None:
-    server = serve(
-        "--ctx-size", 64, "--cors-origin", FOREIGN[0], "--cors-origin", "http://a.b", "--api-key", "k"
-    )
+    server = serve("--ctx-size", 64, "--cors-origin", FOREIGN[0], "--cors-origin", "http://a.b", key="k")
     assert preflight(server, FOREIGN[0]) == FOREIGN[0]  # without a key: browsers send none
     assert preflight(server, "http://a.b") == "http://a.b"
     assert preflight(server, LOCAL[0]) is None
@@ -94,8 +92,8 @@ COMMENT = "of the laptop"
 @pytest.fixture(scope="module")
 def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text(f"# {COMMENT}\n\n{SECRET}-file\n  second key  \n  #{COMMENT}\n")
-    server = Server(tiny_bundle, "--ctx-size", 64, "--api-key", SECRET, "--api-key-file", keys)
+    keys.write_text(f"# {COMMENT}\n\n{SECRET}\n{SECRET}-file\n  second key  \n  #{COMMENT}\n")
+    server = Server(tiny_bundle, "--ctx-size", 64, "--api-key-file", keys)
     server.wait_until_ready()
     yield server
     server.stop()

@@ -182,7 +182,7 @@ def endless(length: int) -> Iterator[bytes]:
 
 
 def test_a_body_that_is_too_long(serve: Serve) -> None:
-    server = serve("--ctx-size", 16_384, "--max-body", 1)
+    server = serve("--ctx-size", 16_384, "--limits", "body=1")
     kind = {"Content-Type": "application/json"}
     error = error_of(server.post("/tokenize", {"content": "x" * MIB}), 413)
     assert error["code"] == "body_too_long"
@@ -198,7 +198,7 @@ def test_a_body_that_is_too_long(serve: Serve) -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 def test_who_sends_a_long_body_to_its_end_sees_the_answer(serve: Serve, chunked: bool) -> None:
     """A connection that is closed while the client still sends is reset, and the answer on its way is lost."""
-    server = serve("--ctx-size", 64, "--max-body", 1)
+    server = serve("--ctx-size", 64, "--limits", "body=1")
     for _ in range(5):
         content: Any = endless(32 * MIB) if chunked else b"x" * (32 * MIB)
         response = server.http.post(
@@ -303,7 +303,7 @@ def test_expect_100_continue(server: Server) -> None:
 
 @pytest.mark.parametrize("part", ["nothing", "headers", "drops of headers", "body", "drops of body"])
 def test_a_slow_sender_is_let_go(serve: Serve, part: str) -> None:
-    server = serve("--ctx-size", 64, "--body-timeout", 1)
+    server = serve("--ctx-size", 64, "--limits", "body_timeout=1")
     raw = chat_bytes()
     cut = {
         "nothing": 0,

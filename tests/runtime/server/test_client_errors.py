@@ -39,7 +39,7 @@ def test_a_prompt_that_does_not_fit(server: Any) -> None:
 
 
 def test_a_wrong_key(serve: Serve) -> None:
-    server = serve("--api-key", "sesame", "--ctx-size", 64)
+    server = serve("--ctx-size", 64, key="sesame")
     with pytest.raises(openai.AuthenticationError):
         client(server.url).models.list()
     assert client(server.url, api_key="sesame").models.list().data
@@ -57,7 +57,7 @@ def test_an_error_within_a_stream(server: Any) -> None:
 
 def test_a_full_queue_is_worth_another_try(serve: Serve) -> None:
     """The client sees a 503, waits for as long as Retry-After says, and gets its answer."""
-    server = serve("--max-queue", 0, "--ctx-size", 2048)
+    server = serve("--limits", "queue=0", "--ctx-size", 2048)
     stream = client(server.url).completions.create(
         model="m", prompt="x", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
     )

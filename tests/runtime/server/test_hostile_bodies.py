@@ -190,7 +190,7 @@ def test_the_limit_is_told(idle: tuple[Server, int]) -> None:
 
 
 def test_max_body_is_still_a_bound(serve: Serve) -> None:
-    server = serve("--max-body", 1)
+    server = serve("--limits", "body=1")
     assert server.get("/props").json()["limits"]["max_body_bytes"] == 1 << 20
     error = error_of(server.post(TOKENIZE, {"content": "x" * (1 << 20)}), 413)
     assert error["code"] == "body_too_long"
@@ -198,7 +198,7 @@ def test_max_body_is_still_a_bound(serve: Serve) -> None:
 
 def test_all_bodies_share_one_budget(serve: Serve) -> None:
     """Those that arrive slowly hold what has come; small ones always get in, and it is given back."""
-    server = serve("--max-body", 1, "--body-memory", 1, "--body-timeout", 30)
+    server = serve("--limits", "body=1 memory=1 body_timeout=30")
     large = text("content", "x" * 700_000)
     with server.connection() as first:
         first.sendall(request("POST", TOKENIZE, large)[:-1])

@@ -91,7 +91,7 @@ def memory(server: Server) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [(), ("--slots", 4, "--cache", "paged")], ids=["one slot", "four slots"])
 def test_every_plain_request_is_answered(serve: Serve, slots: tuple[object, ...]) -> None:
-    server = serve("--max-queue", CLIENTS, *slots, fresh=True)
+    server = serve("--limits", f"queue={CLIENTS}", *slots, fresh=True)
     plain(server)
     server.chat(**asking({"type": "null"}))
     idle = memory(server)

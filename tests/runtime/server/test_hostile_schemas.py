@@ -152,7 +152,7 @@ def processor_time_at_its_end(process: psutil.Process) -> float:
 
 
 def test_the_queues_time_out_holds(serve: Serve) -> None:
-    server = serve("--ctx-size", 64, "--queue-timeout", 0.3)
+    server = serve("--ctx-size", 64, "--limits", "queue_timeout=0.3")
     answer = server.chat(**asking(HUGE_FACTOR))  # whose compilation would end with another error
     assert error_of(answer, 503)["code"] == "queue_timeout"
     assert server.chat(max_tokens=1).status_code == 200
@@ -189,7 +189,7 @@ def test_health_tells_of_a_request_that_does_not_come_back(serve: Serve, tmp_pat
         "import time\nfrom h2o_runtime.execution.forward import Forward\nrows_of = Forward.decode_rows\n"
         "def slow(self, rows):\n    time.sleep(4)\n    return rows_of(self, rows)\nForward.decode_rows = slow\n"
     )
-    server = serve("--ctx-size", 64, "--stall-timeout", 1, environment=spoilt(tmp_path, slow))
+    server = serve("--ctx-size", 64, "--limits", "stall_timeout=1", environment=spoilt(tmp_path, slow))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.complete, max_tokens=2, ignore_eos=True)
         with server.client() as other:

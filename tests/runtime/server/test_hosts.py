@@ -103,10 +103,10 @@ def test_any_name_by_flag(serve: Serve) -> None:
 
 
 def test_a_key_keeps_others_out_already(serve: Serve) -> None:
-    server = serve("--ctx-size", 64, "--api-key", "k")
+    server = serve("--ctx-size", 64, key="k")
     assert get(server, "proxy.example")[0] == 200
     assert get(server, "proxy.example", "/v1/models")[0] == 401
-    named = serve("--ctx-size", 64, "--api-key", "k", "--allowed-host", "proxy.example")
+    named = serve("--ctx-size", 64, "--allowed-host", "proxy.example", key="k")
     assert get(named, "proxy.example")[0] == 200
     assert get(named, "evil.example")[0] == 403
 

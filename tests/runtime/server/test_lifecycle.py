@@ -125,7 +125,7 @@ def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serv
 
 def test_an_open_door_is_told(serve: Serve) -> None:
     assert "anybody" in serve("--host", "0.0.0.0").log
-    assert "anybody" not in serve("--host", "0.0.0.0", "--api-key", "k").log
+    assert "anybody" not in serve("--host", "0.0.0.0", key="k").log
     assert "anybody" not in serve().log
 
 
@@ -164,18 +164,20 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
     ("flags", "word"),
     [
         (("--port", 70000), "port"),
-        (("--max-queue", -1), "--max-queue"),
-        (("--queue-timeout", 0), "--queue-timeout"),
-        (("--body-timeout", "nan"), "--body-timeout"),
+        (("--limits", "queue=-1"), "'--limits': queue must be at least 0"),
+        (("--limits", "queue=0 queue_timeout=9"), "queue_timeout needs queue, which is 0"),
+        (("--limits", "body_timeout=nan"), "body_timeout must be a number"),
+        (("--limits", "stall_timeout=0"), "stall_timeout must be above 0"),
+        (("--limits", "body=65"), "memory (64 MiB) must be at least body (65 MiB)"),
+        (("--limits", "que=1"), "there is no setting que: did you mean queue?"),
         (("--grace", -1), "grace"),
-        (("--max-body", 0), "--max-body"),
-        (("--max-body", "nan"), "--max-body"),
-        (("--api-key", ""), "--api-key"),
+        (("--limits", "body=0"), "body must be at least 1"),
+        (("--limits", "body=nan"), "body must be an integer"),
         (("--allowed-host", "http://a.b"), "--allowed-host"),
         (("--allowed-host", "a.b:80"), "--allowed-host"),
         (("--cache-dir-limit", 9), "--cache-dir-limit has no effect without --cache-dir"),
-        (("--slots", 1, "--piece", 64), "--piece has no effect with --slots 1"),
-        (("--slots", 1, "--slot-memory", 64), "--slot-memory has no effect with --slots 1"),
+        (("--slots", "1 piece=64"), "piece has no effect with 1 slot"),
+        (("--slots", "1 memory=64"), "memory has no effect with 1 slot"),
         (("--alias", ""), "--alias"),
         (("--cors-origin", "foo"), "--cors-origin"),
         (("--cors-origin", "https://a.example/page"), "--cors-origin"),
@@ -197,6 +199,13 @@ def test_an_empty_key_file_locks_nobody_in(tiny_bundle: Path, tmp_path: Path, te
     ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
     assert ended.returncode == 1
     assert "holds no API key" in ended.stderr
+
+
+def test_a_key_that_no_header_can_carry_is_told(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("schlüssel\n", encoding="utf-8")
+    ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
+    assert ended.returncode == 2
+    assert "an API key must be printable ASCII characters" in ended.stderr
 
 
 def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
@@ -259,7 +268,7 @@ def test_a_computation_that_does_not_end_does_not_keep_the_process(serve: Serve,
 
 
 def test_the_json_log_is_json_and_holds_no_secret(serve: Serve) -> None:
-    server = serve("--log-format", "json", "--api-key", "a-secret-key")
+    server = serve("--log-format", "json", key="a-secret-key")
     headers = {"Authorization": "Bearer a-secret-key"}
     body = {"prompt": "a secret prompt", "max_tokens": 2}
     assert server.post("/v1/completions?note=a-secret-query", body, headers=headers).status_code == 200

@@ -60,7 +60,7 @@ async def _crowd(port: int, clients: int, gap: float = 0.0) -> list[Outcome]:
 
 
 def test_two_hundred_clients_at_once(serve: Serve) -> None:
-    server = serve("--max-queue", 8)
+    server = serve("--limits", "queue=8")
     outcomes = asyncio.run(_crowd(server.port, 200))
     assert len(outcomes) == 200
     answered = [outcome for outcome in outcomes if outcome.status == 200]
@@ -83,14 +83,14 @@ def test_two_hundred_clients_at_once(serve: Serve) -> None:
 
 
 def test_first_come_first_served(serve: Serve) -> None:
-    server = serve("--max-queue", 50)
+    server = serve("--limits", "queue=50")
     outcomes = asyncio.run(_crowd(server.port, 40, gap=0.005))
     assert {outcome.status for outcome in outcomes} == {200}
     assert [outcome.client for outcome in sorted(outcomes, key=lambda o: o.order)] == list(range(40))
 
 
 def test_who_waits_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--queue-timeout", 0.5, environment=spoilt(tmp_path, SLOW_TILES))
+    server = serve("--limits", "queue_timeout=0.5", environment=spoilt(tmp_path, SLOW_TILES))
     outcomes = sorted(asyncio.run(_crowd(server.port, 3, gap=0.05)), key=lambda o: o.client)
     assert [outcome.status for outcome in outcomes] == [200, 503, 503]
     assert outcomes[1].body["error"]["code"] == "queue_timeout"  # type: ignore[index]

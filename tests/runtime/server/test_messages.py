@@ -188,7 +188,7 @@ def test_the_client_knows_our_errors(anthropic: Any) -> None:
 
 def test_the_key_in_anthropics_header(serve: Serve) -> None:
     library = pytest.importorskip("anthropic")
-    server = serve("--api-key", "secret")
+    server = serve(key="secret")
     with library.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as client:
         assert client.messages.create(model="m", messages=TALK, max_tokens=1).type == "message"
     with (

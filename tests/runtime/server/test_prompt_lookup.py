@@ -15,7 +15,7 @@ TEXT = "one two three four five one two three four five one two three four five 
 
 @pytest.fixture(scope="module")
 def reads_ahead(tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 512, "--dense-form", "native", "--cache", "paged")
+    server = Server(tiny_bundle, "--ctx-size", 512, "--compute", "dense_form=native", "--cache", "paged")
     try:
         server.wait_until_ready()
         yield server

@@ -23,13 +23,13 @@ ROUND = 25  # requests after which the server is looked at
 _ACCESS = re.compile(r" POST (/\S+) ([1-5]\d\d) [\d.]+ ms$", re.MULTILINE)
 KINDS = {
     "one slot": ("--slots", 1),
-    "three slots": ("--slots", 3, "--cache", "paged", "--piece", 64),
+    "three slots": ("--slots", "3 piece=64", "--cache", "paged"),
 }
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def crowded(tool_bundle: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    flags = ("--ctx-size", 512, "--max-queue", 100, *KINDS[request.param])
+    flags = ("--ctx-size", 512, "--limits", "queue=100", *KINDS[request.param])
     server = Server(tool_bundle, *flags, fresh=True)
     server.wait_until_ready()
     assert server.chat(response_format={"type": "json_object"}).status_code == 200  # its process is there

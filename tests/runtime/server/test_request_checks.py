@@ -73,7 +73,7 @@ def test_a_slash_too_many_is_none(server: Server, path: str) -> None:
 
 
 def test_a_slash_too_many_opens_nothing(serve: Serve) -> None:
-    server = serve("--api-key", "secret")
+    server = serve(key="secret")
     for path in ("//v1/models", "//props/", "/health//../props"):
         assert status(server, "GET", path) == 401
     for path in ("/static/..//v1/models", "//static//..//../app.py"):

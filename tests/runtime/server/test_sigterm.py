@@ -76,7 +76,9 @@ class Crowd:
 
 def test_all_that_are_served_are_answered(serve: Serve) -> None:
     """Those that wait are refused, and nobody's connection breaks before an answer has come."""
-    server = serve("--ctx-size", 512, "--slots", 3, "--cache", "paged", "--grace", PATIENCE, "--max-queue", 4)
+    server = serve(
+        "--ctx-size", 512, "--slots", 3, "--cache", "paged", "--grace", PATIENCE, "--limits", "queue=4"
+    )
     crowd = Crowd(server)
     wait_for(lambda: crowd.answered >= len(KINDS))
     crowd.stopped.set()

@@ -23,7 +23,7 @@ LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def three(tiny_bundle: Any) -> Any:
-    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 3, "--piece", 64, *SMALL)
+    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", "3 piece=64", *SMALL)
     try:
         server.wait_until_ready()
         yield server
@@ -106,7 +106,7 @@ def test_choices_of_one_leave_slots_to_others(three: Server) -> None:
 
 
 def test_more_than_slots_and_queue_are_refused(serve: Serve) -> None:
-    server = serve("--ctx-size", 512, "--slots", 2, "--max-queue", 0)
+    server = serve("--ctx-size", 512, "--slots", 2, "--limits", "queue=0")
     with server.client() as client:
         body = {"prompt": "Once", "stream": True, **LONG}
         with (

@@ -147,7 +147,7 @@ def _props(service: Service) -> dict[str, Any]:
         "prefill_forms": service.builder.prefill_forms(),
         "limits": {
             "max_queue": limits.queue,
-            "queue_timeout": limits.queue_timeout,
+            "queue_timeout": limits.queue_timeout or None,
             "max_body_bytes": service.room.body_bytes,
             "max_body_values": service.room.values,
             "body_memory_bytes": limits.memory_bytes,

@@ -173,7 +173,7 @@ def test_events_however_they_are_cut(page: Page) -> None:
 
 
 def test_api_key(browser: Browser, serve: Callable[..., Server]) -> None:
-    server = serve("--api-key", "open sesame")
+    server = serve(key="open sesame")
     with watched_page(browser, server.url) as page:
         field = page.get_by_label("API key", exact=True)
         field.fill("“wrong”")  # which no header can carry

@@ -1,0 +1,101 @@
+"""An option that takes several settings as one text: --limits "queue=8 body=16".
+
+A frozen dataclass whose fields are `option`s describes them. It checks its own values, and its `title` says what
+they are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Generic, TypeVar
+
+import click
+
+from h2o_cli.effects import flag_of
+from h2o_runtime.components.options import MOST, Option, options_of, spelled_value
+from h2o_runtime.components.written import written_settings
+from h2o_runtime.errors import ConfigError
+
+T = TypeVar("T")
+HELP = "help"
+
+
+class SettingsText(click.ParamType[T], Generic[T]):
+    """A text that stands for a value of `kind`; settings that it leaves out have their defaults. "help" prints
+    them all.
+    """
+
+    name = "SETTINGS"
+
+    def __init__(self, kind: type[T], first: str | None = None) -> None:
+        """first: the setting whose value may stand at the beginning, without its name."""
+        self.kind, self.first = kind, first
+        self.options = {one.name: one for one in options_of(kind)}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        flag = "the text" if param is None else flag_of(param)
+        if value.strip() == HELP and ctx is not None:
+            click.echo(self.described(flag))
+            ctx.exit()
+        try:
+            return self.read(value, flag)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+    def read(self, text: str, flag: str) -> T:
+        """Raises ConfigError for a setting that there is not, that is out of range, or that has no effect."""
+        word, written = written_settings(text, flag, "", f"write {self._form()}, or help")
+        if word is not None:
+            if self.first is None:
+                raise ConfigError(f"{word!r} is no setting: write {self._form()}, or help")
+            if self.first in written:
+                raise ConfigError(f"{self.first} is given twice: write it once", field=self.first)
+            written = {self.first: word} | written
+        given = {name: self._option(name).parse(value) for name, value in written.items()}
+        made = self.kind(**given)
+        for name in given:
+            if reason := self.options[name].without_effect(made):
+                raise ConfigError(f"{name} {reason}: leave it out", field=name)
+        return made
+
+    def described(self, flag: str) -> str:
+        """What --help cannot show: every setting with its default."""
+        title = getattr(self.kind, "title", "")
+        return "\n".join(
+            [f'{flag} "{self._form()}"   {title}'.rstrip(), *setting_lines(self.options.values())]
+        )
+
+    def _form(self) -> str:
+        named = " ".join(f"{name}=…" for name in self.options if name != self.first)
+        return named if self.first is None else f"{self.first.upper()} {named}"
+
+    def _option(self, name: str) -> Option:
+        if name not in self.options:
+            near = get_close_matches(name, self.options, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.options)}"
+            raise ConfigError(f"there is no setting {name}: {hint}", field=name)
+        return self.options[name]
+
+
+def setting_lines(options: Iterable[Option]) -> list[str]:
+    """A line a setting: its values or its default, and its meaning."""
+    return [f"  {_setting(one):<24} {one.meaning}" for one in options]
+
+
+def _setting(option: Option) -> str:
+    if option.choices:
+        return f"{option.name}={'|'.join(option.choices)}"
+    return f"{option.name}={spelled_value(option.default)}"
+
+
+def numbers_in(text: str, name: str, least: int = 1) -> tuple[int, ...]:
+    """The integers of a setting that lists them: "87,90". Raises ConfigError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and least <= int(word) <= MOST for word in words):
+        raise ConfigError(
+            f"{name} must be integers from {least} on, such as {name}=2,4, but is {text!r}", field=name
+        )
+    return tuple(sorted({int(word) for word in words}))
