@@ -210,7 +210,7 @@ def threads_option(command: Command) -> Command:
         "--threads",
         type=click.IntRange(min=1),
         callback=_checked_threads,
-        help="CPU threads.  [default: all cores of this process, within a container's quota]",
+        help="CPU threads.  [default: all cores of this process]",
     )
     return grouped(Group.MACHINE, threads)(command)
 

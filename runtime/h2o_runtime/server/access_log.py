@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,9 +34,17 @@ class AccessLog:
         try:
             await self._app(scope, receive, sending)
         finally:
-            client = (scope.get("client") or ("-",))[0]
             # As it was sent, percent-encoded: a decoded path could contain a newline.
             path = scope.get("raw_path", b"").decode("ascii", "replace")[:200]
             level = logging.DEBUG if path in _QUIET and status < 500 else logging.INFO
             ms = 1e3 * (time.perf_counter() - began)
-            log.log(level, "%s %s %s %d %.1f ms", client, scope["method"], path, status, ms)
+            log.log(level, "%s %s %s %d %.1f ms", _address(scope), scope["method"], path, status, ms)
+
+
+def _address(scope: Scope) -> str:
+    """The client's, or "-". A proxy here names its client in X-Forwarded-For, where any text may stand."""
+    client, _ = scope.get("client") or ("", 0)
+    try:
+        return str(ip_address(client))
+    except ValueError:
+        return "-"

@@ -44,7 +44,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises ServerError with the reason."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=2048)
+        listener = socket.create_server(address, family=family, backlog=2048)
         # Every connection inherits it; asyncio sets it only if the protocol number is explicit. Without it
         # each small write waits 40 ms for the acknowledgement of the previous one.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from ipaddress import IPv6Address
+from pathlib import Path
 
 import pytest
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import Server, request
+from tests.runtime.server.running import Server, request, wait_for
+
+from h2o_runtime.server.serve import bind
 
 PATHS = ["/", "/health", "/props", "/metrics", "/v1/models", "/openapi.json", "/static/app.js", "/nothing"]
 OWN = ["localhost", "localhost:9", "LocalHost:65535", "localhost.", "a.localhost", "127.0.0.1:1", "[::1]:80"]
@@ -117,3 +121,32 @@ def test_beyond_loopback_addresses_and_the_machines_name_are_its_own(serve: Serv
     for host in ("localhost", "127.0.0.1", "192.168.1.5:8080", "[fe80::1]", socket.gethostname()):
         assert get(server, host)[0] == 200, host
     assert get(server, "evil.example")[0] == 403
+
+
+def test_a_proxy_names_its_client_by_an_address_alone(serve: Serve) -> None:
+    server = serve("--ctx-size", 64)
+    for client in ("203.0.113.9", "2001:db8::7", "203.0.113.8 POST /v1/made-up 200", "a\u0085b"):
+        answer = server.get("/v1/models", headers={"X-Forwarded-For": client.encode()})
+        assert answer.status_code == 200
+    wait_for(lambda: server.log.count("GET /v1/models") == 4)
+    asked = (line.partition(" GET /v1/models") for line in server.log.split("\n"))
+    clients = [before.split()[3:] for before, found, _ in asked if found]
+    assert clients == [["203.0.113.9"], ["2001:db8::7"], ["-"], ["-"]]
+
+
+def link_local() -> str:
+    """An address of this machine that needs its interface beside it."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        lines = []
+    for address, _, _, scope, _, interface in map(str.split, lines):
+        if scope == "20":
+            return f"{IPv6Address(bytes.fromhex(address))}%{interface}"
+    pytest.skip("this machine has no link-local address")
+
+
+def test_an_address_with_its_interface_is_listened_on() -> None:
+    host = link_local()
+    with bind(host, 0) as listener, socket.socket(socket.AF_INET6) as client:
+        client.connect(listener.getsockname())
