@@ -63,7 +63,7 @@ class H2O:
                 for head in range(HKV):
                     self.score[previous[head], head] += self.colsum[head]
             if stop < n:
-                window = {"chunk_range": (start, stop), "local": LOCAL, "sink": 0}
+                window = {"chunk_range": (start, stop), "local": LOCAL}
                 scores = {"score": self.score, "memory": previous, "memory_next": self.next}
                 self.kernels.run("MemorySelect", None, {**scores, **window})
                 self.memory, self.next = self.next, self.memory
@@ -107,7 +107,6 @@ class QueryPhase2:
             "candidates": candidates,
             "past": self.past_of,
             **rule,
-            "sink": 0,
             "memory_next": out,
         }
         self.kernels.run("QuerySelect", self.kv, call)

@@ -172,7 +172,7 @@ MEMORY_SELECT = Operator(
     "MemorySelect",
     inputs=(_float("score", "cap Hs"), _int32("memory", "Hs Mp"), _int64("chunk_range", "2")),
     outputs=(_int32("memory_next", "Hs M"),),
-    attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M"), Attribute("sink", 0)),
+    attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M")),
 )
 QUERY_SELECT = Operator(
     "QuerySelect",
@@ -186,7 +186,6 @@ QUERY_SELECT = Operator(
         Attribute("reach", 0),
         Attribute("local", 0, gives="M"),
         Attribute("heavy", 0, gives="M"),
-        Attribute("sink", 0),
         _SOFTCAP,
     ),
 )

@@ -176,10 +176,9 @@ def test_cached_attention(case: Case, n: int, past: int) -> None:
     st.integers(0, 40),
     st.integers(0, 60),
     st.integers(0, 30),
-    st.integers(0, 5),
     st.data(),
 )
-def test_memory_select(Hs: int, Mp: int, count: int, local: int, sink: int, data: Any) -> None:
+def test_memory_select(Hs: int, Mp: int, count: int, local: int, data: Any) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
     case = Case(Hs, Hs, 8, np.float32)
     start = Mp + int(rng.integers(0, 20))
@@ -195,14 +194,12 @@ def test_memory_select(Hs: int, Mp: int, count: int, local: int, sink: int, data
         memory=memory,
         chunk_range=(start, stop),
         local=local,
-        sink=sink,
         memory_next=out,
     )
     for head in range(Hs):
         kept = list(range(max(start, stop - local), stop))
         others = [*memory[head].tolist(), *range(start, max(start, stop - local))]
-        order = [(j >= sink, -score[j, head] if j >= sink else 0.0, j) for j in others]
-        others = [j for _, _, j in sorted(order)]
+        others = [j for _, j in sorted((-score[j, head], j) for j in others)]
         assert out[head].tolist() == sorted(others[: M - len(kept)] + kept)
 
 

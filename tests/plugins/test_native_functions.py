@@ -73,7 +73,6 @@ def test_a_layer_of_prefill(providers: list[AttentionProvider], Hs: int) -> None
             memory=np.zeros((Hs, 0), np.int32),
             chunk_range=(0, S),
             local=8,
-            sink=2,
             memory_next=memory,
         )
         chunk, colsum = slice(S, 2 * S), np.zeros((Hs, M), np.float32)

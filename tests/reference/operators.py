@@ -171,7 +171,7 @@ def candidate_score(q_window: Array, k: Array, k_mem: Array, *, scale: float) ->
 
 
 def _local_and_ranked(
-    score: Array, memory: Array, start: int, stop: int, local: int, sink: int, s: int
+    score: Array, memory: Array, start: int, stop: int, local: int, s: int
 ) -> tuple[list[int], list[int], Float64]:
     """Local window, the other candidates of score head s from best to worst, and the scores they rank by."""
     first_local = max(start, stop - local)
@@ -180,23 +180,21 @@ def _local_and_ranked(
     if any(j >= start for j in memory[s]) or len(set(others)) != len(others):
         raise ValueError("memory must be unique and lie below the range")
     # Scores are float32 by design; below 1e-30 all of them count as 0, for engines round there as they like.
-    rank_by = {j: np.inf if j < sink else float(score[j, s]) if score[j, s] >= 1e-30 else 0.0 for j in others}
+    rank_by = {j: float(score[j, s]) if score[j, s] >= 1e-30 else 0.0 for j in others}
     ranked = sorted(others, key=lambda j: (-rank_by[j], j))  # best first, ties to the lower index
     return kept, ranked, np.array([rank_by[j] for j in ranked])
 
 
-def memory_select(
-    score: Array, memory: Array, start: int, stop: int, *, local: int, heavy: int, sink: int = 0
-) -> Int32:
+def memory_select(score: Array, memory: Array, start: int, stop: int, *, local: int, heavy: int) -> Int32:
     """The next memory set: the last `local` tokens of [start, stop) and the best of all other candidates.
 
     score [cap, Hs]; memory [Hs, Mp], all below `start` -> int32 [Hs, local + heavy], sorted.
-    Candidates are the memory and the range. Positions below `sink` count as +inf. A range shorter than
+    Candidates are the memory and the range. A range shorter than
     `local` is kept whole, and its free slots go to the best of the rest, so the size never changes.
     """
     rows = []
     for s in range(memory.shape[0]):
-        kept, ranked, _ = _local_and_ranked(score, memory, start, stop, local, sink, s)
+        kept, ranked, _ = _local_and_ranked(score, memory, start, stop, local, s)
         free = local + heavy - len(kept)
         if free > len(ranked):
             raise ValueError("fewer candidates than memory slots: such a history is used whole")
@@ -205,16 +203,16 @@ def memory_select(
 
 
 def selection_margin(
-    score: Array, memory: Array, start: int, stop: int, *, local: int, heavy: int, sink: int = 0
+    score: Array, memory: Array, start: int, stop: int, *, local: int, heavy: int
 ) -> Float64:
     """Relative gap, per score head [Hs], between the last score that got in and the first that did not.
 
     Below 1e-5 the two entries may swap in a float32 run. Infinite where rounding cannot change the set:
-    nothing was left out, or the border lies at a sink.
+    nothing was left out.
     """
     margins = np.full(memory.shape[0], np.inf)
     for s in range(memory.shape[0]):
-        kept, ranked, by = _local_and_ranked(score, memory, start, stop, local, sink, s)
+        kept, ranked, by = _local_and_ranked(score, memory, start, stop, local, s)
         last = local + heavy - len(kept) - 1
         if 0 <= last < len(ranked) - 1 and np.isfinite(by[last]):
             margins[s] = (by[last] - by[last + 1]) / max(abs(by[last]), np.finfo(np.float64).tiny)
@@ -222,12 +220,12 @@ def selection_margin(
 
 
 def same_but_for_near_ties(
-    expected: Array, actual: Array, score: Array, *, stop: int, local: int, sink: int = 0, rtol: float = 1e-5
+    expected: Array, actual: Array, score: Array, *, stop: int, local: int, rtol: float = 1e-5
 ) -> bool:
     """Whether two memory sets [Hs, M] for a range ending at `stop` agree, score [cap, Hs] deciding ties.
 
     Entries that one set has and the other lacks must all score within `rtol` of each other, and none of
-    them may be a sink or belong to the local window. Of a probability exp(-x) the relative error is the
+    them may belong to the local window. Of a probability exp(-x) the relative error is the
     absolute one of x, so beyond x = 10 rtol grows with it. `actual` must be sorted, unique and in range.
     """
     if expected.shape != actual.shape:
@@ -237,7 +235,7 @@ def same_but_for_near_ties(
         if row != sorted(set(row)) or any(j < 0 or j >= stop for j in row):
             return False
         swapped = sorted(set(row) ^ {int(j) for j in expected[s]})
-        if any(j < sink or j >= stop - local for j in swapped):
+        if any(j >= stop - local for j in swapped):
             return False
         scores = score[swapped, s]
         if not swapped or scores.max() == scores.min():
@@ -292,7 +290,6 @@ def query_select(
     reach: int,
     local: int,
     heavy: int,
-    sink: int = 0,
 ) -> Int32:
     """Each tile's last `local` rows below its past, and the best of its other candidates by `query_score`.
 
@@ -309,7 +306,7 @@ def query_select(
         for s, looked_at in enumerate(own if own.shape[1] else everything):
             early = looked_at[None, looked_at < end - local]
             column = score[:, s : s + 1]
-            chosen += [memory_select(column, early, end - local, end, local=local, heavy=heavy, sink=sink)]
+            chosen += [memory_select(column, early, end - local, end, local=local, heavy=heavy)]
     return np.concatenate(chosen).reshape(len(past), -1, local + heavy)
 
 

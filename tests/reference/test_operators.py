@@ -56,19 +56,6 @@ def test_select_gives_ties_to_the_lower_index() -> None:
     assert operators.memory_select(score, memory, 4, 6, local=1, heavy=1).tolist() == [[2, 5]]
 
 
-def test_select_keeps_sinks_whatever_they_score() -> None:
-    score = column(0.0, 0.0, 9.0, 8.0, 7.0, 6.0)
-    assert operators.memory_select(score, NO_MEMORY, 0, 6, local=1, heavy=3, sink=2).tolist() == [
-        [0, 1, 2, 5]
-    ]
-    # More sinks than heavy slots: the lowest stay.
-    assert operators.memory_select(score, NO_MEMORY, 0, 6, local=1, heavy=1, sink=3).tolist() == [[0, 5]]
-    # A sink inside the local window takes no heavy slot.
-    assert operators.memory_select(score, NO_MEMORY, 0, 6, local=6, heavy=0, sink=2).tolist() == [
-        list(range(6))
-    ]
-
-
 def test_select_treats_heads_apart() -> None:
     score = np.array([[1.0, 4.0], [2.0, 3.0], [3.0, 2.0], [4.0, 1.0], [0.0, 0.0]])
     memory = np.array([[0, 2], [1, 2]], np.int32)
@@ -95,7 +82,6 @@ def test_margin_is_the_gap_at_the_border() -> None:
     np.testing.assert_allclose(operators.selection_margin(**span, heavy=1), [0.1])
     np.testing.assert_allclose(operators.selection_margin(**span, heavy=2), [5 / 9])
     assert operators.selection_margin(**span, heavy=3) == [np.inf]  # nothing was left out
-    assert operators.selection_margin(**span, heavy=1, sink=1) == [np.inf]  # the sink wins in any case
     assert operators.selection_margin(**span, heavy=0) == [np.inf]
 
 
@@ -103,12 +89,11 @@ def test_only_near_ties_may_swap() -> None:
     score = column(5.0, 1.0, 1.000001, 1.1, 0.0)
     expected = np.array([[0, 2, 4]])
 
-    def same(*row: int, sink: int = 0) -> bool:
-        return operators.same_but_for_near_ties(expected, np.array([row]), score, stop=5, local=1, sink=sink)
+    def same(*row: int) -> bool:
+        return operators.same_but_for_near_ties(expected, np.array([row]), score, stop=5, local=1)
 
     assert same(0, 2, 4)
     assert same(0, 1, 4)
-    assert not same(0, 1, 4, sink=2)  # 1 is a sink: it belongs to one set only
     assert not same(0, 3, 4)
     assert not same(0, 1, 2)  # the local token is missing
     assert not same(2, 0, 4)

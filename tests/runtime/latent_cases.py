@@ -204,7 +204,7 @@ def scored(sizes: Sizes, provider: AttentionProvider) -> Outputs:
 
 def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
     """Raises AssertionError unless the sets are the reference's, but for near ties."""
-    tile, local, sink, length = 16, 8, 2, 90
+    tile, local, length = 16, 8, 90
     q, kv = sizes.q(45), sizes.cache(length)
     past = np.array([70, 70, 70 if listed else length], np.int64)
     candidates = np.zeros((2, sizes.score_heads, listed), np.int32)
@@ -221,19 +221,16 @@ def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
         share=2,
         reach=1,
         local=local,
-        sink=sink,
         memory_next=out,
     )
     keys, _ = sizes.floats(kv)
     attributes = {"scale": sizes.scale, "stride": 2, "reach": 1}
-    own = {"tile": tile, "share": 2, "local": local, "heavy": 16, "sink": sink}
+    own = {"tile": tile, "share": 2, "local": local, "heavy": 16}
     expected = operators.query_select(q, keys, candidates, past, **attributes, **own)  # type: ignore[arg-type]
     for i, end in enumerate(past.tolist()):
         rows = q[i * tile : (i + 1) * tile]
         score = operators.query_score(rows, keys, candidates[i // 2], end, **attributes)  # type: ignore[arg-type]
-        assert operators.same_but_for_near_ties(
-            expected[i], out[i], score, stop=end, local=local, sink=sink, rtol=1e-4
-        )
+        assert operators.same_but_for_near_ties(expected[i], out[i], score, stop=end, local=local, rtol=1e-4)
 
 
 def appended(sizes: Sizes, provider: AttentionProvider) -> None:

@@ -28,7 +28,6 @@ class Call:
     reach: int
     local: int
     heavy: int
-    sink: int
     listed: int  # candidates a list, 0: none
     kv_heads: int = 2
     group: int = 2
@@ -72,7 +71,6 @@ class Call:
             share=self.share,
             reach=self.reach,
             local=self.local,
-            sink=self.sink,
             memory_next=out,
         )
         return out
@@ -85,7 +83,7 @@ class Call:
 
     @property
     def attributes(self) -> dict[str, float]:
-        names = ("scale", "tile", "stride", "share", "reach", "local", "heavy", "sink")
+        names = ("scale", "tile", "stride", "share", "reach", "local", "heavy")
         return {name: getattr(self, name) for name in names}
 
     def check(self, got: Array, rtol: float = 1e-5) -> None:
@@ -97,7 +95,7 @@ class Call:
                 rows, self.k, own, end, scale=self.scale, stride=self.stride, reach=self.reach
             )
             assert operators.same_but_for_near_ties(
-                expected[i], got[i], score, stop=end, local=self.local, sink=self.sink, rtol=rtol
+                expected[i], got[i], score, stop=end, local=self.local, rtol=rtol
             )
 
 
@@ -114,7 +112,6 @@ def calls(draw: st.DrawFn) -> Call:
         reach=draw(st.integers(0, 5)),
         local=local,
         heavy=heavy,
-        sink=draw(st.integers(0, heavy)),
         listed=draw(st.sampled_from([0, local + heavy, first])),
         kv_heads=draw(st.integers(1, 3)),
         group=draw(st.sampled_from([1, 2, 4])),

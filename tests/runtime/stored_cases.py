@@ -157,7 +157,6 @@ class Stored:
             share=2,
             reach=1,
             local=8,
-            sink=2,
             memory_next=out,
         )
         return (out,)

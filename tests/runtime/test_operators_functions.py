@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.reference import operators
@@ -23,6 +26,7 @@ from tests.runtime.query_cases import Call, calls
 
 from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.errors import BundleError
 from h2o_runtime.operators import MEMORY_SELECT
 
 
@@ -169,7 +173,6 @@ class Selecting:
     stop: int
     local: int
     heavy: int
-    sink: int
 
 
 @st.composite
@@ -180,7 +183,6 @@ def selecting(draw: st.DrawFn) -> Selecting:
     slots = draw(st.integers(0, start))
     local = draw(st.integers(1, rows))
     heavy = draw(st.integers(0, slots + rows - local))
-    sink = draw(st.integers(0, heavy))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 20)))
     cap = start + rows + draw(st.integers(0, 5))
     kind = draw(st.sampled_from(["distinct", "ties", "zeros", "tiny", "infinite"]))
@@ -195,7 +197,7 @@ def selecting(draw: st.DrawFn) -> Selecting:
         score[rng.integers(0, cap, 3)] = np.inf
     memory = np.array([np.sort(rng.permutation(start)[:slots]) for _ in range(heads)], np.int32)
     return Selecting(
-        score.astype(np.float32), memory.reshape(heads, slots), start, start + rows, local, heavy, sink
+        score.astype(np.float32), memory.reshape(heads, slots), start, start + rows, local, heavy
     )
 
 
@@ -203,9 +205,7 @@ def selecting(draw: st.DrawFn) -> Selecting:
 @given(call=selecting())
 def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting) -> None:
     c = call
-    expected = operators.memory_select(
-        c.score, c.memory, c.start, c.stop, local=c.local, heavy=c.heavy, sink=c.sink
-    )
+    expected = operators.memory_select(c.score, c.memory, c.start, c.stop, local=c.local, heavy=c.heavy)
     out = np.full_like(expected, -1)
     provider_for(tiny_bundle, Case()).run(
         MEMORY_SELECT,
@@ -213,11 +213,28 @@ def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting)
         memory=c.memory,
         chunk_range=(c.start, c.stop),
         local=c.local,
-        sink=c.sink,
         memory_next=out,
     )
     assert out.dtype == np.int32
     np.testing.assert_array_equal(out, expected)
+
+
+def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    path = bundle.path(bundle.graph("decode"))
+    model = onnx.load(path)
+    next(body for body in model.functions if body.name == "MemorySelect").attribute.append("sink")
+    onnx.save(model, path)
+    score, memory = np.ones((8, 1), np.float32), np.empty((1, 0), np.int32)
+    with pytest.raises(BundleError, match=r"MemorySelect asks for sink, .* export the checkpoint again"):
+        provider_for(bundle.folder, Case()).run(
+            MEMORY_SELECT,
+            score=score,
+            memory=memory,
+            chunk_range=(0, 8),
+            local=1,
+            memory_next=np.empty((1, 3), np.int32),
+        )
 
 
 @settings(max_examples=20, deadline=None)

@@ -56,12 +56,12 @@ def CandidateScore(q_window, k, k_mem, scale: float, softcap: float = 0.0):
 
 
 @script(h2o, default_opset=op)
-def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
+def MemorySelect(score, memory, chunk_range, local: int, heavy: int):
     """The next memory set: the last `local` tokens of the range and the `heavy` best other candidates.
 
     score [cap, Hs]; memory int32 [Hs, Mp], sorted, all below the range; chunk_range int64 [start, stop] →
-    memory_next int32 [Hs, local + heavy], sorted. Positions below `sink` always win, then the higher score,
-    then the lower position (candidates are in rising order, and TopK prefers the earlier of equals). A score
+    memory_next int32 [Hs, local + heavy], sorted. The higher score wins, then the lower position
+    (candidates are in rising order, and TopK prefers the earlier of equals). A score
     below 1e-30 counts as 0, because engines differ in what they flush to zero.
     """
     zero = op.Constant(value_ints=[0])
@@ -77,8 +77,6 @@ def MemorySelect(score, memory, chunk_range, local: int, heavy: int, sink: int):
     ranks = op.GatherElements(op.Transpose(score, perm=[1, 0]), candidates, axis=1)
     negligible = op.Less(ranks, op.Constant(value_float=1e-30))
     ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
-    is_sink = op.Less(candidates, op.Constant(value_int=sink))
-    ranks = op.Where(is_sink, op.Constant(value_float=float("inf")), ranks)
     best, where = op.TopK(ranks, op.Reshape(op.Constant(value_int=heavy), one), axis=1, largest=1, sorted=1)
     chosen = op.GatherElements(candidates, where, axis=1)  # [Hs, H]
     # Positions are exact in float32 up to 2^24, and every runtime has TopK of floats.
@@ -104,7 +102,6 @@ def QuerySelect(
     reach: int,
     local: int,
     heavy: int,
-    sink: int,
     softcap: float = 0.0,
 ):
     """Memory sets of query tiles. Of each `stride` rows of a tile one votes for each query head: row
@@ -118,7 +115,7 @@ def QuerySelect(
 
     The vote for a row is its softmax probability over all rows looked at, summed over the voting rows and the
     score head's query heads. Its score adds a quarter of the votes of rows at most `reach` away, because the
-    queries between two voting rows look there. Sinks, ties and negligible scores are as in MemorySelect.
+    queries between two voting rows look there. Ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -194,7 +191,6 @@ def QuerySelect(
     ranks = op.Add(got, op.Mul(beside, op.Constant(value_float=0.25)))
     negligible = op.Less(ranks, op.Constant(value_float=1e-30))
     ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
-    ranks = op.Where(op.Less(rows, op.Constant(value_int=sink)), op.Constant(value_float=float("inf")), ranks)
     border = op.Sub(end, op.Constant(value_int=local))
     ranks = op.Where(op.Less(rows, border), ranks, op.Constant(value_float=-1.0))
     # Candidates are in rising order, and TopK prefers the earlier of equals.

@@ -22,7 +22,6 @@ struct Tiles {
     int64_t candidates;  // Mp: of a list; 0: a tile looks at every row below its past
     int64_t local;       // most recent cache rows, which every memory set has
     int64_t slots;       // M: cache rows of a memory set
-    int64_t sink;        // cache rows below it are chosen first
 };
 
 constexpr int64_t kNearBlock = 512;  // places whose neighbours are added up at a time
@@ -173,8 +172,6 @@ struct Query {
         const int64_t count = early(tile, set);
         with_neighbours(sums, rows, count, keys(tile), own.of_power, own.scores);
         for (int64_t i = 0; i < count; ++i) own.order[i] = order(own.scores[i]);
-        for (int64_t i = 0; i < count && (listed() ? rows[i] : i) < sizes.sink; ++i)
-            own.order[i] = kSinkOrder;
         int32_t* const out = memory_next + (tile * sets() + set) * sizes.slots;
         take_first_best(own.order, count, best, out);
         if (listed())
@@ -241,7 +238,7 @@ bool good(const Tiles& sizes) {
         return false;
     if (sizes.tiles != (sizes.n + sizes.tile - 1) / sizes.tile || sizes.candidates < 0) return false;
     if (sizes.candidates > 0 && sizes.lists * sizes.share < sizes.tiles) return false;
-    return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0 && sizes.sink >= 0;
+    return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0;
 }
 
 }  // namespace
@@ -251,8 +248,8 @@ namespace h2o::cpu {
 
 h2o_status run(const calls::QuerySelect& call) {
     h2o_cpu* const context = cpu_of(call);
-    const Tiles tiles{call.n, call.tile, call.stride, call.share, call.reach, call.t,
-                      call.c, call.Mp,   call.local,  call.M,     call.sink};
+    const Tiles tiles{call.n, call.tile, call.stride, call.share, call.reach,
+                      call.t, call.c,    call.Mp,     call.local, call.M};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (context == nullptr || !good(tiles)) return H2O_BAD_ARGUMENT;
     if (!call.q || !call.past || !call.memory_next) return H2O_BAD_ARGUMENT;

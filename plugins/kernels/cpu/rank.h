@@ -12,12 +12,12 @@ namespace h2o {
 constexpr float kNegligible = 1e-30f;
 
 // A unique integer that is larger for a better candidate. Scores are sums of probabilities: negligible,
-// negative or NaN scores count as zero, and the bits of positive floats order like their values. Sinks rank
-// above all.
-inline uint64_t rank(float score, int64_t position, bool sink) {
+// negative or NaN scores count as zero, and the bits of positive floats order like their values. What is
+// forced ranks above all.
+inline uint64_t rank(float score, int64_t position, bool forced = false) {
     uint32_t order = 0;
     if (score >= kNegligible) std::memcpy(&order, &score, 4);
-    if (sink) order = 0xffffffffu;
+    if (forced) order = 0xffffffffu;
     return static_cast<uint64_t>(order) << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(position));
 }
 
@@ -37,8 +37,6 @@ inline uint64_t signed_rank(float score, int64_t position) {
 }
 
 // The same for candidates that come in order of position, without the position.
-constexpr uint32_t kSinkOrder = 0xffffffffu;
-
 inline uint32_t order(float score) {
     uint32_t bits = 0;
     if (score >= kNegligible) std::memcpy(&bits, &score, 4);

@@ -15,7 +15,6 @@ struct Select {
     int64_t start, stop;    // the chunk's range of cache rows
     int64_t local;          // most recent cache rows, which every memory set has
     int64_t slots;          // M: cache rows of the next memory set
-    int64_t sink;           // cache rows below it are chosen first
 
     int64_t first_local() const { return std::max(start, stop - local); }
     int64_t candidates() const { return previous + first_local() - start; }
@@ -23,7 +22,7 @@ struct Select {
     void head(int64_t head, uint64_t* ranks, int32_t* out) const {
         int64_t count = 0;
         auto offer = [&](int64_t position) {
-            ranks[count++] = rank(score[position * heads + head], position, position < sink);
+            ranks[count++] = rank(score[position * heads + head], position);
         };
         for (int64_t i = 0; i < previous; ++i) offer(memory[head * previous + i]);
         for (int64_t position = start; position < first_local(); ++position) offer(position);
@@ -45,11 +44,10 @@ h2o_status run(const calls::MemorySelect& call) {
     if (context == nullptr || !call.score || !call.memory_next || (call.Mp > 0 && !call.memory))
         return H2O_BAD_ARGUMENT;
     if (call.Hs <= 0 || call.Mp < 0 || start < 0 || stop < start || stop > call.cap) return H2O_BAD_ARGUMENT;
-    if (call.local < 0 || call.M < call.local || call.sink < 0 || call.cap > INT32_MAX)
-        return H2O_BAD_ARGUMENT;
+    if (call.local < 0 || call.M < call.local || call.cap > INT32_MAX) return H2O_BAD_ARGUMENT;
     if (call.Mp + stop - start < call.M) return H2O_BAD_ARGUMENT;
     if (call.Mp > 0 && !in_range(call.memory, int64_t{call.Hs} * call.Mp, start)) return H2O_BAD_ARGUMENT;
-    const Select op{call.Hs, call.score, call.Mp, call.memory, start, stop, call.local, call.M, call.sink};
+    const Select op{call.Hs, call.score, call.Mp, call.memory, start, stop, call.local, call.M};
     return guarded(context, [&] {
         const size_t bytes = static_cast<size_t>(rank_room(op.candidates())) * sizeof(uint64_t);
         for (Arena& arena : context->own) arena.at_least(bytes);

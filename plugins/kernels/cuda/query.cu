@@ -33,7 +33,6 @@ struct Tiles {
     int listed;  // Mp: candidates of a list; 0: all rows
     int local;   // most recent cache rows, which every memory set has
     int heavy;   // other cache rows of a memory set: M - local
-    int sink;    // cache rows below it are chosen first
 
     int count() const { return static_cast<int>(ceil_div(n, tile)); }
     int votes_of_whole() const { return static_cast<int>(ceil_div(tile, stride)); }
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(kRankThreads)
     for (int j = i - 1; j >= 0 && within_reach(looked.position(j), at, tiles.reach); --j) beside += score[j];
     for (int j = i + 1; j < looked.filled && within_reach(at, looked.position(j), tiles.reach); ++j)
         beside += score[j];
-    bits[first + i] = rank_bits(score[i] + 0.25f * beside, at < tiles.sink);
+    bits[first + i] = rank_bits(score[i] + 0.25f * beside);
 }
 
 struct Ranked {
@@ -252,8 +251,7 @@ struct Query {
 
 bool good(const Tiles& tiles) {
     return tiles.n > 0 && tiles.tile > 0 && tiles.stride > 0 && tiles.share > 0 && tiles.reach >= 0 &&
-           tiles.listed >= 0 && tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 &&
-           tiles.sink >= 0;
+           tiles.listed >= 0 && tiles.local >= 0 && tiles.heavy >= 0 && tiles.local + tiles.heavy > 0;
 }
 
 }  // namespace
@@ -265,7 +263,7 @@ namespace h2o::cuda {
 size_t workspace(const calls::QuerySelect& call) {
     size_t most = 0;
     for (const int32_t listed : {0, call.Mp}) {
-        const Tiles tiles{call.n, call.tile, call.stride, 1, 0, listed, 1, 0, 0};
+        const Tiles tiles{call.n, call.tile, call.stride, 1, 0, listed, 1, 0};
         if (check_shape(&call.shape) != H2O_OK || !good(tiles) || call.cap <= 0) return 0;
         Workspace room;
         Scratch scratch(call.shape, tiles, call.cap, room);
@@ -276,8 +274,8 @@ size_t workspace(const calls::QuerySelect& call) {
 
 h2o_status run(const calls::QuerySelect& call) {
     const cudaStream_t stream = stream_of(call);
-    const Tiles tiles{call.n,  call.tile,  call.stride,         call.share, call.reach,
-                      call.Mp, call.local, call.M - call.local, call.sink};
+    const Tiles tiles{call.n,     call.tile, call.stride, call.share,
+                      call.reach, call.Mp,   call.local,  call.M - call.local};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (!good(tiles) || any_null(call.q) || !call.past || !call.memory_next) return H2O_BAD_ARGUMENT;
     if (call.Mp > 0 && (!call.candidates || int64_t{call.c} * call.share < call.t)) return H2O_BAD_ARGUMENT;

@@ -20,15 +20,13 @@ struct Candidates {
     int heads;              // Hs
     int remembered;         // Mp: cache rows of the memory set
     int start;              // first cache row of the chunk
-    int sink;               // cache rows below it are chosen first
     int last_row;           // of the cache
 
     __device__ __forceinline__ int position(int i) const {
         return i < remembered ? row_within(memory[i], last_row) : start + (i - remembered);
     }
     __device__ __forceinline__ uint32_t bits(int i) const {
-        const int at = position(i);
-        return rank_bits(score[static_cast<int64_t>(at) * heads], at < sink);
+        return rank_bits(score[static_cast<int64_t>(position(i)) * heads]);
     }
 };
 
@@ -47,7 +45,6 @@ struct Step {
     int remembered;         // Mp: cache rows of the memory set
     int local;              // most recent cache rows, which every memory set has
     int heavy;              // other cache rows of the next memory set: M - local
-    int sink;               // cache rows below it are chosen first
     const int64_t* range;   // [2] start and stop, on the device; or null:
     int start, stop;        // the chunk's range of cache rows
     const int32_t* memory;  // [Hs, Mp] cache rows below start
@@ -65,8 +62,8 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     const int recent = min(step.local, stop - start);
     const int64_t first = static_cast<int64_t>(head) * step.remembered;
     float* const score = step.score + head;
-    const Candidates candidates{score, step.memory + first, step.heads,       step.remembered,
-                                start, step.sink,           step.capacity - 1};
+    const Candidates candidates{score, step.memory + first, step.heads, step.remembered,
+                                start, step.capacity - 1};
 
     // `take_best` reads a score in the same thread that changes it here, and so does `put`: no barrier is
     // needed.
@@ -90,20 +87,19 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     for (int i = threadIdx.x; i < recent; i += kSelectThreads) put(wanted_total + i, stop - recent + i);
 }
 
-Step step_of(int heads, int capacity, int remembered, int local, int heavy, int sink) {
+Step step_of(int heads, int capacity, int remembered, int local, int heavy) {
     Step step = {};
     step.heads = heads;
     step.capacity = capacity;
     step.remembered = remembered;
     step.local = local;
     step.heavy = heavy;
-    step.sink = sink;
     return step;
 }
 
 h2o_status run(const Step& step, cudaStream_t stream) {
     if (step.heads <= 0 || step.capacity <= 0 || step.remembered < 0 || step.local < 0 || step.heavy < 0 ||
-        step.local + step.heavy <= 0 || step.sink < 0)
+        step.local + step.heavy <= 0)
         return H2O_BAD_ARGUMENT;
     if (!step.score || !step.next.memory || (step.remembered > 0 && !step.memory) ||
         step.memory == step.next.memory)
@@ -120,7 +116,7 @@ namespace h2o::cuda {
 h2o_status run(const calls::MemorySelect& call) {
     const cudaStream_t stream = stream_of(call);
     if (!call.chunk_range) return H2O_BAD_ARGUMENT;
-    Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local, call.sink);
+    Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local);
     step.range = call.chunk_range;
     step.memory = call.memory;
     step.score = const_cast<float*>(call.score);  // without values nothing is written there
@@ -136,7 +132,7 @@ h2o_status run(const calls::MemoryStep& call) {
     const cudaStream_t stream = stream_of(call);
     const NextMemory next{call.memory_next, call.last, call.boundary, call.scores};
     if (call.start < 0 || call.stop < call.start || call.stop > call.cap) return H2O_BAD_ARGUMENT;
-    Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local, call.sink);
+    Step step = step_of(call.Hs, call.cap, call.Mp, call.local, call.M - call.local);
     step.start = call.start;
     step.stop = call.stop;
     step.memory = call.memory;

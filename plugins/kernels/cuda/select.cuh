@@ -17,9 +17,9 @@ constexpr int kBins = 256;
 constexpr float kNegligible =
     1e-30f;  // so close to float32's minimum, engines differ in what they flush to zero
 
-// Bits that order like the scores (which are never negative); a sink ranks above every score.
-__device__ __forceinline__ uint32_t rank_bits(float score, bool sink) {
-    if (sink) return 0xffffffffu;
+// Bits that order like the scores (which are never negative); what is forced ranks above every score.
+__device__ __forceinline__ uint32_t rank_bits(float score, bool forced = false) {
+    if (forced) return 0xffffffffu;
     return __float_as_uint(score >= kNegligible ? score : 0.f) | 0x80000000u;
 }
 

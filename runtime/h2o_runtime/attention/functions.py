@@ -118,6 +118,7 @@ class FunctionProvider:
         }
         key = (operator.name, tuple(outputs), tuple(attributes.items()))
         if key not in self._sessions:
+            self._check_body(operator, attributes)
             model = self._one_node_model(operator, inputs, outputs, attributes)
             self._sessions[key] = open_session(model, self.threads)
         run_bound(self._sessions[key], inputs, outputs)
@@ -171,6 +172,15 @@ class FunctionProvider:
             block = slice(start, min(start + rows, n))
             cut = {name: arguments[name][block] for name in ("q", *operator.output_names)}
             self.run_body(operator, kv.upto(length - n + block.stop), {**arguments, **cut})
+
+    def _check_body(self, operator: Operator, attributes: dict[str, float]) -> None:
+        """Raises BundleError if the bundle's body asks for an attribute that the operator no longer has."""
+        asked = {name for body in self._functions if body.name == operator.name for name in body.attribute}
+        if gone := asked - set(attributes):
+            raise BundleError(
+                f"{self.bundle.folder}: its function {operator.name} asks for {', '.join(sorted(gone))}, which the "
+                "operator no longer has; export the checkpoint again, or choose the native attention provider"
+            )
 
     def _one_node_model(
         self,

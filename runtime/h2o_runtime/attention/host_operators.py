@@ -122,7 +122,6 @@ def _memory_step(
     start: int,
     stop: int,
     local: int,
-    sink: int,
     memory_next: NDArray[Any],
     values: NDArray[Any] | None = None,
     last: NDArray[Any] | None = None,
@@ -136,7 +135,6 @@ def _memory_step(
         "memory": memory,
         "chunk_range": (start, stop),
         "local": local,
-        "sink": sink,
     }
     provider.run(MEMORY_SELECT, None, **given, memory_next=memory_next)
     for copy in (last, boundary):

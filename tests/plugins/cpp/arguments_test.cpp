@@ -118,7 +118,7 @@ TEST_F(Arguments, Selection) {
     int32_t out[8] = {};
     auto select = [&](int64_t previous, int64_t start, int64_t stop, int64_t local, int64_t slots) {
         return h2o_cpu_memory_select(context_.get(), 1, 16, data_.data(), previous, memory, start, stop,
-                                     local, slots, 0, out);
+                                     local, slots, out);
     };
     EXPECT_EQ(select(2, 6, 10, 2, 4), H2O_OK);
     EXPECT_EQ(select(2, 5, 10, 2, 4), H2O_BAD_ARGUMENT);  // a memory at or after start

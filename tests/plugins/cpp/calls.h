@@ -156,7 +156,7 @@ inline h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape,
 inline h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, int64_t cap,
                                         const float* score, int64_t previous_slots, const int32_t* memory,
                                         int64_t start, int64_t stop, int64_t local, int64_t slots,
-                                        int64_t sink, int32_t* out) {
+                                        int32_t* out) {
     h2o::calls::MemorySelect c;
     c.context = context;
     c.Hs = static_cast<int32_t>(score_heads);
@@ -166,7 +166,6 @@ inline h2o_status h2o_cpu_memory_select(h2o_cpu* context, int64_t score_heads, i
     c.memory = memory;
     c.local = static_cast<int32_t>(local);
     c.M = static_cast<int32_t>(slots);
-    c.sink = static_cast<int32_t>(sink);
     c.memory_next = out;
     const int64_t range[] = {start, stop};
     c.chunk_range = range;

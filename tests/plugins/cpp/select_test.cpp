@@ -4,7 +4,7 @@ namespace h2o::test {
 namespace {
 
 struct SelectCase {
-    int64_t heads, previous, start, stop, local, slots, sink;
+    int64_t heads, previous, start, stop, local, slots;
 };
 
 // Sorts all candidates; the kernel must not.
@@ -15,7 +15,7 @@ std::vector<int32_t> expected(const SelectCase& c, const Floats& score, const st
     for (int64_t i = c.start; i < first_local; ++i) others.push_back(static_cast<int32_t>(i));
     auto value = [&](int32_t i) {
         const float s = score[static_cast<size_t>(i * c.heads + head)];
-        return i < c.sink ? HUGE_VALF : (s >= 1e-30f ? s : 0.0f);
+        return s >= 1e-30f ? s : 0.0f;
     };
     std::sort(others.begin(), others.end(),
               [&](int32_t a, int32_t b) { return value(a) != value(b) ? value(a) > value(b) : a < b; });
@@ -39,7 +39,6 @@ TEST(Select, EqualsAFullSort) {
         const int64_t least = std::min(c.local, c.stop - c.start);
         c.slots = std::max(c.local, least + below(c.previous + c.stop - c.start - least + 1));
         if (c.slots > c.previous + c.stop - c.start) continue;
-        c.sink = below(6);
         const Shape shape{c.heads, 1, 8, H2O_F32};
         const std::vector<int32_t> memory = random_memory(shape, c.previous, c.start, bits());
         Floats score(static_cast<size_t>((c.stop + 2) * c.heads));
@@ -47,7 +46,7 @@ TEST(Select, EqualsAFullSort) {
             s = below(4) == 0 ? 1e-35f * static_cast<float>(below(3)) : static_cast<float>(below(5));
         std::vector<int32_t> out(static_cast<size_t>(c.heads * c.slots) + 1);  // never a null pointer
         ASSERT_EQ(h2o_cpu_memory_select(holder.get(), c.heads, c.stop + 2, score.data(), c.previous,
-                                        memory.data(), c.start, c.stop, c.local, c.slots, c.sink, out.data()),
+                                        memory.data(), c.start, c.stop, c.local, c.slots, out.data()),
                   H2O_OK);
         for (int64_t head = 0; head < c.heads; ++head) {
             const std::vector<int32_t> got(out.begin() + head * c.slots, out.begin() + (head + 1) * c.slots);
@@ -59,9 +58,8 @@ TEST(Select, EqualsAFullSort) {
 TEST(Select, NanIsNoScore) {
     const Floats score = {NAN, 1.0f, NAN, 0.5f, 0.0f};
     int32_t out[2] = {-1, -1};
-    ASSERT_EQ(
-        h2o_cpu_memory_select(make(1, nullptr).get(), 1, 5, score.data(), 0, nullptr, 0, 5, 0, 2, 0, out),
-        H2O_OK);
+    ASSERT_EQ(h2o_cpu_memory_select(make(1, nullptr).get(), 1, 5, score.data(), 0, nullptr, 0, 5, 0, 2, out),
+              H2O_OK);
     EXPECT_EQ(out[0], 1);
     EXPECT_EQ(out[1], 3);
 }

@@ -208,16 +208,15 @@ void test_arguments(const Options&) {
            H2O_OUT_OF_WORKSPACE);
     EXPECT(h2o_cuda_cached_attention(nullptr, &good, 5, p, &short_kv, memory.device<int64_t>(), p, p,
                                      decode) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_memory_select(nullptr, 1, 64, 8, 4, 4, 0, f, memory.device<int32_t>(),
+    EXPECT(h2o_cuda_memory_select(nullptr, 1, 64, 8, 4, 4, f, memory.device<int32_t>(),
                                   memory.device<int64_t>(), memory.device<int32_t>()) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_score_update(nullptr, 1, 0, memory.device<int32_t>(), f, 0, f) == H2O_BAD_ARGUMENT);
     const h2o_cuda_next_memory next = {memory.device<int32_t>(), nullptr, nullptr, nullptr};
     int32_t* const set = memory.device<int32_t>() + 64;
-    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 0, 32, next.memory, f, 0, f, &next) ==
+    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 32, next.memory, f, 0, f, &next) ==
            H2O_BAD_ARGUMENT);  // in place
-    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 32, 65, set, f, 0, f, &next) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 0, 32, set, f, 0, f, nullptr) ==
-           H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 32, 65, set, f, 0, f, &next) == H2O_BAD_ARGUMENT);
+    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 32, set, f, 0, f, nullptr) == H2O_BAD_ARGUMENT);
     EXPECT(h2o_cuda_tiled_memory_attention(nullptr, &good, 8, 0, 4, p, &kv, set, &state, &state) ==
            H2O_BAD_ARGUMENT);
 #ifdef H2O_EMULATED

@@ -98,7 +98,7 @@ void test_selections(std::mt19937& random) {
     fill_normal(score, H2O_F32, 1, random);
     Buffer memory(kHeads * kSlots * 4, false), range(16, false), next(kHeads * (kLocal + kHeavy) * 4, true);
     const auto select = [&] {
-        return h2o_cuda_memory_select(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy, 1,
+        return h2o_cuda_memory_select(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy,
                                       score.buffer.device<float>(), memory.device<int32_t>(),
                                       range.device<int64_t>(), next.device<int32_t>());
     };
@@ -116,7 +116,7 @@ void test_selections(std::mt19937& random) {
     expect_alike(memory, wrong, right, {&next, &set_scores}, [&] {
         const h2o_cuda_next_memory to = {next.device<int32_t>(), nullptr, nullptr,
                                          set_scores.device<float>()};
-        return h2o_cuda_memory_step(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy, 1, 20, 35,
+        return h2o_cuda_memory_step(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy, 20, 35,
                                     memory.device<int32_t>(), values.device<float>(), 0,
                                     score.buffer.device<float>(), &to);
     });

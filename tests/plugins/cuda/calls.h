@@ -156,25 +156,24 @@ H2O_CALL h2o_status h2o_cuda_candidate_score_gathered(h2o_cuda_stream stream, co
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_select(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
-                                           int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
+                                           int32_t previous_slots, int32_t local, int32_t heavy,
                                            const float* score, const int32_t* memory,
                                            const int64_t* chunk_range, int32_t* memory_next) {
     h2o::calls::MemorySelect c;
     c.context = stream, c.Hs = score_heads, c.cap = capacity, c.Mp = previous_slots, c.local = local,
-    c.sink = sink, c.score = score, c.memory = memory, c.chunk_range = chunk_range,
-    c.memory_next = memory_next, c.M = local + heavy;
+    c.score = score, c.memory = memory, c.chunk_range = chunk_range, c.memory_next = memory_next,
+    c.M = local + heavy;
     return h2o::cuda::run(c);
 }
 
 H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_heads, int32_t capacity,
-                                         int32_t previous_slots, int32_t local, int32_t heavy, int32_t sink,
-                                         int32_t start, int32_t stop, const int32_t* memory,
-                                         const float* values, int32_t replace, float* score,
-                                         const h2o_cuda_next_memory* next) {
+                                         int32_t previous_slots, int32_t local, int32_t heavy, int32_t start,
+                                         int32_t stop, const int32_t* memory, const float* values,
+                                         int32_t replace, float* score, const h2o_cuda_next_memory* next) {
     h2o::calls::MemoryStep c;
     c.context = stream, c.Hs = score_heads, c.cap = capacity, c.Mp = previous_slots, c.local = local,
-    c.sink = sink, c.start = start, c.stop = stop, c.memory = memory, c.values = values, c.add = !replace,
-    c.score = score, c.M = local + heavy;
+    c.start = start, c.stop = stop, c.memory = memory, c.values = values, c.add = !replace, c.score = score,
+    c.M = local + heavy;
     if (next)
         c.memory_next = next->memory, c.last = next->last, c.boundary = next->set,
         c.scores = next->set_scores;

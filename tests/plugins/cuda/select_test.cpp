@@ -1,4 +1,4 @@
-// MemorySelect against a plain sort, with ties, sinks, negligible scores, short histories and long ones; and
+// MemorySelect against a plain sort, with ties, negligible scores, short histories and long ones; and
 // QuerySelect against float64.
 
 #include "cases.h"
@@ -7,7 +7,7 @@ namespace test {
 namespace {
 
 struct Selection {
-    int heads, capacity, start, stop, previous, local, heavy, sink;
+    int heads, capacity, start, stop, previous, local, heavy;
     int levels;  // scores are multiples of 1 / levels, so that many are equal; 0: all different
 };
 
@@ -19,12 +19,10 @@ std::vector<int32_t> expected_memory(const Selection& s, int head, const std::ve
     for (int i = s.start; i < s.stop - recent; ++i) candidates.push_back(i);
     const auto value = [&](int32_t i) {
         const float own = score[size_t(i) * s.heads + head];
-        return i < s.sink ? INFINITY : own >= 1e-30f ? own : 0.f;
+        return own >= 1e-30f ? own : 0.f;
     };
-    std::stable_sort(candidates.begin(), candidates.end(), [&](int32_t a, int32_t b) {
-        const bool sa = a < s.sink, sb = b < s.sink;
-        return sa != sb ? sa : value(a) > value(b);
-    });
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [&](int32_t a, int32_t b) { return value(a) > value(b); });
     candidates.resize(size_t(s.local + s.heavy - recent));
     for (int i = s.stop - recent; i < s.stop; ++i) candidates.push_back(i);
     std::sort(candidates.begin(), candidates.end());
@@ -41,8 +39,8 @@ void test_step(const Selection& s, Numbers& score, const std::vector<int32_t>& m
     run_twice({&next, &last, &set, &kept, &score.buffer}, [&] {
         const h2o_cuda_next_memory to = {next.device<int32_t>(), last.device<int32_t>(),
                                          set.device<int32_t>(), kept.device<float>()};
-        return h2o_cuda_memory_step(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy, s.sink,
-                                    s.start, s.stop, memory_buffer.device<int32_t>(),
+        return h2o_cuda_memory_step(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy, s.start,
+                                    s.stop, memory_buffer.device<int32_t>(),
                                     kind ? values.buffer.device<float>() : nullptr, kind == 2,
                                     score.buffer.device<float>(), &to);
     });
@@ -67,8 +65,8 @@ void test_step(const Selection& s, Numbers& score, const std::vector<int32_t>& m
 
 void test_selection(const Selection& s, std::mt19937& random) {
     char name[160];
-    std::snprintf(name, sizeof name, "select Hs=%d range=%d..%d Mp=%d L=%d H=%d sink=%d levels=%d", s.heads,
-                  s.start, s.stop, s.previous, s.local, s.heavy, s.sink, s.levels);
+    std::snprintf(name, sizeof name, "select Hs=%d range=%d..%d Mp=%d L=%d H=%d levels=%d", s.heads, s.start,
+                  s.stop, s.previous, s.local, s.heavy, s.levels);
     context = name;
     Numbers score(size_t(s.capacity) * s.heads, H2O_F32);
     fill_normal(score, H2O_F32, 1, random);
@@ -89,7 +87,7 @@ void test_selection(const Selection& s, std::mt19937& random) {
     std::memcpy(range.host().data(), bounds, 16);
     range.reset();
     run_twice({&next}, [&] {
-        return h2o_cuda_memory_select(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy, s.sink,
+        return h2o_cuda_memory_select(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy,
                                       score.buffer.device<float>(), memory_buffer.device<int32_t>(),
                                       range.device<int64_t>(), next.device<int32_t>());
     });
@@ -103,7 +101,7 @@ void test_selection(const Selection& s, std::mt19937& random) {
 }
 
 struct Query {
-    int n, tile, stride, reach, local, heavy, sink;
+    int n, tile, stride, reach, local, heavy;
     std::vector<int64_t> past;  // of each tile
     bool listed;                // candidates are every second row of the past
     int d;
@@ -141,8 +139,7 @@ std::vector<double> votes_of(const Query& s, int set, int tile, const std::vecto
 void check_query(const Query& s, const std::vector<double>& votes, const std::vector<int32_t>& rows,
                  int border, const int32_t* got) {
     std::vector<double> before;  // the window
-    for (size_t j = 0; j < rows.size() && rows[j] < border; ++j)
-        before.push_back(rows[j] < s.sink ? INFINITY : votes[j]);
+    for (size_t j = 0; j < rows.size() && rows[j] < border; ++j) before.push_back(votes[j]);
     std::vector<double> best = before;
     std::sort(best.rbegin(), best.rend());
     const double least = best[size_t(s.heavy) - 1], near = s.dtype == H2O_F16 ? 2e-2 : 1e-4;
@@ -178,7 +175,7 @@ void test_query(const Query& s, std::mt19937& random) {
     call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d, 0, 0};
     call.n = s.n, call.cap = longest, call.t = call.c = count, call.Mp = slots, call.M = s.local + s.heavy;
     call.tile = s.tile, call.stride = s.stride, call.share = s.share, call.reach = s.reach;
-    call.local = s.local, call.heavy = s.heavy, call.sink = s.sink;
+    call.local = s.local, call.heavy = s.heavy;
     Buffer next(size_t(count) * sets * (s.local + s.heavy) * 4, true);
     Buffer workspace(h2o::cuda::workspace(call), true);
     const h2o_kv kv = cache_of(k, k, longest);
@@ -207,12 +204,11 @@ void test_select(const Options& options) {
     const auto between = [&](int low, int high) {
         return std::uniform_int_distribution<int>(low, high)(random);
     };
-    test_selection({2, 64, 0, 40, 0, 8, 8, 0, 0}, random);
-    test_selection({2, 64, 0, 40, 0, 8, 32, 4, 2}, random);           // exactly as many candidates as places
-    test_selection({3, 64, 0, 40, 0, 16, 0, 4, 2}, random);           // no heavy hitters
-    test_selection({1, 64, 0, 40, 0, 0, 16, 30, 1}, random);          // more sinks than places
-    test_selection({2, 300, 200, 210, 64, 16, 16, 3, 3}, random);     // a chunk shorter than the local window
-    test_selection({2, 20000, 0, 20000, 0, 64, 200, 0, 50}, random);  // more candidates than are kept at hand
+    test_selection({2, 64, 0, 40, 0, 8, 8, 0}, random);
+    test_selection({2, 64, 0, 40, 0, 8, 32, 2}, random);           // exactly as many candidates as places
+    test_selection({3, 64, 0, 40, 0, 16, 0, 2}, random);           // no heavy hitters
+    test_selection({2, 300, 200, 210, 64, 16, 16, 3}, random);     // a chunk shorter than the local window
+    test_selection({2, 20000, 0, 20000, 0, 64, 200, 50}, random);  // more candidates than are kept at hand
     for (int i = 0; i < (options.small ? 4 : 60); ++i) {
         Selection s;
         s.heads = between(1, options.small ? 2 : 8);
@@ -222,22 +218,21 @@ void test_select(const Options& options) {
         const int total = between(1, s.previous + s.stop - s.start);
         s.local = between(0, total);
         s.heavy = total - s.local;
-        s.sink = between(0, 20);
         s.levels = i % 3 == 0 ? 0 : between(1, 40);
         s.capacity = s.stop + 10;
         test_selection(s, random);
     }
     for (const h2o_dtype dtype : {H2O_F32, H2O_F16}) {
-        test_query({30, 30, 1, 0, 1, 2, 0, {10}, false, 64, dtype}, random);  // more votes than keys
-        test_query({40, 16, 3, 2, 4, 9, 2, {70, 70, 86}, false, 64, dtype}, random);
-        test_query({40, 16, 3, 5, 4, 9, 2, {90, 90, 90}, true, 48, dtype}, random);
+        test_query({30, 30, 1, 0, 1, 2, {10}, false, 64, dtype}, random);  // more votes than keys
+        test_query({40, 16, 3, 2, 4, 9, {70, 70, 86}, false, 64, dtype}, random);
+        test_query({40, 16, 3, 5, 4, 9, {90, 90, 90}, true, 48, dtype}, random);
         // Tiles that share their past: sums of 12 rows, of 16 in two row tiles, and several among 8 rows.
-        test_query({72, 16, 3, 2, 4, 9, 2, {70, 70, 70, 86, 86}, false, 64, dtype, 3}, random);
-        test_query({300, 32, 4, 1, 4, 9, 2, std::vector<int64_t>(10, 200), false, 128, dtype, 8}, random);
-        test_query({60, 4, 4, 0, 4, 9, 0, std::vector<int64_t>(15, 150), false, 32, dtype, 8}, random);
+        test_query({72, 16, 3, 2, 4, 9, {70, 70, 70, 86, 86}, false, 64, dtype, 3}, random);
+        test_query({300, 32, 4, 1, 4, 9, std::vector<int64_t>(10, 200), false, 128, dtype, 8}, random);
+        test_query({60, 4, 4, 0, 4, 9, std::vector<int64_t>(15, 150), false, 32, dtype, 8}, random);
     }
     // More candidates than are kept at hand.
-    test_query({4, 4, 1, 3, 8, 300, 4, {9000}, false, 32, H2O_F32}, random);
+    test_query({4, 4, 1, 3, 8, 300, {9000}, false, 32, H2O_F32}, random);
 }
 
 }  // namespace test

@@ -202,7 +202,7 @@ def test_candidate_score(model: Model) -> None:
 
 @pytest.mark.parametrize(("previous", "kind"), [(0, "stay"), (6, "stay"), (6, "grow"), (6, "change")])
 def test_memory_step(model: Model, previous: int, kind: str) -> None:
-    start, stop, local, heavy, sink = 10, 24, 4, 5, 2
+    start, stop, local, heavy = 10, 24, 4, 5
     score = model.random.uniform(0, 1, (stop, model.Hs)).astype(np.float32)
     values = model.random.uniform(0, 1, (model.Hs, previous)).astype(np.float32)
     memory = model.memory(previous, start)
@@ -218,7 +218,6 @@ def test_memory_step(model: Model, previous: int, kind: str) -> None:
         start=start,
         stop=stop,
         local=local,
-        sink=sink,
         **out,
         scores=scores,
     )
@@ -226,7 +225,7 @@ def test_memory_step(model: Model, previous: int, kind: str) -> None:
     if kind != "stay":
         score[rows, heads] = values.T if kind == "change" else score[rows, heads] + values.T
     np.testing.assert_array_equal(model.get(kept), score)
-    expected = operators.memory_select(score, memory, start, stop, local=local, heavy=heavy, sink=sink)
+    expected = operators.memory_select(score, memory, start, stop, local=local, heavy=heavy)
     for array in out.values():
         np.testing.assert_array_equal(model.get(array), expected)
     np.testing.assert_array_equal(model.get(scores), score[expected.T, heads].T)
@@ -322,7 +321,7 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
 @pytest.mark.parametrize("listed", [0, 50])
 def test_query_select(model: Model, listed: int) -> None:
     """Two chunks of two tiles, the last of which is partial; the second list has a past of its own."""
-    n, tile, stride, share, reach, local, heavy, sink, cap = 42, 12, 4, 2, 2, 5, 20, 1, 110
+    n, tile, stride, share, reach, local, heavy, cap = 42, 12, 4, 2, 2, 5, 20, 110
     past = np.array([60, 60, 84, 84], np.int64)
     q, k = model.rows(n, model.Hq), model.rows(cap, model.Hkv)
     k[84:] = np.nan  # nobody looks there
@@ -341,15 +340,14 @@ def test_query_select(model: Model, listed: int) -> None:
         share=share,
         reach=reach,
         local=local,
-        sink=sink,
         memory_next=out,
     )
     got = model.get(out)
     shared = {"scale": model.scale, "stride": stride, "reach": reach}
     expected = operators.query_select(
-        q, k, candidates, past, tile=tile, share=share, local=local, heavy=heavy, sink=sink, **shared
+        q, k, candidates, past, tile=tile, share=share, local=local, heavy=heavy, **shared
     )
     for i, end in enumerate(past.tolist()):
         own = candidates[i // share]
         score = operators.query_score(q[i * tile : (i + 1) * tile], k, own, end, **shared)
-        assert operators.same_but_for_near_ties(expected[i], got[i], score, stop=end, local=local, sink=sink)
+        assert operators.same_but_for_near_ties(expected[i], got[i], score, stop=end, local=local)

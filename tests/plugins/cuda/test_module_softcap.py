@@ -95,7 +95,7 @@ def test_votes(model: Model) -> None:
 
 
 def test_memory_sets(model: Model) -> None:
-    sizes = {"tile": 12, "stride": 4, "share": 2, "reach": 2, "local": 5, "heavy": 20, "sink": 1}
+    sizes = {"tile": 12, "stride": 4, "share": 2, "reach": 2, "local": 5, "heavy": 20}
     past, none = np.array([60, 60, 84, 84], np.int64), np.empty((2, HKV, 0), np.int32)
     sets = {"memory_next": np.empty((4, HKV, 25), np.int32)}
     q = 6 * model.rows(42, HQ)

@@ -13,7 +13,7 @@ using test::Reference;
 std::vector<int32_t> chosen(const std::vector<int32_t>& candidates, const double* given, int past) {
     std::vector<std::pair<double, int32_t>> ranked;
     for (int j = 0; j < kSlots; ++j) {
-        double score = candidates[j] < 1 ? 1e9 : given[j];
+        double score = given[j];
         for (int other = 0; other < kSlots; ++other)
             if (std::abs(candidates[other] - candidates[j]) == 1) score += given[other] / 4;
         if (candidates[j] < past - 4) ranked.emplace_back(-score, candidates[j]);
@@ -55,7 +55,6 @@ void check_memory_select(Trial& t) {
         std::vector<int32_t> all(t.memory.begin() + set * kSlots, t.memory.begin() + (set + 1) * kSlots);
         for (int i = 60; i < 81; ++i) all.push_back(i);
         std::stable_sort(all.begin(), all.end(), [&](int32_t a, int32_t b) {
-            if ((a < 1) != (b < 1)) return a < 1;
             return t.in(0)[size_t(a) * kKvHeads + set] > t.in(0)[size_t(b) * kKvHeads + set];
         });
         all.resize(8);

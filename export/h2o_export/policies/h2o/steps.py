@@ -149,7 +149,6 @@ class ChainPhase2(AttentionStep):
             ("memory_next",),
             local=policy.local,
             heavy=policy.memory - policy.local,
-            sink=0,
         )
         rows = FreeSize(name="n", counts="rows", most=policy.chunk_size)
         slots = FreeSize(name="Mp", counts="slots", most=policy.memory)
@@ -198,7 +197,6 @@ class ChainPhase2(AttentionStep):
             start=start,
             stop=stop,
             local=policy.local,
-            sink=0,
             **into.out,
         )
 

@@ -52,7 +52,6 @@ class QueryPhase2(AttentionStep):
             "reach": stride // 2,
             "local": policy.local,
             "heavy": policy.memory - policy.local,
-            "sink": 0,
         }
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:

@@ -104,7 +104,6 @@ class LayerMemory:
             start=rows.start,
             stop=rows.stop,
             local=local,
-            sink=0,
             **into.out,
         )
         self._store.advance()

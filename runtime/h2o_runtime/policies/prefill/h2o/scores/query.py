@@ -166,7 +166,6 @@ class Query(QueryTiles):
             share=self.tiles_of_chunk if begins_chunk and not candidates.shape[-1] else 1,
             reach=stride // 2,
             local=self.local,
-            sink=0,
             memory_next=chosen,
         )
 
