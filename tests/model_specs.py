@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 
 def grouped(query_heads: int, *kv_heads: int) -> ModelSpec:

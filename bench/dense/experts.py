@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.model import ExpertsSpec
+from h2o_runtime.model_spec import ExpertsSpec
 from h2o_runtime.ort.fusion import fuse
 from h2o_runtime.ort.graph_view import keep_needed
 from h2o_runtime.ort.native import multiply_natively, operators

@@ -28,7 +28,7 @@ from h2o_runtime.devices import Device, Flow, HostDevice
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.host import HostFlow
 from h2o_runtime.errors import H2OError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import (
     ColumnSum,
     Full,

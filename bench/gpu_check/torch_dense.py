@@ -30,7 +30,7 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
-from h2o_runtime.layers.model import Layers, LayerSettings
+from h2o_runtime.layers.live import Layers, LayerSettings
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.names import DensePrecision, DeviceName

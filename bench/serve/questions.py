@@ -18,11 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from h2o_runtime.answers.request import Completion, Prompt, Request
+from h2o_runtime.answers.completion import Completion
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
-from h2o_runtime.completion import TextModel
 from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy, Query
+from h2o_runtime.text_model import TextModel
 
 QUESTIONS = (
     "Who is this for?",

@@ -14,14 +14,16 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from h2o_runtime.answers.completion import Completion, TextDelta
 from h2o_runtime.answers.events import Prefilled
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
-from h2o_runtime.completion import Completion, Prompt, Request, TextDelta, TextModel
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.generator import Generator
-from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.server.scheduling.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
+from h2o_runtime.text_model import TextModel
 
 
 @dataclass

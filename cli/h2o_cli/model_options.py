@@ -16,7 +16,7 @@ from h2o_cli.policy_options import PolicyValue
 from h2o_cli.settings_text import SettingsText
 from h2o_runtime.caches import CACHES, Contiguous
 from h2o_runtime.components.options import check_options, option
-from h2o_runtime.layers.model import layer_options
+from h2o_runtime.layers.live import layer_options
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import (
     BACKENDS,

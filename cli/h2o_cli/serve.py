@@ -16,7 +16,6 @@ from h2o_cli.model_options import load_arguments, model_options, speculate_optio
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.settings_text import SettingsText
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.completion import TextModel
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, ConfigError, InputError
@@ -25,6 +24,7 @@ from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.names import METRICS_NAMES, Pooling
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
+from h2o_runtime.text_model import TextModel
 
 _MIB = 1 << 20
 _KEYS = "H2O_API_KEY"  # unlike an option, other users cannot see it
@@ -204,7 +204,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     finish; the second one stops them.
     """
     try:
-        from h2o_runtime.server.logs import start_logging
+        from h2o_runtime.server.http.logs import start_logging
         from h2o_runtime.server.serve import serve
     except ModuleNotFoundError as error:
         raise BackendError(

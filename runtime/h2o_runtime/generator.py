@@ -39,7 +39,7 @@ from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
 from h2o_runtime.files.outputs import make_private_folder
 from h2o_runtime.loaded_model import LoadedModel
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Pooling, Speculation
 from h2o_runtime.policies.prefill import PrefillPolicy, PrefillReport, Seen
 from h2o_runtime.process import let_go_at_exit

@@ -17,9 +17,9 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.layers.model import Layers
+from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.packed_files import PackedFolder
 from h2o_runtime.process import check_threads
 from h2o_runtime.sessions.session import Session

@@ -23,12 +23,12 @@ from tests import bundles
 from tests.cli.conftest import Run, Start
 from tests.reference import gguf_files
 
+from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Contestant, Entry, models
 from h2o_cli.bench.convert import convert
 from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
 from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.measure import Measurement, Rounds
-from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.report import COLUMNS
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.h2o import H2OSystem

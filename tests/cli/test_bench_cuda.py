@@ -11,9 +11,9 @@ import pytest
 from tests import bundles
 
 from h2o_cli.bench import floor
+from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Entry, attentions, models
 from h2o_cli.bench.floor import MachineRates, measure_gpu_rates
-from h2o_cli.bench.model import BenchmarkModel
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.registry import make_system
 from h2o_runtime.policies.prefill import Query

@@ -34,7 +34,7 @@ from h2o_export.validation.reference import StreamedModel
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import ColumnSum, Window
 from h2o_runtime.policies.prefill.h2o import H2O
 

@@ -14,14 +14,16 @@ import pytest
 from numpy.typing import NDArray
 
 from h2o_runtime import Generator, Sampling, Watch
+from h2o_runtime.answers.completion import Completion, TextDelta, Timings
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import SampledToken
-from h2o_runtime.completion import Completion, Prompt, Request, TextDelta, TextModel, Timings
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.execution.answer_steps import DraftCount
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import ChatTemplate, Tokenizer
+from h2o_runtime.text_model import TextModel
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 TEXT = "The module defines a class that reads the"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h2o_runtime.execution.footprint import footprint
-from h2o_runtime.model import ExpertsSpec, ModelSpec
+from h2o_runtime.model_spec import ExpertsSpec, ModelSpec
 from h2o_runtime.policies.prefill import Full
 
 ROWS = 64  # of a call

@@ -7,7 +7,7 @@ from tests.model_specs import grouped
 
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import Query
 
 ALIKE, KEYS_DIFFER = grouped(14, 2, 2), grouped(8, 2, 4)

@@ -26,8 +26,8 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.latent import Latent, absorbed_cheaper, expanded_shape
-from h2o_runtime.layers.model import Layers, LiveLayers
-from h2o_runtime.model import LatentSpec
+from h2o_runtime.layers.live import Layers, LiveLayers
+from h2o_runtime.model_spec import LatentSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.policies.decode import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic, Window

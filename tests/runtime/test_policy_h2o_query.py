@@ -19,7 +19,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.schedule import Span
-from h2o_runtime.server.memory_view import MemorySnapshot
+from h2o_runtime.server.about.memory_view import MemorySnapshot
 
 GROWING = Query(chunk_size=32, batch_size=64, local=4, heavy=6, grow=0, tile=12, dense_tail=0)
 

@@ -18,7 +18,7 @@ from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import AttentionShape
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall, Seen
 from h2o_runtime.policies.prefill.h2o import Query
 from h2o_runtime.policies.prefill.h2o.seen import TIE, checked_rows

@@ -16,20 +16,22 @@ from tests import bundles
 from tests.bundles import random_ids
 
 from h2o_runtime import Generator
+from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import Finished, TokenGenerated
+from h2o_runtime.answers.request import Request
 from h2o_runtime.answers.sampling import SampledToken, Sampler, Sampling
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
-from h2o_runtime.completion import Completion, Request, TextModel
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.answer_steps import AnswerSteps
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.names import SPECULATIONS
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full
+from h2o_runtime.text_model import TextModel
 
 CONTEXT = 200
 FULL = Full()

@@ -24,7 +24,7 @@ from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.policies.prefill import PrefillPolicy

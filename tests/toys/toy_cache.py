@@ -13,7 +13,7 @@ from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.caches import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.devices import Device
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)

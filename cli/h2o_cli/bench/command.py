@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from h2o_cli.bench.benchmark_model import BenchmarkModel, default_work_dir
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
 from h2o_cli.bench.dense import dense
 from h2o_cli.bench.estimate import estimated_seconds, in_words
@@ -19,7 +20,6 @@ from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.merge import merge
-from h2o_cli.bench.model import BenchmarkModel, default_work_dir
 from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, to_csv

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from h2o_cli.bench.benchmark_model import BenchmarkModel, is_gguf
 from h2o_cli.bench.convert import gguf_as_folder
-from h2o_cli.bench.model import BenchmarkModel, is_gguf
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
 from h2o_runtime.components.options import spelled
 from h2o_runtime.errors import H2OError

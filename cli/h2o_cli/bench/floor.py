@@ -17,7 +17,7 @@ from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import LAYERS
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy

@@ -17,7 +17,7 @@ from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.backends.onnxruntime import as_computed, chosen_precision, dense_form_on_cpu
 from h2o_runtime.devices.timings import DENSE
 from h2o_runtime.execution.footprint import footprint
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 

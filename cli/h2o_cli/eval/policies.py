@@ -18,7 +18,7 @@ from h2o_runtime.components.options import option
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span, spans, tail_start

@@ -19,7 +19,7 @@ from h2o_runtime import Generator
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Watch
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
 
 Float64 = NDArray[np.float64]

@@ -19,10 +19,11 @@ from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
 from h2o_cli.run.screen import answer, naming_the_flag, prepare_output
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.text_model import TextModel
 
 
 @dataclass(frozen=True)

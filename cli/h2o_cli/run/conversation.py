@@ -11,9 +11,10 @@ import click
 
 from h2o_cli.common import unstyled
 from h2o_cli.run.screen import answer, is_terminal, naming_the_flag
-from h2o_runtime.completion import Request, TextModel
+from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
 from h2o_runtime.text import decode_utf8
+from h2o_runtime.text_model import TextModel
 
 Message = dict[str, str]
 

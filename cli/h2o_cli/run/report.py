@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.caches import CACHES
-from h2o_runtime.completion import Completion, TextModel
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.process import peak_bytes
+from h2o_runtime.text_model import TextModel
 
 
 def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:

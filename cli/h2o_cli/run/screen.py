@@ -18,9 +18,11 @@ from h2o_cli import common
 from h2o_cli.run.interrupt import stop_on_ctrl_c
 from h2o_cli.run.report import summary, work
 from h2o_runtime import Watch
+from h2o_runtime.answers.completion import Completion, TextDelta
 from h2o_runtime.answers.events import Prefilled
-from h2o_runtime.completion import Completion, Request, TextDelta, TextModel
+from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import ContextOverflowError
+from h2o_runtime.text_model import TextModel
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h2o_export.attention_graphs.graph import AttentionGraph, row_size
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 Feed: TypeAlias = dict[str, NDArray[Any]]
 

@@ -20,7 +20,7 @@ from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, 
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 
 

@@ -12,7 +12,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator
-from h2o_runtime.layers.model import LayerSettings, equivalent_settings
+from h2o_runtime.layers.live import LayerSettings, equivalent_settings
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,

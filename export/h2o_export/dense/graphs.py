@@ -30,7 +30,7 @@ from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.layer_spec import rotation_names
-from h2o_runtime.model import WeightSpec
+from h2o_runtime.model_spec import WeightSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -14,7 +14,7 @@ from h2o_export.formats.blocks import BLOCK_SIZES, Blocks
 from h2o_export.formats.floats import Floats
 from h2o_export.formats.offsets import OffsetBlocks
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 __all__ = [
     "BLOCK_SIZES",

@@ -25,7 +25,7 @@ from h2o_export.formats.floats import to_dtype
 from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.model import LatentSpec
+from h2o_runtime.model_spec import LatentSpec
 
 # In a checkpoint: for each head W_uk, then W_uv.
 MATRICES = ".self_attn.kv_b_proj.weight"

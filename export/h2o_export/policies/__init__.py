@@ -21,7 +21,7 @@ from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.components.registry import load_entry_points
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 __all__ = [

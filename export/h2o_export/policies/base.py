@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.validation.reference import Attention
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
 ROWS = 512  # of the caches, where graphs are compared

@@ -34,7 +34,7 @@ from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.execution.forward import Forward, PromptRun
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.layers.model import Layers, equivalent_settings
+from h2o_runtime.layers.live import Layers, equivalent_settings
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.session import Session

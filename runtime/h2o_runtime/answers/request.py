@@ -1,22 +1,16 @@
-"""A model's requests and answers as plain values; `completion` does the work."""
+"""A request as plain values; `text_model` answers it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.answers.events import Prefilled
-from h2o_runtime.answers.sampling import SampledToken, Sampling
+from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import Pooling, Speculation
-from h2o_runtime.policies.prefill import PrefillPolicy, Seen
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.text import StopStrings
-
-FinishReason = Literal["stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -78,109 +72,3 @@ class Request:
         """Most tokens of the answer in a context of so many."""
         room = context - len(self.prompt.ids) + 1  # the last token needs no cache row
         return max(room, 0) if self.max_tokens is None else self.max_tokens
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Counts and times, with the names and meanings that llama.cpp's server gives them.
-
-    The first token is sampled from the prompt's logits, so its cost is part of `prompt_ms`. Time that the
-    caller spends between two events is in neither. A rate over no tokens is 0.
-    """
-
-    cache_n: int  # tokens of the prompt that the cache held
-    prompt_n: int  # tokens of the prompt that were run
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int  # tokens of the answer, without the one that ends it
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int  # tokens that were drafted and verified
-    draft_n_accepted: int  # the accepted ones among them
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        cache_n: int,
-        prompt_n: int,
-        prompt_ms: float,
-        predicted_n: int,
-        predicted_ms: float,
-        draft_n: int = 0,
-        draft_n_accepted: int = 0,
-    ) -> Timings:
-        """Fill in the rates."""
-        return cls(
-            cache_n=cache_n,
-            prompt_n=prompt_n,
-            prompt_ms=prompt_ms,
-            prompt_per_token_ms=_ratio(prompt_ms, prompt_n),
-            prompt_per_second=_ratio(1e3 * prompt_n, prompt_ms),
-            predicted_n=predicted_n,
-            predicted_ms=predicted_ms,
-            predicted_per_token_ms=_ratio(predicted_ms, predicted_n),
-            predicted_per_second=_ratio(1e3 * predicted_n, predicted_ms),
-            draft_n=draft_n,
-            draft_n_accepted=draft_n_accepted,
-        )
-
-
-@dataclass(frozen=True)
-class TextDelta:
-    """The text added to the answer: whole characters, and nothing of a stop string.
-
-    `tokens` are those since the last delta. Their text may end later than this one, because an unfinished
-    character, or a possible start of a stop string, is held back.
-    """
-
-    text: str
-    tokens: tuple[SampledToken, ...]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The whole answer. `text` is that of all deltas joined.
-
-    finish_reason  "stop": a token or a string that ends answers; "length": a limit; "cancelled": the watch
-    tokens         all tokens of the answer, those of a stop string included, an end token not
-    stop           the stop string that was found
-    seed           with it the same request gives the same answer
-    forgotten      tokens of prompt and answer that the cache has forgotten on purpose
-    prefill        the configuration that was used
-    seen           what the prompt's new tokens saw of their attention, where that was compared
-    embedding      float32 [D] of length 1, where that was asked for; there is no text then
-    """
-
-    text: str
-    finish_reason: FinishReason
-    tokens: tuple[SampledToken, ...]
-    timings: Timings
-    prefill: PrefillPolicy[Any]
-    seed: int
-    stop: str | None = None
-    forgotten: int = 0
-    seen: Seen | None = None
-    embedding: NDArray[np.float32] | None = None
-
-    @property
-    def exact(self) -> bool:
-        """Whether every token of the prompt saw all before it: always in a prompt of one chunk."""
-        policy, n = self.prefill, self.timings.cache_n + self.timings.prompt_n
-        return not self.forgotten and (policy.exact or policy.visible_pairs(n) == n * (n + 1) // 2)
-
-    @property
-    def summary(self) -> str:
-        """In a few words: how the prompt was read, what it saw of its attention, and what is forgotten."""
-        seen = () if self.seen is None else (self.seen.summary(),)
-        forgotten = (f"{self.forgotten:,} tokens forgotten",) if self.forgotten else ()
-        return ", ".join((self.prefill.summary(), *seen, *forgotten))
-
-
-TextEvent = Prefilled | TextDelta | Completion
-
-
-def _ratio(amount: float, of: float) -> float:
-    return amount / of if of else 0.0

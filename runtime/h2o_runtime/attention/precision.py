@@ -7,7 +7,7 @@ from types import ModuleType
 from h2o_plugins import cpu_kernels
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import PRECISIONS, AttentionPrecision, PrecisionChoice, ProviderName
 
 _PROCESSORS = {"bfloat16": "AVX-512 or AArch64 with BF16", "int16": "AVX-512 with VNNI"}

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import AttentionShape
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DensePrecision
 
 Tensors = Mapping[str, Tensor]

@@ -24,7 +24,7 @@ from h2o_runtime.errors import (
     unimportable,
 )
 from h2o_runtime.limits import MOST_STEP_ROWS
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision, DensePrecisionChoice
 from h2o_runtime.ort.choice import chosen_dense_form
 from h2o_runtime.ort.fusion import fuse, names_functions

@@ -7,7 +7,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import BACKENDS, DENSE_PRECISIONS, DenseChoice, DensePrecisionChoice
 from h2o_runtime.ort.native import is_fast
 from h2o_runtime.ort.packed_files import PackedFolder

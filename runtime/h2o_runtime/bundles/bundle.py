@@ -10,7 +10,7 @@ from h2o_runtime.bundles.graph_file import GraphFile, Interface
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, file_sha256, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import DOMAIN, VERSION
 
 AGAIN = "export the checkpoint again"

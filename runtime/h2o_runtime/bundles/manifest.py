@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 from h2o_runtime.bundles.earlier_prefill import is_earlier, of_earlier
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 
 __all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file_sha256"]

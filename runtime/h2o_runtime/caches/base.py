@@ -15,7 +15,7 @@ from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.components.options import check_options, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from h2o_runtime.attention.base import AttentionProvider

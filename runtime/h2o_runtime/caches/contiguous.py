@@ -18,7 +18,7 @@ from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, shared_rows, slides
 from h2o_runtime.caches.stored import Fresh, FreshRows, RowFormat, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)

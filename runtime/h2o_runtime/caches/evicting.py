@@ -22,7 +22,7 @@ from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 
 VOTERS = 64  # last tokens of a prompt, whose attention chooses the heavy hitters

@@ -20,7 +20,7 @@ from h2o_runtime.caches.stored import FreshRows, RowFormat, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 AT_ONCE = 4096  # rows of a prompt: a logical batch
 LEAST_SPARE = 16

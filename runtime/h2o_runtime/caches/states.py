@@ -25,7 +25,7 @@ from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import Recurrent
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 AT_ONCE = 1024  # rows of a prompt
 BLOCK = 1024  # a state is kept at the last multiple of it

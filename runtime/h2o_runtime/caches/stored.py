@@ -13,7 +13,7 @@ from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import CacheRow
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 CacheDtype: TypeAlias = Literal["model", "float16", "int8"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from h2o_runtime.caches import Cache
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.layers.model import Layers
+from h2o_runtime.layers.live import Layers
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import PrefillPolicy
 

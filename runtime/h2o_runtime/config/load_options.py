@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from h2o_runtime.caches import Cache, Contiguous
-from h2o_runtime.layers.model import LayerSettings
+from h2o_runtime.layers.live import LayerSettings
 from h2o_runtime.names import (
     BackendName,
     DenseChoice,

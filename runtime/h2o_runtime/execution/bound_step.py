@@ -11,7 +11,7 @@ from h2o_runtime.backends.base import Backend
 from h2o_runtime.caches import Rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.execution.dense_tensors import DenseTensors
-from h2o_runtime.layers.model import LiveLayers
+from h2o_runtime.layers.live import LiveLayers
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.session import Session
 

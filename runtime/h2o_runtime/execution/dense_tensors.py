@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.schedule import Span
 
 Tensors = dict[str, Tensor]  # by the graph's names

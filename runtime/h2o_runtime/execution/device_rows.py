@@ -21,7 +21,7 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.execution.recording import Recording
 from h2o_runtime.execution.step_rows import StepRow, place_rows
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.kv_entry import KV_ENTRY, kv_entry
 from h2o_runtime.sessions.session import Float32, Session
 

@@ -11,9 +11,9 @@ from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.caches.states import session_bytes
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
-from h2o_runtime.layers.model import LayerSettings, kinds_of
+from h2o_runtime.layers.live import LayerSettings, kinds_of
 from h2o_runtime.limits import MAX_SLOTS
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DensePrecision
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy

@@ -24,7 +24,7 @@ from h2o_runtime.execution.bound_step import StepBinder
 from h2o_runtime.execution.dense_tensors import DenseTensors
 from h2o_runtime.execution.step_rows import RowsStep, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.layers.model import LiveLayers
+from h2o_runtime.layers.live import LiveLayers
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import WHOLE, LayerCall, PrefillPolicy, PromptCall, PromptPiece

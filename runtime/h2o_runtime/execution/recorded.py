@@ -19,7 +19,7 @@ from h2o_runtime.execution.forward import Float32, Forward
 from h2o_runtime.execution.recording import Recording
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.layers.model import LiveLayers
+from h2o_runtime.layers.live import LiveLayers
 from h2o_runtime.operators import STEP_ROWS_ATTENTION
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.schedule import Span

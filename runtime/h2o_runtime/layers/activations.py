@@ -8,7 +8,7 @@ import numpy as np
 
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.layer_spec import rotation_names
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 LOGITS_BYTES = 16 << 20  # the head runs on as many rows at once as fit
 

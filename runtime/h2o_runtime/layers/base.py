@@ -16,7 +16,7 @@ from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.layers.activations import Activations
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span

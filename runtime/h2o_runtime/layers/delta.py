@@ -14,7 +14,7 @@ from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV, Recurrent
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import GATED_DELTA
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy

@@ -22,7 +22,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
-from h2o_runtime.model import LatentSpec, ModelSpec
+from h2o_runtime.model_spec import LatentSpec, ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span, spans

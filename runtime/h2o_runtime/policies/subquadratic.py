@@ -16,7 +16,7 @@ from h2o_runtime.attention.base import AttentionProvider, Float32, Int32
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 
 

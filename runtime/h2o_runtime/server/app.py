@@ -13,20 +13,23 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from h2o_runtime.server import problems
-from h2o_runtime.server.access_log import AccessLog
-from h2o_runtime.server.guards import Admission, Authorization, BodyLimits
-from h2o_runtime.server.hosts import Hosts
-from h2o_runtime.server.json_body import BodyReader, JsonRoute
-from h2o_runtime.server.outcomes import Outcomes
-from h2o_runtime.server.paths import Paths
+from h2o_runtime.server.about import fleet, info, text
+from h2o_runtime.server.apis import routes as completions
+from h2o_runtime.server.apis.embeddings import routes as embeddings
+from h2o_runtime.server.apis.messages import routes as messages
+from h2o_runtime.server.apis.shared.answers import ErrorResponse
+from h2o_runtime.server.http import problems
+from h2o_runtime.server.http.access_log import AccessLog
+from h2o_runtime.server.http.guards import Admission, Authorization, BodyLimits
+from h2o_runtime.server.http.hosts import Hosts
+from h2o_runtime.server.http.json_body import BodyReader, JsonRoute
+from h2o_runtime.server.http.outcomes import Outcomes
+from h2o_runtime.server.http.paths import Paths
+from h2o_runtime.server.http.room import LISTS
+from h2o_runtime.server.http.stream import ClientGone
 from h2o_runtime.server.request_handler import LEFT_OUT
-from h2o_runtime.server.room import LISTS
-from h2o_runtime.server.routes import completions, embeddings, fleet, info, messages, text
-from h2o_runtime.server.schemas.responses import ErrorResponse
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import LOCAL_ORIGINS
-from h2o_runtime.server.stream import ClientGone
 
 STATIC = Path(__file__).parent / "static"
 

@@ -9,21 +9,22 @@ from typing import Any
 
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.grammar import GrammarCompiler
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampling
-from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.config.compatibility import check_policy
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
-from h2o_runtime.server.answer_constraint import AnswerConstraint, chat_constraint, generation_constraint
-from h2o_runtime.server.choices import Choices
-from h2o_runtime.server.json_body import parse
-from h2o_runtime.server.schemas.chat import AssistantMessage, ChatRequest, Message
-from h2o_runtime.server.schemas.completion import CompletionRequest
-from h2o_runtime.server.schemas.embedding import EmbeddingRequest
-from h2o_runtime.server.schemas.generation import MOST_CHOICES, Generation
-from h2o_runtime.server.schemas.prefill import Prefill, forms
-from h2o_runtime.server.tools import check_tools
+from h2o_runtime.server.answers.choices import Choices
+from h2o_runtime.server.answers.constraint import AnswerConstraint, chat_constraint, generation_constraint
+from h2o_runtime.server.answers.tools import check_tools
+from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Message
+from h2o_runtime.server.apis.completions.schema import CompletionRequest
+from h2o_runtime.server.apis.embeddings.schema import EmbeddingRequest
+from h2o_runtime.server.apis.shared.generation import MOST_CHOICES, Generation
+from h2o_runtime.server.apis.shared.prefill import Prefill, forms
+from h2o_runtime.server.http.json_body import parse
+from h2o_runtime.text_model import TextModel
 
 log = logging.getLogger(__name__)
 

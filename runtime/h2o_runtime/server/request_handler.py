@@ -12,22 +12,23 @@ from typing import TypeVar
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.completion import Completion, Request
+from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import Cancelled, H2OError
 from h2o_runtime.process import give_back_memory
-from h2o_runtime.server.answer_constraint import AnswerConstraint
-from h2o_runtime.server.answer_format import AnswerFormat
-from h2o_runtime.server.choices import Choices
-from h2o_runtime.server.inference import Failure, InferenceState, InferenceThread, Job
-from h2o_runtime.server.job_events import all_ended, choice_events, completion_of
-from h2o_runtime.server.jobs import Constrain, Jobs
-from h2o_runtime.server.metrics import Metrics
-from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.service_time import ServiceTime, whole_seconds
-from h2o_runtime.server.slots import Slots, Ticket
-from h2o_runtime.server.stream import ClientGone, EventStream, event, unless_gone
-from h2o_runtime.server.workers import Workers
+from h2o_runtime.server.about.metrics import Metrics
+from h2o_runtime.server.answers.choices import Choices
+from h2o_runtime.server.answers.constraint import AnswerConstraint
+from h2o_runtime.server.answers.format import AnswerFormat
+from h2o_runtime.server.http.problems import Problem, unavailable
+from h2o_runtime.server.http.stream import ClientGone, EventStream, event, unless_gone
+from h2o_runtime.server.http.workers import Workers
+from h2o_runtime.server.scheduling.inference import Failure, InferenceState, InferenceThread, Job
+from h2o_runtime.server.scheduling.job_events import all_ended, choice_events, completion_of
+from h2o_runtime.server.scheduling.jobs import Constrain, Jobs
+from h2o_runtime.server.scheduling.service_time import ServiceTime, whole_seconds
+from h2o_runtime.server.scheduling.slots import Slots, Ticket
 
 log = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import uvicorn
 
-from h2o_runtime.completion import TextModel
 from h2o_runtime.errors import ServerError
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.server.app import create_app
-from h2o_runtime.server.drain import LAST_WORDS, drain, first_of
-from h2o_runtime.server.inference import InferenceThread
-from h2o_runtime.server.protocol import protocol_factory
+from h2o_runtime.server.http.drain import LAST_WORDS, drain, first_of
+from h2o_runtime.server.http.protocol import protocol_factory
+from h2o_runtime.server.scheduling.inference import InferenceThread
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import ServerSettings
+from h2o_runtime.text_model import TextModel
 
 log = logging.getLogger(__name__)
 

@@ -8,20 +8,20 @@ from functools import cached_property
 from typing import Any
 
 from h2o_runtime.answers.grammar import GrammarCompiler
-from h2o_runtime.completion import TextModel
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import resident_bytes
-from h2o_runtime.server.inference import InferenceState, InferenceThread
-from h2o_runtime.server.metrics import Metrics
-from h2o_runtime.server.problems import shutting_down, unavailable
-from h2o_runtime.server.reasoning_reader import END
+from h2o_runtime.server.about.metrics import Metrics
+from h2o_runtime.server.about.vllm_metrics import VllmNames
+from h2o_runtime.server.answers.reasoning_reader import END
+from h2o_runtime.server.apis.shared.answers import Health
+from h2o_runtime.server.http.problems import shutting_down, unavailable
+from h2o_runtime.server.http.room import LISTS, Room
 from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
-from h2o_runtime.server.room import LISTS, Room
-from h2o_runtime.server.schemas.responses import Health
+from h2o_runtime.server.scheduling.inference import InferenceState, InferenceThread
 from h2o_runtime.server.settings import ServerSettings
-from h2o_runtime.server.vllm_metrics import VllmNames
+from h2o_runtime.text_model import TextModel
 
 
 @dataclass

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h2o_runtime.caches import LayerStore, RetainedRows, Rows
 from h2o_runtime.caches.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.errors import ConfigError, InputError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.session import IntArray, Session

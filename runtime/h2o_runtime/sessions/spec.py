@@ -9,8 +9,8 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.devices import Device
-from h2o_runtime.layers.model import Layers
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.layers.live import Layers
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.caches import RetainedRows
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill, first_row, row_name
 from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.transcript import Transcript

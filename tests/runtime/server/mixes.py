@@ -8,10 +8,11 @@ from typing import Any
 
 from tests.runtime.server.scheduled import CONFIGS, PIECE, Task, answer, finish, request, tokens_of, turn
 
-from h2o_runtime.completion import Prompt, Request, TextModel
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.server.scheduling.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
+from h2o_runtime.text_model import TextModel
 
 ROUNDS = 8  # in which clients arrive
 COMING, LEAVING = 0.7, 0.05  # shares

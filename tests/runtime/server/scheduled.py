@@ -10,16 +10,18 @@ from tests import bundles
 from tests.prefill import altered
 
 from h2o_runtime import Generator, Sampling
+from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.events import Prefilled
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache
-from h2o_runtime.completion import Completion, Prompt, Request, TextModel
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BundleError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
-from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.server.scheduling.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.text import Tokenizer
+from h2o_runtime.text_model import TextModel
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tiny-llama"
 CONFIG = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)

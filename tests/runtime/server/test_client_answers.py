@@ -65,7 +65,9 @@ def test_the_same_seed_gives_the_same_answer_and_another_seed_another(openai: An
 
 
 def test_greedy_text_is_what_the_runtime_says(openai: Any, tiny_bundle: Path) -> None:
-    from h2o_runtime.completion import Completion, Request, TextModel
+    from h2o_runtime.answers.completion import Completion
+    from h2o_runtime.answers.request import Request
+    from h2o_runtime.text_model import TextModel
 
     with TextModel.load(tiny_bundle, context=512) as model:
         request = Request(model.text_prompt("The capital of"), max_tokens=12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from h2o_runtime.server.stream import event
+from h2o_runtime.server.http.stream import event
 
 
 def test_no_character_ends_an_event_early() -> None:

@@ -23,7 +23,7 @@ from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, error_of, request, wait_for
 
 from h2o_runtime.errors import ContextOverflowError
-from h2o_runtime.server.json_body import has_more_values
+from h2o_runtime.server.http.json_body import has_more_values
 from h2o_runtime.text import Tokenizer
 
 HEALTH = 10 * 0.05  # seconds
@@ -237,7 +237,7 @@ def test_values_are_counted_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> No
     dice = random.Random(0)
     parts = ['a"b', "\\", '\\"', ",[{", 'x\\\\",', 1, [1, 2], {"k\\,": "}"}, "é,", "\n"]
     for piece in (1, 2, 3, 5, 64):
-        monkeypatch.setattr("h2o_runtime.server.json_body._BLOCK", piece)
+        monkeypatch.setattr("h2o_runtime.server.http.json_body._BLOCK", piece)
         for _ in range(100):
             value = dice.choices(parts, k=dice.randrange(1, 12))
             body = json.dumps(value, ensure_ascii=False).encode()

@@ -21,7 +21,8 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from h2o_runtime.server import app, json_body, old_http, protocol, serve
+from h2o_runtime.server import app, serve
+from h2o_runtime.server.http import json_body, old_http, protocol
 
 # Methods that the class on the right overrides, and that the library therefore has to call.
 OVERRIDDEN = [

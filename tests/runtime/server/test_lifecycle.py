@@ -284,7 +284,7 @@ def test_the_json_log_is_json_and_holds_no_secret(serve: Serve) -> None:
 def test_health_says_that_the_model_is_being_loaded(serve: Serve, tmp_path: Path) -> None:
     slow = """
 import time
-from h2o_runtime.completion import TextModel
+from h2o_runtime.text_model import TextModel
 load = TextModel.load.__func__
 def slow(cls, *args, **options):
     time.sleep(3)
@@ -305,7 +305,7 @@ TextModel.load = classmethod(slow)
 def test_ctrl_c_while_loading_ends_it(serve: Serve, tmp_path: Path, outcome: str) -> None:
     code = f"""
 import time
-from h2o_runtime.completion import TextModel
+from h2o_runtime.text_model import TextModel
 def load(*args, **options): {outcome}
 TextModel.load = load
 """

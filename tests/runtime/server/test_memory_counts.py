@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from h2o_runtime.policies.prefill import Full, Query
-from h2o_runtime.server.memory_view import MemorySnapshot
+from h2o_runtime.server.about.memory_view import MemorySnapshot
 
 CONFIG = Query(chunk_size=64, local=8, heavy=24, dense_tail=0)
 

@@ -43,7 +43,7 @@ DEFECTS = {
     "grammar": "from h2o_runtime.answers.grammar import Grammar as where\nwhere.compile = fail",
     "constraint": "from h2o_runtime.server import request_handler as where\nwhere.replace = fail_with_constraint",
     "jobs": "from h2o_runtime.server import request_handler as where\nwhere.Jobs = fail",
-    "start": "from h2o_runtime.server.scheduler import Scheduler as where\nwhere.start = fail",
+    "start": "from h2o_runtime.server.scheduling.scheduler import Scheduler as where\nwhere.start = fail",
 }
 FAIL = """
 import dataclasses

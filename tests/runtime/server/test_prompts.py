@@ -133,7 +133,9 @@ def test_the_flags_are_what_requests_start_from(serve: Serve) -> None:
 
 
 def test_sparse_and_full_answers_are_the_runtimes(server: Server, tiny_bundle: Path) -> None:
-    from h2o_runtime.completion import Completion, Request, TextModel
+    from h2o_runtime.answers.completion import Completion
+    from h2o_runtime.answers.request import Request
+    from h2o_runtime.text_model import TextModel
 
     with TextModel.load(tiny_bundle, context=512) as model:
         for config in (Full(), Query(**SPARSE)):

@@ -9,9 +9,9 @@ import pytest
 from tests.runtime.server.scheduled import CONFIG, PIECE, SLOTS, Task, finish, load, request
 
 from h2o_runtime.caches import Contiguous
-from h2o_runtime.completion import TextModel
-from h2o_runtime.server.reading_order import SHARE
-from h2o_runtime.server.scheduler import STEP_TOKENS, Scheduler
+from h2o_runtime.server.scheduling.reading_order import SHARE
+from h2o_runtime.server.scheduling.scheduler import STEP_TOKENS, Scheduler
+from h2o_runtime.text_model import TextModel
 
 LONG = 9 * PIECE
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from tests.runtime.server.conftest import Serve, with_template
 from tests.runtime.server.running import Server, error_of
 
-from h2o_runtime.completion import Completion, Prompt, TextDelta, Timings
+from h2o_runtime.answers.completion import Completion, TextDelta, Timings
+from h2o_runtime.answers.request import Prompt
 from h2o_runtime.policies.prefill import Query
-from h2o_runtime.server.message_format import MessageBlocks, MessageFormat
-from h2o_runtime.server.reasoning_reader import ReasoningReader, Thought
-from h2o_runtime.server.response_format import ResponseFormat
-from h2o_runtime.server.schemas.chat import ChatRequest
-from h2o_runtime.server.schemas.response import ResponseRequest
+from h2o_runtime.server.answers.reasoning_reader import ReasoningReader, Thought
+from h2o_runtime.server.apis.chat.schema import ChatRequest
+from h2o_runtime.server.apis.messages.format import MessageBlocks, MessageFormat
+from h2o_runtime.server.apis.responses.format import ResponseFormat
+from h2o_runtime.server.apis.responses.schema import ResponseRequest
 
 CASES = [
     ("<think>\nTwo and two.\n</think>\n\nFour.", "", "Two and two.", "Four."),

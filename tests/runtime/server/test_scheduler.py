@@ -28,12 +28,13 @@ from tests.runtime.server.scheduled import (
 )
 
 from h2o_runtime import Sampling
+from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Paged
-from h2o_runtime.completion import Prompt, Request, TextModel
 from h2o_runtime.errors import BackendError
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.server.scheduling.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
+from h2o_runtime.text_model import TextModel
 
 
 @pytest.fixture(scope="module")

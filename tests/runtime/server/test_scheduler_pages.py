@@ -22,7 +22,7 @@ from tests.runtime.server.scheduled import (
 
 from h2o_runtime.caches import Paged
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.server.scheduler import Scheduler
+from h2o_runtime.server.scheduling.scheduler import Scheduler
 
 
 def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:

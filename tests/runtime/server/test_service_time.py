@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from h2o_runtime.completion import Timings
-from h2o_runtime.server.service_time import RequestWork, ServiceTime, whole_seconds
+from h2o_runtime.answers.completion import Timings
+from h2o_runtime.server.scheduling.service_time import RequestWork, ServiceTime, whole_seconds
 
 
 def timings(prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float) -> Timings:

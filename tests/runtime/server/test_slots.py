@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h2o_runtime.server.problems import Problem, unavailable
-from h2o_runtime.server.slots import Slots, Ticket
+from h2o_runtime.server.http.problems import Problem, unavailable
+from h2o_runtime.server.scheduling.slots import Slots, Ticket
 
 
 def called(ticket: Ticket) -> bool:

@@ -30,20 +30,22 @@ from tests.runtime.server.scheduled import (
     tokens_of,
 )
 
+from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.constraint import Constraint
+from h2o_runtime.answers.request import Request
 from h2o_runtime.caches import Cache, Contiguous, Paged
-from h2o_runtime.completion import Completion, Request, TextModel
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.server.answer_constraint import AnswerConstraint
-from h2o_runtime.server.choices import Choices
-from h2o_runtime.server.drain import LAST_WORDS, drain
-from h2o_runtime.server.inference import Failure, InferenceThread, Job
-from h2o_runtime.server.jobs import Constrain
-from h2o_runtime.server.metrics import Metrics
-from h2o_runtime.server.problems import RESTART, Problem
+from h2o_runtime.server.about.metrics import Metrics
+from h2o_runtime.server.answers.choices import Choices
+from h2o_runtime.server.answers.constraint import AnswerConstraint
+from h2o_runtime.server.http.drain import LAST_WORDS, drain
+from h2o_runtime.server.http.problems import RESTART, Problem
+from h2o_runtime.server.http.stream import ClientGone
 from h2o_runtime.server.request_handler import RequestHandler
-from h2o_runtime.server.scheduler import Scheduler
-from h2o_runtime.server.stream import ClientGone
+from h2o_runtime.server.scheduling.inference import Failure, InferenceThread, Job
+from h2o_runtime.server.scheduling.jobs import Constrain
+from h2o_runtime.server.scheduling.scheduler import Scheduler
+from h2o_runtime.text_model import TextModel
 
 Result = TypeVar("Result")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h2o_runtime.server.call_reader import Arguments, CallBegun, CallReader, may_become_call
-from h2o_runtime.server.schemas.chat import Tool
-from h2o_runtime.server.tools import call_schema
+from h2o_runtime.server.answers.call_reader import Arguments, CallBegun, CallReader, may_become_call
+from h2o_runtime.server.answers.tools import call_schema
+from h2o_runtime.server.apis.chat.schema import Tool
 
 NAMES = {"f", "g.h"}
 CALL = '{"name": "f", "parameters": {"x": 1}}'

@@ -15,7 +15,7 @@ from h2o_export.policies.base import MakeReference, PolicyEntry, Reference, exac
 from h2o_export.policies.h2o.single_pass import Rule, SinglePass
 from h2o_export.policies.h2o.steps import Phase1
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.policies.prefill.h2o import SCORES
 

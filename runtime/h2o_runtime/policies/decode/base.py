@@ -12,7 +12,7 @@ from h2o_runtime.caches.base import Rows
 from h2o_runtime.components.options import check_options, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 
 State = TypeVar("State")
 

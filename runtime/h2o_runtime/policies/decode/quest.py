@@ -17,7 +17,7 @@ from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CACHED_ATTENTION, PAGE_ATTENTION, PAGE_BOUNDS, PAGE_SELECT
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 

@@ -10,7 +10,7 @@ from h2o_runtime.caches.base import Rows
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern
 

@@ -17,7 +17,7 @@ from h2o_runtime.components.options import check_options, option, spelled
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.kv import KV
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import PROMPT_ATTENTION
 from h2o_runtime.schedule import Span
 

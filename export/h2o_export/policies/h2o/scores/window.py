@@ -17,7 +17,7 @@ from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
 from h2o_export.validation.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 from h2o_runtime.policies.prefill.h2o.scores.window import Window
 

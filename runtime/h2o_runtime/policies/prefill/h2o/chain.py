@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall
 from h2o_runtime.policies.prefill.h2o.base import H2O

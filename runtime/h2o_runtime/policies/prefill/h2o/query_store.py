@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.policies.prefill.h2o.seen import TileChecks

@@ -9,7 +9,7 @@ from typing import Literal
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
-from h2o_runtime.model import ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans, tail_start

@@ -1,0 +1,1 @@
+"""What the server tells of itself: model, settings, metrics, memory, tokens of a text."""

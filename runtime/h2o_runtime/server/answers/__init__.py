@@ -1,0 +1,1 @@
+"""Between a model's text and an API: constraints on answers, and thoughts and calls in them."""

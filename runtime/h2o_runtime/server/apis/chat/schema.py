@@ -1,0 +1,169 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Strict
+from h2o_runtime.server.apis.shared.generation import Generation
+
+
+class Cacheable(Strict):
+    """Cache marks of clients; here everything that can be kept is kept, marked or not."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextContentPart(Cacheable):
+    type: Literal["text"]
+    text: str
+
+
+Content = str | list[Annotated[TextContentPart, TEXT_ALONE]]
+
+
+class FunctionCall(Strict):
+    name: str = Field(min_length=1, max_length=200)
+    arguments: str
+
+
+class ToolCall(Cacheable):
+    id: str
+    index: Count | None = Field(None, description="For a call that was streamed.")
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class SystemMessage(Cacheable):
+    role: Literal["system", "developer"]
+    content: Content
+    name: str | None = None
+
+
+class UserMessage(Cacheable):
+    role: Literal["user"]
+    content: Content
+    name: str | None = None
+
+
+class AssistantMessage(Cacheable):
+    role: Literal["assistant"]
+    content: Content | None = None
+    name: str | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[Any] | None = None
+    reasoning_content: str | None = Field(
+        None, description="The model's reasoning, for templates that show it."
+    )
+    reasoning: str | None = Field(None, description="Another name of reasoning_content.")
+    reasoning_details: list[dict[str, Any]] | None = Field(
+        None, description="As OpenRouter has it: the reasoning is in the members text and summary."
+    )
+    tool_calls: list[ToolCall] | None = None
+
+    @property
+    def thoughts(self) -> str | None:
+        """The reasoning, by whichever name the client has it."""
+        for given in (self.reasoning_content, self.reasoning):
+            if given is not None:
+                return given
+        told = [detail.get("text") or detail.get("summary") for detail in self.reasoning_details or ()]
+        return "".join(text for text in told if isinstance(text, str)) or None
+
+
+class ToolMessage(Cacheable):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: str
+    name: str | None = None
+
+
+Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+def _of_objects(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise ValueError('Input should be the schema of an object: give it the type "object"')
+    return schema
+
+
+_OBJECT_TYPE = {"anyOf": [{"const": "object"}, {"type": "array", "contains": {"const": "object"}}]}
+Parameters = Annotated[
+    dict[str, Any],
+    AfterValidator(_of_objects),
+    Field(description="A JSON schema of objects.", json_schema_extra={"properties": {"type": _OBJECT_TYPE}}),
+]
+
+
+class Function(Strict):
+    name: FunctionName
+    description: str | None = None
+    parameters: Parameters | None = None
+    strict: bool | None = None
+
+
+class Tool(Cacheable):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Strict):
+    name: str = Field(min_length=1)
+
+
+class ToolChoice(Strict):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Strict):
+    type: Literal["json_object"]
+
+
+class JsonSchema(Strict):
+    name: str = Field(min_length=1, max_length=200)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+class ChatRequest(Generation):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Further variables for the chat template, such as enable_thinking."
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="For chat templates that can be told how much to think."
+    )
+    add_generation_prompt: bool | None = Field(None, description="false needs continue_final_message.")
+    continue_final_message: bool | None = Field(
+        None, description="The answer continues the last message, which is the assistant's."
+    )
+    modalities: list[Literal["text"]] | None = None

@@ -1,0 +1,126 @@
+"""Translates a request to /v1/messages into a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from h2o_runtime.server.apis.chat.schema import ChatRequest, TextContentPart
+from h2o_runtime.server.apis.messages.schema import (
+    AssistantTurn,
+    ClientTool,
+    MessageRequest,
+    OneTool,
+    Thinking,
+    TokenCountRequest,
+    ToolResult,
+    ToolUse,
+    UserTurn,
+)
+from h2o_runtime.server.http.field_names import FieldNames
+
+NAMES = FieldNames(
+    {
+        "stop": "stop_sequences",
+        "continue_final_message": "messages",
+        "response_format": "output_config.format",
+        "response_format.json_schema.schema": "output_config.format.schema",
+    }
+)
+
+
+def chat_of(body: TokenCountRequest) -> ChatRequest:
+    """The chat, as if requested at /v1/chat/completions.
+
+    If the last message is the assistant's, the answer continues it.
+    """
+    return ChatRequest.model_validate(
+        {
+            "messages": list(_messages(body)),
+            "continue_final_message": True if body.messages[-1].role == "assistant" else None,
+            "tools": None if body.tools is None else [_tool(tool) for tool in body.tools],
+            "tool_choice": _choice(body),
+            "parallel_tool_calls": _parallel(body),
+            "response_format": _format(body),
+            "chat_template_kwargs": None if body.thinking is None else {"enable_thinking": False},
+            **(_generation(body) if isinstance(body, MessageRequest) else {}),
+        }
+    )
+
+
+def _generation(body: MessageRequest) -> dict[str, Any]:
+    return {
+        "max_tokens": body.max_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "stop": body.stop_sequences or None,
+        "stream": body.stream,
+        "prefill": body.prefill,
+    }
+
+
+def _messages(body: TokenCountRequest) -> Iterable[dict[str, Any]]:
+    if body.system:
+        yield {"role": "system", "content": _text(body.system)}
+    for turn in body.messages:
+        yield from _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
+
+
+def _user(turn: UserTurn) -> Iterable[dict[str, Any]]:
+    """Tool results of a turn are separate messages."""
+    if isinstance(turn.content, str):
+        yield {"role": "user", "content": turn.content}
+        return
+    for block in turn.content:
+        if isinstance(block, ToolResult):
+            text = _text(block.content or "")
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+    texts = [block for block in turn.content if isinstance(block, TextContentPart)]
+    if texts or not turn.content:
+        yield {"role": "user", "content": _text(texts)}
+
+
+def _assistant(turn: AssistantTurn) -> dict[str, Any]:
+    if isinstance(turn.content, str):
+        return {"role": "assistant", "content": turn.content}
+    texts = [block for block in turn.content if isinstance(block, TextContentPart)]
+    calls = [_call(block) for block in turn.content if isinstance(block, ToolUse)]
+    message: dict[str, Any] = {"role": "assistant", "content": _text(texts) if texts or not calls else None}
+    if thoughts := "".join(block.thinking for block in turn.content if isinstance(block, Thinking)):
+        message["reasoning_content"] = thoughts
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _text(content: str | Sequence[TextContentPart]) -> str:
+    return content if isinstance(content, str) else "".join(block.text for block in content)
+
+
+def _call(use: ToolUse) -> dict[str, Any]:
+    arguments = json.dumps(use.input, ensure_ascii=False)
+    return {"id": use.id, "function": {"name": use.name, "arguments": arguments}}
+
+
+def _tool(tool: ClientTool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": function | {"strict": tool.strict}}
+
+
+def _choice(body: TokenCountRequest) -> Any:
+    if body.tool_choice is None:
+        return None
+    if isinstance(body.tool_choice, OneTool):
+        return {"type": "function", "function": {"name": body.tool_choice.name}}
+    return "required" if body.tool_choice.type == "any" else body.tool_choice.type
+
+
+def _parallel(body: TokenCountRequest) -> bool | None:
+    return False if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use else None
+
+
+def _format(body: TokenCountRequest) -> dict[str, Any] | None:
+    if body.output_config is None or body.output_config.format is None:
+        return None
+    schema = {"name": "answer", "schema": body.output_config.format.schema_}
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,0 +1,159 @@
+"""POST /v1/responses, in its simple form: nothing is stored between requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from h2o_runtime.server.apis.chat.schema import FunctionCall, FunctionName, Parameters
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, Count, No, Real, Share, Strict
+from h2o_runtime.server.apis.shared.generation import TopK
+from h2o_runtime.server.apis.shared.prefill import Prefill
+from h2o_runtime.server.apis.shared.routers import RouterKeys
+
+Status = Literal["in_progress", "completed", "incomplete"] | None
+
+
+class InputText(Strict):
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(Strict):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class InputMessage(Strict):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Annotated[InputText | OutputText, Field(discriminator="type"), TEXT_ALONE]]
+    id: str | None = None
+    status: Status = None
+
+
+class InputCall(FunctionCall):
+    type: Literal["function_call"]
+    call_id: str
+    id: str | None = None
+    status: Status = None
+
+
+class ReasoningText(Strict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class InputReasoning(Strict):
+    """Thoughts of an earlier answer."""
+
+    type: Literal["reasoning"]
+    summary: list[Any] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: None = None
+    id: str | None = None
+    status: Status = None
+
+
+class InputResult(Strict):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[Annotated[InputText, TEXT_ALONE]]
+    id: str | None = None
+    status: Status = None
+
+
+def _named(item: Any) -> Any:
+    """Messages may come without their type."""
+    return {"type": "message", **item} if isinstance(item, dict) and "role" in item else item
+
+
+Item = Annotated[
+    Annotated[InputMessage | InputReasoning | InputCall | InputResult, Field(discriminator="type")],
+    BeforeValidator(_named),
+]
+
+
+class FlatFunction(Strict):
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: Parameters | None = None
+    strict: bool | None = None
+
+
+class FlatChoice(Strict):
+    type: Literal["function"]
+    name: str = Field(min_length=1)
+
+
+class TextType(Strict):
+    type: Literal["text"]
+
+
+class JsonObjectType(Strict):
+    type: Literal["json_object"]
+
+
+class JsonSchemaType(Strict):
+    type: Literal["json_schema"]
+    name: str = Field(min_length=1, max_length=200)
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class TextConfig(Strict):
+    format: Annotated[TextType | JsonObjectType | JsonSchemaType, Field(discriminator="type")] | None = None
+
+
+class ObfuscationOptions(Strict):
+    include_obfuscation: No | None = None
+
+
+def _with_words(items: list[Any]) -> list[Any]:
+    if all(isinstance(item, InputReasoning) for item in items):
+        raise ValueError("Input should have a message beside the thoughts")
+    return items
+
+
+class ResponseRequest(RouterKeys):
+    model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
+    input: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[list[Item], Field(min_length=1), AfterValidator(_with_words)]
+    )
+    instructions: str | None = None
+    max_output_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    presence_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
+    frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    stream: bool | None = None
+    stream_options: ObfuscationOptions | None = None
+    text: TextConfig | None = None
+    tools: Annotated[list[FlatFunction], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
+    parallel_tool_calls: bool | None = None
+    prefill: Prefill | None = None
+
+    # No effect on the answer of a server that stores nothing.
+    store: bool | None = Field(
+        None,
+        description="Nothing is stored, whatever the value: OpenAI's default is true, and the answer "
+        "says false.",
+    )
+    background: No | None = None
+    truncation: Literal["disabled"] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None

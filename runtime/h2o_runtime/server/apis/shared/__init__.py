@@ -1,0 +1,1 @@
+"""Types that several APIs share."""

@@ -1,0 +1,1 @@
+"""HTTP: connections, checks before a request reaches its handler, bodies, errors and the log."""

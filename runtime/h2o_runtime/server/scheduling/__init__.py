@@ -1,0 +1,1 @@
+"""Who runs when: the queue, slots, the thread that runs the model, and its jobs."""

@@ -1,1 +1,0 @@
-"""The request schemas in pydantic, from which the OpenAPI description follows."""
