@@ -401,6 +401,7 @@ def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_i
     assert "uniform" in told.problems[1]
     context_free = replace(trained, nll=np.full(299, frequency_loss(ids, 4096) + 0.01))
     assert "does not read what stands before" in judge(context_free, ids, 4096).problems[0]
+    assert [told[:29] for told in judge(trained, ids * 0, 4096).problems] == ["the first text repeats itself"]
 
 
 # --- The token view ---------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def verdict(sanity: Sanity) -> list[str]:
     if not sanity.problems:
         return []
     return [
-        f"This model looks untrained: {problem}. Small differences below say nothing about the rules."
+        f"{problem[0].upper()}{problem[1:]}. Small differences below say nothing about the rules."
         for problem in sanity.problems
     ]
 
