@@ -429,6 +429,13 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
     assert f"{default_dense_form()}, not measured; h2o-bench dense".encode() in b" ".join(said.stderr.split())
 
 
+def test_dense_looks_at_its_file_before_it_measures(h2o: Run, shared_folder: Path) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
+    env = os.environ | {"XDG_CACHE_HOME": "/proc/nowhere"}
+    done = h2o("bench", "dense", bundle, "--repetitions", 10**9, "-t", 1, env=env)
+    assert (done.returncode, b"cannot be made" in done.stderr) == (1, True)
+
+
 def test_dense_refuses_floats(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("bench", "dense", tiny_bundle)
     assert done.returncode == 2
