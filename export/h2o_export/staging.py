@@ -131,10 +131,10 @@ def check_output(output: Path, force: bool) -> None:
             raise OutputError(f"{output}: is a mount point and cannot be replaced; name a new folder in it")
         if any(output.iterdir()):
             if not (output / "manifest.json").is_file():
-                refused = ", so --force does not replace it" if force else ""
+                refused = ", so `force` does not replace it" if force else ""
                 raise OutputError(f"{output}: exists and is not a bundle{refused}; choose another folder")
             if not force:
-                raise OutputError(f"{output}: exists already; choose another folder or add --force")
+                raise OutputError(f"{output}: exists already; choose another folder or add `force`")
     except OSError as error:
         raise OutputError(f"{output}: cannot write there: {error.strerror}") from error
 

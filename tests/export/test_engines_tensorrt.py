@@ -136,7 +136,7 @@ def test_a_timing_cache_of_another_gpu_is_left_behind(
 def test_engines_stay_until_they_are_to_be_replaced(bundle: Bundle, machine: Machine, double: Double) -> None:
     run(bundle, machine)
     double.built.clear()
-    with pytest.raises(OutputError, match="engines are there already; add --force"):
+    with pytest.raises(OutputError, match="engines are there already; add `force`"):
         run(bundle, machine)
     assert not double.built
 

@@ -87,7 +87,7 @@ def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
 def test_an_existing_bundle_is_replaced_only_by_force(tmp_path: Path) -> None:
     target = bundle_at(tmp_path / "bundle")
     with (
-        pytest.raises(OutputError, match="exists already; choose another folder or add --force"),
+        pytest.raises(OutputError, match="exists already; choose another folder or add `force`"),
         staged_folder(target, force=False),
     ):
         pytest.fail("the block must not run")
@@ -110,7 +110,7 @@ def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:
     target.mkdir()
     (target / "holiday.jpg").write_text("precious")
     with (
-        pytest.raises(OutputError, match="is not a bundle, so --force does not replace it"),
+        pytest.raises(OutputError, match="is not a bundle, so `force` does not replace it"),
         staged_folder(target, force=True),
     ):
         pytest.fail("the block must not run")

@@ -51,7 +51,7 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
         if text is not None:
             raise ConfigError(
                 f"8-bit weights of a model with {' and '.join(unscaled)} are rounded to the nearest: leave out "
-                "`calibrate`, or take --weights int4",
+                "`calibrate`, or take `weights=int4`",
                 field="calibrate",
             )
         return checkpoint

@@ -46,7 +46,7 @@ def _own_gpu(selection: EngineSelection, machine: Machine) -> int:
     if machine.sm is None:
         raise BackendError(
             "TensorRT builds engines on the GPU that runs them, and no NVIDIA GPU was found here; run h2o-build "
-            "on the device, or take --target tensorrt-rtx for a desktop GPU"
+            "on the device, or take `target=tensorrt-rtx` for a desktop GPU"
         )
     others = [sm for sm in selection.options.sm if sm != machine.sm]
     if others:

@@ -114,7 +114,8 @@ def _check_block_products(bundle: Bundle, target: Target) -> None:
         )
     if model.dtype != "float16":
         raise ConfigError(
-            f"`int4=plugin` needs a float16 bundle, and this one is {model.dtype}: export with --dtype float16",
+            f"`int4=plugin` needs a float16 bundle, and this one is {model.dtype}: export it with h2o-export "
+            "--dtype float16",
             field="int4",
         )
 
@@ -122,7 +123,7 @@ def _check_block_products(bundle: Bundle, target: Target) -> None:
 def check_folder(selection: EngineSelection) -> None:
     """Refuse to replace other files before hours of work. Raises OutputError."""
     if not selection.options.force and (selection.folder / "manifest.json").exists():
-        raise OutputError(f"{selection.folder}: engines are there already; add --force to build them again")
+        raise OutputError(f"{selection.folder}: engines are there already; add `force` to build them again")
     check_output(selection.folder, selection.options.force)
 
 

@@ -49,7 +49,5 @@ def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
                 f"tensor '{name}' holds NaN or infinity where numbers should be: the checkpoint is damaged, or its "
                 "training has failed; download it again"
             )
-        raise CheckpointError(
-            f"tensor '{name}' has values beyond float16's range; export with --dtype float32"
-        )
+        raise CheckpointError(f"tensor '{name}' has values beyond float16's range; use `dtype=float32`")
     return converted

@@ -218,7 +218,8 @@ class Sampler:
             where = "" if best == -math.inf else f", first at token id {int(_first_bad(logits))}"
             raise BackendError(
                 f"the model's logits hold {what}{where}: its activations left the range of their type, or a "
-                "weight file is damaged; export with --dtype float32, or compare bundle and checkpoint"
+                "weight file is damaged; export it with h2o-export --dtype float32, or compare bundle and "
+                "checkpoint"
             )
         return logits
 

@@ -9,7 +9,7 @@ from h2o_runtime.errors import BackendError
 CUDA_PROVIDER = "CUDAExecutionProvider"
 REMEDY = (
     "pip uninstall onnxruntime && pip install 'h2o-edge[gpu]' brings one that can, with the CUDA libraries that it "
-    "needs; or use --device cpu"
+    "needs; or use `device=cpu`"
 )
 
 
