@@ -70,7 +70,7 @@ def test_the_identity_is_that_of_config_and_weights(whole: Path, tmp_path: Path)
 def test_float16_has_a_range() -> None:
     fits, overflows = torch.tensor([65504.0, -1e-9]), torch.tensor([1.0, 70000.0])
     assert to_dtype(fits, torch.float16, "w").dtype == torch.float16
-    with pytest.raises(CheckpointError, match=r"'w' has values beyond float16's range.*--dtype float32"):
+    with pytest.raises(CheckpointError, match=r"'w' has values beyond float16's range.*`dtype=float32`"):
         to_dtype(overflows, torch.float16, "w")
     assert float(to_dtype(overflows, torch.float32, "w")[1]) == 70000.0
 
