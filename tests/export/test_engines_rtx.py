@@ -76,8 +76,9 @@ def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: P
         builder.build(bundle.path(graph), make_profiles(graph, limits(bundle)), recorded=True)
 
 
-def attention_graphs(bundle: Bundle, **changes: Any) -> tuple[AttentionGraph, ...]:
-    return policy_graphs(altered(SMALL, **changes), bundle.manifest.model.attention)
+def attention_graphs(bundle: Bundle, score: str, **changes: Any) -> tuple[AttentionGraph, ...]:
+    window = {"window": 8} if score == "window" else {}
+    return policy_graphs(altered(SMALL, score=score, **window, **changes), bundle.manifest.model.attention)
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

@@ -200,8 +200,6 @@ def test_compare_takes_the_small_graphs_and_both_forms(bundle: Path, shared_fold
         "8",
         "--h2o-heavy",
         "8",
-        "--score-window",
-        "8",
     ]
     stages = ["--stage", "dense", "--stage", "pipeline"]
     done = CliRunner().invoke(

@@ -46,9 +46,9 @@ def toys() -> Iterator[None]:
     """Installed for these tests: a registry looks for entry points once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(TOYS))
-        LAYERS.__dict__.pop("_found", None)
+        LAYERS.__dict__.pop("_entries", None)
         yield
-    LAYERS.__dict__.pop("_found", None)
+    LAYERS.__dict__.pop("_entries", None)
 
 
 @pytest.fixture(scope="module")

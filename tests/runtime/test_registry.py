@@ -137,11 +137,11 @@ def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("group", "builtin", "base", "broken"),
+    ("group", "builtin", "base", "field", "broken"),
     [
-        ("h2o_edge.prefill_policies", Full, PrefillPolicy, BROKEN_PREFILL),
-        ("h2o_edge.decode_policies", FullDecode, DecodePolicy, BROKEN),
-        ("h2o_edge.caches", Contiguous, Cache, BROKEN),
+        ("h2o_edge.prefill_policies", Full, PrefillPolicy, "policy", BROKEN_PREFILL),
+        ("h2o_edge.decode_policies", FullDecode, DecodePolicy, "name", BROKEN),
+        ("h2o_edge.caches", Contiguous, Cache, "name", BROKEN),
     ],
 )
 def test_what_is_broken_is_left_out_with_a_warning_that_names_it(
@@ -150,9 +150,10 @@ def test_what_is_broken_is_left_out_with_a_warning_that_names_it(
     group: str,
     builtin: type,
     base: type,
+    field: str,
     broken: dict[str, str],
 ) -> None:
-    registry = Registry(builtin, base=base, field="policy", group=group)
+    registry = Registry(builtin, base=base, field=field, group=group)
     assert not caplog.records  # nothing is loaded before it is asked for
     with caplog.at_level(logging.WARNING):
         assert registry.names == (builtin.name, "good")  # type: ignore[attr-defined]
