@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -320,7 +321,16 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
         verdict = "[green]good[/]" if row.passed else "[red]MISSED[/]"
         numbers = (row.max_error, row.mean_error, row.quantile_error, row.tolerance)
         table.add_row(
-            *(escape(text) for text in (row.stage, row.graph, row.output, row.subject, row.reference)),
+            *(
+                escape(text)
+                for text in (
+                    row.stage,
+                    shorten(row.graph, 28, placeholder=" …"),
+                    row.output,
+                    row.subject,
+                    row.reference,
+                )
+            ),
             *(f"{number:.2g}" for number in numbers),
             verdict,
         )

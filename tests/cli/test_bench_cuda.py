@@ -16,7 +16,7 @@ from h2o_cli.bench.contestants import Entry, attentions, models
 from h2o_cli.bench.floor import MachineRates, measure_gpu_rates
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.systems.registry import make_system
-from h2o_runtime.policies.prefill import Query
+from h2o_runtime.policies.prefill import PREFILL, Query
 
 CONFIG = Query(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
 PHASES = {"dense", "phase1", "phase2", "tail"}
@@ -33,7 +33,7 @@ def settings(shared_folder: Path) -> dict[str, Any]:
     return {
         "bundle": str(bundle),
         "threads": 1,
-        "prefill": dict(CONFIG.settings),
+        "prefill": PREFILL.settings_of(CONFIG),
         "backend": "onnxruntime",
         "device": "cuda",
         "attention": "auto",

@@ -21,10 +21,18 @@ from tests import bundles
 from tests.cli.conftest import Run, Start
 
 from h2o_cli.compare import main
+from h2o_runtime.policies.prefill import ColumnSum, Query, Window
+from h2o_runtime.policies.prefill.h2o import H2O
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 NAME = "llama-g2-d64-llama3"
 SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32)
+# What is compared where nothing is asked for.
+SMALL_RULES = (
+    Query(**Query.small),
+    ColumnSum(**H2O.small),
+    Window(**Window.small),
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +105,7 @@ def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) ->
     ]
     assert [(row["graph"], row["reference"]) for row in _of(document, "pipeline")] == [
         ("full", "transformers"),
-        ("h2o S=256 L=64 H=64 query", "single pass"),
-        ("h2o S=256 L=64 H=64 colsum", "single pass"),
-        ("h2o S=256 L=64 H=64 window", "single pass"),
+        *((str(policy), "single pass") for policy in SMALL_RULES),
     ]
     for row in document["rows"]:
         assert row["passed"]
@@ -124,7 +130,7 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
         "dense_01",
         "transformers",
         "single pass",
-        "h2o S=128 L=32 H=32",
+        "h2o score=window",
     ):
         assert words in shown
     assert (shown.count("good"), shown.count("MISSED")) == (7 + 4, 0)

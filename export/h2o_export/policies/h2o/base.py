@@ -14,6 +14,7 @@ from h2o_export.attention_graphs import AttentionStep
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference, exact
 from h2o_export.policies.h2o.single_pass import Rule, SinglePass
 from h2o_export.policies.h2o.steps import Phase1
+from h2o_runtime.components.options import options_of
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
@@ -38,13 +39,15 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
         return 2 * policy.chunk_size
 
     def variants(self, policy: Rule) -> tuple[PrefillPolicy[Any], ...]:
-        """Every score rule whose settings fit the others."""
+        """Every score rule whose settings fit the others. Settings that only another rule has are small."""
         return exact(), *self._rules(policy)
 
     def _rules(self, policy: Rule) -> Iterator[PrefillPolicy[Any]]:
-        for score in SCORES.names:
+        known = {one.name for one in options_of(type(policy))}
+        for kind in SCORES:
+            small = {name: value for name, value in kind.small.items() if name not in known}
             with suppress(ConfigError):
-                yield PREFILL.make({"score": score}, policy)
+                yield PREFILL.make({"score": kind.score} | small, policy)
 
     def reference(self, policy: Rule) -> MakeReference:
         def make(model: ModelSpec, sets: NDArray[np.int32]) -> Reference:
