@@ -90,7 +90,7 @@ def test_the_server_takes_it_in_requests_and_shows_it_in_its_form(tiny_bundle: P
         assert '["h2o", "full", "subquadratic", "minference", "toy", ' in schema
         form = {one["text"]: one for one in server.get("/props").json()["prefill_forms"]}["toy"]
         assert form["title"] == "every k-th"
-        assert form["settings"] == {"batch_size": 4096, "block": 64, "every": 8, "first": 0}
+        assert form["settings"] == {"policy": "toy", "batch_size": 4096, "block": 64, "every": 8, "first": 0}
         labels = {one["name"]: one["label"] for one in form["options"]}
         assert labels == {"block": "Block", "every": "Every k-th token", "first": "First"}
         for prefill in ({"policy": "toy", "every": 2}, "toy every=2"):

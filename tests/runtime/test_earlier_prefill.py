@@ -167,6 +167,8 @@ def test_sinks_that_are_gone_are_told(bundle: Path, caplog: pytest.LogCaptureFix
     [
         (WRITTEN | {"local": 1024}, "must be below chunk_size"),
         (WRITTEN | {"policy": "sparse"}, "policy must be one of h2o, full"),
+        (WRITTEN | {"policy": ["h2o"]}, "policy must be one of h2o, full"),
+        (WRITTEN | {"score": ["query"]}, "score must be one of query"),
         ({"policy": ["h2o"]}, "policy must be one of h2o, full"),
         ({"policy": "h2o", "score": {}}, "score must be one of query"),
         ([], "not an object"),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
-_RENAMED: Final = {
+_POLICIES: Final = {
     "h2o": {
         "chunk_size": "chunk_size",
         "score": "score",
@@ -17,17 +17,6 @@ _RENAMED: Final = {
         "heavy": "heavy",
         "dense_tail": "dense_tail",
     },
-    "query": {
-        "score_tile": "tile",
-        "score_queries": "queries",
-        "score_candidates": "candidates",
-        "score_grow": "grow",
-        "score_checks": "checks",
-        "score_missed": "missed",
-    },
-    "window": {"score_window": "window"},
-    "colsum": {},
-    "full": {},
     "subquadratic": {
         "window": "window",
         "global_tokens": "global_tokens",
@@ -43,6 +32,17 @@ _RENAMED: Final = {
         "estimate": "estimate",
     },
 }
+_RULES: Final = {
+    "query": {
+        "score_tile": "tile",
+        "score_queries": "queries",
+        "score_candidates": "candidates",
+        "score_grow": "grow",
+        "score_checks": "checks",
+        "score_missed": "missed",
+    },
+    "window": {"score_window": "window"},
+}
 _AUTO_LEAST: Final = 512  # keys of the smallest memory under heavy=auto, which grew from the first token on
 
 
@@ -53,11 +53,14 @@ def is_earlier(settings: Mapping[str, Any]) -> bool:
 
 def of_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The chosen policy's settings under their names of today."""
-    policy = settings.get("policy", "h2o")
-    names = {"batch_size": "batch_size"} | _RENAMED.get(policy, {})
+    names = {"policy": "policy", "batch_size": "batch_size", **_POLICIES.get(str(settings.get("policy")), {})}
     if "score" in names:
-        names |= _RENAMED.get(settings.get("score", "query"), {})
-    found = {"policy": policy} | {name: settings[old] for old, name in names.items() if old in settings}
+        names |= _RULES.get(str(settings.get("score")), {})
+        if settings.get("sink"):
+            log.warning(
+                "the bundle asks for sink=%s, which is gone: its prompts are read without", settings["sink"]
+            )
+    found = {name: settings[old] for old, name in names.items() if old in settings}
     if "block" in found and not settings.get("landmarks", True):
         found["block"] = 0
     if not found.get("block", 1):
@@ -67,8 +70,4 @@ def of_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("heavy") == "auto":
         memory = max(min(_AUTO_LEAST, found["chunk_size"] * 15 // 16), found["local"])
         found |= {"heavy": memory - found["local"], "grow": 0}
-    if "score" in found and settings.get("sink"):
-        log.warning(
-            "the bundle asks for sink=%s, which is gone: its prompts are read without", settings["sink"]
-        )
     return found

@@ -33,7 +33,14 @@ def test_every_setting_is_described(server: Server) -> None:
     for kind in PREFILL.kinds:
         for option in options_of(kind):
             assert {"type": "null"} in members[option.name]["anyOf"]
-    assert members["heavy"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+    assert members["heavy"]["anyOf"][0] == {
+        "description": "Heavy hitters H: earlier tokens with the highest scores.",
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 2**31 - 1,
+    }
+    meanings = [one.get("description", "")[:12] for one in members["window"]["anyOf"]]
+    assert meanings == ["Last queries", "Earlier toke", ""]  # of the score rule, and of subquadratic
 
 
 def test_forms_offer_every_policy_and_preset(server: Server) -> None:

@@ -36,9 +36,11 @@ def _schema() -> dict[str, Any]:
     properties: dict[str, Any] = {"policy": {"enum": [*PREFILL.names, *PREFILL.presets, None]}}
     for kind in PREFILL.kinds:
         for option in options_of(kind):
-            known = properties.setdefault(option.name, {"anyOf": [{"type": "null"}]})["anyOf"]
+            known = properties.setdefault(option.name, {"anyOf": []})["anyOf"]
             if (values := {"description": option.meaning, **_values(option)}) not in known:
                 known.append(values)
+    for name in properties.keys() - {"policy"}:
+        properties[name]["anyOf"].append({"type": "null"})
     settings = {"type": "object", "properties": properties, "additionalProperties": {"type": "null"}}
     return {"description": _MEANING, "anyOf": [{"type": "string", "maxLength": 1000}, settings]}
 
@@ -93,12 +95,17 @@ def forms(own: PrefillPolicy[Any], runs: Callable[[PrefillPolicy[Any]], bool]) -
         {
             "text": text,
             "title": title,
-            "settings": {one.name: getattr(value, one.name) for one in options_of(type(value))},
+            "settings": {PREFILL.field: value.name, **_every_setting(value)},
             "options": [_described(option) for option in options_of(type(value)) if _shown(option)],
         }
         for text, title, value in found
         if value is own or runs(value)
     ]
+
+
+def _every_setting(value: PrefillPolicy[Any]) -> dict[str, Any]:
+    """Those too that have no effect beside the others: a person may change the others."""
+    return {one.name: getattr(value, one.name) for one in options_of(type(value))}
 
 
 def _title(value: PrefillPolicy[Any]) -> str:
