@@ -281,8 +281,9 @@ class Generator:
             raise ConfigError(
                 f"max_new_tokens must not be negative, but is {max_new_tokens}", field="max_new_tokens"
             )
+        tokens = checked_ids(ids, self.model.vocab_size, self.context)
         request = Request(
-            Prompt(tuple(int(token) for token in ids)),
+            Prompt(tuple(tokens.tolist())),
             max_new_tokens,
             policy,
             sampling or Sampling(),

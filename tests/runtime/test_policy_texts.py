@@ -183,7 +183,7 @@ def test_a_text_is_a_value(text: str, base: PrefillPolicy[Any] | None, value: Pr
 @pytest.mark.parametrize(
     ("text", "field", "says"),
     [
-        (" ", "policy", "policy is empty: write one of h2o, full, subquadratic, minference"),
+        (" ", "policy", "policy is empty: write a policy as NAME SETTING=VALUE"),
         (
             "fats",
             "policy",

@@ -16,6 +16,10 @@ from tests.runtime.server.running import Server, chat_bytes, error_of, request
 CHAT = "/v1/chat/completions"
 PATHS = [CHAT, "/v1/completions", "/tokenize", "/detokenize"]
 SURROGATE = "\ud800"
+CALLS = {
+    "role": "assistant",
+    "tool_calls": [{"id": SURROGATE, "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
 MIB = 1 << 20
 
 
@@ -38,7 +42,6 @@ MIB = 1 << 20
         pytest.param(b'{"a": "\xff"}', id="byte"),
         pytest.param(b'{"a": "\xed\xa0\x80"}', id="surrogate-bytes"),
         pytest.param(b'{"a": "\xf0\x9f\x98"}', id="cut-character"),
-        pytest.param(b"\xef\xbb\xbf{}", id="bom"),
         pytest.param('{"a": 1}'.encode("utf-16"), id="utf16"),
         pytest.param(b"\x1f\x8b\x08\x00", id="gzip"),
         pytest.param(b"\x00", id="zero"),
@@ -153,7 +156,7 @@ def test_half_a_surrogate_pair(server: Server, path: str, body: dict[str, Any]) 
         {"user": SURROGATE},
         {"metadata": {"a": SURROGATE, SURROGATE: 1}},
         {"chat_template_kwargs": {"a": SURROGATE, SURROGATE: 1}},
-        {"messages": [{"role": "tool", "content": "x", "tool_call_id": SURROGATE}]},
+        {"messages": [CALLS, {"role": "tool", "content": "x", "tool_call_id": SURROGATE}]},
     ],
 )
 def test_half_a_surrogate_pair_that_nobody_reads(server: Server, more: dict[str, Any]) -> None:
