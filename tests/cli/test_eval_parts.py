@@ -180,7 +180,7 @@ def test_answers_are_found_in_what_is_said() -> None:
 
 
 def value(contestant: str, kind: Kind, measure: Measure, text: str, number: float, place: str = "") -> Value:
-    settings = "" if kind is Kind.TRUTH else "local=4 heavy=8"
+    settings = "full" if kind is Kind.TRUTH else "h2o local=4 heavy=8"
     job = f"read {text} {contestant}"
     return Value(job, contestant, kind.value, settings, measure, text, 64, place, number)
 
@@ -268,9 +268,9 @@ def test_a_text_that_is_not_there() -> None:
 
 def test_which_settings_differ() -> None:
     (rule,) = summarize(ROWS[:1])
-    assert differences(rule, replace(rule, settings="local=4 heavy=16")) == {"heavy": "16"}
-    assert differences(rule, replace(rule, settings="local=4 every=2")) == {}
-    assert differences(rule, replace(rule, settings="local=2 heavy=8", kind=Kind.BASELINE.value)) == {}
+    assert differences(rule, replace(rule, settings="h2o local=4 heavy=16")) == {"heavy": "16"}
+    assert differences(rule, replace(rule, settings="h2o local=4 every=2")) == {}
+    assert differences(rule, replace(rule, settings="oracle local=2 heavy=8", kind=Kind.BASELINE.value)) == {}
 
 
 def test_rows_are_read_as_they_were_written() -> None:

@@ -47,8 +47,9 @@ class Summary:
 
     @property
     def values(self) -> dict[str, str]:
-        """Settings by their names."""
-        return dict(word.split("=", 1) for word in self.settings.split())
+        """Settings by their names, and the policy's name."""
+        words = self.settings.split()
+        return dict(word.split("=", 1) if "=" in word else ("policy", word) for word in words)
 
 
 def differences(rule: Summary, other: Summary) -> dict[str, str]:
@@ -56,7 +57,7 @@ def differences(rule: Summary, other: Summary) -> dict[str, str]:
     policies.
     """
     own, theirs = rule.values, other.values
-    if own.keys() != theirs.keys() or other.kind == Kind.BASELINE.value:
+    if own.keys() != theirs.keys() or own.get("policy") != theirs.get("policy"):
         return {}
     return {name: value for name, value in theirs.items() if own[name] != value}
 
