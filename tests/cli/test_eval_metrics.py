@@ -329,7 +329,7 @@ def test_what_baselines_keep(tiny_generator: Generator, heldout_ids: Any) -> Non
         assert (keys == [0, 1, *range(54, 64)]).all()
     for keys in (*kept["random"], *kept["oracle"]):
         assert (keys[:, -4:] == np.arange(60, 64)).all()
-    assert config.__str__() == "B=64 S=32 L=4 H=8 tail=0 list=0"
+    assert str(config) == "oracle batch_size=64 chunk_size=32 local=4 heavy=8 dense_tail=0"
 
 
 # --- Readings ---------------------------------------------------------------------------------------------

@@ -298,9 +298,9 @@ def test_a_folder_goes_on_with_its_own_run_only(tmp_path: Path) -> None:
     assert again.done == {ROWS[0].job, ROWS[1].job}
     with pytest.raises(OutputError, match="another lengths"):
         RunFolder.open(tmp_path / "run", identity | {"lengths": (1, 3)}, resume=True)
-    again.check({"h2o": "local=4 heavy=8", "new": "local=1"})
-    with pytest.raises(OutputError, match="was measured with local=4 heavy=8, and is now local=4 heavy=9"):
-        again.check({"h2o": "local=4 heavy=9"})
+    again.check({"h2o": "h2o local=4 heavy=8", "new": "h2o local=1"})
+    with pytest.raises(OutputError, match="was measured with h2o local=4 heavy=8, and is now h2o local=4 heavy=9"):
+        again.check({"h2o": "h2o local=4 heavy=9"})
     (tmp_path / "run" / "rows.csv").write_text("nothing of ours\n")
     with pytest.raises(OutputError, match="cannot be read"):
         RunFolder.open(tmp_path / "run", identity, resume=True)

@@ -48,8 +48,11 @@ class Summary:
     @property
     def values(self) -> dict[str, str]:
         """Settings by their names, and the policy's name."""
-        words = self.settings.split()
-        return dict(word.split("=", 1) if "=" in word else ("policy", word) for word in words)
+        found = {}
+        for word in self.settings.split():
+            name, equals, value = word.partition("=")
+            found[name if equals else "policy"] = value if equals else word
+        return found
 
 
 def differences(rule: Summary, other: Summary) -> dict[str, str]:

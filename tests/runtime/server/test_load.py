@@ -133,7 +133,7 @@ def test_who_leaves_the_queue_is_forgotten(serve: Serve, tmp_path: Path) -> None
 
 
 def test_a_long_silence_is_no_dead_connection(serve: Serve, tmp_path: Path) -> None:
-    impatient = "from h2o_runtime.server import job_events\njob_events._QUIET = 0.2\n"
+    impatient = "from h2o_runtime.server.scheduling import job_events\njob_events._QUIET = 0.2\n"
     server = serve(environment=spoilt(tmp_path, SLOW_TILES + impatient))
     text = server.complete([7] * 500, stream=True).text
     assert text.count(": keep-alive\n\n") >= 3  # six layers of half a second
