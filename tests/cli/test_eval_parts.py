@@ -299,7 +299,9 @@ def test_a_folder_goes_on_with_its_own_run_only(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="another lengths"):
         RunFolder.open(tmp_path / "run", identity | {"lengths": (1, 3)}, resume=True)
     again.check({"h2o": "h2o local=4 heavy=8", "new": "h2o local=1"})
-    with pytest.raises(OutputError, match="was measured with h2o local=4 heavy=8, and is now h2o local=4 heavy=9"):
+    with pytest.raises(
+        OutputError, match="was measured with h2o local=4 heavy=8, and is now h2o local=4 heavy=9"
+    ):
         again.check({"h2o": "h2o local=4 heavy=9"})
     (tmp_path / "run" / "rows.csv").write_text("nothing of ours\n")
     with pytest.raises(OutputError, match="cannot be read"):
