@@ -70,7 +70,7 @@ class Layer:
         first, stop = chunk * CHUNK, min(self.n, (chunk + 1) * CHUNK)
         kept = (self.memory[chunk], self.last, self.sets[chunk], self.set_scores[chunk])
         self.run(
-            self.kernels.memory_step, KV_HEADS, self.n, slots, LOCAL, HEAVY, 0, first, stop, before, values,
+            self.kernels.memory_step, KV_HEADS, self.n, slots, LOCAL, HEAVY, first, stop, before, values,
             replace, self.score, self.kernels.NextMemory(*(each.data_ptr() for each in kept)),
         )  # fmt: skip
 
