@@ -87,4 +87,4 @@ def test_chunks_and_their_states(model: Model) -> None:
 def test_an_operator_that_shows_no_row_its_own_key_takes_none(model: Model) -> None:
     none = model.put_empty(1, 1)
     with pytest.raises(ValueError, match="memory_select has no argument sinks"):
-        model.run(MEMORY_SELECT, score=none, memory=none, chunk_range=(0, 1), local=1, sink=0, sinks=none)
+        model.run(MEMORY_SELECT, score=none, memory=none, chunk_range=(0, 1), local=1, sinks=none)
