@@ -203,6 +203,23 @@ def test_compare_takes_the_small_graphs_and_both_forms(bundle: Path, shared_fold
         assert sum(f"score={score} " in name for name in graphs) == forms
 
 
+def write_hollow(folder: Path, shapes: dict[str, tuple[int, ...]], parts: int) -> None:
+    """A checkpoint of these float16 tensors in `parts` files, whose values are holes in the files."""
+    names, index = list(shapes), {}
+    for part in range(parts):
+        header: dict[str, Any] = {}
+        end = 0
+        for name in names[part::parts]:
+            begin, end = end, end + 2 * math.prod(shapes[name])
+            header[name] = {"dtype": "F16", "shape": shapes[name], "data_offsets": (begin, end)}
+            index[name] = f"model-{part}.safetensors"
+        text = json.dumps(header).encode()
+        with (folder / f"model-{part}.safetensors").open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.truncate(8 + len(text) + end)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
 def test_the_dry_run_of_deepseek_v2_lite(tmp_path: Path) -> None:
     folder = tmp_path / "lite"
     folder.mkdir()
@@ -210,6 +227,9 @@ def test_the_dry_run_of_deepseek_v2_lite(tmp_path: Path) -> None:
     save_file({"model.norm.weight": torch.ones(2048)}, folder / "model.safetensors")
     for file in latent_models.TOKENIZER_FILES:
         shutil.copy(latent_models.EXAMPLE / file, folder / file)
+    shapes = checkpoint_tensors(open_checkpoint(str(folder)).config)
+    (folder / "model.safetensors").unlink()
+    write_hollow(folder, shapes, parts=16)
     arguments = [str(folder), "--dry-run", "--dtype", "float16"]
     told = json.loads(CliRunner().invoke(export, [*arguments, "--json"]).stdout)
     assert told["token_bytes"] == 576 * 27 * 2
