@@ -31,7 +31,7 @@ def good(dice: random.Random) -> tuple[str, dict[str, Any]]:
         "seed": dice.randrange(1000),
         "stream": dice.random() < 0.5,
     }
-    sparse = {"chunk_size": 128, "local": 16, "heavy": 32, "score_heads": dice.choice(["kv", "query"])}
+    sparse = {"chunk_size": 128, "local": 16, "heavy": 32, "heads": dice.choice(["kv", "query"])}
     more: dict[str, Any] = dice.choice(
         [
             {},

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_text: str) -> None:
-    choose(page, score="colsum")
+    choose(page, policy="h2o score=colsum")
     ask(page, "What is this?", long_text)
     name = open_memory(page)
     memory = server.get(f"/memory/{name}").json()
