@@ -191,6 +191,10 @@ def test_what_needs_alike_layers_leaves_the_session_as_it_is(
 def test_every_kind_has_both_halves(plain: Path) -> None:
     """The toy's exporting half is an entry point, which is loaded by name. Several may share a half at run time."""
     config = open_checkpoint(str(plain)).config
-    config = replace(config, latent=LatentConfig.read({}, pairs_stay=False), delta=DeltaConfig.read({}))
+    latent = LatentConfig(
+        rank=16, nope_size=8, rope_size=8, value_size=8, query_rank=None, pairs_in=False, pairs_out=False
+    )
+    delta = DeltaConfig(key_heads=2, value_heads=2, key_size=64, value_size=64, kernel=4)
+    config = replace(config, latent=latent, delta=delta)
     exported = [kind.spec(config).kind for kind in EXPORTED.values()]
     assert set(LAYERS.names) == {*exported, "narrow"}

@@ -93,7 +93,7 @@ def test_details_of_a_token(page: Page, server: Server, long_text: str) -> None:
     assert not page.locator("#memory").is_visible()
 
 
-@pytest.mark.parametrize(("policy", "long"), [("h2o", False), ("full", True)])
+@pytest.mark.parametrize(("policy", "long"), [("", False), ("full", True)])
 def test_nothing_to_remember(page: Page, long_text: str, policy: str, long: bool) -> None:
     choose(page, policy=policy)
     ask(page, "What is this?", long_text if long else None)
