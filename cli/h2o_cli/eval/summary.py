@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.values import Measure, Value
+from h2o_runtime.components.written import written_settings
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,8 @@ class Summary:
     @property
     def values(self) -> dict[str, str]:
         """Settings by their names, and the policy's name."""
-        found = {}
-        for word in self.settings.split():
-            name, equals, value = word.partition("=")
-            found[name if equals else "policy"] = value if equals else word
-        return found
+        name, found = written_settings(self.settings, "the settings", "settings", "write a policy")
+        return found if name is None else {"policy": name, **found}
 
 
 def differences(rule: Summary, other: Summary) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from h2o_runtime.answers.completion import Completion, TextDelta, Timings
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.server.apis.shared.generation import StreamOptions
 from h2o_runtime.server.scheduling.inference import Progress
 
 Chunk = dict[str, Any]
@@ -75,6 +76,29 @@ class Head:
 
     def chunk(self, choices: list[Any], **more: Any) -> Chunk:
         return {**vars(self), "choices": choices, **more}
+
+
+class ChoicesFormat:
+    """What chat answers and continued texts have in common: choices under one head."""
+
+    done = "[DONE]"
+
+    def __init__(self, head: Head, choices: int, options: StreamOptions | None) -> None:
+        self._head = head
+        self._choices = choices
+        self._tells_usage = options is not None and bool(options.include_usage)
+
+    @property
+    def name(self) -> str:
+        return self._head.id
+
+    def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
+        if self._tells_usage:
+            yield self._head.chunk([], usage=usage(completions, self._choices))
+
+    def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
+        told = usage(completions, self._choices)
+        return self._head.chunk(list(choices), usage=told, **extras(completions))
 
 
 def prompt_progress(progress: Progress, seconds: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from h2o_runtime.answers.request import Prompt
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.server.answers.call_reader import Arguments, CallBegun, CallReader, Delta
 from h2o_runtime.server.answers.format import (
+    ChoicesFormat,
     Chunk,
     Head,
     TokenBytes,
@@ -17,7 +18,6 @@ from h2o_runtime.server.answers.format import (
     finite,
     prompt_progress,
     token_name,
-    usage,
 )
 from h2o_runtime.server.answers.reader import AnswerReader
 from h2o_runtime.server.answers.reasoning_reader import Thought
@@ -25,23 +25,16 @@ from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.scheduling.inference import Progress
 
 
-class ChatFormat:
+class ChatFormat(ChoicesFormat):
     """One chat answer, of one choice or several."""
-
-    done = "[DONE]"
 
     def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes, thinks: bool = False) -> None:
         """thinks: whether answers may begin with thoughts, according to the chat template."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._head = Head.new("chatcmpl", kind, model)
-        self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        super().__init__(Head.new("chatcmpl", kind, model), body.choices, body.stream_options)
         self._body = body
         self._token_bytes = token_bytes
         self._thinks = thinks
-
-    @property
-    def name(self) -> str:
-        return self._head.id
 
     def choice(self, index: int, prompt: Prompt) -> ChatChoice:
         reader = AnswerReader(self._body, prompt, self._thinks)
@@ -51,14 +44,6 @@ class ChatFormat:
         # With an empty choice: many clients read choices[0] unchecked.
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
         return self._head.chunk([choice], prompt_progress=prompt_progress(progress, seconds))
-
-    def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
-        if self._usage:
-            yield self._head.chunk([], usage=usage(completions, self._body.choices))
-
-    def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
-        told = usage(completions, self._body.choices)
-        return self._head.chunk(list(choices), usage=told, **extras(completions))
 
 
 class ChatChoice:

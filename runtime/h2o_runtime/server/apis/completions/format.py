@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from h2o_runtime.answers.completion import Completion, TextDelta
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.server.answers.format import (
+    ChoicesFormat,
     Chunk,
     Head,
     TokenBytes,
@@ -16,26 +17,18 @@ from h2o_runtime.server.answers.format import (
     finite,
     prompt_progress,
     token_name,
-    usage,
 )
 from h2o_runtime.server.apis.completions.schema import CompletionRequest
 from h2o_runtime.server.scheduling.inference import Progress
 
 
-class CompletionFormat:
+class CompletionFormat(ChoicesFormat):
     """Continued texts."""
 
-    done = "[DONE]"
-
     def __init__(self, body: CompletionRequest, model: str, token_bytes: TokenBytes) -> None:
-        self._head = Head.new("cmpl", "text_completion", model)
-        self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        super().__init__(Head.new("cmpl", "text_completion", model), body.choices, body.stream_options)
         self._body = body
         self._token_bytes = token_bytes
-
-    @property
-    def name(self) -> str:
-        return self._head.id
 
     def choice(self, index: int, prompt: Prompt) -> CompletionChoice:
         echo = (prompt.text or "") if self._body.echo else ""
@@ -44,14 +37,6 @@ class CompletionFormat:
     def progress(self, progress: Progress, seconds: float) -> Chunk:
         choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
         return self._head.chunk([choice], prompt_progress=prompt_progress(progress, seconds))
-
-    def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
-        if self._usage:
-            yield self._head.chunk([], usage=usage(completions, self._body.choices))
-
-    def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
-        told = usage(completions, self._body.choices)
-        return self._head.chunk(list(choices), usage=told, **extras(completions))
 
 
 class CompletionChoice:
