@@ -24,12 +24,12 @@ export class ServerError extends Error {
 
 /** A GET's JSON value. Asks the person for an API key when the server wants one. Throws ServerError. */
 export async function get(path, signal) {
-  return (await call(path, { signal })).json();
+  return json(await call(path, { signal }), signal);
 }
 
 /** A POST's JSON value. Otherwise as `get`. */
 export async function post(path, body) {
-  return (await call(path, posting(body))).json();
+  return json(await call(path, posting(body)));
 }
 
 /** The chunks of a streamed chat answer. Throws ServerError, and AbortError when the signal says so. */
@@ -53,6 +53,14 @@ const posting = (body) => ({
   headers: { "Content-Type": "application/json" },
   body: JSON.stringify(body),
 });
+
+async function json(response, signal) {
+  try {
+    return await response.json();
+  } catch (error) {
+    throw signal?.aborted ? signal.reason : broken(error);
+  }
+}
 
 const broken = (error) =>
   error instanceof ServerError ? error : new ServerError("the connection was lost before the answer was complete");
