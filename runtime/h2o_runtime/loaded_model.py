@@ -15,13 +15,14 @@ from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.packed_files import PackedFolder
-from h2o_runtime.process import check_threads
+from h2o_runtime.process import available_bytes, check_threads
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
 
@@ -61,6 +62,8 @@ class LoadedModel:
         check_threads(options.threads)
         device = make_device(options.device, options.backend)
         place = options.packed_weights
+        if isinstance(device, HostDevice):
+            _warn_of_little_memory(bundle.manifest.model)
         packed = None if place is None else PackedFolder.open(Path(place), options.verify)
         backend = make_backend(
             options.backend,
@@ -94,6 +97,18 @@ class LoadedModel:
         self.forward.release()
         self.backend.deactivate()
         self.spec.layers.close()
+
+
+def _warn_of_little_memory(model: ModelSpec) -> None:
+    """A process that the system ends for its memory can say nothing then."""
+    free, wanted = available_bytes(), weight_bytes(model)
+    if free is not None and wanted > free:
+        log.warning(
+            "the weights take %d MiB and %d MiB of memory are free: the system may end this process; "
+            "an export with int8 or int4 weights takes less",
+            wanted >> 20,
+            free >> 20,
+        )
 
 
 def _context(model: ModelSpec, chosen: int | None) -> int:

@@ -1,0 +1,25 @@
+"""A system that has less memory than the weights take: the process may be ended, so it warns before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from h2o_runtime.config.load_options import LoadOptions
+from h2o_runtime.loaded_model import LoadedModel
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("free", "warned"), [(MIB, True), (1000 * MIB, False), (None, False)])
+def test_weights_beyond_the_free_memory(
+    free: int | None,
+    warned: bool,
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("h2o_runtime.loaded_model.available_bytes", lambda: free)
+    LoadedModel.load(tiny_bundle, LoadOptions()).close()
+    assert ("1 MiB of memory are free: the system may end this process" in caplog.text) == warned
