@@ -64,7 +64,7 @@ class Service:
         gauge(
             "h2o_estimated_memory_bytes",
             "The program before it loads a model; weights, rows of all slots and scratch for whole contexts",
-            self._estimate,
+            self.estimated_bytes,
         )
         if self.settings.metrics_names == "vllm":
             self.metrics.registry.register(self._vllm_names())
@@ -161,7 +161,8 @@ class Service:
         folder = self.inference.model.generator.pool.folder if self.inference.ready else None
         return (len(folder.files()), folder.nbytes) if folder else (0, 0)
 
-    def _estimate(self) -> float:
+    def estimated_bytes(self) -> float:
+        """With whole contexts in all slots; 0 while the model is loaded."""
         if not self.inference.ready:
             return 0
         generator = self.inference.model.generator
