@@ -20,7 +20,7 @@ from h2o_export.checkpoints import Checkpoint, open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions
 from h2o_export.formats import formats_of
-from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 from h2o_export.validation.validate import validate
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle

@@ -16,7 +16,7 @@ from tests.reference import checkpoints
 from tests.users import open_folder, ordinary_user
 
 from h2o_export.checkpoints import open_checkpoint
-from h2o_export.formats.floats import to_dtype
+from h2o_export.tensors import to_dtype
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.text import Tokenizer

@@ -24,8 +24,8 @@ from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions, write_bundle
 from h2o_export.formats import FORMATS, DType, choose_formats
 from h2o_export.formats.blocks import Blocks, pack, quantize
-from h2o_export.formats.quantized import QuantizedTensor
 from h2o_export.preview import preview_export
+from h2o_export.tensors import QuantizedTensor
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.validate import validate
 from h2o_runtime import Generator

@@ -19,7 +19,7 @@ from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
-from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.rounded import RoundedCheckpoint
 

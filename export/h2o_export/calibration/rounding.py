@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from h2o_export.formats.blocks import in_blocks, padded, storable
-from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 
 DAMPING = 0.01  # of the mean second moment, for inputs that are rare in the text
 SHARES = tuple(0.7 + 0.025 * step for step in range(17))  # of the scale that fits a block's largest weight

@@ -11,7 +11,7 @@ import onnx
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import DenseGraph, dense_graphs, parameter_source
-from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.ort.matrices import Matrix, quantized_products
 

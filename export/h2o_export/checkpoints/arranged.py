@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -16,9 +16,7 @@ from h2o_export.architecture.arrangement import AS_HERE, halves
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-
-if TYPE_CHECKING:
-    from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:

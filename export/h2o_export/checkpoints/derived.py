@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
-
-if TYPE_CHECKING:
-    from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 
 
 @dataclass(frozen=True)

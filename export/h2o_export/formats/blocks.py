@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.formats.floats import to_dtype
-from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor, to_dtype
 from h2o_export.weights import StoredTensor, WeightFile
 
 OPSET = 21  # first versions with blocks in DequantizeLinear, and int4

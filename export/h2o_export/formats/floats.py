@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.tensors import to_dtype
 from h2o_export.weights import StoredTensor, WeightFile
-from h2o_runtime.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,3 @@ class Floats:
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape) * self.dtype.itemsize
-
-
-def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    """Convert weights. NaN, or a value outside float16's range, raises an error."""
-    converted = tensor.to(dtype)
-    if not bool(torch.isfinite(converted).all()):
-        if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(
-                f"tensor '{name}' holds NaN or infinity where numbers should be: the checkpoint is damaged, or its "
-                "training has failed; download it again"
-            )
-        raise CheckpointError(f"tensor '{name}' has values beyond float16's range; use `dtype=float32`")
-    return converted

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats.blocks import Blocks, blocks_of, constant, in_blocks, insert_behind, renamed, storable
-from h2o_export.formats.floats import to_dtype
-from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor, to_dtype
 from h2o_export.weights import StoredTensor, WeightFile
 
 MIDDLE, STEPS = 8, 15  # integers are from -8 to 7

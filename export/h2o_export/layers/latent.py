@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from h2o_export.architecture.config import LatentConfig, ModelConfig
 from h2o_export.architecture.latent import NORM_EPS
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.formats.floats import to_dtype
 from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate
+from h2o_export.tensors import to_dtype
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.model_spec import LatentSpec
 

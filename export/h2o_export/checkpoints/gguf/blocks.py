@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from h2o_export.formats.quantized import QuantizedTensor
+from h2o_export.tensors import QuantizedTensor
 
 BLOCK = 32
 # Twice the values of E2M1 (Open Compute Project, "Microscaling Formats Specification", 2023), by its four bits.
@@ -24,16 +22,12 @@ _BIAS = 127  # of a block's exponent
 
 
 def _q8_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
-    from h2o_export.formats.quantized import QuantizedTensor
-
     blocks = data.reshape(rows, columns // BLOCK, 2 + BLOCK)
     return QuantizedTensor(8, BLOCK, blocks[..., 2:].view(np.int8).reshape(rows, columns), _scales(blocks))
 
 
 def _q5_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     """Like Q4_0, with the fifth bits of all elements in one 32-bit word; stored here as 8-bit integers."""
-    from h2o_export.formats.quantized import QuantizedTensor
-
     blocks = data.reshape(rows, columns // BLOCK, 2 + 4 + BLOCK // 2)
     fifth = np.unpackbits(np.ascontiguousarray(blocks[..., 2:6]), axis=-1, bitorder="little")
     packed = blocks[..., 6:]
@@ -43,8 +37,6 @@ def _q5_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     """A byte holds element i of a block in its low half and element i + 16 in its high half, each plus 8."""
-    from h2o_export.formats.quantized import QuantizedTensor
-
     blocks = data.reshape(rows, columns // BLOCK, 2 + BLOCK // 2)
     packed = blocks[..., 2:]
     q = np.concatenate((packed & 0x0F, packed >> 4), axis=-1).view(np.int8) - np.int8(8)
@@ -53,8 +45,6 @@ def _q4_0(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 def _q4_1(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     """A float16 scale, a float16 offset (the value of 0), and integers from 0 to 15 as in Q4_0."""
-    from h2o_export.formats.quantized import QuantizedTensor
-
     blocks = data.reshape(rows, columns // BLOCK, 4 + BLOCK // 2)
     packed, scales = blocks[..., 4:], _scales(blocks)
     q = np.concatenate((packed & 0x0F, packed >> 4), axis=-1).view(np.int8) - np.int8(8)
@@ -64,8 +54,6 @@ def _q4_1(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 def _q4_k(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     """Eight blocks share two float16 values; the blocks' scales and minima are 6-bit multiples of them."""
     from gguf.quants import Q4_K
-
-    from h2o_export.formats.quantized import QuantizedTensor
 
     shared = data.reshape(-1, 16 + 8 * BLOCK // 2)
     steps, below = Q4_K.get_scale_min(np.ascontiguousarray(shared[:, 4:16]))
@@ -80,8 +68,6 @@ def _q4_k(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
 
 def _mxfp4(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
     """An exponent, and four bits for each element in the order of Q4_0; stored here as 8-bit integers."""
-    from h2o_export.formats.quantized import QuantizedTensor
-
     blocks = data.reshape(rows, columns // BLOCK, 1 + BLOCK // 2)
     packed = blocks[..., 1:]
     q = _FOUR_BITS[np.concatenate((packed & 0x0F, packed >> 4), axis=-1)]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gguf
 import numpy as np
@@ -23,11 +23,9 @@ from h2o_export.checkpoints.gguf.blocks import BLOCK, BLOCKS
 from h2o_export.checkpoints.gguf.config import architecture, huggingface_config, model_config
 from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
 from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
+from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from h2o_export.formats.quantized import QuantizedTensor
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from h2o_export.checkpoints.quantized.gptq import GPTQ
 from h2o_export.checkpoints.quantized.grouped import Grouped
 from h2o_export.checkpoints.quantized.method import Method
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint, read_json, tensor_files
+from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.files.confined import confined
-
-if TYPE_CHECKING:
-    from h2o_export.formats.quantized import QuantizedTensor
 
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {method.name: method for method in (AWQ, GPTQ, CompressedTensors)}

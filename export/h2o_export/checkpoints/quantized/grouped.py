@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from h2o_export.formats.quantized import QuantizedTensor
 
 Integers = NDArray[np.int16]
 
@@ -61,8 +59,6 @@ class Grouped:
 
         Uses 4 bits if they suffice, with offsets unless all zeros are in the middle.
         """
-        from h2o_export.formats.quantized import QuantizedTensor
-
         if self.groups is not None:
             return None
         runs = self._runs()

@@ -1,4 +1,4 @@
-"""Matrices as blocks of small integers: the exchange format between checkpoints and weight formats."""
+"""What checkpoints give and weight formats take: floats within range, and matrices as blocks of small integers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from h2o_export.formats.floats import to_dtype
+from h2o_runtime.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,16 @@ class QuantizedTensor:
         if np.abs(moved).max(initial=0) > 127:
             return None
         return QuantizedTensor(8, self.block_size, moved.astype(np.int8).reshape(self.q.shape), self.scales)
+
+
+def to_dtype(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    """Convert weights. NaN, or a value outside float16's range, raises an error."""
+    converted = tensor.to(dtype)
+    if not bool(torch.isfinite(converted).all()):
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"tensor '{name}' holds NaN or infinity where numbers should be: the checkpoint is damaged, or its "
+                "training has failed; download it again"
+            )
+        raise CheckpointError(f"tensor '{name}' has values beyond float16's range; use `dtype=float32`")
+    return converted
