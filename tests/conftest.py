@@ -151,7 +151,7 @@ def dense_graphs_wait(emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
     So the call waits until the dense lane has done what came before, and what that waits for. Attention is as late
     as it may be.
     """
-    from h2o_runtime.backends.base import Tensors
+    from h2o_runtime.backend import Tensors
     from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
     from h2o_runtime.devices.cuda import CudaDevice
 

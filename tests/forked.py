@@ -30,7 +30,7 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("build", "export", "compare", "serve", "run.command", "bench.command", "eval.command")
 LIBRARIES = (
-    "h2o_runtime.attention.native",
+    "h2o_runtime.providers.native",
     "h2o_runtime.backends.onnxruntime",
     "h2o_runtime.server.serve",
     "onnx.inliner",

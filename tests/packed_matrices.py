@@ -11,8 +11,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from h2o_runtime.ort.native import operators
-from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
+from h2o_runtime.dense_graphs.native import operators
+from h2o_runtime.dense_graphs.panels import pack, pack_bfloat16, pack_floats, pack_scales
 
 BLOCK = 32
 

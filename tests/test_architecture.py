@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,50 +31,33 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path, everywhere: bool = False) -> set[str]:
-    """Modules of ours that a file imports when it is itself imported, or at any time.
-
-    Of the runtime's modules those for the type checker alone count too.
-    """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = (
-        ast.walk(tree) if everywhere else at_import(tree, types=path.is_relative_to(PACKAGES["h2o_runtime"]))
-    )
+def imports(path: Path) -> set[str]:
+    """Modules of ours that a file imports at any time, in functions and for the type checker too."""
     found = set()
-    for node in nodes:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             named = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (
-                named if named <= MODULES.keys() else named | {node.module}
-            )  # else names of the package itself
+            found |= named if named <= MODULES.keys() else {*named, node.module}  # or what a package hands on
     return {name for name in found if name in MODULES}
-
-
-def at_import(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
-    """Nodes that run on import: not those of functions, nor, but for `types`, those for the type checker alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node
-        yield from at_import(node, types)
 
 
 def reached(name: str) -> set[str]:
     """Modules that a module imports at any time, with the packages that hold them and not the module itself."""
-    found = imports(MODULES[name], everywhere=True)
+    found = imports(MODULES[name])
     for other in tuple(found):
         while other := other.rpartition(".")[0]:
             found |= {other} & MODULES.keys()
     return {other for other in found if not f"{name}.".startswith(f"{other}.")}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """An import inside a function, or for the type checker alone, ties modules like any other."""
-    graph = {name: reached(name) for name in MODULES}
+def part(name: str) -> str:
+    """The folder or module of its package that a module belongs to; the package itself for what it hands on."""
+    return ".".join(name.split(".")[:2])
+
+
+def without_circle(graph: dict[str, set[str]]) -> None:
     done: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:
@@ -89,11 +71,22 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         visit(name, ())
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    without_circle({name: reached(name) for name in MODULES})
+
+
+def test_no_parts_of_a_package_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {part(name): set() for name in MODULES}
+    for name, path in MODULES.items():
+        graph[part(name)] |= {part(other) for other in imports(path)} - {part(name), *PACKAGES}
+    without_circle(graph)
+
+
 def test_packages_import_downwards() -> None:
     order = list(PACKAGES)
     for name, path in MODULES.items():
         rank = order.index(name.partition(".")[0])
-        for other in imports(path, everywhere=True):
+        for other in imports(path):
             assert order.index(other.partition(".")[0]) <= rank, f"{name} imports {other}"
 
 
@@ -104,20 +97,16 @@ def lines_of_the_runtime() -> dict[str, int]:
     return {name if name == "h2o_runtime" else f"h2o_runtime.{name}": line for name, line in found.items()}
 
 
-def test_modules_of_the_runtime_import_from_their_own_line_or_above() -> None:
+def test_parts_of_the_runtime_import_from_lines_above_their_own() -> None:
     lines = lines_of_the_runtime()
-
-    def line(name: str) -> int:
-        while name not in lines:
-            name, _, last = name.rpartition(".")
-            assert name, f"docs/architecture.md has no line for {last}"
-        return lines[name]
-
     for name, path in MODULES.items():
-        if name.startswith("h2o_runtime."):
-            for other in imports(path):
-                if other.startswith("h2o_runtime."):
-                    assert line(other) <= line(name), f"{name} imports {other}"
+        for other in imports(path):
+            if name.startswith("h2o_runtime") and part(other) != part(name) and part(other) in lines:
+                assert lines[part(other)] < lines[part(name)], f"{name} imports {other}"
+
+
+def test_every_part_of_the_runtime_has_a_line() -> None:
+    assert lines_of_the_runtime().keys() == {part(name) for name in MODULES if name.startswith("h2o_runtime")}
 
 
 # --- Policies keep to themselves --------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.dense_graphs.fusion import fuse
+from h2o_runtime.dense_graphs.graph_view import keep_needed
+from h2o_runtime.dense_graphs.native import multiply_natively, operators
 from h2o_runtime.model_spec import ExpertsSpec
-from h2o_runtime.ort.fusion import fuse
-from h2o_runtime.ort.graph_view import keep_needed
-from h2o_runtime.ort.native import multiply_natively, operators
 from h2o_runtime.ort.session import open_session
 
 Arrays = dict[str, NDArray[Any]]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from h2o_plugins import load_cpu_kernels
-from h2o_runtime.ort.integer_products import INTEGER_ACTIVATIONS, MICROSOFT
+from h2o_runtime.dense_graphs.integer_products import INTEGER_ACTIVATIONS, MICROSOFT
+from h2o_runtime.dense_graphs.native import is_fast, operators
+from h2o_runtime.dense_graphs.packed_nodes import DOMAIN, PRODUCT
+from h2o_runtime.dense_graphs.panels import pack, pack_bfloat16, pack_floats, pack_scales
 from h2o_runtime.ort.library import import_onnxruntime
-from h2o_runtime.ort.native import is_fast, operators
-from h2o_runtime.ort.packed_nodes import DOMAIN, PRODUCT
-from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales
 
 onnxruntime = import_onnxruntime()
 

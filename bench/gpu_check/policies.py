@@ -20,8 +20,6 @@ from bench.gpu_check.steps import NOT_HERE
 
 from h2o_plugins import NativeKernelsMissing
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.attention.cuda import NativeCudaProvider
-from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.caches.reuse import Prefix, Provenance
 from h2o_runtime.devices import Device, Flow, HostDevice
@@ -38,6 +36,8 @@ from h2o_runtime.policies.prefill import (
     Query,
     Window,
 )
+from h2o_runtime.providers.cuda import NativeCudaProvider
+from h2o_runtime.providers.native import NativeCpuProvider
 from h2o_runtime.schedule import Span
 
 DType: TypeAlias = Literal["float32", "float16"]

@@ -22,18 +22,18 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from h2o_runtime import Generator
-from h2o_runtime.attention.select import provider_factory
-from h2o_runtime.backends.base import StepTensors, Tensors
+from h2o_runtime.backend import StepTensors, Tensors
+from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import address_of
-from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layers.live import Layers, LayerSettings
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.names import DensePrecision, DeviceName
+from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.spec import SessionSpec
 
 

@@ -21,12 +21,12 @@ from h2o_export.dense.graphs import (
     parameter_count,
     weight_spec,
 )
-from h2o_export.dense.trace import OPSET
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
 from h2o_export.layers import each_kind, each_spec
 from h2o_export.operators import DOMAIN, VERSION
+from h2o_export.operators.opset import OPSET
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256

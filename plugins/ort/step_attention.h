@@ -1,6 +1,6 @@
 // StepAttention: attention of a decode step's rows, each to its own cache; first, the row's key and value
 // become the cache's last row. An operator of domain h2o.cpu, with which a whole step is one graph: see
-// h2o_runtime.ort.whole_step.
+// h2o_runtime.dense_graphs.whole_step.
 //
 // inputs      q float32 [n, Hq, d], k [n, Hkv, d], v [n, Hkv, dv]; n is 16 at most
 //             lengths int64 [n]: of each row's cache, with that row

@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from h2o_runtime.attention.select import provider_factory
-from h2o_runtime.backends import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.backends.select import make_backend
+from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.config.compatibility import check_layers
 from h2o_runtime.config.load_options import LoadOptions
+from h2o_runtime.dense_graphs.packed_files import PackedFolder
 from h2o_runtime.devices import Device, HostDevice
-from h2o_runtime.devices.select import make_device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.execution.forward import Forward
@@ -21,8 +21,8 @@ from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.ort.packed_files import PackedFolder
 from h2o_runtime.process import available_bytes, check_threads
+from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
 

@@ -17,7 +17,7 @@ ProviderChoice: TypeAlias = Literal["auto", ProviderName]
 DeviceName: TypeAlias = Literal["cpu", "cuda"]
 DeviceChoice: TypeAlias = Literal["auto", DeviceName]
 
-# How ONNX Runtime multiplies with weights that are integers, see h2o_runtime.ort.integer_products.
+# How ONNX Runtime multiplies with weights that are integers, see h2o_runtime.dense_graphs.integer_products.
 DenseForm: TypeAlias = Literal["exact", "native", "blocks"]
 DenseChoice: TypeAlias = Literal["auto", DenseForm]
 

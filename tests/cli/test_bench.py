@@ -36,8 +36,8 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.ort.choice import default_dense_form
-from h2o_runtime.ort.native import is_fast
+from h2o_runtime.dense_graphs.choice import default_dense_form
+from h2o_runtime.dense_graphs.native import is_fast
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import Tokenizer
 

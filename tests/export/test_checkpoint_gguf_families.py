@@ -14,7 +14,7 @@ from tests.reference import gguf_files
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_export.validation.reference import StreamedModel
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 # A file cannot say these: mixtures are normalized, all layers have one, every fourth does not rotate, scores of

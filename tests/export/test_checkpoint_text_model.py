@@ -20,7 +20,7 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.checkpoints.text_model import text_config
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_export.validation.reference import StreamedModel
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 

@@ -26,7 +26,7 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.experts import Router
 from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import latent
-from h2o_export.validation.reference import StreamedModel
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.layer_spec import LayerSpec

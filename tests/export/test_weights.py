@@ -25,15 +25,15 @@ from h2o_export.exporter import ExportOptions, write_bundle
 from h2o_export.formats import FORMATS, DType, choose_formats
 from h2o_export.formats.blocks import Blocks, pack, quantize
 from h2o_export.preview import preview_export
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.tensors import QuantizedTensor
-from h2o_export.validation.reference import StreamedModel
 from h2o_export.validation.validate import validate
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import read_at_once
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
+from h2o_runtime.dense_graphs.matrices import unpack
 from h2o_runtime.errors import ConfigError, InputError
-from h2o_runtime.ort.matrices import unpack
 from h2o_runtime.policies.prefill import Full
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"  # the second has biases

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime import operators
 from h2o_runtime.devices.cuda_array import CudaArray
+from h2o_runtime.kv_entry import KV_ENTRY
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operators import (
     CACHE_APPEND,
@@ -22,7 +23,6 @@ from h2o_runtime.operators import (
     VALUES,
     Operator,
 )
-from h2o_runtime.ort.kv_entry import KV_ENTRY
 from tests.order.clocks import Order, Use, of_array
 
 WORKSPACE = 256  # bytes that every call asks for

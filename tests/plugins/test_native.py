@@ -19,7 +19,6 @@ from tests.plugins.native_cases import (
 )
 
 from h2o_runtime.attention.base import AttentionShape
-from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.kv import KV
 from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operators import (
@@ -33,6 +32,7 @@ from h2o_runtime.operators import (
     ONLINE_SOFTMAX_FUSION,
     TILED_MEMORY_ATTENTION,
 )
+from h2o_runtime.providers.native import NativeCpuProvider
 
 cases = st.tuples(
     st.sampled_from([1, 2, 3]),  # Hkv

@@ -28,13 +28,13 @@ from tests.runtime import operator_cases, test_policy_minference, test_policy_su
 from tests.runtime.query_cases import Call
 
 from h2o_runtime.attention.base import AttentionShape
-from h2o_runtime.attention.native import NativeCpuProvider
-from h2o_runtime.attention.precision import choose_precision
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, CHUNKED_INTRA_ATTENTION, QUERY_SELECT
+from h2o_runtime.providers.native import NativeCpuProvider
+from h2o_runtime.providers.precision import choose_precision
 
 Array = np.ndarray[Any, Any]
 ISAS = [isa for precision, isa in PRECISIONS if precision == "bfloat16"]

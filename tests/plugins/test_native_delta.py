@@ -18,7 +18,7 @@ h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
-from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
 CASES = [
     DeltaCase(n=1, heads=1),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape, PartialSoftmax, append_rows
-from h2o_runtime.attention.host_operators import quantized
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
@@ -19,6 +18,7 @@ from h2o_runtime.operators import (
     MEMORY_FUSED_ATTENTION,
     MEMORY_SELECT,
 )
+from h2o_runtime.providers.host_operators import quantized
 
 pytest.importorskip("onnx")
 h2o_plugins = pytest.importorskip("h2o_plugins")
@@ -31,9 +31,9 @@ HQ, HKV, D, S, M, N = 6, 2, 32, 48, 20, 115
 
 @pytest.fixture(scope="module", params=[0.0, 1.5], ids=["", "capped"])
 def providers(tiny_bundle: Path, request: pytest.FixtureRequest) -> Iterator[list[AttentionProvider]]:
-    from h2o_runtime.attention.functions import FunctionProvider
-    from h2o_runtime.attention.native import NativeCpuProvider
     from h2o_runtime.bundles.bundle import Bundle
+    from h2o_runtime.providers.functions import FunctionProvider
+    from h2o_runtime.providers.native import NativeCpuProvider
 
     both: list[AttentionProvider] = [NativeCpuProvider(2), FunctionProvider(Bundle.open(tiny_bundle), 2)]
     for provider in both:

@@ -17,13 +17,13 @@ from tests.runtime.query_cases import Call
 
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.attention.base import AttentionShape
-from h2o_runtime.attention.native import NativeCpuProvider
-from h2o_runtime.attention.precision import choose_precision
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, CHUNKED_INTRA_ATTENTION
+from h2o_runtime.providers.native import NativeCpuProvider
+from h2o_runtime.providers.precision import choose_precision
 
 Array = np.ndarray[Any, Any]
 ISAS = [isa for precision, isa in PRECISIONS if precision == "int16"]

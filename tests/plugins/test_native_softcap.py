@@ -25,7 +25,7 @@ h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
-from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
 HQ, HKV, D, CAP = 6, 2, 32, 1.5
 ROWS = 150
@@ -63,8 +63,8 @@ def test_scores_stay_below_the_cap(precision: Any, isa: str | None, dtype: Any, 
 @pytest.fixture(scope="module")
 def providers(tiny_bundle: Path) -> Iterator[tuple[Any, ...]]:
     pytest.importorskip("onnx")
-    from h2o_runtime.attention.functions import FunctionProvider
     from h2o_runtime.bundles.bundle import Bundle
+    from h2o_runtime.providers.functions import FunctionProvider
 
     both = NativeCpuProvider(2), FunctionProvider(Bundle.open(tiny_bundle), 2)
     for provider in both:

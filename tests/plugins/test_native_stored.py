@@ -14,15 +14,15 @@ from tests.reference.golden import GOLDEN
 from tests.runtime.stored_cases import HKV, HQ, OPERATORS, PAGE, Array, Stored, assert_alike
 
 from h2o_runtime.attention.base import AttentionShape, append_rows
-from h2o_runtime.attention.host_operators import contiguous_rows, quantized, run_on_host
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHE_APPEND, CACHED_ATTENTION
+from h2o_runtime.providers.host_operators import contiguous_rows, quantized, run_on_host
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
-from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
 ROWS = Stored(length=1100, d=40)
 ISAS = ["scalar", "avx2", "avx512", "neon"]

@@ -14,15 +14,15 @@ from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head, 
 from tests.runtime.stored_cases import Stored, assert_alike
 
 from h2o_runtime.attention.base import AttentionShape
-from h2o_runtime.attention.host_operators import quantized
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, STEP_ATTENTION
+from h2o_runtime.providers.host_operators import quantized
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
-from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
 # (query heads, key/value heads, new rows, length, window)
 CALLS = [

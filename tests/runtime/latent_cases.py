@@ -11,7 +11,6 @@ from tests.reference import operators
 
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, append_rows
-from h2o_runtime.attention.host_operators import contiguous_rows, quantized
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
@@ -23,6 +22,7 @@ from h2o_runtime.operators import (
     STEP_ATTENTION,
     TILED_MEMORY_ATTENTION,
 )
+from h2o_runtime.providers.host_operators import contiguous_rows, quantized
 
 Array = np.ndarray[Any, Any]
 Outputs: TypeAlias = dict[str, tuple[Array, Array]]  # what came, and what float64 says

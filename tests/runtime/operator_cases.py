@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from onnx import helper
 from tests.reference import operators
 
-from h2o_export.dense.trace import OPSET
 from h2o_export.operators import DOMAIN, VERSION, function_protos
+from h2o_export.operators.opset import OPSET
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
-from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.operators import OPERATORS
 from h2o_runtime.ort.session import open_session
+from h2o_runtime.providers.functions import FunctionProvider
 
 Array = NDArray[Any]
 Tensors = dict[str, Array]

@@ -10,7 +10,6 @@ import numpy as np
 
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
-from h2o_runtime.attention.host_operators import contiguous_rows, quantized
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
@@ -27,6 +26,7 @@ from h2o_runtime.operators import (
     VERTICAL_SLASH_ATTENTION,
     VERTICAL_SLASH_SELECT,
 )
+from h2o_runtime.providers.host_operators import contiguous_rows, quantized
 
 Array = np.ndarray[Any, Any]
 Results: TypeAlias = tuple[Array, ...]

@@ -15,11 +15,8 @@ from h2o_runtime import Generator
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.errors import ConfigError, OutputError
-from h2o_runtime.execution.footprint import weight_bytes
-from h2o_runtime.names import DenseForm
-from h2o_runtime.ort import native
-from h2o_runtime.ort.choice import (
+from h2o_runtime.dense_graphs import native
+from h2o_runtime.dense_graphs.choice import (
     DenseFormTimes,
     Measured,
     choice_file,
@@ -28,6 +25,9 @@ from h2o_runtime.ort.choice import (
     keep,
     machine,
 )
+from h2o_runtime.errors import ConfigError, OutputError
+from h2o_runtime.execution.footprint import weight_bytes
+from h2o_runtime.names import DenseForm
 from h2o_runtime.policies.prefill import Full
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tests.prefill import prefill_of
 
-from h2o_runtime.attention.cuda import NativeCudaProvider
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
+from h2o_runtime.providers.cuda import NativeCudaProvider
 from h2o_runtime.schedule import Span
 
 CHUNK, CHUNKS = 48, 9

@@ -18,8 +18,6 @@ from tests.prefill import prefill_of
 
 from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.attention.native import NativeCpuProvider
-from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
@@ -31,6 +29,8 @@ from h2o_runtime.model_spec import LatentSpec
 from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.policies.decode import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic, Window
+from h2o_runtime.providers.native import NativeCpuProvider
+from h2o_runtime.providers.select import make_provider
 
 FULL = Full()
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": 32, "local": 4, "heavy": 6, "dense_tail": 4}

@@ -21,7 +21,6 @@ from tests.runtime import layer_cases
 from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime import Generator
-from h2o_runtime.attention.select import make_provider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import ConfigError
@@ -29,6 +28,7 @@ from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.providers.select import make_provider
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 400

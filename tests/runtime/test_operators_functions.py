@@ -24,10 +24,10 @@ from tests.runtime.operator_cases import (
 )
 from tests.runtime.query_cases import Call, calls
 
-from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
 from h2o_runtime.operators import MEMORY_SELECT
+from h2o_runtime.providers.functions import FunctionProvider
 
 
 @settings(max_examples=60, deadline=None)

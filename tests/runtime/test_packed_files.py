@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tests import bundles
 
 from h2o_runtime import Generator
+from h2o_runtime.dense_graphs import packed_files
 from h2o_runtime.errors import ConfigError, OutputError
-from h2o_runtime.ort import packed_files
 
 PROMPT = bundles.random_ids(70, 3).tolist()
 GRAPH = "dense_01-*.safetensors"

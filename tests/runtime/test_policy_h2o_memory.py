@@ -21,7 +21,6 @@ from tests.runtime.policy_cases import h2o_policies
 
 from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
@@ -30,6 +29,7 @@ from h2o_runtime.kv import KV
 from h2o_runtime.operators import MEMORY_SELECT, Operator
 from h2o_runtime.policies.prefill import ColumnSum, Full, LayerCall, Query, Window
 from h2o_runtime.policies.prefill.h2o import H2O
+from h2o_runtime.providers.functions import FunctionProvider
 
 Array = NDArray[Any]
 FULL = Full()

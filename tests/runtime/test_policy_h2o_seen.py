@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.devices.timings import PrefillTimer
@@ -22,6 +21,7 @@ from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall, Seen
 from h2o_runtime.policies.prefill.h2o import Query
 from h2o_runtime.policies.prefill.h2o.seen import TIE, checked_rows
+from h2o_runtime.providers.native import NativeCpuProvider
 from h2o_runtime.schedule import Span
 
 pytest.importorskip("h2o_plugins")

@@ -18,13 +18,13 @@ from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 
 from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import LANDMARK_UPDATE, SUBQUADRATIC_ATTENTION
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.policies.prefill import Subquadratic
 from h2o_runtime.policies.subquadratic import Pattern as PolicyPattern
+from h2o_runtime.providers.native import NativeCpuProvider
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 NATIVE = h2o_plugins.cpu_kernels() is not None

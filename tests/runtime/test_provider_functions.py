@@ -106,6 +106,6 @@ def test_the_provider_bounds_the_rows_it_takes_at_once(
     q, k, v = case.q(), case.kv(length), case.kv(length)
     o = np.full_like(q, np.nan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("h2o_runtime.attention.functions.SCORE_BYTES", 4 * case.query_heads * length * rows)
+        patch.setattr("h2o_runtime.providers.functions.SCORE_BYTES", 4 * case.query_heads * length * rows)
         provider_for(tiny_bundle, case).run(CACHED_ATTENTION, KV(k, v, length), q=q, o=o)
     check(case, (o,), lambda: (operators.cached_attention(q, k, v, length, scale=case.scale),))

@@ -9,9 +9,9 @@ import pytest
 from tests.runtime.latent_cases import FULL_SIZE, TINY, Sizes, check_all
 
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.attention.functions import FunctionProvider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.kv import KV
+from h2o_runtime.providers.functions import FunctionProvider
 
 
 @pytest.mark.parametrize("sizes", [*TINY, FULL_SIZE[0]], ids=str)

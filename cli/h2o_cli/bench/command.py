@@ -31,7 +31,7 @@ from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import prefill_policy
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
-from h2o_runtime.devices.select import resolve_device
+from h2o_runtime.backends.select_device import resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file
@@ -280,6 +280,6 @@ def _check_outputs(rows: Path | None, picture: Path | None) -> None:
         check_own_target(rows, FIRST_LINE, "rows of h2o-bench")
     if picture is not None:
         check_own_target(picture, b"\x89PNG", "PNG picture")
-        from h2o_cli.bench.picture import import_pyplot
+        from h2o_cli.pyplot import import_pyplot
 
         import_pyplot()

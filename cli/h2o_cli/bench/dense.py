@@ -26,10 +26,10 @@ from h2o_runtime import Full, Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
+from h2o_runtime.dense_graphs.choice import DenseFormTimes, Measured, choice_target, keep, machine
+from h2o_runtime.dense_graphs.native import is_fast
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import DENSE_FORMS, DenseForm
-from h2o_runtime.ort.choice import DenseFormTimes, Measured, choice_target, keep, machine
-from h2o_runtime.ort.native import is_fast
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer
 

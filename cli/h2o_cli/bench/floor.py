@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.devices.select import make_device
+from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import LAYERS

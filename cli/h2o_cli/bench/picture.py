@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable
 from io import BytesIO
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_cli.bench.report import PHASES, Results
-from h2o_runtime.errors import BackendError
+from h2o_cli.pyplot import import_pyplot
 from h2o_runtime.files.outputs import replace_file
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -29,19 +28,6 @@ TITLES = {
     "decode": ("time a token, s", "tokens a second"),
     "attention": ("attention of one layer, s", "tokens a second"),
 }
-
-
-def import_pyplot() -> Any:
-    """matplotlib without a display. Raises BackendError if it is not installed."""
-    try:
-        matplotlib: Any = importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise BackendError(
-            f"pictures need matplotlib ({error}): pip install 'h2o-edge[bench]', or in a checkout "
-            "pip install '.[bench]'"
-        ) from None
-    matplotlib.use("Agg")
-    return importlib.import_module("matplotlib.pyplot")
 
 
 def draw(results: Results, path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from h2o_cli.bench.picture import import_pyplot
 from h2o_cli.common import (
     Exit,
     NotNegative,
@@ -37,6 +36,7 @@ from h2o_cli.eval.values import Value, to_json
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
+from h2o_cli.pyplot import import_pyplot
 from h2o_cli.shard import Shard, shard_option
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest

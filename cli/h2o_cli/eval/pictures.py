@@ -9,10 +9,10 @@ from math import expm1
 from statistics import fmean
 from typing import Any
 
-from h2o_cli.bench.picture import import_pyplot
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.summary import Summary, differences
 from h2o_cli.eval.values import Measure, Value
+from h2o_cli.pyplot import import_pyplot
 
 Plot = tuple[str, str, str]  # title, description, SVG
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import NodeProto, TensorProto, helper
 
-from h2o_export.dense.trace import OPSET
 from h2o_export.operators import DOMAIN, VERSION, function_protos
+from h2o_export.operators.opset import OPSET
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
 

@@ -19,9 +19,9 @@ from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
+from h2o_export.reference.rounded import RoundedCheckpoint
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.tensors import QuantizedTensor
-from h2o_export.validation.reference import StreamedModel
-from h2o_export.validation.rounded import RoundedCheckpoint
 
 TEXTS = 8  # of calibration.text
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")

@@ -19,8 +19,8 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.tensors import QuantizedTensor
-from h2o_export.validation.reference import StreamedModel
 
 FILE = "calibration.safetensors"  # in a bundle: factors by the tensor that is divided by them
 TEXTS = 2  # of calibration.text

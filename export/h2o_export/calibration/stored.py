@@ -13,7 +13,7 @@ from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import DenseGraph, dense_graphs, parameter_source
 from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.ort.matrices import Matrix, quantized_products
+from h2o_runtime.dense_graphs.matrices import Matrix, quantized_products
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.attention.select import make_provider
-from h2o_runtime.backends import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.backends.select import make_backend
+from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
-from h2o_runtime.devices.select import make_device
 from h2o_runtime.generator import Generator
 from h2o_runtime.layers.live import LayerSettings, equivalent_settings
 from h2o_runtime.names import (
@@ -21,6 +20,7 @@ from h2o_runtime.names import (
     PrecisionChoice,
     ProviderChoice,
 )
+from h2o_runtime.providers.select import make_provider
 
 
 @dataclass(frozen=True)

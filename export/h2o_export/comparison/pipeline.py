@@ -16,8 +16,8 @@ from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.report import BFLOAT16_TOLERANCE, Row, compare_arrays
 from h2o_export.formats import formats_of
 from h2o_export.policies import MakeReference, Reference, policy_entry
-from h2o_export.validation.reference import StreamedModel
-from h2o_export.validation.rounded import RoundedCheckpoint
+from h2o_export.reference.rounded import RoundedCheckpoint
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import ProviderChoice
 from h2o_runtime.policies.prefill import PrefillPolicy

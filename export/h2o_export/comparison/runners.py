@@ -13,7 +13,7 @@ from polygraphy.common import TensorMetadata
 from h2o_export.attention_graphs import AttentionStep, Feed, OperatorCall
 from h2o_export.attention_graphs.step import put
 from h2o_runtime.attention import AttentionProvider
-from h2o_runtime.backends import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import GraphSpec, TensorSpec
 from h2o_runtime.devices import Device, Tensor
 

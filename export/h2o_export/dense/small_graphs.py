@@ -9,10 +9,11 @@ import onnx_ir as ir
 import torch
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.trace import OPSET, trace
+from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS
 from h2o_export.layers import LayerKind, layer_kind
 from h2o_export.layers.base import SmallGraph
+from h2o_export.operators.opset import OPSET
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, GraphSpec
 

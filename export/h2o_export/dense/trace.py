@@ -14,10 +14,9 @@ import onnxscript.optimizer
 import torch
 from torch import Tensor, nn
 
+from h2o_export.operators.opset import OPSET
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.limits import MAX_CONTEXT
-
-OPSET = 18  # read by TensorRT 10.3 (JetPack 6) and by every ONNX Runtime since 1.14
 
 
 def trace(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from h2o_export.engines.plugin_graph import DOMAIN, VERSION, name_as_plugin
+from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
 from h2o_runtime.operators import BLOCK_PRODUCT, PRODUCT_BLOCK
-from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, quantized_products
 
 MULTIPLE = 8  # outputs must be a multiple of this
 

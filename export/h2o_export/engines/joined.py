@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from h2o_runtime.ort.matrices import QuantizedProduct, quantized_products
+from h2o_runtime.dense_graphs.matrices import QuantizedProduct, quantized_products
 
 
 def join_products(model: Any, folder: Path) -> None:

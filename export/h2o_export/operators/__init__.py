@@ -17,7 +17,6 @@ from typing import Any
 
 import onnx
 
-from h2o_export.dense.trace import OPSET
 from h2o_export.operators.attention import (
     CachedAttention,
     ChunkedIntraAttention,
@@ -30,6 +29,7 @@ from h2o_export.operators.delta import GatedDelta
 from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, RMSNorm, Rotation, SwiGLU
 from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention
 from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSelect
+from h2o_export.operators.opset import OPSET
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
 from h2o_export.operators.products import BlockProduct
 from h2o_export.operators.selection import CandidateScore, MemorySelect, QuerySelect

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_export.attention_graphs import AttentionStep
-from h2o_export.validation.reference import Attention
+from h2o_export.reference.streamed_model import Attention
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import Full, PrefillPolicy
 

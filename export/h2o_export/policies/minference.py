@@ -21,7 +21,7 @@ from h2o_export.attention_graphs.graph import (
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
 from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
-from h2o_export.validation.softmax import capped, masked_softmax
+from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV

@@ -23,10 +23,9 @@ from torch import Tensor
 from h2o_export.calibration import as_stored
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats import formats_of
+from h2o_export.reference.rounded import RoundedCheckpoint
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.validation.divergence import LIMIT, mean_divergence
-from h2o_export.validation.reference import StreamedModel
-from h2o_export.validation.rounded import RoundedCheckpoint
-from h2o_runtime.attention.select import provider_factory
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Validation
@@ -36,6 +35,7 @@ from h2o_runtime.execution.forward import Forward, PromptRun
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import Layers, equivalent_settings
 from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.schedule import Span, spans
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec

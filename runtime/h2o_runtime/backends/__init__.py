@@ -1,5 +1,1 @@
-"""Backends execute dense graphs."""
-
-from h2o_runtime.backends.base import Backend
-
-__all__ = ["Backend"]
+"""Backends execute dense graphs: `h2o_runtime.backend` is their interface."""

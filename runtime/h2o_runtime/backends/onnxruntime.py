@@ -11,9 +11,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.backends.base import HIDDEN, StepTensors, Tensors
+from h2o_runtime.backend import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
+from h2o_runtime.dense_graphs.choice import chosen_dense_form
+from h2o_runtime.dense_graphs.fusion import fuse, names_functions
+from h2o_runtime.dense_graphs.hidden import without_head
+from h2o_runtime.dense_graphs.integer_products import multiply_integers
+from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16, multiply_natively, operators
+from h2o_runtime.dense_graphs.packed import takes
+from h2o_runtime.dense_graphs.packed_files import PackedFolder
+from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, whole_step
+from h2o_runtime.dense_graphs.widen import widen
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import (
     BackendError,
@@ -26,16 +35,7 @@ from h2o_runtime.errors import (
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision, DensePrecisionChoice
-from h2o_runtime.ort.choice import chosen_dense_form
-from h2o_runtime.ort.fusion import fuse, names_functions
-from h2o_runtime.ort.hidden import without_head
-from h2o_runtime.ort.integer_products import multiply_integers
-from h2o_runtime.ort.native import is_fast, is_fast_with_float16, multiply_natively, operators
-from h2o_runtime.ort.packed import takes
-from h2o_runtime.ort.packed_files import PackedFolder
 from h2o_runtime.ort.session import BoundSession, open_session
-from h2o_runtime.ort.whole_step import RewrittenGraph, whole_step
-from h2o_runtime.ort.widen import widen
 from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class OnnxRuntimeBackend:
     """One session per dense graph, and on the CPU one more for a whole decode step, if it can be a single
     graph.
 
-    On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.ort.native,
+    On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.dense_graphs.native,
     .integer_products and .fusion. Weights that stay as they are stay in the bundle's files and are mapped; those of
     products of our own are packed, in memory or in files of `packed`.
     """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.dense_graphs.native import is_fast
+from h2o_runtime.dense_graphs.packed_files import PackedFolder
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import BACKENDS, DENSE_PRECISIONS, DenseChoice, DensePrecisionChoice
-from h2o_runtime.ort.native import is_fast
-from h2o_runtime.ort.packed_files import PackedFolder
 
 
 def make_backend(

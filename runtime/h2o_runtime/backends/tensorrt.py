@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.backends.base import StepTensors, Tensors
+from h2o_runtime.backend import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.execution.dense_tensors import DenseTensors

@@ -21,8 +21,8 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.execution.recording import Recording
 from h2o_runtime.execution.step_rows import StepRow, place_rows
 from h2o_runtime.kv import KV
+from h2o_runtime.kv_entry import KV_ENTRY, kv_entry
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.ort.kv_entry import KV_ENTRY, kv_entry
 from h2o_runtime.sessions.session import Float32, Session
 
 SIZES = (1, 2, 4, 8, 16)  # rows of a recording
@@ -34,7 +34,7 @@ class RowInputs:
     """What a step of at most `most` rows reads, always in the same memory on the device.
 
     tokens, positions, lengths  int64 [most]; a length of 0 is padding
-    caches  of each layer, int64 [most, 8]: entries of `h2o_runtime.ort.kv_entry`
+    caches  of each layer, int64 [most, 8]: entries of `h2o_runtime.kv_entry`
     new     of each layer, the buffers into which its dense graph writes k and v
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.backends.base import HIDDEN, Backend
+from h2o_runtime.backend import HIDDEN, Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix

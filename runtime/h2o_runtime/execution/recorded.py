@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Rows
 from h2o_runtime.devices import Tensor

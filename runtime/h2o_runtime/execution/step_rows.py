@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.backends.base import Backend, StepTensors
+from h2o_runtime.backend import Backend, StepTensors
+from h2o_runtime.kv_entry import KV_ENTRY, kv_entry
 from h2o_runtime.layer_spec import AttentionShape
 from h2o_runtime.limits import MOST_STEP_ROWS
-from h2o_runtime.ort.kv_entry import KV_ENTRY, kv_entry
 from h2o_runtime.sessions.session import Float32, Session
 
 Int64: TypeAlias = NDArray[np.int64]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache, LayerStore
 from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Flow, Tensor

@@ -9,7 +9,7 @@ from typing import Any
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.attention.sinks import provider_with_sinks
-from h2o_runtime.backends.base import Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache
 from h2o_runtime.components.options import Option, options_of
 from h2o_runtime.devices import Device

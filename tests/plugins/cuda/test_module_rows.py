@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tests.plugins.cuda.test_module_operators import Array, Model, assert_close
 from tests.reference import operators
 
-from h2o_runtime.attention.host_operators import quantized
 from h2o_runtime.kv import KV
+from h2o_runtime.kv_entry import kv_entry
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operators import STEP_ATTENTION, STEP_ROWS_ATTENTION
-from h2o_runtime.ort.kv_entry import kv_entry
+from h2o_runtime.providers.host_operators import quantized
 
 CAPACITY = 400
 LENGTHS = [333, 1, 64, 65, 200]  # of sessions, before a step

@@ -27,7 +27,7 @@ from h2o_runtime.operators import (
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
-from h2o_runtime.attention.native import NativeCpuProvider
+from h2o_runtime.providers.native import NativeCpuProvider
 
 HQ, HKV, D, CAP, ROWS = 6, 2, 32, 1.5, 150
 

@@ -13,11 +13,11 @@ from tests.runtime.stored_cases import HKV, OF_A_HEAD_SIZE, OPERATORS, Operators
 
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.base import append_rows
-from h2o_runtime.attention.cuda import NativeCudaProvider
-from h2o_runtime.attention.host_operators import contiguous_rows, quantized
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import Operator
+from h2o_runtime.providers.cuda import NativeCudaProvider
+from h2o_runtime.providers.host_operators import contiguous_rows, quantized
 
 
 class OnHost:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System, require_device
-from h2o_runtime.attention.select import make_provider
+from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest, ModelSpec
 from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.caches.reuse import Prefix
-from h2o_runtime.devices.select import make_device
 from h2o_runtime.policies.prefill import PREFILL, LayerCall, PromptCall
+from h2o_runtime.providers.select import make_provider
 from h2o_runtime.schedule import Span
 
 

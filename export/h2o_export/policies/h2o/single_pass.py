@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.policies.base import Verdict
-from h2o_export.validation.softmax import capped, masked_softmax
+from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.h2o import H2O
 

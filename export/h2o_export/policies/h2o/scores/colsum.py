@@ -13,7 +13,7 @@ from h2o_export.attention_graphs.graph import standard
 from h2o_export.policies.h2o.base import ScoreEntry
 from h2o_export.policies.h2o.single_pass import ChainPass
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
-from h2o_export.validation.softmax import masked_softmax
+from h2o_export.reference.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 from h2o_runtime.model_spec import ModelSpec

@@ -25,7 +25,7 @@ from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, 
 from h2o_export.policies.h2o.base import ScoreEntry
 from h2o_export.policies.h2o.single_pass import NEAR_TIE, NEGLIGIBLE, SinglePass
 from h2o_export.policies.h2o.steps import partial_state
-from h2o_export.validation.softmax import masked_softmax
+from h2o_export.reference.softmax import masked_softmax
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.components.options import MOST

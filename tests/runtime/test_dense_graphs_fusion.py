@@ -22,9 +22,9 @@ from h2o_runtime import Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
+from h2o_runtime.dense_graphs.fusion import fuse
 from h2o_runtime.errors import BackendError
 from h2o_runtime.names import DenseForm
-from h2o_runtime.ort.fusion import fuse
 
 Arrays = dict[str, NDArray[Any]]
 

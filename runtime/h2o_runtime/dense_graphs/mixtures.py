@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_runtime.ort.graph_view import GraphView
+from h2o_runtime.dense_graphs.graph_view import GraphView
 
 
 @dataclass(frozen=True)

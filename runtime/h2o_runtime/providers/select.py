@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
-from h2o_runtime.attention.precision import choose_precision
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import PROVIDERS, PrecisionChoice
+from h2o_runtime.providers.precision import choose_precision
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def make_provider(
         choose_precision(precision, "native", device, model)
         return _on_cuda(name, device, shape)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):
-        from h2o_runtime.attention.native import NativeCpuProvider
+        from h2o_runtime.providers.native import NativeCpuProvider
 
         if NativeCpuProvider.takes(shape):
             try:
@@ -58,7 +58,7 @@ def make_provider(
             raise ConfigError(f"{_no_kernel(shape)}: use `attention=functions`", field="attention")
         log.warning("%s: attention runs as ONNX function bodies, which are much slower", _no_kernel(shape))
     choose_precision(precision, "functions", device, model)
-    from h2o_runtime.attention.functions import FunctionProvider
+    from h2o_runtime.providers.functions import FunctionProvider
 
     return FunctionProvider(bundle, threads)
 
@@ -89,8 +89,8 @@ def _on_cuda(name: str, device: Device, shape: AttentionShape) -> AttentionProvi
             "`attention=functions` runs on the CPU only: use `attention=native`, or `device=cpu`",
             field="attention",
         )
-    from h2o_runtime.attention.cuda import NativeCudaProvider
     from h2o_runtime.devices.cuda import CudaDevice
+    from h2o_runtime.providers.cuda import NativeCudaProvider
 
     if not NativeCudaProvider.takes(shape):
         raise ConfigError(f"{_no_kernel(shape)} on a GPU: use `device=cpu`", field="device")

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
+from h2o_runtime.dense_graphs.native import multiply_natively
+from h2o_runtime.dense_graphs.packed import LINE, Kind, Packed, Product, name_of
+from h2o_runtime.dense_graphs.packed_nodes import Arrays
+from h2o_runtime.dense_graphs.panels import PANEL
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.inputs import open_input
 from h2o_runtime.files.outputs import check_outside_bundles, replaced
 from h2o_runtime.names import DensePrecision
-from h2o_runtime.ort.native import multiply_natively
-from h2o_runtime.ort.packed import LINE, Kind, Packed, Product, name_of
-from h2o_runtime.ort.packed_nodes import Arrays
-from h2o_runtime.ort.panels import PANEL
 
 log = logging.getLogger(__name__)
 

@@ -108,7 +108,7 @@ def test_a_mixture_is_that_of_float64(bits: int, offsets: bool, n: int) -> None:
     found = run(mixture(bits, offsets, threads=2, addend=True), inputs)
     wanted = expected(inputs, experts_of(bits, offsets))
     error = np.sqrt(np.mean((found - inputs["addend"] - wanted) ** 2) / np.mean(wanted**2))
-    # As in test_ort_mlp.py. Two factors of bfloat16 are each rounded by 2⁻⁹ / √3 in the mean, in two products.
+    # As in test_dense_graphs_mlp.py: two factors of bfloat16 are each rounded by 2⁻⁹ / √3, in two products.
     assert error < {32: 1e-6, 16: 0.01}.get(bits, 0.03)
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime.attention.base import AttentionShape
-from h2o_runtime.attention.host_operators import run_on_host
 from h2o_runtime.kv import KV
 from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operators import SCORED_ATTENTION, Operator
+from h2o_runtime.providers.host_operators import run_on_host
 
 if TYPE_CHECKING:
     from h2o_plugins import _cpu

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 from tests import bundles, family_models, latent_models
 
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.ort.fusion import fuse
-from h2o_runtime.ort.native import multiply_natively, operators
+from h2o_runtime.dense_graphs.fusion import fuse
+from h2o_runtime.dense_graphs.native import multiply_natively, operators
 from h2o_runtime.ort.session import open_session
 
 

@@ -1,7 +1,7 @@
 """Dense forms: how ONNX Runtime multiplies with integer weights on a CPU. Graphs are rewritten as they are loaded.
 
 exact   as the graph says: every call makes floats of all weights, and multiplies those
-native  products of our own: see h2o_runtime.ort.native
+native  products of our own: see h2o_runtime.dense_graphs.native
 blocks  MatMulNBits: activations become integers too, in blocks as small as those of the weights; those of a head
         of 8 bits twice, first as they are and then what that has lost
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.ort.matrices import Matrix, QuantizedProduct, floats, quantized_products
+from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, floats, quantized_products
 
 MICROSOFT = "com.microsoft"
 INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level

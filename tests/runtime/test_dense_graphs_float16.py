@@ -16,9 +16,9 @@ from h2o_runtime import Generator
 from h2o_runtime.backends.onnxruntime import chosen_precision, dense_form_on_cpu
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Contiguous
+from h2o_runtime.dense_graphs import native
+from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16
 from h2o_runtime.execution.footprint import weight_bytes
-from h2o_runtime.ort import native
-from h2o_runtime.ort.native import is_fast, is_fast_with_float16
 from h2o_runtime.policies.prefill import Full
 
 SHAPE = "llama-g2-d64-llama3"

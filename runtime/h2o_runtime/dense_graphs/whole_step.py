@@ -17,10 +17,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.backends.base import StepTensors
+from h2o_runtime.backend import StepTensors
+from h2o_runtime.dense_graphs.packed_nodes import DOMAIN
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import AttentionShape
-from h2o_runtime.ort.packed_nodes import DOMAIN
 
 ANGLES = ("cos", "sin")  # of every table of angles: outputs of the first graph, inputs of all others
 

@@ -14,16 +14,16 @@ from onnx import TensorProto, helper
 from tests import bundles
 
 from h2o_runtime import Generator
-from h2o_runtime.attention.native import NativeCpuProvider
 from h2o_runtime.caches.base import Cache
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
+from h2o_runtime.dense_graphs import native, packed_nodes
 from h2o_runtime.errors import BackendError
 from h2o_runtime.kv import KV
-from h2o_runtime.ort import native, packed_nodes
-from h2o_runtime.ort.kv_entry import kv_entry
+from h2o_runtime.kv_entry import kv_entry
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.providers.native import NativeCpuProvider
 
 CONTEXT, PROMPT, STEPS = 160, 70, 40
 

@@ -22,7 +22,7 @@ class StepTensors:
 
     tokens, positions  int64 [most]
     lengths            int64 [most]: of each row's cache, including that row
-    caches             uint8 [most, layers, 64]: entries of `h2o_runtime.ort.kv_entry`; rows are appended there
+    caches             uint8 [most, layers, 64]: entries of `h2o_runtime.kv_entry`; rows are appended there
     logits             float32 [most, vocab]
     shapes             of attention, in every layer
     """

@@ -20,13 +20,21 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
+from h2o_runtime.dense_graphs.graph_view import GraphView, Rotation, keep_needed
+from h2o_runtime.dense_graphs.matrices import FloatProduct
+from h2o_runtime.dense_graphs.mixtures import mixtures
+from h2o_runtime.dense_graphs.packed import Kind, Pack, Product, pack_matrices, products
+from h2o_runtime.dense_graphs.packed_nodes import (
+    DOMAIN,
+    After,
+    Arrays,
+    Before,
+    ExpertsNode,
+    MlpNode,
+    ProductNode,
+)
 from h2o_runtime.errors import BackendError
 from h2o_runtime.names import DensePrecision
-from h2o_runtime.ort.graph_view import GraphView, Rotation, keep_needed
-from h2o_runtime.ort.matrices import FloatProduct
-from h2o_runtime.ort.mixtures import mixtures
-from h2o_runtime.ort.packed import Kind, Pack, Product, pack_matrices, products
-from h2o_runtime.ort.packed_nodes import DOMAIN, After, Arrays, Before, ExpertsNode, MlpNode, ProductNode
 
 MOST_MATRICES = 8  # of one node
 ROTATED_STEP = 32  # head sizes that it can rotate

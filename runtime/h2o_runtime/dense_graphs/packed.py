@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.names import DensePrecision
-from h2o_runtime.ort.matrices import (
+from h2o_runtime.dense_graphs.matrices import (
     FloatProduct,
     Matrix,
     QuantizedProduct,
@@ -19,7 +18,8 @@ from h2o_runtime.ort.matrices import (
     floats,
     quantized_products,
 )
-from h2o_runtime.ort.panels import pack, pack_bfloat16, pack_floats, pack_scales, packed_bytes
+from h2o_runtime.dense_graphs.panels import pack, pack_bfloat16, pack_floats, pack_scales, packed_bytes
+from h2o_runtime.names import DensePrecision
 
 BLOCKS = range(16, 257, 16)  # block sizes of integers
 STEP = 16  # K of float matrices is a multiple of this

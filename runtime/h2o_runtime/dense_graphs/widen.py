@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.ort.graph_view import GraphView, keep_needed
-from h2o_runtime.ort.matrices import floats as values_of
+from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
+from h2o_runtime.dense_graphs.matrices import floats as values_of
 
 PRODUCTS = ("Gemm", "MatMul")
 TYPES = ("to", "dtype", "output_dtype")  # attributes that name a type

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
-from h2o_runtime.attention.host_operators import contiguous_rows, run_on_host
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BundleError, unimportable
@@ -37,6 +36,7 @@ from h2o_runtime.operators import (
 )
 from h2o_runtime.ort.session import open_session, run_bound
 from h2o_runtime.process import default_threads
+from h2o_runtime.providers.host_operators import contiguous_rows, run_on_host
 
 SCORE_BYTES = 64 << 20  # of a score matrix; as many rows are computed at once as stay below this
 ROWS_TOGETHER = {VERTICAL_SLASH_ATTENTION: 64}  # rows with the same diagonals: calls are not cut inside

@@ -21,7 +21,7 @@ from h2o_export.architecture.families.base import GATED_DELTA, WINDOW
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
 from h2o_export.dense.graphs import EMBEDDING
-from h2o_export.validation.softmax import capped, masked_softmax
+from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.errors import CheckpointError
 
 Attention = Callable[..., tuple[Tensor, None]]

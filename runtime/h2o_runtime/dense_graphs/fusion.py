@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from h2o_runtime.dense_graphs.graph_view import GraphView, Norm, Rotation, keep_needed
 from h2o_runtime.operators import DOMAIN
-from h2o_runtime.ort.graph_view import GraphView, Norm, Rotation, keep_needed
 
 MICROSOFT = "com.microsoft"
 

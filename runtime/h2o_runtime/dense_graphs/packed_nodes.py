@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.ort.graph_view import SWIGLU, GateFunction, Rotation
-from h2o_runtime.ort.mixtures import Mixture
-from h2o_runtime.ort.packed import Kind, Pack, Packed, Product, name_of
+from h2o_runtime.dense_graphs.graph_view import SWIGLU, GateFunction, Rotation
+from h2o_runtime.dense_graphs.mixtures import Mixture
+from h2o_runtime.dense_graphs.packed import Kind, Pack, Packed, Product, name_of
 
 DOMAIN = "h2o.cpu"
 PRODUCT, MLP, EXPERTS = "PackedProduct", "PackedMlp", "PackedExperts"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from h2o_runtime.backends.base import HIDDEN
+from h2o_runtime.backend import HIDDEN
+from h2o_runtime.dense_graphs.graph_view import keep_needed
 from h2o_runtime.errors import BundleError
-from h2o_runtime.ort.graph_view import keep_needed
 
 _HEAD = "lm_head.weight"  # the exporter's name, whatever the checkpoint calls it
 _PRODUCTS = ("Gemm", "MatMul")

@@ -20,11 +20,11 @@ import h2o_plugins
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import TensorSpec
+from h2o_runtime.dense_graphs.fusion import fuse
+from h2o_runtime.dense_graphs.native import multiply_natively, operators
+from h2o_runtime.dense_graphs.packed import aligned
+from h2o_runtime.dense_graphs.panels import pack, pack_floats, pack_scales
 from h2o_runtime.errors import BackendError
-from h2o_runtime.ort.fusion import fuse
-from h2o_runtime.ort.native import multiply_natively, operators
-from h2o_runtime.ort.packed import aligned
-from h2o_runtime.ort.panels import pack, pack_floats, pack_scales
 from h2o_runtime.ort.session import open_session
 
 K = 64

@@ -1,0 +1,1 @@
+"""The model in PyTorch, independent of its graphs: what bundles and policies are compared with."""
