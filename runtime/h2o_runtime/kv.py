@@ -70,15 +70,14 @@ class KV:
 
 
 @dataclass(frozen=True)
-class Recurrent(KV):
-    """Input of a layer with a state in place of rows. k and v have only new tokens: [n, Hkv, d] and [n, Hq, dv].
+class StateView(KV):
+    """Input of a layer with a state in place of rows: k and v are None.
 
-    state        float32 [Hq, d, dv], before the new tokens; attention updates it to the state after them
-    decay, beta  float32 [n, Hq]: see the operator GatedDelta
-    saved        by number of new tokens: where to copy the state after so many of them
+    new     what its dense graph gave for the new tokens, by the outputs' names, [n, …]
+    arrays  of the state by name, before the new tokens; the layer updates them to what they are after them
+    saved   by number of new tokens: where to copy the arrays as they are after so many of them
     """
 
-    state: Tensor = field(kw_only=True)
-    decay: Tensor = field(kw_only=True)
-    beta: Tensor = field(kw_only=True)
-    saved: Mapping[int, Tensor] = field(default_factory=dict, kw_only=True)
+    new: Mapping[str, Tensor] = field(kw_only=True)
+    arrays: Mapping[str, Tensor] = field(kw_only=True)
+    saved: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict, kw_only=True)

@@ -4,20 +4,24 @@ graphs."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    RootModel,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
 
+from h2o_runtime.errors import BundleError
 from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
+
+Size: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIZE)]
 
 
 @dataclass(frozen=True)
@@ -73,17 +77,13 @@ class CacheRow:
         return self.heads * self.size * (1 if self.shared else 2)
 
 
-class StateSpec(BaseModel):
-    """The state of a layer: one matrix per head, and the last inputs of a convolution.
+class StateSizes(RootModel[dict[str, Size]]):
+    """Sizes by which a layer's kind lays out its state, by name; others follow from the layer's."""
 
-    channels  of the convolution
-    tail      earlier inputs that the convolution reads for a token
-    """
+    model_config = ConfigDict(frozen=True)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    channels: int = Field(gt=0, le=MAX_SIZE)
-    tail: int = Field(gt=0, le=MAX_SIZE)
+    def __hash__(self) -> int:
+        return hash(frozenset(self.root.items()))
 
 
 LATER_FIELDS = ("window", "softcap", "rotation", "sinks", "gate_size", "state", "source", "lends")
@@ -107,7 +107,7 @@ class LayerSpec(BaseModel):
     rotation     which of the model's tables of angles it is rotated by: see `rotation_names`
     sinks        for each query head a score that takes part in the softmax and has no key; empty: no sinks
     gate_size    elements of a token's gate, which its dense graph passes to the next one beside the residual stream
-    state        its state in place of rows in a cache; k and v then have only new tokens, and v has Hq heads
+    state        sizes of its state, which it has in place of rows in a cache: see the kind's `state`
     source       the earlier layer whose rows it reads, if it has no keys and values of its own; None: its own rows
     lends        whether it is the source of later layers, and therefore also keeps rows beyond its window
     """
@@ -129,7 +129,7 @@ class LayerSpec(BaseModel):
     rotation: int = Field(default=0, ge=0, lt=MAX_LAYERS)
     sinks: tuple[float, ...] = ()
     gate_size: int = Field(default=0, ge=0, le=MAX_SIZE)
-    state: StateSpec | None = None
+    state: StateSizes | None = None
     source: int | None = Field(default=None, ge=0, lt=MAX_LAYERS)
     lends: bool = False
 
@@ -147,6 +147,16 @@ class LayerSpec(BaseModel):
         if self.sinks and len(self.sinks) != self.query_heads:
             raise ValueError(f"{len(self.sinks)} sinks for {self.query_heads} query heads")
         return self
+
+    def sizes_of_state(self, *names: str) -> tuple[int, ...]:
+        """Raises BundleError unless the state has these sizes and no others."""
+        sizes = self.state.root if self.state else {}
+        if sizes.keys() != set(names):
+            raise BundleError(
+                f"the state of a layer of the kind {self.kind} has the sizes {', '.join(sorted(names))}, and the "
+                f"bundle gives {', '.join(sorted(sizes)) or 'none'}; export the checkpoint again"
+            )
+        return tuple(sizes[name] for name in names)
 
     @property
     def has_rows(self) -> bool:

@@ -21,7 +21,7 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.layers.base import LayerKind, rows
 from h2o_export.layers.blocks import RMSNorm, swiglu
 from h2o_runtime.bundles.manifest import TensorSpec
-from h2o_runtime.layer_spec import LayerSpec, StateSpec
+from h2o_runtime.layer_spec import LayerSpec, StateSizes
 
 NORM_EPS = 1e-6  # of queries and keys, whatever rms_norm_eps says
 
@@ -50,7 +50,7 @@ class GatedDelta(LayerKind):
             rotary_size=0,
             scale=1.0 / math.sqrt(delta.key_size),
             gate_size=delta.values,
-            state=StateSpec(channels=delta.channels, tail=delta.kernel - 1),
+            state=StateSizes({"channels": delta.channels, "tail": delta.kernel - 1}),
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:

@@ -10,6 +10,7 @@ from h2o_runtime.bundles.graph_file import GraphFile, Interface
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, file_sha256, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
+from h2o_runtime.layers import state_layout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import DOMAIN, VERSION
 
@@ -157,10 +158,9 @@ def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:
         shapes["q"] = spec.query_heads, spec.query_size
         shapes["k"] = shapes["v"] = spec.row.heads, spec.row.size
         shapes["gate_out"] = (spec.gate_size,)
-        if spec.state is not None:
-            per_head = (spec.query_heads,)
-            shapes |= {"v": (spec.query_heads, spec.value_size), "decay": per_head, "beta": per_head}
-            shapes |= {"tail": (spec.state.channels,), "mixed": (spec.state.channels,)}
+        if layout := state_layout(spec, model.dtype):
+            shapes |= {name: row.shape for name, row in layout.new.items()}
+            shapes |= {name: layout.new[tail.output].shape for name, tail in layout.tails.items()}
     return shapes
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.caches import CACHES, Cache, Contiguous
-from h2o_runtime.caches.states import session_bytes
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.layers.live import LayerSettings, kinds_of
@@ -18,6 +17,7 @@ from h2o_runtime.names import DensePrecision
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import available_bytes
+from h2o_runtime.sessions.layer_states import session_bytes
 from h2o_runtime.sessions.spec import SessionSpec
 
 MOST_SESSIONS = 8  # that nobody has asked for

@@ -9,13 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from numpy.typing import DTypeLike
+
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache, LayerStore
 from h2o_runtime.components.options import check_options
 from h2o_runtime.devices import Device, Flow, Tensor
+from h2o_runtime.errors import BundleError
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.layers.activations import Activations
+from h2o_runtime.layers.state_layout import StateLayout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
@@ -125,6 +129,14 @@ class LayerKind(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @classmethod
+    def state(cls, spec: LayerSpec, dtype: DTypeLike) -> StateLayout:
+        """What a layer keeps in place of rows, where `LayerSpec.state` has sizes for it; `dtype` is the model's.
+
+        Raises BundleError where they are not those of this kind.
+        """
+        raise BundleError(f"layers of the kind {cls.name} have rows, and the bundle gives sizes of a state")
 
     def load(self, resources: LayerResources) -> LoadedLayers:
         """Raises ConfigError for settings that contradict what was loaded."""

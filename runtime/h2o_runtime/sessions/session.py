@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from h2o_runtime.caches import KVStore
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
-from h2o_runtime.caches.states import session_store
 from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.sessions.layer_states import session_store
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.tokens import IntArray, TokenRows
 from h2o_runtime.sessions.transcript import Transcript

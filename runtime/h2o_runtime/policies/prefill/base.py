@@ -59,7 +59,7 @@ class LayerCall:
 
     q, o        [n, Hq, d]: queries in, attention output out
     k, v        [n, Hkv, d]: the new tokens' keys and values, as the dense graph made them; where v is k, the first
-                numbers of a key are its value
+                numbers of a key are its value. None in a layer with a state
     kv          the layer's cache of past + n rows, the new ones at its end; of a layer with a window maybe only the
                 last of them
     prefix      what the `past` cached tokens are

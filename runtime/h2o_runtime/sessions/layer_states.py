@@ -4,8 +4,9 @@ A text can go on where its state is known: at its end, and at a few rows where a
 prompt began, the row before its end, so that the same prompt can come again, and the last whole block of rows that
 another prompt would compute alike. Layers with rows lie in a cache of any kind, beside.
 
-Attention reads and writes states; dense graphs read and write the inputs of their convolutions (`tail`, `mixed`).
-So each is copied in the order of its own kind of work, and neither waits for the other.
+A layer's kind declares what its state is made of (`StateLayout`). Attention reads and writes arrays; dense graphs
+read tails, and write the rows that the next tails are cut from. So each is copied in the order of its own kind of
+work, and neither waits for the other.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.kv import Recurrent
-from h2o_runtime.layer_spec import LayerSpec
+from h2o_runtime.kv import StateView
+from h2o_runtime.layers import state_layout
+from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
 
 AT_ONCE = 1024  # rows of a prompt
@@ -56,41 +57,20 @@ def session_bytes(cache: Cache, model: ModelSpec, context: int) -> int:
 
 def states_bytes(model: ModelSpec, context: int) -> int:
     """What states take, and what is between them and dense graphs."""
-    specs = [spec for spec in model.each_layer if spec.state is not None]
-    states = (1 + COPIES) * sum(_bytes(_state_kinds(spec, model.dtype)) for spec in specs)
+    states = (1 + COPIES) * sum(
+        _bytes(layout.state) for spec in model.each_layer if (layout := state_layout(spec, model.dtype))
+    )
+    layouts = [layout for spec in set(model.each_layer) if (layout := state_layout(spec, model.dtype))]
     rows = (min(AT_ONCE, context), 1)
-    return states + sum(_bytes(_fresh_kinds(spec, model.dtype, n)) for spec in set(specs) for n in rows)
+    return states + sum(_bytes(layout.room(n)) for layout in layouts for n in rows)
 
 
-Kinds = Mapping[str, tuple[tuple[int, ...], Any]]  # shapes and dtypes by name
+def _bytes(arrays: Mapping[str, ArrayShape]) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
-def _state_kinds(spec: LayerSpec, dtype: str) -> Kinds:
-    assert spec.state is not None
-    return {
-        "tail": ((spec.state.tail, spec.state.channels), np.dtype(dtype)),
-        "state": ((spec.query_heads, spec.head_size, spec.value_size), np.dtype(np.float32)),
-    }
-
-
-def _fresh_kinds(spec: LayerSpec, dtype: str, rows: int) -> Kinds:
-    """What a dense graph gives, but queries. `mixed`, the inputs of the convolution, has room for those before."""
-    assert spec.state is not None
-    return {
-        "k": ((rows, spec.kv_heads, spec.head_size), np.dtype(dtype)),
-        "v": ((rows, spec.query_heads, spec.value_size), np.dtype(dtype)),
-        "decay": ((rows, spec.query_heads), np.dtype(np.float32)),
-        "beta": ((rows, spec.query_heads), np.dtype(np.float32)),
-        "mixed": ((spec.state.tail + rows, spec.state.channels), np.dtype(dtype)),
-    }
-
-
-def _bytes(kinds: Kinds) -> int:
-    return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in kinds.values())
-
-
-def _made(kinds: Kinds, device: Device) -> dict[str, Tensor]:
-    return {name: device.zeros(shape, dtype) for name, (shape, dtype) in kinds.items()}
+def _zeros(arrays: Mapping[str, ArrayShape], device: Device) -> dict[str, Tensor]:
+    return {name: device.zeros(array.shape, array.dtype) for name, array in arrays.items()}
 
 
 class States:
@@ -145,15 +125,11 @@ class LayerState(LayerStore):
 
     restores = in_turns = True
 
-    def __init__(
-        self, spec: LayerSpec, dtype: str, states: States, fresh: Fresh, last: bool, device: Device
-    ) -> None:
+    def __init__(self, layout: StateLayout, states: States, fresh: Fresh, last: bool, device: Device) -> None:
         """last: whether a pass ends with it."""
-        assert spec.state is not None
-        kinds = _state_kinds(spec, dtype)
-        self.own = _made(kinds, device)
-        self.copies = [_made(kinds, device) for _ in range(COPIES)]
-        self._tail, self._states, self._fresh, self._last = spec.state.tail, states, fresh, last
+        self.own = _zeros(layout.state, device)
+        self.copies = [_zeros(layout.state, device) for _ in range(COPIES)]
+        self._layout, self._states, self._fresh, self._last = layout, states, fresh, last
         self._device = device
         self._rows = Rows(0, 0)
         self._passed = False
@@ -169,39 +145,35 @@ class LayerState(LayerStore):
             self._states.finish()
 
     def given(self) -> dict[str, Tensor]:
-        return {"tail": self.own["tail"]}
+        return {name: self.own[name] for name in self._layout.tails}
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
         self._rows = rows  # on a GPU they are attended to by calls that come before their dense graph's
         fresh, n = self._new(rows)
-        return {
-            name: tensor[self._tail : self._tail + n] if name == "mixed" else tensor[:n]
-            for name, tensor in fresh.items()
-        }
+        before = self._layout.before
+        return {name: tensor[before(name) : before(name) + n] for name, tensor in fresh.items()}
 
     def commit(self, rows: Rows) -> None:
-        """The convolution goes on behind the rows; their keys and values wait for whoever attends."""
+        """Tails go on behind the rows; the rows themselves wait for whoever attends."""
         fresh, n = self._new(rows)
-        mixed, tail = fresh["mixed"], self.own["tail"]
         copy = self._device.copy_beside_dense
-        copy(tail, mixed[: self._tail])
-        for row, number in self._planned(rows).items():
-            copy(mixed[row : row + self._tail], self.copies[number]["tail"])
-        copy(mixed[n : n + self._tail], tail)
+        for name, tail in self._layout.tails.items():
+            given, own = fresh[tail.output], self.own[name]
+            copy(own, given[: tail.rows])
+            for row, number in self._planned(rows).items():
+                copy(given[row : row + tail.rows], self.copies[number][name])
+            copy(given[n : n + tail.rows], own)
         self._rows, self._passed = rows, True
 
-    def view(self, length: int | Tensor) -> Recurrent:
+    def view(self, length: int | Tensor) -> StateView:
         """Of the rows that were given a target last, or in a step committed."""
-        new = self.target(self._rows)
-        saved = {row: self.copies[number]["state"] for row, number in self._planned(self._rows).items()}
-        return Recurrent(
-            new["k"],
-            new["v"],
-            length,
-            state=self.own["state"],
-            decay=new["decay"],
-            beta=new["beta"],
-            saved=saved,
+
+        def arrays(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensors[name] for name in self._layout.arrays}
+
+        saved = {row: arrays(self.copies[number]) for row, number in self._planned(self._rows).items()}
+        return StateView(
+            None, None, length, new=self.target(self._rows), arrays=arrays(self.own), saved=saved
         )
 
     def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
@@ -233,8 +205,10 @@ class LayerState(LayerStore):
         return sum(tensor.nbytes for made in (self.own, *self.copies) for tensor in made.values())
 
     def _copy(self, source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
-        self._device.copy_beside_dense(source["tail"], target["tail"])
-        self._device.copy(source["state"], target["state"])
+        for name in self._layout.tails:
+            self._device.copy_beside_dense(source[name], target[name])
+        for name in self._layout.arrays:
+            self._device.copy(source[name], target[name])
 
     def _new(self, rows: Rows) -> tuple[dict[str, Tensor], int]:
         """Where new rows lie, and how many they are."""
@@ -257,19 +231,17 @@ class StoreWithStates(KVStore):
 
     def __init__(self, model: ModelSpec, rows: KVStore, capacity: int, device: Device) -> None:
         specs = model.each_layer
-        with_state = [i for i, spec in enumerate(specs) if spec.state is not None]
+        layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
         self._model, self._capacity, self._device = model, capacity, device
         self._rows, self._states = rows, States()
         most = min(AT_ONCE, capacity)
         self._fresh = {
-            spec: Fresh(*(_made(_fresh_kinds(spec, model.dtype, n), device) for n in (most, 1)))
-            for spec in {specs[i] for i in with_state}
+            specs[i]: Fresh(*(_zeros(layout.room(n), device) for n in (most, 1)))
+            for i, layout in layouts.items()
         }
         self._layers = {
-            i: LayerState(
-                specs[i], model.dtype, self._states, self._fresh[specs[i]], i == with_state[-1], device
-            )
-            for i in with_state
+            i: LayerState(layout, self._states, self._fresh[specs[i]], i == max(layouts), device)
+            for i, layout in layouts.items()
         }
         self._numbers = {
             i: own for own, i in enumerate(i for i in range(len(specs)) if i not in self._layers)
@@ -334,9 +306,9 @@ class StoreWithStates(KVStore):
     def nbytes(self) -> int:
         fresh = [
             tensor
-            for one in self._fresh.values()
-            for made in (one.prompt, one.step)
-            for tensor in made.values()
+            for rows in self._fresh.values()
+            for room in (rows.prompt, rows.step)
+            for tensor in room.values()
         ]
         own = sum(layer.nbytes for layer in self._layers.values())
         return int(self._rows.nbytes + own + sum(tensor.nbytes for tensor in fresh))

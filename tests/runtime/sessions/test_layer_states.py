@@ -16,12 +16,12 @@ from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
-from h2o_runtime.caches.states import BLOCK, COPIES, States, session_bytes, states_bytes
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.footprint import cache_bytes, footprint
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.sessions.layer_states import BLOCK, COPIES, States, session_bytes, states_bytes
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 1400

@@ -1,0 +1,86 @@
+"""Layers with a state in place of rows: what the state is made of, and how a prompt and a step pass it on.
+
+Sessions, slots and saved caches carry any state by its layout. A kind declares the layout, and its layers compute
+`advance`. Policies are for the other layers alone (`ModelSpec.under_policies`): a state is always exact.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.devices import Tensor
+from h2o_runtime.kv import KV, StateView
+from h2o_runtime.layers.base import LayerResources, LoadedLayers
+from h2o_runtime.policies.decode import DecodePolicy, StepCall
+from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
+
+
+class StateLayers(LoadedLayers):
+    """A kind with a state overrides `advance`."""
+
+    in_step_graph = False
+    one_row_because = "the state of a layer cannot go back behind a token that does not come"
+
+    def __init__(self, resources: LayerResources) -> None:
+        super().__init__(resources)
+        self._device = resources.device
+
+    @abstractmethod
+    def advance(
+        self,
+        provider: AttentionProvider,
+        arrays: Mapping[str, Tensor],
+        q: Tensor,
+        new: Mapping[str, Tensor],
+        o: Tensor,
+    ) -> None:
+        """Bring the arrays of a state behind n more tokens, and fill o [n, Hq, dv].
+
+        q [n, Hq, d] and `new` are what the dense graph gave for these tokens.
+        """
+
+    def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
+        n, view = len(call.q), _view(call.kv)
+        call.flow.needs(n)
+        with call.timer.measure(policy.phases[0]):
+            begin = 0
+            for end in sorted({*view.saved, n}):
+                self._pass(call.provider, call.q, view, call.o, slice(begin, end))
+                for name, copy in view.saved.get(end, {}).items():
+                    self._device.copy(view.arrays[name], copy)
+                begin = end
+        call.checkpoint(n)
+        call.flow.finished(n)
+
+    def decoding(self, policy: DecodePolicy[Any]) -> DecodePolicy[Any]:
+        return StateStep(self)
+
+    def step_of(self, call: StepCall) -> None:
+        self._pass(call.provider, call.q, _view(call.kv), call.o, slice(0, 1))
+
+    def _pass(self, provider: AttentionProvider, q: Tensor, view: StateView, o: Tensor, rows: slice) -> None:
+        new = {name: tensor[rows] for name, tensor in view.new.items()}
+        self.advance(provider, view.arrays, q[rows], new, o[rows])
+
+
+@dataclass(frozen=True)
+class StateStep(DecodePolicy[None]):
+    """A token in layers with a state."""
+
+    name: ClassVar[str] = "state"
+    title: ClassVar[str] = "state"
+    exact: ClassVar[bool] = True
+
+    layers: StateLayers = field(repr=False)
+
+    def attend(self, call: StepCall, state: None) -> None:
+        self.layers.step_of(call)
+
+
+def _view(kv: KV) -> StateView:
+    assert isinstance(kv, StateView), "the layer has a state"
+    return kv
