@@ -197,4 +197,4 @@ def test_every_kind_has_both_halves(plain: Path) -> None:
     delta = DeltaConfig(key_heads=2, value_heads=2, key_size=64, value_size=64, kernel=4)
     config = replace(config, latent=latent, delta=delta)
     exported = [kind.spec(config).kind for kind in EXPORTED.values()]
-    assert set(LAYERS.names) == {*exported, "narrow"}
+    assert set(LAYERS.names) == {*exported, "narrow", "convolution"}
