@@ -80,8 +80,9 @@ def test_its_state_is_what_it_declares(bundle: Path) -> None:
     """Two tokens' rows of four heads in float32, and no array that an operator would update."""
     model = Manifest.read(bundle).model
     layouts = [state_layout(spec, model.dtype) for spec in model.each_layer]
-    assert layouts[0] is None and layouts[2] is None
-    assert layouts[1] is not None and not layouts[1].arrays
+    assert [layout is None for layout in layouts] == [True, False, True, False]
+    assert layouts[1] is not None
+    assert not layouts[1].arrays
     assert {name: array.nbytes for name, array in layouts[1].state.items()} == {"earlier": 2 * 4 * 32 * 4}
 
 
@@ -105,7 +106,7 @@ def test_its_memory_is_counted(bundle: Path) -> None:
 def test_sizes_of_another_kinds_state_are_refused(bundle: Path, tmp_path: Path) -> None:
     spec = Manifest.read(bundle).model.layer(1)
     with pytest.raises(
-        BundleError, match="of the kind gated-delta has the sizes channels, tail, .* gives before"
+        BundleError, match=r"of the kind gated-delta has the sizes channels, tail, .* gives before"
     ):
         state_layout(spec.model_copy(update={"kind": "gated-delta"}), "float32")
     with pytest.raises(BundleError, match="layers of the kind window have rows"):
