@@ -44,7 +44,7 @@ from h2o_runtime.policies.prefill import Seen
 from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.sessions.session import Float32, Session
 from h2o_runtime.sessions.transcript import Transcripts
-from h2o_runtime.text import ChatTemplate, StopStrings, TextStream, Tokenizer, ToolUse
+from h2o_runtime.text import ChatTemplate, Markup, StopStrings, TextStream, Tokenizer, ToolUse
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class TextModel:
         self.tokenizer = tokenizer
         self._template = template
         self._tool_use = None if isinstance(template, BundleError) else ToolUse(template)
+        self._markup = Markup(tokenizer, () if isinstance(template, BundleError) else template.texts.values())
         known = generator.model.vocab_size
         ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
         self.end_ids = frozenset(token for token in ends if token < known)
@@ -124,7 +125,8 @@ class TextModel:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
 
-        If the template does not support tools, tools and calls become plain text (`text.tool_use`).
+        If the template does not support tools, tools and calls become plain text (`text.tool_use`). Special tokens
+        in the messages stay text (`text.markup`).
 
         If the conversation continues an answer of this model, or of a session in the folder, the prompt has the
         tokens that were generated for that answer (`sessions.transcript`).
@@ -137,7 +139,8 @@ class TextModel:
             raise self._template
         if len(messages) > self.generator.context:  # each has at least one token, wherever it ends
             raise ContextOverflowError(len(messages), self.generator.context, at_least=True)
-        text = self._tool_use.render(messages, **options)
+        tool_use = self._tool_use
+        text = self._markup.render(lambda told, names: tool_use.render(told, **names), messages, options)
         chat = not options.get("continue_final_message")
         return Prompt(self._continued(text) or self._encoded(text), text, chat)
 
@@ -236,7 +239,7 @@ class TextModel:
         return replace(request, sampling=replace(sampling, logit_bias={**sampling.logit_bias, **banned}))
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode_within(text, self.generator.context, add_special_tokens=False))
+        return tuple(self._markup.encode_within(text, self.generator.context))
 
     def _continued(self, text: str) -> tuple[int, ...]:
         """Ids of `text` that begin with those of an earlier answer; empty if it does not continue one.
@@ -253,10 +256,12 @@ class TextModel:
     def _remember(self, prompt: Prompt, completion: Completion, session: Session) -> None:
         """Store the tokens of a chat's answer for `_continued`, if they decode to exactly its text."""
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
-            answer = np.array([sampled.token for sampled in completion.tokens], np.int64)
-            ids = np.array(prompt.ids, np.int64)
-            transcript = self._transcripts.answered(prompt.text, ids, completion.text, answer)
-            session.transcript = transcript
+            answer = [sampled.token for sampled in completion.tokens]
+            written = self._markup.of_answer(completion.text, answer)
+            if written is not None:
+                session.transcript = self._transcripts.answered(
+                    prompt.text, np.array(prompt.ids, np.int64), written, np.array(answer, np.int64)
+                )
 
 
 class _Answer:

@@ -18,7 +18,7 @@ class Prompt:
     """A prompt ready to run. Make it with `TextModel.text_prompt` or `chat_prompt`, or from ids alone.
 
     ids   token ids
-    text  what they stand for; None for bare ids
+    text  what they stand for, of a chat with its guards (`text.markup`); None for bare ids
     chat  whether the answer is a message of its own, rather than the text's continuation
     """
 

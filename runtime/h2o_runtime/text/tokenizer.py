@@ -23,6 +23,7 @@ _MARGIN = 1.05  # a text encoded in blocks has a few more tokens than in one pie
 class Tokenizer:
     """A checkpoint's tokenizer. Make one with `Tokenizer.load`; it holds no state between calls.
 
+    raw:            the library's own tokenizer.
     special_tokens: text of each special token by role, as {"bos_token": "<s>"}; chat templates use them.
     special_ids:    ids that `decode` leaves out.
     eos_ids:        ids that end an answer; there may be several, or none.
@@ -41,7 +42,7 @@ class Tokenizer:
         """add_bos: whether a text begins with BOS; None: the tokenizer's own post-processor decides."""
         raw.no_truncation()  # a length limit left over from training would silently cut the prompt
         raw.no_padding()
-        self._raw = raw
+        self.raw = raw
         self.special_tokens = dict(special_tokens)
         named = (raw.token_to_id(text) for text in self.special_tokens.values())
         added = raw.get_added_tokens_decoder()
@@ -112,7 +113,7 @@ class Tokenizer:
                 "it was decoded wrongly on its way here; decode the input as UTF-8"
             ) from error
         # As a batch of one, which releases the GIL; the library's plain encode does not.
-        ids: list[int] = self._raw.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        ids: list[int] = self.raw.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         if not add_special_tokens or self.bos_id is None:
             return ids
         if self._post_processor_adds_bos:
@@ -141,12 +142,12 @@ class Tokenizer:
         """The most UTF-8 bytes of text that one token can stand for; None if there is no limit, for example
         if the tokenizer drops blanks.
         """
-        growth = _growth(self._raw)
+        growth = _growth(self.raw)
         if growth is None:
             return None
-        byte_level = isinstance(self._raw.decoder, tokenizers.decoders.ByteLevel)  # a character for each byte
-        lengths = (len(token if byte_level else token.encode()) for token in self._raw.get_vocab(False))
-        added = (len(entry.content.encode()) for entry in self._raw.get_added_tokens_decoder().values())
+        byte_level = isinstance(self.raw.decoder, tokenizers.decoders.ByteLevel)  # a character for each byte
+        lengths = (len(token if byte_level else token.encode()) for token in self.raw.get_vocab(False))
+        added = (len(entry.content.encode()) for entry in self.raw.get_added_tokens_decoder().values())
         return growth * max(max(lengths, default=1), max(added, default=1))
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
@@ -161,11 +162,11 @@ class Tokenizer:
                 raise UnknownTokenError(token, self.vocab_size, position)
         if skip_special_tokens:
             ids = [token for token in ids if token not in self.special_ids]
-        return str(self._raw.decode(ids, skip_special_tokens=False))
+        return str(self.raw.decode(ids, skip_special_tokens=False))
 
     def shows(self, token: int) -> bool:
         """Whether `decode` gives text for the token: it is known and not special."""
-        return token not in self.special_ids and self._raw.id_to_token(token) is not None
+        return token not in self.special_ids and self.raw.id_to_token(token) is not None
 
 
 def _growth(raw: tokenizers.Tokenizer) -> int | None:
