@@ -24,7 +24,7 @@ __all__ = ["Markup"]
 
 _GUARD, _MARK = "\ufdd0", "\ufdd1"  # noncharacters
 _GUARDED = re.compile(f"(.){_GUARD}", re.DOTALL)
-_CONTROL = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
+_CONTROL = re.compile(r"<[|｜].+>|<.+[|｜]>|\[\|.+\|\]", re.DOTALL)
 _OWN = ("assistant", "system", "developer")  # roles whose texts may hold ordinary marks
 
 Render = Callable[[Sequence[Any], Mapping[str, Any]], str]
@@ -33,7 +33,7 @@ Render = Callable[[Sequence[Any], Mapping[str, Any]], str]
 class Markup:
     """The marks of one tokenizer and chat template.
 
-    A *control mark* is an added token that is special, or looks like one: <|…|>. It never comes from a message.
+    A *control mark* is an added token that is special, or has bars: <|…|>. It never comes from a message.
     An *ordinary mark* is another added token in brackets that the template writes, such as <tool_call>. It may
     come from a system message or an assistant's, because models generate it and some clients send it back.
     """
