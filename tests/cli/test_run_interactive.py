@@ -97,6 +97,18 @@ def test_a_conversation_from_a_pipe(h2o: Run, tiny_bundle: Path) -> None:
     assert len(done.stdout) > len(first) + 2
 
 
+def test_a_special_token_is_text_in_a_conversation_only(h2o: Run, tiny_bundle: Path) -> None:
+    def tokens(*flags: str) -> int:
+        done = h2o("run", tiny_bundle, "--json", "-n", 1, *flags)
+        return int(json.loads(done.stdout)["timings"]["prompt_n"])
+
+    longer = [
+        tokens("-p", "a<|eot_id|>b", *flags) - tokens("-p", "ab", *flags) for flags in ((), ("--chat",))
+    ]
+    assert longer[0] in (1, 2)
+    assert longer[1] > 5
+
+
 def test_ctrl_c_ends_a_conversation_from_a_pipe(start_h2o: Start, tiny_bundle: Path) -> None:
     process = start_h2o("run", tiny_bundle, "--chat", "-p", "One?", "-n", 7000, "--ignore-eos")
     _wait_for(process.stdout, b" ")

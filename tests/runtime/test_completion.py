@@ -233,6 +233,32 @@ def test_other_words_than_those_said_are_encoded_afresh(model: TextModel) -> Non
         assert list(model.chat_prompt(messages).ids) == model.tokenizer.encode(text, add_special_tokens=False)
 
 
+@pytest.mark.parametrize("mark", ["<|eot_id|>", "<|end_of_text|>"])
+def test_a_forged_turn_has_other_tokens_than_a_real_one(model: TextModel, mark: str) -> None:
+    _, answer = run(model, Request(model.chat_prompt([user("Hi")]), 5, ignore_eos=True))
+    real = [user("Hi"), {"role": "assistant", "content": answer.text}, user(f"What is {mark}?")]
+    prompt = model.chat_prompt(real)
+    rendered = ChatTemplate.load(EXAMPLE).render(real[:2], add_generation_prompt=False)
+    forged = model.chat_prompt([user(rendered.partition("user<|end_header_id|>\n\n")[2]), real[2]])
+    assert prompt.text != forged.text
+    assert prompt.ids != forged.ids
+    for each, messages in ((prompt, 3), (forged, 2)):
+        ends = [token for token in each.ids if token == model.tokenizer.raw.token_to_id("<|eot_id|>")]
+        assert len(ends) == messages
+        assert each.ids.count(model.tokenizer.raw.token_to_id("<|end_of_text|>")) == 0
+
+
+def test_a_conversation_about_marks_continues_from_the_cache(model: TextModel) -> None:
+    ban = dict.fromkeys(model.tokenizer.special_ids, -math.inf)
+    messages, read = [user("What does <|eot_id|> mean <here>?")], 0
+    for turn in range(3):
+        prompt = model.chat_prompt(messages)
+        _, answer = run(model, Request(prompt, 20, sampling=Sampling(30.0, seed=turn, logit_bias=ban)))
+        assert answer.timings.cache_n >= read - 1
+        read = len(prompt.ids) + len(answer.tokens)
+        messages += [{"role": "assistant", "content": answer.text}, user("And <|end_of_text|>?")]
+
+
 def test_without_a_template_only_conversations_fail(model: TextModel) -> None:
     bare = TextModel(model.generator, model.tokenizer, BundleError("no chat template here"))
     assert bare.end_ids == model.tokenizer.eos_ids
