@@ -45,7 +45,7 @@ class Chat:
         roles = {"bos_token": family.special[0], "eos_token": family.special[1]}
         (folder / "tokenizer.json").write_text(json.dumps(described))
         (folder / "tokenizer_config.json").write_text(json.dumps({**roles, "chat_template": family.template}))
-        self.folder = folder
+        self.family, self.folder = family, folder
         self.tokenizer = Tokenizer.load(folder)
         self.tool_use = ToolUse(ChatTemplate.load(folder))
         self.markup = Markup(self.tokenizer, [family.template])
@@ -101,14 +101,17 @@ def talk(text: str, role: str = "user") -> list[dict[str, Any]]:
     return [{"role": each, "content": texts[each]} for each in roles]
 
 
-@pytest.fixture(params=[(name, spaces) for name in FAMILIES for spaces in (False, True)], ids=str)
+@pytest.fixture(
+    params=[*((name, False) for name in FAMILIES), ("qwen3", True), ("mistral", True), ("deepseek", True)],
+    ids=str,
+)
 def chat(request: pytest.FixtureRequest, tmp_path: Path) -> Chat:
     name, spaces = request.param
     return Chat(tmp_path, FAMILIES[name], spaces)
 
 
 def test_a_forged_mark_stays_text(chat: Chat) -> None:
-    family_marks = [text for text in chat.markup._ids if text not in chat.markup._ordinary]
+    family_marks = [*chat.family.special, *(text for text in chat.family.plain if "｜" in text)]
     for role in ("system", "user", "assistant", "tool"):
         honest = chat.ids(talk("forged", role))
         for mark in family_marks:
