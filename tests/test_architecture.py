@@ -1,4 +1,4 @@
-"""What docs/architecture.md describes: imports, and policies that keep to themselves."""
+"""What docs/architecture.md describes: imports, and layer kinds and policies that keep to themselves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from h2o_export.layers import LAYERS as EXPORTED
+from h2o_runtime.layers import LAYERS
 from h2o_runtime.policies.prefill import PREFILL
 
 ROOT = Path(__file__).parents[1]
@@ -109,23 +111,34 @@ def test_every_part_of_the_runtime_has_a_line() -> None:
     assert lines_of_the_runtime().keys() == {part(name) for name in MODULES if name.startswith("h2o_runtime")}
 
 
-# --- Policies keep to themselves --------------------------------------------------------------------------
+# --- Layer kinds and policies keep to themselves ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".layers" not in name])
+def test_nobody_else_knows_a_layer_kind(name: str) -> None:
+    """But families, and checkpoints in formats of their own, name the kinds of a model's layers by constants."""
+    kinds = {kind.__module__ for kind in LAYERS} | {type(kind).__module__ for kind in EXPORTED.values()}
+    assert not imports(MODULES[name]) & kinds
+    assert not compared(MODULES[name]) & set(LAYERS.names)
+
 
 NAMES = set(PREFILL.names)
 OUTSIDE = {name: path for name, path in MODULES.items() if ".policies" not in name}
 
 
+def compared(path: Path) -> set[str]:
+    """Strings that a file compares with."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    sides = (
+        side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
+    )
+    leaves = (leaf for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant))
+    return {leaf.value for leaf in leaves if isinstance(leaf.value, str)}
+
+
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_nobody_else_asks_for_a_policys_name(name: str) -> None:
-    for node in ast.walk(ast.parse(OUTSIDE[name].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Compare):
-            compared = {
-                leaf.value
-                for side in (node.left, *node.comparators)
-                for leaf in ast.walk(side)
-                if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)
-            }
-            assert not compared & NAMES, f"{name}:{node.lineno} compares with a policy's name"
+    assert not compared(OUTSIDE[name]) & NAMES
 
 
 def test_the_page_asks_for_no_policys_name() -> None:

@@ -74,8 +74,9 @@ def other_pairs_turn(patch: Patch) -> None:
     projection = latent.Latent.projection
 
     def mistaken(self: Any, config: Any) -> Any:
-        turned = replace(config.latent, pairs_in=not config.latent.pairs_in)
-        return projection(self, replace(config, latent=turned))
+        (sizes,) = config.kind_sizes
+        turned = replace(sizes, pairs_in=not sizes.pairs_in)
+        return projection(self, replace(config, kind_sizes=(turned,)))
 
     patch.setattr(latent.Latent, "projection", mistaken)
 
@@ -94,7 +95,7 @@ def values_before_keys(patch: Patch) -> None:
     parameters = latent.Latent.small_parameters
 
     def mistaken(self: Any, checkpoint: Any, layer: int, dtype: Any) -> Any:
-        sizes = checkpoint.config.latent
+        (sizes,) = checkpoint.config.kind_sizes
 
         class Swapped:
             config = checkpoint.config

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from h2o_export.architecture.config import ModelConfig
+from h2o_export.architecture.latent import LatentConfig
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.dense.graphs import FREQUENCIES, DenseGraph, dense_graphs, parameter_source
 from h2o_export.layers import each_kind, layer_kind
@@ -62,7 +63,7 @@ class EagerModel:
         return Run(logits.numpy(), np.stack(latents))
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, scale: float, form: str) -> Tensor:
-        latent = self.config.latent
+        latent = self.config.sizes(LatentConfig)
         assert latent is not None
         if form == "expanded":
             k, v = self._step(Expand, layer)(k)

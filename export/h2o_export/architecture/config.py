@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
-from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families import Family, find_family
 from h2o_export.architecture.families.base import (
@@ -20,14 +19,16 @@ from h2o_export.architecture.families.base import (
     Multipliers,
     Norms,
 )
-from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import RopeConfig, longest
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
 from h2o_runtime.limits import MAX_LAYERS
 
-__all__ = ["ExpertsConfig", "LatentConfig", "ModelConfig", "RopeConfig"]
+__all__ = ["ExpertsConfig", "ModelConfig", "RopeConfig"]
+
+Sizes = TypeVar("Sizes", bound=KindSizes)
 
 HEAD_SIZES = (32, 64, 80, 96, 128, 256, 512)
 
@@ -62,8 +63,7 @@ class ModelConfig:
     logits_cap: float | None = None  # a tanh keeps logits below this
     scores_cap: float | None = None  # and scores of attention, before softmax
     sinks: bool = False  # whether softmaxes of attention have a learned score without a key
-    latent: LatentConfig | None = None  # of layers with latent caches; then head_size is q's
-    delta: DeltaConfig | None = None  # of layers with a state
+    kind_sizes: tuple[KindSizes, ...] = ()  # of the layers' kinds that have sizes of their own
     experts: ExpertsConfig | None = None
     value_norm: bool = False  # whether each head's value is divided by its root mean square
     keys_as_values: bool = False  # whether values are what gives keys, before norm and rotation
@@ -85,13 +85,13 @@ class ModelConfig:
         family = find_family(raw)
         raw = family.completed(raw)
         family.check(raw)
-        latent = family.latent(raw)
+        kind_sizes = family.kind_sizes(raw)
         layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
-        query_heads, kv_heads, head_size = (
-            _heads(raw, family, layers) if latent is None else latent.heads(raw)
-        )
+        own_heads = (heads for sizes in kind_sizes if (heads := sizes.heads(raw)))
+        query_heads, kv_heads, head_size = next(own_heads, None) or _heads(raw, family, layers)
         biases = family.biases(raw)
-        rotated = family.rotated_size(raw, head_size) if latent is None else latent.rope_size
+        own_sizes = (sizes.rotated_size for sizes in kind_sizes if sizes.rotated_size is not None)
+        rotated = next(own_sizes, None) or family.rotated_size(raw, head_size)
         return cls(
             family=family.model_type,
             hidden_size=integer(raw, "hidden_size"),
@@ -123,8 +123,7 @@ class ModelConfig:
             layer_scalar=family.layer_scalar,
             layer_embedding=family.layer_embedding(raw),
             own=family.own(raw, layers),
-            latent=latent,
-            delta=family.delta(raw),
+            kind_sizes=kind_sizes,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0),
             experts=family.experts(raw, layers),
         )
@@ -152,6 +151,10 @@ class ModelConfig:
         own = self.own[layer]
         return replace(self, own=(), **{field.name: getattr(own, field.name) for field in fields(own)})
 
+    def sizes(self, kind: type[Sizes]) -> Sizes | None:
+        """Of one kind of layer; None: the model has no such layers."""
+        return next((sizes for sizes in self.kind_sizes if isinstance(sizes, kind)), None)
+
     @property
     def rope(self) -> RopeConfig:
         """The first layer's, which is every layer's if there is one table of angles."""
@@ -167,9 +170,10 @@ class ModelConfig:
         return self.rotations.index(self.ropes[layer])
 
     def projection_rows(self, module: str) -> int:
-        """Output size of a projection of grouped queries, a state or a dense MLP, by its name in a layer."""
-        if self.delta is not None and "linear_attn." in module:
-            return self.delta.rows(module)
+        """Output size of a projection of grouped queries, another kind or a dense MLP, by its name in a layer."""
+        for sizes in self.kind_sizes:
+            if (own := sizes.module_rows(module)) is not None:
+                return own
         rows = {"q_proj": self.query_heads * self.head_size}
         rows |= dict.fromkeys(("k_proj", "v_proj"), self.kv_heads * self.head_size)
         rows |= dict.fromkeys(("gate_proj", "up_proj"), self.intermediate_size)
@@ -177,9 +181,10 @@ class ModelConfig:
 
     def file_order(self, module: str) -> Tensor | None:
         """Where a fused module of the files has each row, int64 [rows]; None: in the order of its modules here."""
-        if not self.arrangement.by_key_head or self.delta is None or "linear_attn." not in module:
+        if not self.arrangement.by_key_head:
             return None
-        return self.delta.by_key_head(module)
+        orders = (sizes.file_order(module) for sizes in self.kind_sizes)
+        return next((order for order in orders if order is not None), None)
 
     def routed(self, layer: int) -> bool:
         """Whether a layer's MLP is a mixture of experts."""

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
+MODULE = "linear_attn."  # in the names of such a layer's modules
 KEY_UNIT = 8  # what kernels want sizes to be a multiple of
 
 
 @dataclass(frozen=True)
-class DeltaConfig:
+class DeltaConfig(KindSizes):
     """A head of values has a state; neighbouring ones share a head of queries and keys.
 
     kernel  inputs that the convolution sees, a token's own among them
@@ -58,10 +60,14 @@ class DeltaConfig:
     def values(self) -> int:
         return self.value_heads * self.value_size
 
-    def rows(self, module: str) -> int:
-        """Output size of a projection, by its name in a layer."""
+    def module_rows(self, module: str) -> int | None:
+        if MODULE not in module:
+            return None
         sizes = {"in_proj_qkv": self.channels, "in_proj_z": self.values}
         return sizes.get(module.rpartition(".")[2], self.value_heads)
+
+    def file_order(self, module: str) -> Tensor | None:
+        return self.by_key_head(module) if MODULE in module else None
 
     def by_key_head(self, module: str) -> Tensor:
         """Where a fused matrix with the rows of one head of keys after the other's has those that are here q, k, v

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
 
@@ -12,7 +13,7 @@ NORM_EPS = 1e-6  # of the norms of latents, whatever rms_norm_eps is
 
 
 @dataclass(frozen=True)
-class LatentConfig:
+class LatentConfig(KindSizes):
     """Keys and values of all heads are computed from one latent per token, and all heads share one rotated
     key.
 
@@ -52,6 +53,10 @@ class LatentConfig:
             pairs_in=pairs,
             pairs_out=pairs_stay,
         )
+
+    @property
+    def rotated_size(self) -> int:
+        return self.rope_size
 
     @property
     def query_size(self) -> int:

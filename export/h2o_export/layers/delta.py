@@ -147,5 +147,6 @@ class DeltaOutput(nn.Module):
 
 
 def _delta(config: ModelConfig) -> DeltaConfig:
-    assert config.delta is not None, "the family has layers with a state"
-    return config.delta
+    delta = config.sizes(DeltaConfig)
+    assert delta is not None, "the family gives the sizes of such layers"
+    return delta

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from h2o_export.architecture.config import LatentConfig, ModelConfig
-from h2o_export.architecture.latent import NORM_EPS
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.architecture.latent import NORM_EPS, LatentConfig
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate
@@ -209,5 +209,6 @@ class Expand(nn.Module):
 
 
 def _latent(config: ModelConfig) -> LatentConfig:
-    assert config.latent is not None, "the family's layers are latent"
-    return config.latent
+    latent = config.sizes(LatentConfig)
+    assert latent is not None, "the family gives the sizes of such layers"
+    return latent

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from h2o_export.architecture.arrangement import neighbours
-from h2o_export.architecture.families.base import GATED_DELTA, WINDOW
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
 from h2o_export.dense.graphs import EMBEDDING
+from h2o_export.layers import each_spec
 from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.errors import CheckpointError
+from h2o_runtime.layer_spec import LayerSpec
 
 Attention = Callable[..., tuple[Tensor, None]]
 ROWS = 512  # whose scores are in memory at a time
@@ -43,9 +44,10 @@ class StreamedModel:
 
         self.checkpoint = checkpoint
         self.dtype = dtype
+        self._layers = each_spec(checkpoint.config)
         name, attend = "h2o_exact", exact_attention
         if attention is not None:
-            name, attend = "h2o_reference", _but_for_windows(attention, checkpoint.config.kinds)
+            name, attend = "h2o_reference", _but_for_windows(attention, self._layers)
         AttentionInterface.register(name, attend)
         try:
             config = checkpoint.transformers_config()
@@ -141,11 +143,11 @@ class StreamedModel:
         """The keys visible to the rows of a layer with a window, bool [1, 1, n, n]; None: all up to their
         own.
         """
-        config = self.checkpoint.config
-        if config.kinds[index] != WINDOW:
+        window = self._layers[index].window
+        if not window:
             return None
         distance = torch.arange(n)[:, None] - torch.arange(n)
-        return ((distance >= 0) & (distance < config.window))[None, None]
+        return ((distance >= 0) & (distance < window))[None, None]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -269,11 +271,11 @@ def exact_attention(
     return out[None], None
 
 
-def _but_for_windows(attention: Attention, kinds: Sequence[str]) -> Attention:
-    """`attention`, except in layers with a mask, which see exactly what it shows. Only layers without a mask or a
-    state are numbered.
+def _but_for_windows(attention: Attention, layers: Sequence[LayerSpec]) -> Attention:
+    """`attention`, except in layers with a mask, which see exactly what it shows. Only layers that see everything
+    are numbered.
     """
-    numbers = list(accumulate((kind not in (WINDOW, GATED_DELTA) for kind in kinds), initial=0))
+    numbers = list(accumulate((spec.sees_all for spec in layers), initial=0))
 
     def attend(
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **more: Any

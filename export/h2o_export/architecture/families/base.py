@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
-from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, longest, read_rope, read_ropes, rotation
 from h2o_export.architecture.values import integer, number
@@ -214,13 +213,9 @@ class Family:
         """What a tanh keeps scores of attention below; None: nothing does."""
         return None
 
-    def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
-        """Sizes of latent attention, for families with such layers."""
-        return None
-
-    def delta(self, raw: dict[str, Any]) -> DeltaConfig | None:
-        """Sizes of layers with a state, of families that have them."""
-        return None
+    def kind_sizes(self, raw: dict[str, Any]) -> tuple[KindSizes, ...]:
+        """Of its layers' kinds, those that have sizes of their own."""
+        return ()
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
         """The mixtures of experts; None if every layer is dense."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from h2o_export.architecture.experts import ExpertsConfig, Router, read_routed
 from h2o_export.architecture.families.base import LATENT, Family
+from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.latent import LatentConfig
 
 
@@ -18,8 +19,8 @@ class LatentFamily(Family):
     pairs_stay: bool = False  # RoPE rotates neighbours and leaves them neighbours, whatever config.json says
     router: Router | None = None  # of its mixtures of experts; None: it has none
 
-    def latent(self, raw: dict[str, Any]) -> LatentConfig | None:
-        return LatentConfig.read(raw, self.pairs_stay)
+    def kind_sizes(self, raw: dict[str, Any]) -> tuple[KindSizes, ...]:
+        return (LatentConfig.read(raw, self.pairs_stay),)
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
         return None if self.router is None else read_routed(raw, self.router, layers)

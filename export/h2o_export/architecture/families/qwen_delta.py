@@ -13,6 +13,7 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family
 from h2o_export.architecture.families.qwen import MixtureFamily
+from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.rope import SHARE
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
@@ -34,12 +35,9 @@ class DeltaFamily(Family):
             )
         return tuple(GATED_QUERY if one == FULL else GATED_DELTA for one in types)
 
-    def delta(self, raw: dict[str, Any]) -> DeltaConfig | None:
-        return (
-            DeltaConfig.read(raw)
-            if GATED_DELTA in self.layer_kinds(raw, integer(raw, "num_hidden_layers"))
-            else None
-        )
+    def kind_sizes(self, raw: dict[str, Any]) -> tuple[KindSizes, ...]:
+        kinds = self.layer_kinds(raw, integer(raw, "num_hidden_layers"))
+        return (DeltaConfig.read(raw),) if GATED_DELTA in kinds else ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
+from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.checkpoints.base import CheckpointInFiles
 from h2o_export.checkpoints.gguf import latent, names, rope, states
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
@@ -149,7 +150,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     def _rows(self, name: str, rows: NDArray[Any], tensors: int) -> NDArray[Any]:
         """Rows in transformers' order. In some families llama.cpp rotates pairs of neighbours."""
-        delta = self.config.delta
+        delta = self.config.sizes(DeltaConfig)
         order = None if delta is None else states.row_order(name, delta, self._dealt, tensors)
         if order is not None and len(order) == len(rows):
             return rows[order]
@@ -161,7 +162,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     def _column_order(self, name: str) -> NDArray[np.int64] | None:
         """Where the file has each column of transformers' matrix; None: in the same place."""
-        delta = self.config.delta
+        delta = self.config.sizes(DeltaConfig)
         return None if delta is None else states.column_order(name, delta, self._dealt)
 
     @property
@@ -171,7 +172,8 @@ class GGUFCheckpoint(CheckpointInFiles):
     @property
     def _cuts_blocks(self) -> bool:
         """Whether columns that move together are no whole blocks of integers."""
-        return self.config.delta is not None and self.config.delta.value_size % BLOCK != 0
+        delta = self.config.sizes(DeltaConfig)
+        return delta is not None and delta.value_size % BLOCK != 0
 
 
 def _joined(name: str, values: list[NDArray[np.float32]]) -> NDArray[np.float32]:
