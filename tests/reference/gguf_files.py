@@ -246,7 +246,7 @@ def tokenizer_metadata(checkpoint: Path) -> dict[str, Any]:
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in raw["model"]["merges"]]
     return {
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [3 if token in special else 1 for token in tokens],
         "tokenizer.ggml.merges": merges,

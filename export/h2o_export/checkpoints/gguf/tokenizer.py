@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from h2o_export.checkpoints.gguf.header import Header
+from h2o_export.checkpoints.gguf.pre_tokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from h2o_runtime.errors import BundleError, CheckpointError, UnsupportedModelError
 from h2o_runtime.text import Tokenizer
 
-KINDS = ("gpt2", "llama", "gemma4")  # byte-level BPE; sentencepiece; sentencepiece with its merges
-_LLAMA3 = ("llama3", "llama-v3", "llama-bpe")
-# Tokenizers in which a word that is a token always becomes that token, whatever the merges give.
-_WHOLE_WORDS = (*_LLAMA3, "tekken")
-# Pre-tokenization for tokenizers that transformers treats as GPT-2's: here each digit is separate.
-_PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
-    "smollm": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Digits", "individual_digits": True},
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        ],
-    }
-}
+log = logging.getLogger(__name__)
+
+BYTES = "gpt2"
+KINDS = (BYTES, "llama", "gemma4")  # byte-level BPE; sentencepiece; sentencepiece with its merges
 _ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -42,25 +34,26 @@ def tokenizer_files(header: Header) -> dict[str, str]:
     Raises CheckpointError if the file has no tokenizer or a broken one, UnsupportedModelError for an
     unsupported kind of tokenizer.
     """
-    tokens, pre = _value(header, "tokens"), _value(header, "pre") or "default"
-    kind = _value(header, "model")
+    tokens, kind = _value(header, "tokens"), _value(header, "model")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(f"{header.path}: has no tokenizer; convert the model again with its tokenizer")
     if kind not in KINDS:
         raise UnsupportedModelError(
             f"{header.path}: a tokenizer of kind {kind!r} is not supported; supported are {', '.join(KINDS)}"
         )
+    pre = _pre_tokenizer(header) if kind == BYTES else None
     add_bos = _value(header, "add_bos_token")
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     for role, key in _ROLES.items():
         token = _token(header, key)
         if token is not None:
             settings[role] = tokens[token]
-    settings["add_bos_token"] = (kind == "llama" or pre in _LLAMA3) if add_bos is None else bool(add_bos)
+    by_default = kind == "llama" if pre is None else pre.adds_bos
+    settings["add_bos_token"] = by_default if add_bos is None else bool(add_bos)
     named = {token for key in _ENDS if (token := _token(header, key)) is not None}
     ends = sorted(named | {tokens.index(end) for end in _ENDS_OF_TURN if end in tokens})
     files = {
-        "tokenizer.json": _tokenizer_json(header, str(pre)),
+        "tokenizer.json": _tokenizer_json(header, pre),
         "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False),
         "generation_config.json": json.dumps({"eos_token_id": ends} if ends else {}),
         **_templates(header),
@@ -69,8 +62,27 @@ def tokenizer_files(header: Header) -> dict[str, str]:
     return files
 
 
-def _tokenizer_json(header: Header, pre: str) -> str:
-    """By transformers' conversion, completed with what that omits."""
+def _pre_tokenizer(header: Header) -> PreTokenizer:
+    """Raises UnsupportedModelError for a name that it does not know."""
+    name = _value(header, "pre")
+    if not name:
+        log.warning(
+            "%s: does not name its pre-tokenizer, so texts are split by llama.cpp's default, and token ids may be "
+            "wrong; convert the model again",
+            header.path,
+        )
+        name = DEFAULT
+    known = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
+    if known is None:
+        raise UnsupportedModelError(
+            f"{header.path}: the pre-tokenizer {name!r} is not supported, and with another one token ids would be "
+            "wrong; export the model's folder with tokenizer.json instead"
+        )
+    return known
+
+
+def _tokenizer_json(header: Header, pre: PreTokenizer | None) -> str:
+    """By transformers' conversion. How byte-level BPE splits a text is llama.cpp's."""
     from transformers import PreTrainedTokenizerFast
 
     with tempfile.TemporaryDirectory() as folder:
@@ -85,10 +97,9 @@ def _tokenizer_json(header: Header, pre: str) -> str:
             raise CheckpointError(
                 f"{header.path}: transformers cannot build its tokenizer: {reason}; download the file again"
             ) from error
-    if pre in _PRE_TOKENIZERS:
-        described["pre_tokenizer"] = _PRE_TOKENIZERS[pre]
-    if pre in _WHOLE_WORDS:
-        described["model"]["ignore_merges"] = True
+    if pre is not None:
+        described["pre_tokenizer"] = pre.to_json()
+        described["model"]["ignore_merges"] = pre.whole_words
     return json.dumps(described, ensure_ascii=False)
 
 
