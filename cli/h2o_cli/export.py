@@ -29,7 +29,7 @@ from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
 from h2o_export.staging import check_output, staged_folder
-from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, Validation
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, TokenCheck, Validation
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError, unimportable
 from h2o_runtime.files.outputs import check_outside_bundles
@@ -298,7 +298,16 @@ def _validation_table(validation: Validation) -> Table:
             "predictions, KL divergence from the checkpoint's",
             f"{_error(validation.divergence)} nats (limit {validation.divergence_limit}: {verdict})",
         )
+    if validation.token_ids is not None:
+        table.add_row("token ids", _token_ids(validation.token_ids))
     return table
+
+
+def _token_ids(check: TokenCheck) -> str:
+    verdict = "MISSED" if check.wrong else "good"
+    if check.reference is None:
+        return f"not compared, as there is no tokenizer.json; they give the text back ({verdict})"
+    return f"{check.texts - check.wrong} of {check.texts} texts as by {check.reference} ({verdict})"
 
 
 def _verdict(value: float, limit: float) -> str:
@@ -307,6 +316,10 @@ def _verdict(value: float, limit: float) -> str:
 
 def _missed(validation: Validation, model: ModelSpec) -> str:
     """What a validation found wrong, and what to do."""
+    if validation.token_ids is not None and validation.token_ids.wrong:
+        return (
+            "its tokenizer gives other token ids than the checkpoint's; download the tokenizer's files again"
+        )
     error, tolerance = validation.relative_error, validation.tolerance
     if error > tolerance:
         return f"its logits differ from the checkpoint's by {_error(error)}, the tolerance is {tolerance:.1e}"

@@ -331,7 +331,7 @@ def test_weights_that_are_rounded_to_garbage_are_missed_though_the_bundle_comput
     monkeypatch.setattr(blocks, "_round", garbage)
     done = export_here(checkpoint, "-o", tmp_path / "bundle", "--weights", "int8 calibrate=none")
     assert done.exit_code == 3
-    assert done.stdout.count("good") == done.stdout.count("MISSED") == 1
+    assert (done.stdout.count("good"), done.stdout.count("MISSED")) == (2, 1)
     assert done.stderr.startswith(
         f"error: {tmp_path / 'bundle'}: it predicts other words than the checkpoint"
     )

@@ -59,6 +59,11 @@ class Checkpoint(ABC):
     def write_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer's files into `folder`, in the format that the runtime reads."""
 
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The published tokenizer.json; None: `write_tokenizer` made one of something else."""
+        return None
+
     @abstractmethod
     def transformers_config(self) -> Any:
         """transformers' configuration of the same model; raises what transformers raises."""

@@ -43,5 +43,9 @@ class DerivedCheckpoint(Checkpoint):
     def write_tokenizer(self, folder: Path) -> None:
         self.original.write_tokenizer(folder)
 
+    @property
+    def tokenizer_file(self) -> Path | None:
+        return self.original.tokenizer_file
+
     def transformers_config(self) -> Any:
         return self.original.transformers_config()

@@ -139,6 +139,10 @@ class SafetensorsCheckpoint(CheckpointInFiles):
             total.update(bytes.fromhex(file_sha256(path)))
         return total.hexdigest()
 
+    @property
+    def tokenizer_file(self) -> Path:
+        return confined(self.path, "tokenizer.json", CheckpointError)
+
     def write_tokenizer(self, folder: Path) -> None:
         for name in TOKENIZER_FILES:
             file = confined(self.path, name, CheckpointError)

@@ -26,6 +26,7 @@ from h2o_export.formats import formats_of
 from h2o_export.reference.rounded import RoundedCheckpoint
 from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.validation.divergence import LIMIT, mean_divergence
+from h2o_export.validation.tokens import PROMPT, check_tokens
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Validation
@@ -48,25 +49,6 @@ SECTIONS, SECTION_ROWS = 4, 8
 
 # Replaces an infinite or undefined error: the manifest is JSON, which has neither.
 HUGE = float(np.finfo(np.float64).max)
-
-PROMPT = """\
-The lighthouse at Cape Harrow was finished in 1871, after nine years of work and two changes of architect.
-Its lamp burned colza oil at first, then paraffin, and from 1926 a generator in the keeper's shed fed an
-electric arc. Ships reported the beam from nineteen nautical miles away on a clear night. The tower stands
-on a ledge of granite that the sea covers at spring tide, so the stone for the lower courses was cut to
-interlock on all six sides, dry-fitted on the beach, numbered and taken apart again. Of the original crew
-of fourteen masons, eleven stayed until the last course was laid; their names are carved inside the door.
-
-def moving_average(values, width):
-    total = sum(values[:width])
-    averages = [total / width]
-    for left, right in zip(values, values[width:]):
-        total += right - left
-        averages.append(total / width)
-    return averages
-
-Question: how long did it take to build the lighthouse, and what fed its lamp before electricity came?
-Answer:"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +73,7 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
     transformers' own float16 error, plus 1e-3. Integer weights are reported separately: see `Validation`.
     """
     bundle = Bundle.open(folder)
+    tokens = check_tokens(Tokenizer.load(folder), checkpoint)
     ids = _prompt_ids(bundle, folder)
     rows = tuple(_compared_rows(len(ids)))
     formats = formats_of(bundle.manifest.model)
@@ -132,10 +115,11 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
         relative_error=errors.relative,
         tolerance=tolerance,
         layers=tuple(layers),
-        passed=errors.relative <= tolerance and divergence <= LIMIT,
+        passed=errors.relative <= tolerance and divergence <= LIMIT and not tokens.wrong,
         quantization_error=lost,
         divergence=divergence,
         divergence_limit=LIMIT,
+        token_ids=tokens,
     )
 
 

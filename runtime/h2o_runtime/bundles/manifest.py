@@ -127,6 +127,14 @@ class CheckpointSpec(_Strict):
     sha256: str
 
 
+class TokenCheck(_Strict):
+    """Token ids of texts, compared with those of `reference`. Without one, ids only have to give the text back."""
+
+    texts: int
+    wrong: int
+    reference: str | None = None
+
+
 class Validation(_Strict):
     """Errors relative to the checkpoint under transformers, measured at export.
 
@@ -148,6 +156,7 @@ class Validation(_Strict):
         None  # Kullback-Leibler, in nats a token; None: an earlier version wrote the bundle
     )
     divergence_limit: float | None = None
+    token_ids: TokenCheck | None = None  # None: an earlier version wrote the bundle
 
 
 class Manifest(_Strict):
