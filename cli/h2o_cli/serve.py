@@ -120,10 +120,9 @@ _server_options = grouped(
     click.option(
         "--pooling",
         type=click.Choice([pooling.value for pooling in Pooling]),
-        callback=lambda context, parameter, value: Pooling(value),
-        default=ServerSettings.pooling.value,
-        show_default=True,
-        help="How an embedding is computed: the mean of all tokens' hidden states, or the last token's.",
+        callback=lambda context, parameter, value: None if value is None else Pooling(value),
+        help="How an embedding is computed: the mean of all tokens' hidden states, or the last token's.  [default: "
+        "the model's own, or mean]",
     ),
     click.option(
         "--limits",

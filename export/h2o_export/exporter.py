@@ -178,6 +178,7 @@ def write_bundle(
         prefill=options.prefill,
         graphs=tuple(graphs),
         files=files,
+        embedding=checkpoint.embedding,
     )
     manifest.write(folder)
     return manifest

@@ -318,13 +318,14 @@ class Generator:
     def embed(
         self,
         ids: ArrayLike,
-        pooling: Pooling = Pooling.MEAN,
+        pooling: Pooling | None = None,
         policy: PrefillPolicy[Any] | None = None,
         watch: Watch | None = None,
         prompt_piece: int | None = None,
     ) -> PiecewiseRead[Float32]:
-        """Read a prompt from its first token → its embedding, float32 [D] of length 1.
+        """Read a prompt from its first token → its embedding, float32 [D]. `pooling` None: the model's own.
 
+        Its length is 1, unless the checkpoint says that the model's embeddings have other lengths.
         The live session is empty afterwards; the pool keeps its earlier content. `prompt_piece` is as in `run`.
         Raises as `prefill`, and ConfigError for a backend without hidden states.
         """
@@ -333,9 +334,18 @@ class Generator:
         self.pool.set_aside(self.session)
         self.session.reset()
         self._reader.reused = 0
-        forward = self.loaded.forward
+        own = self.bundle.manifest.embedding
         return (
-            yield from read_embedding(forward, self.session, tokens, policy, pooling, watch, prompt_piece)
+            yield from read_embedding(
+                self.loaded.forward,
+                self.session,
+                tokens,
+                policy,
+                pooling or own.pooling,
+                own.normalized,
+                watch,
+                prompt_piece,
+            )
         )
 
     def _steps(

@@ -65,9 +65,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "its metadata: num_key_value_heads must be a positive integer",
     ),
     "an odd head": (
-        {"metadata": {f"llama.{key}": 48 for key in ("attention.key_length", "attention.value_length")}
-         | {"llama.rope.dimension_count": 48}},
-        "head size 48 is not supported",
+        {"metadata": {f"llama.{key}": 33 for key in ("attention.key_length", "attention.value_length")}
+         | {"llama.rope.dimension_count": 33}},
+        "head size 33 is not supported",
     ),
     "another architecture": (
         {"metadata": {"general.architecture": "gpt2"}},

@@ -43,6 +43,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "llama-g8-d64": {"family": "llama", "query_heads": 8, "kv_heads": 1, "head_dim": 64, "tied": False},
     "mistral-g4-d128": {"family": "mistral", "query_heads": 4, "kv_heads": 1, "head_dim": 128, "tied": False},
+    "llama-g2-d48": {"family": "llama", "query_heads": 4, "kv_heads": 2, "head_dim": 48, "tied": True},
+    "llama-g2-d100": {"family": "llama", "query_heads": 2, "kv_heads": 1, "head_dim": 100, "tied": False},
     "qwen2-g4-d32": {"family": "qwen2", "query_heads": 8, "kv_heads": 2, "head_dim": 32, "tied": True},
     "qwen3-g2-d128": {"family": "qwen3", "query_heads": 4, "kv_heads": 2, "head_dim": 128, "tied": True},
 }

@@ -30,7 +30,8 @@ __all__ = ["ExpertsConfig", "ModelConfig", "RopeConfig"]
 
 Sizes = TypeVar("Sizes", bound=KindSizes)
 
-HEAD_SIZES = (32, 64, 80, 96, 128, 256, 512)
+HEAD_SIZES = range(16, 257, 2)  # RoPE turns pairs
+LARGEST_HEAD = 512
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,11 @@ def _heads(raw: dict[str, Any], family: Family, layers: int) -> tuple[int, int, 
             f"({kv_heads}); the file is damaged or not of a decoder with grouped queries"
         )
     for size in (head_size, *(own.head_size for own in family.own(raw, layers))):
-        if size not in HEAD_SIZES:
-            known = ", ".join(map(str, HEAD_SIZES))
-            raise UnsupportedModelError(f"head size {size} is not supported; supported are {known}")
+        if size not in HEAD_SIZES and size != LARGEST_HEAD:
+            raise UnsupportedModelError(
+                f"head size {size} is not supported; supported are even sizes from {HEAD_SIZES[0]} to "
+                f"{HEAD_SIZES[-1]}, and {LARGEST_HEAD}"
+            )
     return query_heads, kv_heads, head_size
 
 

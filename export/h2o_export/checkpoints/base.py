@@ -12,6 +12,7 @@ from torch import Tensor
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.tensors import QuantizedTensor
+from h2o_runtime.bundles.manifest import EmbeddingSpec
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class Checkpoint(ABC):
     def tokenizer_file(self) -> Path | None:
         """The published tokenizer.json; None: `write_tokenizer` made one of something else."""
         return None
+
+    @property
+    def embedding(self) -> EmbeddingSpec:
+        """How the model pools hidden states to an embedding."""
+        return EmbeddingSpec()
 
     @abstractmethod
     def transformers_config(self) -> Any:

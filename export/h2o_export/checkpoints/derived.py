@@ -13,6 +13,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints.base import Checkpoint
 from h2o_export.tensors import QuantizedTensor
+from h2o_runtime.bundles.manifest import EmbeddingSpec
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class DerivedCheckpoint(Checkpoint):
     @property
     def tokenizer_file(self) -> Path | None:
         return self.original.tokenizer_file
+
+    @property
+    def embedding(self) -> EmbeddingSpec:
+        return self.original.embedding
 
     def transformers_config(self) -> Any:
         return self.original.transformers_config()

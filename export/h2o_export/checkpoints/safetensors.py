@@ -17,8 +17,9 @@ from torch import Tensor
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints.base import CheckpointInFiles
+from h2o_export.checkpoints.sentence import MODULES, embedding_spec
 from h2o_export.checkpoints.text_model import text_config, text_names
-from h2o_runtime.bundles.manifest import file_sha256
+from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.text import Tokenizer
@@ -38,6 +39,8 @@ HUB_PATTERNS = (
     "*.safetensors",
     "*.safetensors.index.json",
     *TOKENIZER_FILES,
+    MODULES,
+    "*Pooling/config.json",
 )
 
 
@@ -60,7 +63,7 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         raw = read_json(path / "config.json")
         config = ModelConfig.from_huggingface(text_config(raw))
         files = tensor_files(path)
-        names = text_names(raw, files, source)
+        names = text_names(raw, files, config.tied, source)
         checkpoint = cls(path, source, config, files, names)
         checkpoint.check_tokenizer()
         return checkpoint
@@ -155,6 +158,10 @@ class SafetensorsCheckpoint(CheckpointInFiles):
             ends = {key: raw[key] for key in ("bos_token_id", "eos_token_id") if raw.get(key) is not None}
             if ends:
                 (folder / GENERATION).write_text(json.dumps(ends) + "\n", encoding="utf-8")
+
+    @property
+    def embedding(self) -> EmbeddingSpec:
+        return embedding_spec(self.path)
 
     def transformers_config(self) -> Any:
         from transformers import AutoConfig

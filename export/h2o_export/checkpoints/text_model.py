@@ -7,7 +7,7 @@ names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from h2o_export.architecture.families import FAMILIES
@@ -16,6 +16,8 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 log = logging.getLogger(__name__)
 
 TEXT = "text_config"
+_BASE = "model."  # transformers' name of the model without its head
+_HEAD = "lm_head."
 _OF_ALL = (
     "tie_word_embeddings",
     "quantization_config",
@@ -43,13 +45,13 @@ def text_config(raw: dict[str, Any]) -> dict[str, Any]:
     return {**{key: raw[key] for key in _OF_ALL if key in raw}, **own, "architectures": architectures}
 
 
-def text_names(raw: dict[str, Any], stored: Iterable[str], source: str) -> dict[str, str]:
-    """Names of the text model's tensors → names in the files; empty if the files hold no other model.
+def text_names(raw: dict[str, Any], stored: Collection[str], tied: bool, source: str) -> dict[str, str]:
+    """Names of the text model's tensors → names in the files; empty if they are the same.
 
     Logs what is left out. Raises UnsupportedModelError if the files have no text model.
     """
     if raw.get(TEXT) is None:
-        return {}
+        return _of_base_model(stored, tied, source)
     names: dict[str, str] = {}
     others: set[str] = set()
     for name in stored:
@@ -66,3 +68,17 @@ def text_names(raw: dict[str, Any], stored: Iterable[str], source: str) -> dict[
     if others:
         log.warning("%s: only its text model is exported; left out: %s", source, ", ".join(sorted(others)))
     return names
+
+
+def _of_base_model(stored: Collection[str], tied: bool, source: str) -> dict[str, str]:
+    """A checkpoint that was saved without the head's class has names without `model.`. Raises UnsupportedModelError
+    if it also lacks a head.
+    """
+    if "embed_tokens.weight" not in stored or any(name.startswith(_BASE) for name in stored):
+        return {}
+    if not tied and not any(name.startswith(_HEAD) for name in stored):
+        raise UnsupportedModelError(
+            f"{source}: was saved without a head (lm_head), and config.json does not tie it to the embedding: it "
+            "writes no text; give the checkpoint of the whole model"
+        )
+    return {name if name.startswith(_HEAD) else _BASE + name: name for name in stored}

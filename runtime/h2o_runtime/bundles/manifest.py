@@ -13,6 +13,7 @@ from h2o_runtime.bundles.earlier_prefill import is_earlier, of_earlier
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 
 __all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file_sha256"]
@@ -122,6 +123,13 @@ class FileSpec(_Strict):
     sha256: str
 
 
+class EmbeddingSpec(_Strict):
+    """How the model pools hidden states to an embedding, and whether it divides that by its length."""
+
+    pooling: Pooling = Pooling.MEAN
+    normalized: bool = True
+
+
 class CheckpointSpec(_Strict):
     source: str
     sha256: str
@@ -169,6 +177,7 @@ class Manifest(_Strict):
     graphs: tuple[GraphSpec, ...]
     files: dict[str, FileSpec]
     validation: Validation | None = None
+    embedding: EmbeddingSpec = EmbeddingSpec()  # a mean, where the checkpoint does not say it
 
     def dense_graphs(self) -> tuple[GraphSpec, ...]:
         """dense_00 … dense_n in the order of the model."""

@@ -1,4 +1,4 @@
-"""Embeddings: a prompt's hidden states after the final norm, pooled to one vector of length 1."""
+"""Embeddings: a prompt's hidden states after the final norm, pooled to one vector."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def read_embedding(
     tokens: IntArray,
     policy: PrefillPolicy[Any],
     pooling: Pooling,
+    normalized: bool,
     watch: Watch,
     prompt_piece: int | None,
 ) -> PiecewiseRead[Float32]:
-    """Read a prompt into an empty session, in pieces → its embedding, float32 [D].
+    """Read a prompt into an empty session, in pieces → its embedding, float32 [D]: of length 1 if `normalized`.
 
     The session is empty again afterwards: no prompt continues an embedded text, and others need the memory. Raises
     Cancelled, ConfigError, BackendError.
@@ -43,7 +44,6 @@ def read_embedding(
         total += forward.hidden(rows).sum(axis=0, dtype=np.float64)
     finally:
         session.reset()
-    embedding: Float32 = (total / np.linalg.norm(total)).astype(
-        np.float32
-    )  # the mean has the sum's direction
+    size = np.linalg.norm(total) if normalized else len(tokens) if every else 1
+    embedding: Float32 = (total / size).astype(np.float32)
     return embedding

@@ -110,7 +110,7 @@ class RequestBuilder:
             requests += self._requests(body, prompt, limit, body.logprobs)
         return Choices(requests, constraint)
 
-    def embedding(self, body: EmbeddingRequest, pooling: Pooling) -> Choices:
+    def embedding(self, body: EmbeddingRequest, pooling: Pooling | None) -> Choices:
         """A request for each input. Errors are those of `chat`."""
         size = self.model.generator.model.hidden_size
         if body.dimensions not in (None, size):
@@ -125,6 +125,7 @@ class RequestBuilder:
                 field="input",
             )
         self.model.generator.loaded.backend.load_hidden()  # here: running answers do not wait for it
+        pooling = pooling or self.model.generator.bundle.manifest.embedding.pooling
         requests = []
         for index, given in enumerate(inputs):
             field = "input" if len(inputs) == 1 else f"input.{index}"

@@ -65,7 +65,7 @@ class ServerSettings:
     metrics_names "vllm" adds vLLM's names to /metrics
     grace         seconds that running requests get to finish once the server is told to stop
     prompt_piece  approximate number of prompt tokens read while other answers wait
-    pooling       of embeddings
+    pooling       of embeddings; None: the model's own
     """
 
     alias: str
@@ -77,7 +77,7 @@ class ServerSettings:
     metrics_names: MetricsNames = "h2o"
     grace: float = 30
     prompt_piece: int = 1024
-    pooling: Pooling = Pooling.MEAN
+    pooling: Pooling | None = None
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:

@@ -226,7 +226,8 @@ class Family:
         architectures = raw.get("architectures") or [self.architecture]
         if not isinstance(architectures, list):
             raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
-        if self.architecture not in architectures:
+        base = self.architecture.removesuffix("ForCausalLM") + "Model"  # the same without its head
+        if not {self.architecture, base} & {str(one) for one in architectures}:
             raise UnsupportedModelError(
                 f"architecture {architectures[0]} is not supported for this model type, because its head is not a "
                 f"language model's; expected {self.architecture}"

@@ -25,9 +25,11 @@ from h2o_export.checkpoints.gguf.config import architecture, huggingface_config,
 from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
 from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
 from h2o_export.tensors import QuantizedTensor
-from h2o_runtime.bundles.manifest import file_sha256
+from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_runtime.names import Pooling
 
+_POOLINGS = {1: Pooling.MEAN, 3: Pooling.LAST}  # llama.cpp's numbers
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -117,6 +119,11 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     def write_tokenizer(self, folder: Path) -> None:
         write_files(self.tokenizer, folder)
+
+    @property
+    def embedding(self) -> EmbeddingSpec:
+        said = self.header.metadata.get(f"{architecture(self.header)}.pooling_type")
+        return EmbeddingSpec(pooling=_POOLINGS[said]) if said in _POOLINGS else EmbeddingSpec()
 
     def transformers_config(self) -> Any:
         from transformers import AutoConfig

@@ -139,7 +139,7 @@ def _props(service: Service) -> dict[str, Any]:
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
         "cache": CACHES.settings_of(model.generator.spec.cache),
-        "pooling": service.settings.pooling.value,
+        "pooling": (service.settings.pooling or model.generator.bundle.manifest.embedding.pooling).value,
         "speculate": speculate,
         "speculate_off_because": reason,
         "prefill": PREFILL.settings_of(service.prefill),
