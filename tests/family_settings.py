@@ -134,6 +134,36 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "ernie4_5": ("ernie4_5", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 40}),
+    "ernie4_5-biased": (
+        "ernie4_5",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 24,
+            "use_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "hunyuan": (
+        "hunyuan_v1_dense",
+        {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 40, "tie_word_embeddings": True},
+    ),
+    "hunyuan-stretched": (
+        "hunyuan_v1_dense",
+        {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "attention_bias": True,
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "rope_theta": 10000.0,
+                "alpha": 1000.0,
+                "factor": 1.0,
+            },
+        },
+    ),
     "glm4": ("glm4", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32}),
     "glm4-plain": (
         "glm4",

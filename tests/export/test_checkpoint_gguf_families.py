@@ -27,6 +27,8 @@ IN_FILES = {
     "exaone4": "exaone4",
     "phi3": "phi3",
     "phi3-longrope": "phi3",
+    "ernie4_5": "ernie4_5",
+    "hunyuan": "hunyuan-dense",
     "glm4": "glm4",
     "glm4-plain": "glm4",
     "gemma2": "gemma2",

@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "qwen3_next": "qwen3next",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
+    "hunyuan_v1_dense": "hunyuan-dense",
 }  # where llama.cpp has another name
 LAYOUTS = (gguf_gemma4, gguf_states)  # of architectures with more than other names
 PLUS_ONE = ("gemma2", "gemma3")  # whose norms' weights its converter adds 1 to

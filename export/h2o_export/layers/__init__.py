@@ -12,7 +12,12 @@ from types import MappingProxyType
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.layers.base import LayerKind
 from h2o_export.layers.delta import GatedDelta
-from h2o_export.layers.grouped_query import GatedQuery, GroupedQuery, GroupedQueryWithoutRotation
+from h2o_export.layers.grouped_query import (
+    GatedQuery,
+    GroupedQuery,
+    GroupedQueryRotatedFirst,
+    GroupedQueryWithoutRotation,
+)
 from h2o_export.layers.latent import Latent
 from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
@@ -26,6 +31,7 @@ LAYERS: Mapping[str, LayerKind] = MappingProxyType(
         for kind in (
             GroupedQuery(),
             GroupedQueryWithoutRotation(),
+            GroupedQueryRotatedFirst(),
             GatedQuery(),
             Latent(),
             Window(),

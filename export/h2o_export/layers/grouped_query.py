@@ -75,6 +75,24 @@ class GroupedQueryWithoutRotation(GroupedQuery):
         return QKV(config, rotated=False)
 
 
+class GroupedQueryRotatedFirst(GroupedQuery):
+    """The same with norms of queries and keys after their rotation."""
+
+    name: ClassVar[str] = "grouped-query-rotated-first"
+
+    def spec(self, config: ModelConfig) -> LayerSpec:
+        """At run time such layers are ordinary grouped-query layers."""
+        return super().spec(config).model_copy(update={"kind": GroupedQuery.name})
+
+    def projection(self, config: ModelConfig) -> nn.Module:
+        return NormedQKV(config)
+
+    def checkpoint_name(self, parameter: str) -> str:
+        whole = {"q_norm": "query_layernorm", "k_norm": "key_layernorm"}
+        module, _, rest = parameter.partition(".")
+        return super().checkpoint_name(f"{whole.get(module, module)}.{rest}")
+
+
 class GatedQuery(GroupedQuery):
     """The same, and a gate for each element that attention gives: q_proj has a head's gate below its query."""
 
@@ -135,6 +153,14 @@ class QKV(nn.Module):
                 cos, sin = of_length(cos, sin, self.config.rope.attention_factor)
             k = rotate_first(k, cos, sin)
         return q, k, self.v_norm(v)
+
+
+class NormedQKV(QKV):
+    """With norms of each head after the rotation."""
+
+    def finished(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = (rows.view(rows.shape[0], -1, self.config.head_size) for rows in (q, k, v))
+        return self.q_norm(rotate_first(q, cos, sin)), self.k_norm(rotate_first(k, cos, sin)), v
 
 
 class Queries(nn.Module):

@@ -6,13 +6,15 @@ import re
 from typing import Any
 
 from h2o_export.architecture.families.base import Family
-from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, YOUTU
+from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, YOUTU
+from h2o_export.architecture.families.ernie import ERNIE4_5
 from h2o_export.architecture.families.exaone import EXAONE4
 from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
 from h2o_export.architecture.families.gemma4 import GEMMA4
 from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.gpt_oss import GPT_OSS
 from h2o_export.architecture.families.granite import GRANITE
+from h2o_export.architecture.families.hunyuan import HUNYUAN_DENSE
 from h2o_export.architecture.families.llama import LLAMA, MISTRAL
 from h2o_export.architecture.families.ministral import MINISTRAL, MINISTRAL3
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
@@ -27,6 +29,15 @@ __all__ = ["FAMILIES", "Family", "find_family"]
 # What layers of these have that no layer kind here has.
 MISSING = {
     "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
+    "ernie4_5_moe": "its router adds a learned bias to a softmax, and such a router is missing",
+    **dict.fromkeys(
+        ("lfm2", "lfm2_moe"), "most of its layers are short convolutions, and such a layer is missing"
+    ),
+    **dict.fromkeys(
+        ("granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2", "bamba"),
+        "its layers may be of the kind Mamba-2, which is missing",
+    ),
+    "gemma3n": "its layers have several residual streams, which are missing",
 }
 OTHER_THAN_TEXT = re.compile("vision|audio|siglip|clip")
 FAMILIES: dict[str, Family] = {
@@ -53,10 +64,13 @@ FAMILIES: dict[str, Family] = {
         GEMMA3,
         GEMMA4,
         GPT_OSS,
+        ERNIE4_5,
+        HUNYUAN_DENSE,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
         KIMI_K2,
         YOUTU,
+        GLM4_MOE_LITE,
     )
 }
 

@@ -16,6 +16,7 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 GROUPED_QUERY = "grouped-query"  # keys of h2o_export.layers.LAYERS
 WITHOUT_ROTATION = "grouped-query-without-rotation"
+ROTATED_FIRST = "grouped-query-rotated-first"
 WINDOW = "window"
 LATENT = "latent"
 GATED_QUERY, GATED_DELTA = "gated-query", "gated-delta"

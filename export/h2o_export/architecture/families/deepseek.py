@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (DeepSeek-AI, 2024) and what has their layer: Moonlight, Kimi-K2, Youtu-LLM."""
+"""DeepSeek-V2 and V3 (DeepSeek-AI, 2024) and what has their layer: Moonlight, Kimi-K2, Youtu-LLM, GLM-4.7-Flash."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from h2o_export.architecture.experts import ExpertsConfig, Router, read_routed
 from h2o_export.architecture.families.base import LATENT, Family
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.rope import SHARE, rotation
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,32 @@ class LatentFamily(Family):
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
         return None if self.router is None else read_routed(raw, self.router, layers)
+
+
+@dataclass(frozen=True)
+class NamedMixtureFamily(LatentFamily):
+    """`mlp_layer_types` says which layers have a mixture; without it, all but the first have one."""
+
+    def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
+        types = raw.get("mlp_layer_types") or ["dense", *["sparse"] * (layers - 1)]
+        if (
+            not isinstance(types, list)
+            or len(types) != layers
+            or not {*map(str, types)} <= {"dense", "sparse"}
+        ):
+            raise CheckpointError(
+                f"config.json: mlp_layer_types must name the kind of each of {layers} layers, dense or sparse, but "
+                f"is {types!r}"
+            )
+        mixed = frozenset(layer for layer, kind in enumerate(types) if kind == "sparse")
+        every = super().experts({**raw, "first_k_dense_replace": 0}, layers)
+        return replace(every, layers=mixed) if every and mixed else None
+
+    def check(self, raw: dict[str, Any]) -> None:
+        super().check(raw)
+        share = rotation(raw).get(SHARE, 1)
+        if share != 1:
+            raise UnsupportedModelError(f"partial rotary embedding ({SHARE} = {share!r}) is not supported")
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -94,5 +122,34 @@ YOUTU = LatentFamily(
         "num_key_value_heads": 16,
         "max_position_embeddings": 131_072,
         "tie_word_embeddings": True,
+    },
+)
+GLM4_MOE_LITE = NamedMixtureFamily(
+    "glm4_moe_lite",
+    "Glm4MoeLiteForCausalLM",
+    attention_bias_flag=True,
+    router="sigmoid",
+    aliases={"num_local_experts": "n_routed_experts"},
+    defaults={
+        **_DEFAULTS,
+        "vocab_size": 154_880,
+        "hidden_size": 2048,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 20,
+        "max_position_embeddings": 202_752,
+        "rms_norm_eps": 1e-5,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "moe_intermediate_size": 1536,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 4,
+        "routed_scaling_factor": 1.8,
+        "topk_group": 1,
+        "norm_topk_prob": True,
     },
 )

@@ -198,6 +198,8 @@ ARCHITECTURES = {
     ),
     "phi3": Architecture("phi3", MODEL_ARCH.PHI3, allowed=(WINDOW,)),
     "glm4": Architecture("glm4", MODEL_ARCH.GLM4),
+    "ernie4_5": Architecture("ernie4_5", MODEL_ARCH.ERNIE4_5),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense", MODEL_ARCH.HUNYUAN_DENSE),
     "exaone4": Architecture("exaone4", MODEL_ARCH.EXAONE4, own=_exaone4, allowed=(WINDOW,)),
     "gemma2": Architecture(
         "gemma2",
