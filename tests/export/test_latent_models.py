@@ -159,6 +159,13 @@ def test_a_planted_mistake_shows(
 
 # --- Combinations that the golden models have not ----------------------------------------------------------
 
+GLM = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "qk_nope_head_dim": 24,
+    "v_head_dim": 20,
+}
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "query rank, YaRN, magnitudes that differ": (
         "deepseek_v3",
@@ -173,6 +180,12 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         {**EXPERTS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5, "mlp_bias": True},
     ),
     "no mixtures": ("youtu", {"tie_word_embeddings": True}),
+    "mixtures after the first": ("glm4_moe_lite", GLM),
+    "named mixtures": (
+        "glm4_moe_lite",
+        {**GLM, "mlp_layer_types": ["sparse", "dense"], "q_lora_rank": None, "norm_topk_prob": False},
+    ),
+    "no mixture in any layer": ("glm4_moe_lite", {"mlp_layer_types": ["dense"] * 2}),
 }
 
 
@@ -222,6 +235,23 @@ def test_layers_that_guess_further_tokens_are_left_out(
     _change(tmp_path, num_nextn_predict_layers=1)
     check_checkpoint(open_checkpoint(str(tmp_path)))
     assert "left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"mlp_layer_types": ["sparse"]}, "mlp_layer_types must name the kind of each of 2 layers"),
+        ({"mlp_layer_types": ["sparse", "odd"]}, "mlp_layer_types must name the kind of each of 2 layers"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            r"partial rotary embedding \(partial_rotary_factor = 0.5\) is not supported",
+        ),
+    ],
+)
+def test_layers_of_another_kind_are_refused(changes: dict[str, Any], says: str) -> None:
+    raw = {"model_type": "glm4_moe_lite", **latent_models.SIZES, **GLM, **changes}
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
+        ModelConfig.from_huggingface(raw)
 
 
 def test_kimi_is_built_as_the_family_it_is_of(tmp_path: Path) -> None:
