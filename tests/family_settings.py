@@ -25,6 +25,7 @@ GRANITE = {
     "attention_multiplier": 0.0625,
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ERNIE_EXPERTS = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 40, "moe_num_shared_experts": 2}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -142,6 +143,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_key_value_heads": 1,
             "head_dim": 24,
             "use_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "ernie4_5_moe": ("ernie4_5_moe", {"num_hidden_layers": 3, "num_key_value_heads": 2, **ERNIE_EXPERTS}),
+    "ernie4_5_moe-interval": (
+        "ernie4_5_moe",
+        {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 1,
+            **ERNIE_EXPERTS,
+            "moe_num_shared_experts": 0,
+            "moe_layer_interval": 2,
+            "moe_layer_start_index": 2,
             "tie_word_embeddings": False,
         },
     ),

@@ -232,6 +232,10 @@ def test_the_share_of_a_head_that_rotates() -> None:
         ),
         ({"model_type": "mixtral"}, "model type 'mixtral' is not supported"),
         ({"model_type": "llama4_text"}, "most of its layers attend within chunks of a text"),
+        (
+            {"model_type": "ernie4_5_moe", "use_bias": True, "architectures": None},
+            "use_bias = True beside mixtures of experts is not supported",
+        ),
         ({"model_type": "lfm2"}, "most of its layers are short convolutions"),
         ({"model_type": "gemma3n_text"}, "its layers have several residual streams"),
         ({"model_type": "recurrent_gemma"}, "its decoder layer is another; supported are llama"),

@@ -30,6 +30,7 @@ class Arrangement:
                 turn, or [E, out, in] with gate above up, where the files do that; None: never
     by_key_head whether `fused` modules of layers with a state have the rows of one head of keys after the other's
     whole       ends of the names of norms whose weights are not
+    renamed     a part of tensors' names in the files, and what it is in transformers
     """
 
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -38,6 +39,7 @@ class Arrangement:
     stacked: Literal["interleaved", "halves"] | None = None
     by_key_head: bool = False
     whole: tuple[str, ...] = ()
+    renamed: tuple[str, str] | None = None
 
     def split(self, module: str) -> tuple[str, ...]:
         """The modules here that form one module of the files."""
@@ -57,6 +59,10 @@ class Arrangement:
     def lessened(self, tensor: str) -> float:
         """What must be added to the files' values of a tensor."""
         return self.less if tensor.endswith("norm.weight") and not tensor.endswith(self.whole) else 0.0
+
+    def here(self, stored: str) -> str:
+        """A name of the files as transformers has it."""
+        return stored if self.renamed is None else stored.replace(*self.renamed)
 
     def paired(self, module: str) -> bool:
         """Whether the files store the rows of a module in pairs of neighbours."""

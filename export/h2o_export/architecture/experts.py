@@ -8,7 +8,7 @@ from typing import Any, Literal
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-Router = Literal["softmax", "sigmoid", "chosen"]
+Router = Literal["softmax", "corrected", "sigmoid", "chosen"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class ExpertsConfig:
     count, chosen          experts of a layer, and how many of them see a token
     size, shared_size      rows inside an expert, and inside the shared ones together; 0: none is shared
     layers                 those that have a mixture; the others have a plain MLP
-    router                 scores are the softmax over experts, a sigmoid of each and a learned bias that counts
-                           for choosing alone, or the softmax over the chosen experts
+    router                 scores are the softmax over experts, a sigmoid of each, or the softmax over the chosen;
+                           a corrected softmax and sigmoids have a learned bias that counts for choosing alone
     groups, chosen_groups  experts are chosen from the best groups only
     normalized             weights of the chosen ones are divided by their sum
     factor                 and then multiplied by this

@@ -95,6 +95,8 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.count, hidden_size))
         if config.biased:
             self.bias = nn.Parameter(torch.empty(config.count))
+        if config.router == "corrected":
+            self.moe_statics = Correction(config.count)
         if config.router == "sigmoid":
             self.e_score_correction_bias = nn.Parameter(torch.empty(config.count))
 
@@ -108,6 +110,9 @@ class Router(nn.Module):
         if config.router == "softmax":
             scores = logits.softmax(dim=-1)
             choice = self._limited(scores, 1, 0.0)
+        elif config.router == "corrected":
+            scores = logits.softmax(dim=-1)
+            choice = scores + self.moe_statics.e_score_correction_bias
         else:
             scores = logits.sigmoid()
             choice = self._limited(scores + self.e_score_correction_bias, 2, LEFT_OUT)
@@ -127,6 +132,14 @@ class Router(nn.Module):
         found = groups.topk(config.chosen_groups, dim=-1).indices
         in_best_groups = torch.zeros_like(groups).scatter(1, found, 1.0)
         return torch.where(in_best_groups.unsqueeze(2) > 0, grouped, left_out).flatten(1)
+
+
+class Correction(nn.Module):
+    """A learned bias of scores, [1, E]."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.e_score_correction_bias = nn.Parameter(torch.empty(1, count))
 
 
 class Expert(nn.Module):

@@ -196,9 +196,9 @@ def parameter_count(config: ModelConfig) -> int:
 def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
     """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype.
 
-    A router's few weights decide, and some matrices of layer kinds stand in several graphs: they stay floats too.
+    A router's few numbers decide, and some matrices of layer kinds stand in several graphs: they stay floats too.
     """
-    if len(shape) != 2 or source.endswith((*ROUTERS, *FLOAT_MATRICES)):
+    if len(shape) != 2 or source.endswith((*ROUTERS, *FLOAT32, *FLOAT_MATRICES)):
         return None
     if source.endswith(layer_embedding.ROWS):
         return formats.table

@@ -23,6 +23,7 @@ from h2o_runtime.text.files import REMEDY, read_json
 log = logging.getLogger(__name__)
 
 HEAD = "lm_head.weight"
+DRAFT = "model.mtp_"  # of ERNIE's layers that predict further tokens
 # Buffers that older versions of transformers wrote: computed, not learned.
 _COMPUTED = re.compile(r"\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|masked_bias)$")
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
@@ -76,6 +77,8 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
     for name in left:
         layer = _LAYER.match(name)
         if layer and 0 <= int(layer[1]) - config.layers < config.draft_layers:
+            continue
+        if config.draft_layers and name.startswith(DRAFT):
             continue
         if layer and _UNREAD.search(name) and _reads_another(config, int(layer[1])):
             continue

@@ -7,7 +7,7 @@ from typing import Any
 
 from h2o_export.architecture.families.base import Family
 from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, YOUTU
-from h2o_export.architecture.families.ernie import ERNIE4_5
+from h2o_export.architecture.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from h2o_export.architecture.families.exaone import EXAONE4
 from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
 from h2o_export.architecture.families.gemma4 import GEMMA4
@@ -29,7 +29,6 @@ __all__ = ["FAMILIES", "Family", "find_family"]
 # What layers of these have that no layer kind here has.
 MISSING = {
     "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
-    "ernie4_5_moe": "its router adds a learned bias to a softmax, and such a router is missing",
     **dict.fromkeys(
         ("lfm2", "lfm2_moe"), "most of its layers are short convolutions, and such a layer is missing"
     ),
@@ -65,6 +64,7 @@ FAMILIES: dict[str, Family] = {
         GEMMA4,
         GPT_OSS,
         ERNIE4_5,
+        ERNIE4_5_MOE,
         HUNYUAN_DENSE,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
