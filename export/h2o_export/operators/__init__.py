@@ -27,13 +27,13 @@ from h2o_export.operators.attention import (
 )
 from h2o_export.operators.delta import GatedDelta
 from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, RMSNorm, Rotation, SwiGLU
-from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention
-from h2o_export.operators.lines import VerticalSlashAttention, VerticalSlashSelect
+from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention, SubquadraticMask
+from h2o_export.operators.lines import DiagonalBlocks, VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.operators.opset import OPSET
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
+from h2o_export.operators.parts import HeadOutputs, HeadScores, HighestRising, SoftCap
 from h2o_export.operators.products import BlockProduct
 from h2o_export.operators.selection import CandidateScore, MemorySelect, QuerySelect
-from h2o_export.operators.softcap import SoftCap
 from h2o_runtime import operators as table
 
 DOMAIN, VERSION = table.DOMAIN, table.VERSION
@@ -59,7 +59,8 @@ OPERATORS = (
 )
 
 DENSE_OPERATORS = (BlockProduct,)
-INLINED = (SoftCap,)  # in other bodies: no graph names them
+# In other bodies: no graph names them. A part that another part calls comes before it.
+INLINED = (SoftCap, HeadScores, HeadOutputs, HighestRising, DiagonalBlocks, SubquadraticMask)
 # What exported dense graphs name besides standard operators. No kernel is for one of them alone.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 

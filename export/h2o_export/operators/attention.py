@@ -190,17 +190,12 @@ def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0, 
     zero = op.Constant(value_ints=[0])
     minus_one = op.Constant(value_ints=[-1])
     n = op.Shape(q, start=0, end=1)
-    d = op.Shape(q, start=2, end=3)
     kv_heads = op.Shape(k_cache, start=1, end=2)
     end = op.Unsqueeze(length, zero)
     keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)  # [length, Hkv, d]
     values = op.Cast(op.Slice(v_cache, zero, end, zero), to=1)
-    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
-    packed_shape = op.Concat(kv_heads, minus_one, d, axis=0)
-    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), packed_shape)  # [Hkv, G * n, d]
-    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
     grid = op.Concat(kv_heads, minus_one, n, end, axis=0)
-    scores = op.Reshape(h2o.SoftCap(scores, softcap=softcap), grid)  # [Hkv, G, n, length]
+    scores = op.Reshape(h2o.HeadScores(q, keys, scale=scale, softcap=softcap), grid)  # [Hkv, G, n, length]
     step = op.Constant(value_int=1)
     key = op.Unsqueeze(op.Range(op.Constant(value_int=0), length, step), zero)  # [1, length]
     row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), minus_one)  # [n, 1]
@@ -208,9 +203,5 @@ def CachedAttention(q, k_cache, v_cache, length, scale: float, window: int = 0, 
     most = op.Where(op.Equal(width, op.Constant(value_int=0)), length, width)
     seen = op.And(op.LessOrEqual(key, row), op.Less(op.Sub(row, most), key))
     scores = op.Where(seen, scores, op.Constant(value_float=float("-inf")))
-    probabilities = op.Reshape(op.Softmax(scores, axis=-1), op.Concat(kv_heads, minus_one, end, axis=0))
-    dv = op.Shape(v_cache, start=2, end=3)
-    mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G * n, dv]
-    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, dv, axis=0)), perm=[2, 0, 1, 3])
-    o = op.CastLike(op.Reshape(o_rows, op.Concat(op.Shape(q, start=0, end=2), dv, axis=0)), q)
+    o = h2o.HeadOutputs(op.Softmax(scores, axis=-1), values, q)
     return o

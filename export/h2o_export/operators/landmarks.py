@@ -58,6 +58,40 @@ def LandmarkUpdate(k_cache, v_cache, k_mean, v_mean, start, length, block_size: 
 
 
 @script(h2o, default_opset=op)
+def SubquadraticMask(q, global_rows, length, marks, divisor, window: int, strides: int):
+    """What each row sees of the cache and of `marks` complete blocks of `divisor` rows, both [1] → [n, length +
+    marks]; see SubquadraticAttention."""
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    none = op.Constant(value_int=0)
+    step = op.Constant(value_int=1)
+    n = op.Shape(q, start=0, end=1)
+    with_strides = op.Greater(op.Constant(value_int=strides), none)
+    row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), one)  # [n, 1]
+    key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
+    distance = op.Sub(row, key)
+    past = op.GreaterOrEqual(distance, none)
+    power = op.And(
+        op.Greater(distance, none), op.Equal(op.BitwiseAnd(distance, op.Sub(distance, step)), none)
+    )
+    near = op.LessOrEqual(distance, op.Constant(value_int=window))
+    is_global = op.Equal(
+        op.Unsqueeze(op.Squeeze(key, zero), one), op.Cast(op.Unsqueeze(global_rows, zero), to=7)
+    )
+    found = op.ReduceSum(op.Cast(is_global, to=7), one, keepdims=0)  # [length]
+    anywhere = op.Unsqueeze(op.Greater(found, none), zero)
+    sees = op.And(past, op.Or(op.Or(near, anywhere), op.And(with_strides, power)))  # [n, length]
+    newest = op.Sub(op.Div(op.Add(row, step), divisor), step)  # [n, 1]
+    mark = op.Unsqueeze(op.Range(none, op.Squeeze(marks, zero), step), zero)  # [1, marks]
+    gap = op.Sub(newest, mark)
+    gap_power = op.And(op.Greater(gap, none), op.Equal(op.BitwiseAnd(gap, op.Sub(gap, step)), none))
+    adjacent = op.And(op.GreaterOrEqual(gap, none), op.LessOrEqual(gap, step))
+    sees_mark = op.Or(adjacent, op.And(with_strides, gap_power))  # [n, marks]
+    visible = op.Concat(sees, sees_mark, axis=1)
+    return visible
+
+
+@script(h2o, default_opset=op)
 def SubquadraticAttention(
     q,
     k_cache,
@@ -87,45 +121,21 @@ def SubquadraticAttention(
     none = op.Constant(value_int=0)
     step = op.Constant(value_int=1)
     n = op.Shape(q, start=0, end=1)
-    d = op.Shape(q, start=2, end=3)
     kv_heads = op.Shape(k_cache, start=1, end=2)
     end = op.Reshape(length, one)
     size = op.Constant(value_int=block_size)
     has_landmarks = op.Greater(size, none)
     divisor = op.Max(size, step)
-    with_strides = op.Greater(op.Constant(value_int=strides), none)
     full = op.Where(has_landmarks, op.Div(length, divisor), none)  # complete blocks
     marks = op.Reshape(full, one)
-    row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), one)  # [n, 1]
-    key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
-    distance = op.Sub(row, key)
-    past = op.GreaterOrEqual(distance, none)
-    power = op.And(
-        op.Greater(distance, none), op.Equal(op.BitwiseAnd(distance, op.Sub(distance, step)), none)
-    )
-    near = op.LessOrEqual(distance, op.Constant(value_int=window))
-    is_global = op.Equal(
-        op.Unsqueeze(op.Squeeze(key, zero), one), op.Cast(op.Unsqueeze(global_rows, zero), to=7)
-    )
-    found = op.ReduceSum(op.Cast(is_global, to=7), one, keepdims=0)  # [length]
-    anywhere = op.Unsqueeze(op.Greater(found, none), zero)
-    sees = op.And(past, op.Or(op.Or(near, anywhere), op.And(with_strides, power)))  # [n, length]
-    newest = op.Sub(op.Div(op.Add(row, step), divisor), step)  # [n, 1]
-    mark = op.Unsqueeze(op.Range(none, full, step), zero)  # [1, marks]
-    gap = op.Sub(newest, mark)
-    gap_power = op.And(op.Greater(gap, none), op.Equal(op.BitwiseAnd(gap, op.Sub(gap, step)), none))
-    adjacent = op.And(op.GreaterOrEqual(gap, none), op.LessOrEqual(gap, step))
-    sees_mark = op.Or(adjacent, op.And(with_strides, gap_power))  # [n, marks]
-    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
-    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
+    visible = h2o.SubquadraticMask(q, global_rows, length, marks, divisor, window=window, strides=strides)
     keys = op.Concat(
         op.Cast(op.Slice(k_cache, zero, end, zero), to=1), op.Slice(k_mean, zero, marks, zero), axis=0
     )  # [length + marks, Hkv, d]
     values = op.Concat(
         op.Cast(op.Slice(v_cache, zero, end, zero), to=1), op.Slice(v_mean, zero, marks, zero), axis=0
     )
-    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
-    scores = h2o.SoftCap(scores, softcap=softcap)
+    scores = h2o.HeadScores(q, keys, scale=scale, softcap=softcap)
     total = op.Add(end, marks)
     scores = op.Reshape(scores, op.Concat(kv_heads, minus_one, n, total, axis=0))  # [Hkv, G, n, total]
     counted = op.Greater(op.Constant(value_int=count_bias), none)
@@ -133,10 +143,6 @@ def SubquadraticAttention(
     shift = op.Concat(
         op.Expand(op.Constant(value_float=0.0), end), op.Expand(bias, marks), axis=0
     )  # [length + marks]
-    visible = op.Concat(sees, sees_mark, axis=1)
     scores = op.Where(visible, op.Add(scores, shift), op.Constant(value_float=float("-inf")))
-    probabilities = op.Reshape(op.Softmax(scores, axis=-1), op.Concat(kv_heads, minus_one, total, axis=0))
-    mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G * n, d]
-    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, d, axis=0)), perm=[2, 0, 1, 3])
-    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    o = h2o.HeadOutputs(op.Softmax(scores, axis=-1), values, q)
     return o

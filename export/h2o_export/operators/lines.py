@@ -28,24 +28,17 @@ def VerticalSlashSelect(
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
-    minus_one = op.Constant(value_ints=[-1])
     step = op.Constant(value_int=1)
     none = op.Constant(value_int=0)
     n = op.Shape(q, start=0, end=1)
-    d = op.Shape(q, start=2, end=3)
-    heads = op.Shape(q, start=1, end=2)
-    kv_heads = op.Shape(k_cache, start=1, end=2)
     end = op.Reshape(length, one)
     keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)
-    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
-    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
-    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
-    scores = h2o.SoftCap(scores, softcap=softcap)
+    scores = h2o.HeadScores(q, keys, scale=scale, softcap=softcap)
     row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), one)  # [n, 1]
     key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
     back = op.Sub(row, key)  # the key at a distance, or the distance of a key
     past = op.GreaterOrEqual(back, none)  # [n, length]
-    by_head = op.Reshape(scores, op.Concat(heads, n, end, axis=0))
+    by_head = op.Reshape(scores, op.Concat(op.Shape(q, start=1, end=2), n, end, axis=0))
     p = op.Softmax(op.Where(past, by_head, op.Constant(value_float=float("-inf"))), axis=-1)
     by_column = op.ReduceSum(p, one, keepdims=0)  # [Hq, length]
     at = op.Expand(op.Max(back, none), op.Shape(p))
@@ -55,56 +48,18 @@ def VerticalSlashSelect(
 
     negligible = op.Constant(value_float=1e-30)
     first = op.Constant(value_float=float("inf"))
-    column_rank = op.Where(
-        op.Less(key, op.Constant(value_int=sink)),
-        first,
-        op.Where(op.GreaterOrEqual(by_column, negligible), by_column, nothing),
-    )
-    column_places = op.Constant(value_int=vertical)
-    column_count = op.Reshape(op.Min(column_places, length), one)
-    column_best, column_chosen = op.TopK(column_rank, column_count, axis=1, largest=1, sorted=1)
-    column_rising, column_order = op.TopK(
-        op.Cast(column_chosen, to=1), column_count, axis=1, largest=0, sorted=1
-    )
-    column_absent = op.Concat(heads, op.Sub(op.Reshape(column_places, one), column_count), axis=0)
-    columns = op.Concat(
-        op.Cast(op.GatherElements(column_chosen, column_order, axis=1), to=6),
-        op.Expand(op.Cast(minus_one, to=6), column_absent),
-        axis=1,
-    )
-    distance_rank = op.Where(
-        op.Less(key, op.Constant(value_int=near)),
-        first,
-        op.Where(op.GreaterOrEqual(by_distance, negligible), by_distance, nothing),
-    )
-    distance_places = op.Constant(value_int=slash)
-    distance_count = op.Reshape(op.Min(distance_places, length), one)
-    distance_best, distance_chosen = op.TopK(distance_rank, distance_count, axis=1, largest=1, sorted=1)
-    distance_rising, distance_order = op.TopK(
-        op.Cast(distance_chosen, to=1), distance_count, axis=1, largest=0, sorted=1
-    )
-    distance_absent = op.Concat(heads, op.Sub(op.Reshape(distance_places, one), distance_count), axis=0)
-    distances = op.Concat(
-        op.Cast(op.GatherElements(distance_chosen, distance_order, axis=1), to=6),
-        op.Expand(op.Cast(minus_one, to=6), distance_absent),
-        axis=1,
-    )
+    column_sums = op.Where(op.GreaterOrEqual(by_column, negligible), by_column, nothing)
+    column_ranks = op.Where(op.Less(key, op.Constant(value_int=sink)), first, column_sums)
+    columns = h2o.HighestRising(column_ranks, op.Constant(value_int=vertical))
+    distance_sums = op.Where(op.GreaterOrEqual(by_distance, negligible), by_distance, nothing)
+    distance_ranks = op.Where(op.Less(key, op.Constant(value_int=near)), first, distance_sums)
+    distances = h2o.HighestRising(distance_ranks, op.Constant(value_int=slash))
     return columns, distances
 
 
 @script(h2o, default_opset=op)
-def VerticalSlashAttention(
-    q, k_cache, v_cache, columns, distances, length, scale: float, softcap: float = 0.0
-):
-    """Attention to some columns and to blocks of keys along some diagonals, in tiles of 64 rows.
-
-    Row r of q [n, Hq, d] is at length - n + r; row 0 begins a tile. It sees, up to itself, the keys `columns`
-    int32 [Hq, M] of the cache [cap, Hkv, d] and the blocks of its tile. For a tile with end e and each s < e
-    of `distances` int32 [Hq, D], and for s = 0, the block is the 64 keys before max(e - s, 64). Blocks are
-    taken from the largest distance on. A block that begins inside or at the end of the current run extends
-    the run by 64 if it reaches further. Both lists rise; an entry of -1 is unused. length int64 scalar ≥ n →
-    o [n, Hq, d].
-    """
+def DiagonalBlocks(q, distances, length):
+    """The blocks of keys along the diagonals that each row sees → [Hq, n, length]; see VerticalSlashAttention."""
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
     two = op.Constant(value_ints=[2])
@@ -113,12 +68,9 @@ def VerticalSlashAttention(
     none = op.Constant(value_int=0)
     tile = op.Constant(value_int=64)
     far = op.Constant(value_int=-(2**40))
-    n = op.Shape(q, start=0, end=1)
     heads = op.Shape(q, start=1, end=2)
-    d = op.Shape(q, start=2, end=3)
-    kv_heads = op.Shape(k_cache, start=1, end=2)
     end = op.Reshape(length, one)
-    count = op.Squeeze(n, zero)
+    count = op.Squeeze(op.Shape(q, start=0, end=1), zero)
     tiles = op.Div(op.Add(count, op.Sub(tile, step)), tile)
     past = op.Sub(length, count)
     stops = op.Add(past, op.Mul(op.Add(op.Range(none, tiles, step), step), tile))  # [tiles]
@@ -155,10 +107,34 @@ def VerticalSlashAttention(
     begun = op.ScatterElements(empty, op.Max(op.Sub(ends, tile), none), ones, axis=2, reduction="add")
     ended = op.ScatterElements(begun, op.Max(ends, none), op.Neg(ones), axis=2, reduction="add")
     covered = op.Greater(op.CumSum(ended, op.Constant(value_int=2)), none)  # [Hq, tiles, width]
-    row = op.Unsqueeze(op.Range(past, length, step), one)  # [n, 1]
-    key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
     by_tile = op.Slice(covered, zero, end, two)
     along = op.Gather(by_tile, op.Div(op.Range(none, count, step), tile), axis=1)  # [Hq, n, length]
+    return along
+
+
+@script(h2o, default_opset=op)
+def VerticalSlashAttention(
+    q, k_cache, v_cache, columns, distances, length, scale: float, softcap: float = 0.0
+):
+    """Attention to some columns and to blocks of keys along some diagonals, in tiles of 64 rows.
+
+    Row r of q [n, Hq, d] is at length - n + r; row 0 begins a tile. It sees, up to itself, the keys `columns`
+    int32 [Hq, M] of the cache [cap, Hkv, d] and the blocks of its tile. For a tile with end e and each s < e
+    of `distances` int32 [Hq, D], and for s = 0, the block is the 64 keys before max(e - s, 64). Blocks are
+    taken from the largest distance on. A block that begins inside or at the end of the current run extends
+    the run by 64 if it reaches further. Both lists rise; an entry of -1 is unused. length int64 scalar ≥ n →
+    o [n, Hq, d].
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    step = op.Constant(value_int=1)
+    none = op.Constant(value_int=0)
+    n = op.Shape(q, start=0, end=1)
+    heads = op.Shape(q, start=1, end=2)
+    end = op.Reshape(length, one)
+    row = op.Unsqueeze(op.Range(op.Sub(length, op.Squeeze(n, zero)), length, step), one)  # [n, 1]
+    key = op.Unsqueeze(op.Range(none, length, step), zero)  # [1, length]
+    along = h2o.DiagonalBlocks(q, distances, length)  # [Hq, n, length]
 
     named = op.Cast(columns, to=7)
     place = op.Where(op.Or(op.Less(named, none), op.GreaterOrEqual(named, length)), length, named)
@@ -169,15 +145,8 @@ def VerticalSlashAttention(
 
     keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)
     values = op.Cast(op.Slice(v_cache, zero, end, zero), to=1)
-    split = op.Reshape(op.Cast(q, to=1), op.Concat(n, kv_heads, minus_one, d, axis=0))
-    packed = op.Reshape(op.Transpose(split, perm=[1, 2, 0, 3]), op.Concat(kv_heads, minus_one, d, axis=0))
-    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
-    scores = h2o.SoftCap(scores, softcap=softcap)
+    scores = h2o.HeadScores(q, keys, scale=scale, softcap=softcap)
     by_head = op.Reshape(scores, op.Concat(heads, n, end, axis=0))
     p = op.Softmax(op.Where(seen, by_head, op.Constant(value_float=float("-inf"))), axis=-1)
-    mixed = op.MatMul(
-        op.Reshape(p, op.Concat(kv_heads, minus_one, end, axis=0)), op.Transpose(values, perm=[1, 0, 2])
-    )
-    o_rows = op.Transpose(op.Reshape(mixed, op.Concat(kv_heads, minus_one, n, d, axis=0)), perm=[2, 0, 1, 3])
-    o = op.CastLike(op.Reshape(o_rows, op.Shape(q)), q)
+    o = h2o.HeadOutputs(p, values, q)
     return o

@@ -67,7 +67,6 @@ def PageSelect(q, k_min, k_max, length, page_size: int, budget: int, score_heads
     step = op.Constant(value_int=1)
     none = op.Constant(value_int=0)
     size = op.Constant(value_int=page_size)
-    places = op.Constant(value_int=budget)
     pages = op.Div(op.Add(length, op.Sub(size, step)), size)
     end = op.Reshape(pages, one)
     d = op.Shape(q, start=2, end=3)
@@ -84,14 +83,7 @@ def PageSelect(q, k_min, k_max, length, page_size: int, budget: int, score_heads
     index = op.Range(none, pages, step)
     is_last = op.Unsqueeze(op.Equal(index, op.Sub(pages, step)), zero)
     ranks = op.Where(is_last, op.Constant(value_float=float("inf")), bound)
-    count = op.Reshape(op.Min(places, pages), one)
-    best, chosen = op.TopK(ranks, count, axis=1, largest=1, sorted=1)
-    rising, order = op.TopK(op.Cast(chosen, to=1), count, axis=1, largest=0, sorted=1)
-    listed = op.Cast(op.GatherElements(chosen, order, axis=1), to=6)
-    absent = op.Sub(op.Reshape(places, one), count)
-    page_list = op.Concat(
-        listed, op.Expand(op.Cast(minus_one, to=6), op.Concat(sets, absent, axis=0)), axis=1
-    )
+    page_list = h2o.HighestRising(ranks, op.Constant(value_int=budget))
     return page_list
 
 
@@ -107,8 +99,6 @@ def PageAttention(q, k_cache, v_cache, page_list, length, page_size: int, scale:
     step = op.Constant(value_int=1)
     none = op.Constant(value_int=0)
     size = op.Constant(value_int=page_size)
-    d = op.Shape(q, start=2, end=3)
-    kv_heads = op.Shape(k_cache, start=1, end=2)
     sets = op.Shape(page_list, start=0, end=1)
     end = op.Reshape(length, one)
     page = op.Div(op.Range(none, length, step), size)  # [length]
@@ -117,13 +107,9 @@ def PageAttention(q, k_cache, v_cache, page_list, length, page_size: int, scale:
     seen = op.Greater(op.ReduceSum(hits, one, keepdims=0), none)  # [Hs, length]
     keys = op.Cast(op.Slice(k_cache, zero, end, zero), to=1)
     values = op.Cast(op.Slice(v_cache, zero, end, zero), to=1)
-    packed = op.Reshape(op.Cast(q, to=1), op.Concat(kv_heads, minus_one, d, axis=0))  # [Hkv, G, d]
-    scores = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[1, 2, 0])), op.Constant(value_float=scale))
-    scores = h2o.SoftCap(scores, softcap=softcap)
+    scores = h2o.HeadScores(q, keys, scale=scale, softcap=softcap)  # [Hkv, G, length]
     by_set = op.Reshape(scores, op.Concat(sets, minus_one, end, axis=0))
     hidden = op.Constant(value_float=float("-inf"))
     visible = op.Where(op.Unsqueeze(seen, one), by_set, hidden)
-    probabilities = op.Reshape(op.Softmax(visible, axis=-1), op.Shape(scores))
-    mixed = op.MatMul(probabilities, op.Transpose(values, perm=[1, 0, 2]))  # [Hkv, G, d]
-    o = op.CastLike(op.Reshape(mixed, op.Shape(q)), q)
+    o = h2o.HeadOutputs(op.Reshape(op.Softmax(visible, axis=-1), op.Shape(scores)), values, q)
     return o
