@@ -75,9 +75,11 @@ class WeightSettings:
                 "block_size needs weights or a head of int8 or int4: leave it out", field="block_size"
             )
 
-    @property
-    def text(self) -> Path | None:
-        return Path(self.calibrate) if self.calibrate not in ("", NO_TEXT) else None
+    def choices(self) -> tuple[str, int, str | None, Path | None, bool]:
+        """The last fields of ExportOptions."""
+        text = Path(self.calibrate) if self.calibrate not in ("", NO_TEXT) else None
+        head = None if self.head == "auto" else self.head
+        return self.weights, self.block_size, head, text, self.calibrate != NO_TEXT
 
 
 _BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -155,23 +157,12 @@ def main(
     start_logging(verbose)
     if output is None and not dry_run:
         raise click.UsageError("give the folder to write to: -o BUNDLE")
-    checkpoint = argument_text(
-        checkpoint, "CHECKPOINT"
-    )  # it is stored in the manifest, and ONNX requires UTF-8
+    # It is stored in the manifest, and ONNX requires UTF-8.
+    checkpoint = argument_text(checkpoint, "CHECKPOINT")
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
-    prefill = prefill_policy(Query(), flags)
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
-        checkpoint,
-        output,
-        dtype,
-        prefill,
-        force,
-        weights.weights,
-        weights.block_size,
-        None if weights.head == "auto" else weights.head,
-        weights.text,
-        weights.calibrate != NO_TEXT,
+        checkpoint, output, dtype, prefill_policy(Query(), flags), force, *weights.choices()
     )
     if not dry_run:
         check_outside_bundles(options.output)
@@ -192,12 +183,8 @@ def main(
             manifest = manifest.model_copy(update={"validation": compare(folder, opened, stage)})
             manifest.write(folder)
     if as_json:
-        print_json(
-            {
-                "bundle": str(options.output),
-                **manifest.model_dump(include={"model", "checkpoint", "validation"}),
-            }
-        )
+        described = manifest.model_dump(include={"model", "checkpoint", "validation"})
+        print_json({"bundle": str(options.output), **described})
     else:
         _show_result(options.output, manifest)
     if manifest.validation and not manifest.validation.passed:

@@ -119,6 +119,70 @@ FIRST = (
 )
 
 
+# How to measure, in each of the measurements.
+_MEASURING = (
+    click.option(
+        "--repetitions",
+        type=click.IntRange(min=1),
+        default=7,
+        show_default=True,
+        help="Measured rounds of each length.",
+    ),
+    click.option(
+        "--time-limit",
+        type=NotNegative(),
+        default=600.0,
+        show_default=True,
+        help="Leave out contestants that need more than so many seconds for one run.",
+    ),
+    click.option(
+        "--text",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Take prompts from the start of this file instead of random tokens, because the time of some "
+        "policies depends on the text.",
+    ),
+    needing(
+        OF_SHAPE,
+        click.option(
+            "--dtype",
+            type=click.Choice(["float32", "float16"]),
+            default="float32",
+            show_default=True,
+            help="Precision of a built-in shape; not for bundles, which have their own.",
+        ),
+    ),
+    needing(
+        Either(Beside("peers"), OF_SHAPE),
+        click.option(
+            "--work-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder for generated checkpoints, bundles and peers' files.  [default: h2o-bench in the "
+            "user's cache]",
+        ),
+    ),
+)
+_RESULTS = (
+    click.option(
+        "--csv",
+        "csv_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write rows to this file as they are measured.",
+    ),
+    needing(
+        Beside("csv_file"),
+        click.option(
+            "--resume", is_flag=True, help="Continue: keep the finished lengths in the file of --csv."
+        ),
+    ),
+    click.option(
+        "--png",
+        "png_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Draw the results to this file.",
+    ),
+)
+
+
 def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], Command]:
     """Add the flags; their values arrive as keyword arguments."""
     options = (
@@ -131,72 +195,17 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
             help="Lengths to measure, in tokens.",
         ),
         click.option(
-            "--repetitions",
-            type=click.IntRange(min=1),
-            default=7,
-            show_default=True,
-            help="Measured rounds of each length.",
-        ),
-        click.option(
             "--peers",
             type=Peers(peers),
             default="all",
             help=f"Other systems to measure: all, none, or some of {', '.join(peers)}.",
         ),
-        click.option(
-            "--time-limit",
-            type=NotNegative(),
-            default=600.0,
-            show_default=True,
-            help="Leave out contestants that need more than so many seconds for one run.",
-        ),
-        click.option(
-            "--text",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Take prompts from the start of this file instead of random tokens, because the time of some "
-            "policies depends on the text.",
-        ),
-        needing(
-            OF_SHAPE,
-            click.option(
-                "--dtype",
-                type=click.Choice(["float32", "float16"]),
-                default="float32",
-                show_default=True,
-                help="Precision of a built-in shape; not for bundles, which have their own.",
-            ),
-        ),
-        needing(
-            Either(Beside("peers"), OF_SHAPE),
-            click.option(
-                "--work-dir",
-                type=click.Path(path_type=Path, file_okay=False),
-                help="Folder for generated checkpoints, bundles and peers' files.  [default: h2o-bench in the "
-                "user's cache]",
-            ),
-        ),
+        *_MEASURING,
         execution_options,
         prefill_options,
         threads_option,
         json_option,
-        click.option(
-            "--csv",
-            "csv_file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Write rows to this file as they are measured.",
-        ),
-        needing(
-            Beside("csv_file"),
-            click.option(
-                "--resume", is_flag=True, help="Continue: keep the finished lengths in the file of --csv."
-            ),
-        ),
-        click.option(
-            "--png",
-            "png_file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Draw the results to this file.",
-        ),
+        *_RESULTS,
         shard_option,
         verbose_option,
     )

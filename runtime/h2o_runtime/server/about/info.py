@@ -65,6 +65,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
         """Figures for Prometheus."""
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
 
+    _add_memory_routes(router, service)
+
+
+def _add_memory_routes(router: APIRouter, service: Service) -> None:
     @router.get("/memory/{name}")
     async def memory(name: str) -> dict[str, Any]:
         """The prompt of an answer, token by token. name: the answer's id; those of the last few are kept."""
