@@ -21,6 +21,7 @@ from h2o_runtime.answers.events import (
     alone,
     read_at_once,
 )
+from h2o_runtime.answers.log_probabilities import log_probabilities
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
@@ -228,10 +229,8 @@ class Generator:
         out: Float32 = np.empty(len(tokens) - 1, np.float32)
         for rows, logits in self.each_logits(tokens, policy, watch):
             known = tokens[rows.start + 1 : rows.stop + 1]  # the token after the last one is unknown
-            wide = logits[: len(known)].astype(np.float64)  # [rows, V]
-            wide -= wide.max(axis=1, keepdims=True)
-            chosen = wide[np.arange(len(known)), known]
-            out[rows.start : rows.start + len(known)] = chosen - np.log(np.exp(wide).sum(axis=1))
+            told = log_probabilities(logits[: len(known)])[np.arange(len(known)), known]
+            out[rows.start : rows.start + len(known)] = told
         return out
 
     def each_logits(
@@ -312,7 +311,10 @@ class Generator:
         logits = yield from self._reader.read(tokens, policy, watch, request.reuse, prompt_piece, shared)
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
         sampler.reset(tokens.tolist())
-        steps = self._steps(tokens, request.constraint, request.speculate)
+        reads_ahead = self.speculation(request.speculate)[0] == "lookup"
+        drafter = Drafter(tokens.tolist(), request.constraint) if reads_ahead else None
+        steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_step_rows)
+        self.drafts = steps.count
         yield from sampled_answer(self.session, logits, sampler, steps, request, watch)
 
     def embed(
@@ -348,16 +350,6 @@ class Generator:
             )
         )
 
-    def _steps(
-        self, tokens: IntArray, constraint: Constraint | None, speculate: Speculation | None
-    ) -> AnswerSteps:
-        """The steps of an answer to a prompt."""
-        reads_ahead = self.speculation(speculate)[0] == "lookup"
-        drafter = Drafter(tokens.tolist(), constraint) if reads_ahead else None
-        steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_step_rows)
-        self.drafts = steps.count
-        return steps
-
     def speculation(self, asked: Speculation | None = None) -> tuple[Speculation, str | None]:
         """The drafter of an answer, or the reason why there is none. asked: None takes the load option."""
         chosen = asked or self.spec.speculate
@@ -378,10 +370,6 @@ class Generator:
             return None
         return session.state_policy.seen_share(session.prefill_state)
 
-    def memory_sets(self) -> list[Int32]:
-        """Per layer int32 [Hs, M], the memory after the last full chunk; empty when no memory was needed."""
-        return list(self.report().last)
-
     def boundary_memory(self) -> Int32:
         """Memory sets at every chunk boundary of a prompt run from an empty cache, [layers, boundaries, Hs, M].
 
@@ -389,27 +377,9 @@ class Generator:
         """
         return self.report().boundaries.swapaxes(0, 1)
 
-    def forgets(self, tokens: int) -> int:
-        """The number of these tokens that the cache evicts."""
-        return self.spec.forgets(tokens)
-
     def reset(self) -> None:
         """Forget every token."""
         self.session.reset()
-
-    def reads(self, policy: PrefillPolicy[Any]) -> bool:
-        """Whether a prompt that fills the context can be read from its first token under a configuration."""
-        try:
-            check_policy(self.spec.layers, policy, self.spec.device)
-            self.loaded.forward.settle(policy, 0, self.context)
-        except ConfigError:
-            return False
-        return True
-
-    @property
-    def layer_report(self) -> dict[str, Any]:
-        """How layers read the last prompt, by the options of their kinds; None if the model has no such layers."""
-        return self.loaded.forward.layers.report()
 
     @property
     def reused(self) -> int:

@@ -333,7 +333,7 @@ class _Answer:
         )
 
     def _forgotten(self) -> int:
-        return self._generator.forgets(self._generator.length)
+        return self._generator.spec.forgets(self._generator.length)
 
     def _delta(self, text: str) -> Iterator[TextDelta]:
         if text:

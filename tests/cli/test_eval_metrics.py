@@ -21,7 +21,6 @@ from h2o_cli.eval.metrics import (
     evenly,
     frequency_loss,
     increase,
-    log_probabilities,
     losses,
     perplexity,
 )
@@ -31,6 +30,7 @@ from h2o_cli.eval.recall import list_sums, measure_recall
 from h2o_cli.eval.sanity import judge
 from h2o_cli.eval.token_view import selected_share
 from h2o_runtime import Generator
+from h2o_runtime.answers.log_probabilities import log_probabilities
 from h2o_runtime.policies.prefill import (
     PREFILL,
     Full,

@@ -206,7 +206,7 @@ def test_the_flags_of_the_export_are_the_defaults_of_the_bundle(h2o: Run, export
     ids = bundles.random_ids(300)
     with Generator.load(bundle, context=512) as generator:
         generator.prefill(ids)
-        sets = generator.memory_sets()
+        sets = generator.report().last
     assert [layer.shape for layer in sets] == [(4, 80)] * 2
     answer = h2o("run", bundle, "-p", "a", "-n", 1, "--json", "-ub", 256)
     assert _json(answer.stdout)["prefill"] == PREFILL | {"chunk_size": 256}

@@ -78,10 +78,10 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.ndarray]:
     """Logits and memory sets of a prompt, an answer, the next turn, and another question to the same text."""
     first = prompt(300)
-    found = [generator.prefill(first, policy), *generator.memory_sets()]
+    found = [generator.prefill(first, policy), *generator.report().last]
     found += [generator.decode(token) for token in (5, 6, 7)]
     found += [generator.prefill(np.concatenate([first, [5, 6, 7], prompt(60, 1)]), policy)]
-    found += [*generator.memory_sets(), generator.decode(8)]
+    found += [*generator.report().last, generator.decode(8)]
     found += [generator.prefill(np.concatenate([first[:200], prompt(70, 3)]), policy)]
     return [*found, generator.boundary_memory(), generator.decode(8)]
 

@@ -154,9 +154,9 @@ def test_nothing_changes_before_something_is_forgotten(bundle: Path, policy: Pre
             one.answers += [one.decode(8).copy() for _ in range(ROWS - one.length)]
         for ours, theirs in zip(generator.answers, other.answers, strict=True):
             np.testing.assert_array_equal(ours, theirs)
-        assert generator.forgets(generator.length) == 0
+        assert generator.spec.forgets(generator.length) == 0
         generator.decode(8)
-        assert generator.forgets(generator.length) == 1
+        assert generator.spec.forgets(generator.length) == 1
 
 
 @pytest.mark.parametrize("n", [20, ROWS, 150])
@@ -226,7 +226,7 @@ with forgetful(Path(sys.argv[1]), rows=64, context=20_200) as generator:
         logits = generator.decode(token % 200 + 2)
         if token in (2_000, 19_999):
             print(resident_bytes())
-    assert generator.forgets(generator.length) == 20_036
+    assert generator.spec.forgets(generator.length) == 20_036
     assert np.isfinite(logits).all()
 """
 

@@ -147,16 +147,16 @@ def test_the_default_configuration_is_the_bundles(shared_folder: Path) -> None:
     with Generator.load(target, context=100) as generator:
         ids = random_ids(80)
         np.testing.assert_array_equal(generator.logprobs(ids), generator.logprobs(ids, POLICY))
-        assert generator.memory_sets()[0].shape == (generator.model.kv_heads, POLICY.memory_at(0))
+        assert generator.report().last[0].shape == (generator.model.kv_heads, POLICY.memory_at(0))
 
 
 def test_memory_sets_are_copies(small: Generator) -> None:
     small.prefill(random_ids(40), POLICY)
-    sets = small.memory_sets()
+    sets = small.report().last
     assert len(sets) == small.model.layers
     assert all(layer.dtype == np.int32 for layer in sets)
     sets[0][:] = -1
-    assert small.memory_sets()[0].min() >= 0
+    assert small.report().last[0].min() >= 0
 
 
 def test_results_do_not_depend_on_what_ran_before(small: Generator) -> None:

@@ -65,7 +65,7 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 def same_sets(cuda: Generator, cpu: Generator) -> None:
-    for ours, theirs in zip(cuda.memory_sets(), cpu.memory_sets(), strict=True):
+    for ours, theirs in zip(cuda.report().last, cpu.report().last, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(cuda.boundary_memory(), cpu.boundary_memory())
 

@@ -46,10 +46,10 @@ def test_a_turn_that_comes_again_has_the_same_answer(
     said = [int(logits.argmax()) for logits in answer(generator, first, policy)]
     turn = [*first, *said, *random_ids(new, 3).tolist()]
     expected = answer(generator, turn, policy)
-    sets = [one.copy() for one in generator.memory_sets()]
+    sets = [one.copy() for one in generator.report().last]
     for _ in range(3):
         np.testing.assert_array_equal(answer(generator, turn, policy), expected)
-        np.testing.assert_array_equal(generator.memory_sets(), sets)
+        np.testing.assert_array_equal(generator.report().last, sets)
         assert generator.reused == len(first) + 5
     other = [*turn[:-3], 7, 8, 9]
     changed = answer(generator, other, policy)

@@ -168,7 +168,7 @@ class Conversations(RuleBasedStateMachine):
         self.generator.reset()
         self.cached, self.story, self.answered, self.cancelled_at = [], [], False, None
         assert self.generator.length == 0
-        assert self.generator.memory_sets() == []
+        assert not self.generator.report().last.size
 
     @precondition(lambda self: self.cached)
     @rule()
@@ -232,7 +232,7 @@ class Conversations(RuleBasedStateMachine):
         twin = new_generator(self.model)
         for turn in self.story:
             expected = turn.run(twin, self.policy)
-        for ours, theirs in zip(self.generator.memory_sets(), twin.memory_sets(), strict=True):
+        for ours, theirs in zip(self.generator.report().last, twin.report().last, strict=True):
             np.testing.assert_array_equal(ours, theirs)
         assert relative_error(self.logits, expected) < 1e-4
 
@@ -248,15 +248,15 @@ def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) 
     """The long turn chose a memory; what stands in its place is short, and chooses none."""
     policy, ids = altered(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
     small.prefill(ids[:40], policy)
-    before = small.memory_sets()
+    before = small.report().last
     small.prefill(ids, policy)
-    assert any((one != other).any() for one, other in zip(small.memory_sets(), before, strict=True))
+    assert any((one != other).any() for one, other in zip(small.report().last, before, strict=True))
     small.prefill([*ids[:40], 7, 8, 9], policy)
     assert small.reused == 40
-    np.testing.assert_array_equal(small.memory_sets(), before)
+    np.testing.assert_array_equal(small.report().last, before)
     small.prefill([*ids[:20], 7], policy)
     small.prefill([7] * 5, policy)
-    assert small.memory_sets() == []
+    assert not small.report().last.size
 
 
 def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(small: Generator) -> None:
@@ -296,12 +296,12 @@ def test_a_question_of_about_the_same_length_reads_itself_alone(
     bundle = small.bundle.folder
     with Generator.load(bundle, context=CONTEXT, cache=Contiguous(rows=rows)) as generator:
         expected = generator.prefill([*document, *second], policy).copy()
-        sets = generator.memory_sets()
+        sets = generator.report().last
         generator.reset()
         generator.prefill([*document, *first], policy)
         assert relative_error(generator.prefill([*document, *second], policy), expected) < 1e-4
         assert generator.reused == len(document)
-        for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
+        for ours, theirs in zip(generator.report().last, sets, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 

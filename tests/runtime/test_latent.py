@@ -106,8 +106,8 @@ def test_absorbed_is_expanded_under_sparse_attention(
     for form in ("absorbed", "expanded"):
         with load(bundle, attention="functions", latent=form) as model:
             logits = model.prefill(prompt, policy).copy()
-            assert model.layer_report["latent"] == form
-            found.append((logits, model.memory_sets(), model.decode(7).copy()))
+            assert model.loaded.forward.layers.report()["latent"] == form
+            found.append((logits, model.report().last, model.decode(7).copy()))
     (one, sets, next_one), (other, other_sets, next_other) = found
     np.testing.assert_allclose(one, other, atol=GATE)
     np.testing.assert_allclose(next_one, next_other, atol=GATE)
@@ -136,7 +136,7 @@ def test_other_caches_hold_latents_too(cache: Any, bundle: Path, prompt: NDArray
         model.prefill(prompt[:60], FULL)
         found = model.prefill(prompt, FULL)
         assert model.reused == 60
-        assert model.layer_report["latent"] == "absorbed"
+        assert model.loaded.forward.layers.report()["latent"] == "absorbed"
     gate = {"float32": GATE, "float16": 0.02, "int8": 0.6}[cache.stored_dtype(model.model)]
     assert np.abs(found - expected).max() <= gate
 

@@ -122,7 +122,7 @@ def test_sparse_prompts_remember_what_the_ordinary_model_does(
     ids = bundles.random_ids(150)
     with load(bundles.export(plain, tmp_path / "bundle")) as ordinary:
         close(generator.prefill(ids, policy), ordinary.prefill(ids, policy))
-        for ours, theirs in zip(generator.memory_sets(), ordinary.memory_sets(), strict=True):
+        for ours, theirs in zip(generator.report().last, ordinary.report().last, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 

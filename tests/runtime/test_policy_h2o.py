@@ -157,7 +157,7 @@ def test_logprobs_equal_the_chunk_by_chunk_reference(
             assert sets.shape[1] == chunks
             wrong = list(wrong_selections(recorded.run, sets, size))
             assert not wrong, f"N = {length}, dense tail {tail}: memory sets differ at {wrong}"
-            last = tiny_generator.memory_sets()
+            last = tiny_generator.report().last
             assert len(last) == (model.layers if chunks else 0)
             for layer, memory in enumerate(last):
                 np.testing.assert_array_equal(memory, sets[layer, -1])

@@ -92,7 +92,7 @@ def test_a_prompt_within_one_chunk_is_full_attention(
 ) -> None:
     ids = ids[: policy.chunk_size]
     sparse = generator.logprobs(ids, policy)
-    assert generator.memory_sets() == []
+    assert not generator.report().last.size
     np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
 
 
@@ -181,10 +181,10 @@ def test_later_tokens_change_nothing_at_or_before_a_chunk(
 def test_the_batch_size_changes_no_result(
     generator: Generator, policy: H2O[Any], ids: IntArray, extra: int
 ) -> None:
-    expected, sets = generator.logprobs(ids, policy), generator.memory_sets()
+    expected, sets = generator.logprobs(ids, policy), generator.report().last
     other = altered(policy, batch_size=policy.chunk_size + extra)
     np.testing.assert_allclose(generator.logprobs(ids, other), expected, atol=1e-4)
-    for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
+    for ours, theirs in zip(generator.report().last, sets, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -196,7 +196,7 @@ def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
     second = np.concatenate([ids[:-1], random_ids(question, 77)])
     other = altered(policy, batch_size=policy.chunk_size + extra)
     generator.reset()
-    expected, sets = generator.prefill(second, other).copy(), generator.memory_sets()
+    expected, sets = generator.prefill(second, other).copy(), generator.report().last
     generator.reset()
     generator.prefill(ids, policy)
     got = generator.prefill(second, other)
@@ -204,7 +204,7 @@ def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
     if min(len(ids), len(second)) - policy.dense_tail > 2 * policy.chunk_size:
         assert generator.reused >= policy.chunk_size
     assert relative_error(got, expected) < 1e-4
-    for ours, theirs in zip(generator.memory_sets(), sets, strict=True):
+    for ours, theirs in zip(generator.report().last, sets, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -234,7 +234,7 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_the_window(
             np.broadcast_to(np.arange(end - policy.local, end), (len(here), policy.local)),
         )
     if boundaries:
-        np.testing.assert_array_equal(np.stack(generator.memory_sets()), sets[:, -1])
+        np.testing.assert_array_equal(np.stack(generator.report().last), sets[:, -1])
 
 
 @every

@@ -204,13 +204,13 @@ def test_what_is_remembered_does_not_depend_on_the_rows_that_are_needed(
     assert session.logits is not None
     logits, sets, states = (
         session.logits,
-        generator.memory_sets(),
+        generator.report().last,
         remembered(session.prefill_state, len(ids)),
     )
     generator.reset()
     session.prefill_state = session.state_policy = None  # nothing is there from before
     assert relative_error(generator.prefill(ids, policy), logits) < 1e-5
-    np.testing.assert_array_equal(generator.memory_sets(), sets)
+    np.testing.assert_array_equal(generator.report().last, sets)
     for one, other in zip(remembered(session.prefill_state, len(ids)), states, strict=True):
         np.testing.assert_array_equal(one, other)
 

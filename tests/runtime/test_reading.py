@@ -56,7 +56,7 @@ def story(generator: Generator, policy: PrefillPolicy[Any], piece: int | None) -
     prompt = DOCUMENT[:170]
     for _ in range(2):
         yield read(generator, prompt, policy, piece)[0]
-        yield from (memory.copy() for memory in generator.memory_sets())
+        yield from (memory.copy() for memory in generator.report().last)
         yield generator.boundary_memory()
         yield seen(generator)
         yield generator.decode(7)

@@ -14,14 +14,6 @@ from h2o_runtime.schedule import Span, spans
 Float64 = NDArray[np.float64]
 
 
-def log_probabilities(logits: NDArray[Any]) -> Float64:
-    """Log-softmax of each row: [rows, vocab] → float64 [rows, vocab]."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
-    return wide
-
-
 def losses(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> Float64:
     """Losses of the next tokens [rows], from the logits [rows, vocab] before them: float64 [rows].
 

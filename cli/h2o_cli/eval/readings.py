@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_cli.eval.metrics import Float64, divergence, log_probabilities, losses
+from h2o_cli.eval.metrics import Float64, divergence, losses
 from h2o_runtime import Generator
+from h2o_runtime.answers.log_probabilities import log_probabilities
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy
 

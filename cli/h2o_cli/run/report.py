@@ -44,7 +44,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "backend": model.generator.loaded.backend.name,
         "dense_form": getattr(model.generator.loaded.backend, "dense_form", None),
         "dense_precision": model.generator.loaded.backend.dense_precision,
-        **model.generator.layer_report,
+        **model.generator.loaded.forward.layers.report(),
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
         "attention_precision": getattr(model.generator.spec.provider, "precision", None),

@@ -18,6 +18,8 @@ from h2o_export.formats import formats_of
 from h2o_export.policies import MakeReference, Reference, policy_entry
 from h2o_export.reference.rounded import RoundedCheckpoint
 from h2o_export.reference.streamed_model import StreamedModel
+from h2o_runtime.config.compatibility import check_policy
+from h2o_runtime.errors import ConfigError
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import ProviderChoice
 from h2o_runtime.policies.prefill import PrefillPolicy
@@ -70,7 +72,7 @@ class PipelineComparison:
             with compared.load(len(self.ids), layers=settings) as generator:
                 for policy in policies:
                     make = policy_entry(policy).reference(policy)
-                    if make is None or not generator.reads(policy):
+                    if make is None or not _reads(generator, policy):
                         continue
                     progress(f"{stage}, {policy}")
                     actual = generator.logprobs(self.ids, policy)
@@ -114,7 +116,7 @@ class PipelineComparison:
             tolerance = QUANTIZATION_TOLERANCE[self._weights]
         if stage == "rounding":
             tolerance = BFLOAT16_TOLERANCE
-        modes = "".join(f", {how}" for how in generator.layer_report.values() if how)
+        modes = "".join(f", {how}" for how in generator.loaded.forward.layers.report().values() if how)
         row = compare_arrays(
             stage,
             str(policy) + modes,
@@ -151,6 +153,17 @@ class PipelineComparison:
     @property
     def _dtype(self) -> str:
         return self.compared.bundle.manifest.model.dtype
+
+
+def _reads(generator: Generator, policy: PrefillPolicy[Any]) -> bool:
+    """Whether a prompt that fills the context can be read from its first token under a policy."""
+    spec = generator.spec
+    try:
+        check_policy(spec.layers, policy, spec.device)
+        generator.loaded.forward.settle(policy, 0, spec.context)
+    except ConfigError:
+        return False
+    return True
 
 
 def compared_policies(policy: PrefillPolicy[Any]) -> tuple[PrefillPolicy[Any], ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.answers.log_probabilities import log_probabilities
+
 LIMIT = (
     0.5  # nats a token; integer weights of a sound export cost a fifth of it at most, garbage several nats
 )
@@ -17,13 +19,6 @@ def mean_divergence(truth: NDArray[np.floating], found: NDArray[np.floating]) ->
 
 
 def _divergence(truth: NDArray[np.floating], found: NDArray[np.floating]) -> float:
-    p, q = _log_probabilities(truth), _log_probabilities(found)
-    return float((np.exp(p) * (p - q)).sum())
-
-
-def _log_probabilities(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    wide = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):  # logits beyond float16's range: the result is no number either
-        wide -= wide.max()
-        wide -= np.log(np.exp(wide).sum())
-    return wide
+        p, q = log_probabilities(truth[None]), log_probabilities(found[None])
+    return float((np.exp(p) * (p - q)).sum())

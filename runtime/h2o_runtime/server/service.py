@@ -150,7 +150,7 @@ class Service:
 
     def _forgotten(self) -> float:
         inference = self.inference
-        forgets = inference.model.generator.forgets if inference.ready else None
+        forgets = inference.model.generator.spec.forgets if inference.ready else None
         return sum(map(forgets, inference.cached_tokens)) if forgets else 0
 
     def _waiting(self) -> tuple[float, float]:

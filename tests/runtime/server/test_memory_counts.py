@@ -33,7 +33,7 @@ def test_counts_are_those_of_plain_python(snapshot: MemorySnapshot) -> None:
 
 
 def test_the_last_boundary_is_the_generators_memory(snapshot: MemorySnapshot, tiny_generator: Any) -> None:
-    np.testing.assert_array_equal(snapshot.sets[-1], np.stack(tiny_generator.memory_sets()))
+    np.testing.assert_array_equal(snapshot.sets[-1], np.stack(tiny_generator.report().last))
 
 
 def test_a_full_prefill_has_no_memory(tiny_generator: Any, heldout_ids: Any) -> None:

@@ -55,10 +55,10 @@ def test_what_comes_next_is_as_if_nothing_had_been(
     generator.prefill(PROMPT, policy)
     generator.decode(7)
     save_session(generator.session, tmp_path / "session")
-    sets = generator.memory_sets()
+    sets = generator.report().last
     with Generator.load(bundle, context=CONTEXT - 10, threads=1) as other:  # a smaller context, where it fits
         SavedSession.open(tmp_path / "session").load_into(other.session, policy)
-        for ours, theirs in zip(other.memory_sets(), sets, strict=True):
+        for ours, theirs in zip(other.report().last, sets, strict=True):
             np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(other.prefill([*PROMPT, 7], policy), generator.session.logits)
         assert other.reused == 101
