@@ -1,6 +1,7 @@
 """Writes h2o/operators.h, the table of operators for C++: `python generate.py TABLE.py HEADER`.
 
-The table is run as a file. It imports nothing but the standard library, so that a build needs no package.
+The table is run as a file. It imports `h2o_runtime.operator_spec` and the standard library alone, so that a build
+needs no package.
 """
 
 from __future__ import annotations
@@ -9,13 +10,21 @@ import sys
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 TYPES = {"T": "kModel", "float32": "kFloat", "int32": "kInt32", "int64": "kInt64"}
 POINTERS = {"T": "void", "float32": "float", "int32": "int32_t", "int64": "int64_t"}
 
 
+RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "h2o_runtime"
+
+
 def load(path: Path) -> Any:
+    """Run the table. The runtime's package is a bare folder here: its own imports need other packages."""
+    package = ModuleType(RUNTIME.name)
+    package.__path__ = [str(RUNTIME)]
+    sys.modules[RUNTIME.name] = package
     spec = spec_from_file_location("h2o_operator_table", path)
     assert spec is not None
     assert spec.loader is not None

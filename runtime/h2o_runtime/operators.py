@@ -11,87 +11,19 @@ read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names
     Nb blocks of the cache's rows (blocks of landmarks, or pages), D diagonals, of products: K inputs, Kb blocks
     of 32 inputs, N outputs.
 
-A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports nothing from the
-package, because builds run it as a file.
+A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports only
+`operator_spec` from the package, because builds run it as a file.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal
+from dataclasses import replace
+
+from h2o_runtime.operator_spec import Attribute, Operator, TensorArgument
 
 DOMAIN, VERSION = "h2o", 1
 
 KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors of a `KV`
-
-
-@dataclass(frozen=True)
-class TensorArgument:
-    """`optional`: kernels may be called without it. `updated`: kernels may write to this input.
-
-    `in_place`, for an output: the input whose memory it may use; it does so if a provider's caller names no output.
-    """
-
-    name: str
-    dtype: Literal["T", "float32", "int32", "int64"]
-    shape: tuple[str, ...]  # sizes by name, or a number
-    optional: bool = False
-    updated: bool = False
-    in_place: str = ""
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """`least` is an integer's lower bound; without one it is a float, above 0 or `default`.
-
-    `gives` is the size that the attribute is, or is a summand of, if no input shows that size. `tiles` is the
-    size that counts the tiles of n tokens; the attribute is their length. `of_model`: an absent attribute is
-    the `AttentionShape` field of that name. `default` is the value if a graph's node omits it; None: all
-    nodes have it.
-    """
-
-    name: str
-    least: int | None = None
-    gives: str = ""
-    tiles: str = ""
-    of_model: bool = False
-    default: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Operator:
-    """`plugin`: exported graphs contain it, so TensorRT has a plugin for it."""
-
-    name: str
-    inputs: tuple[TensorArgument, ...]
-    outputs: tuple[TensorArgument, ...] = ()
-    attributes: tuple[Attribute, ...] = ()
-    kernels: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")  # what has one
-    plugin: bool = True
-    sinks: bool = False  # whether a call on a GPU may bring `sinks` [Hq], float32: see attention/sinks.py
-
-    @cached_property
-    def method(self) -> str:
-        """Its name in Python and in C, such as memory_gather."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
-
-    @cached_property
-    def tensors(self) -> tuple[TensorArgument, ...]:
-        return self.inputs + self.outputs
-
-    @cached_property
-    def input_names(self) -> tuple[str, ...]:
-        return tuple(tensor.name for tensor in self.inputs)
-
-    @cached_property
-    def output_names(self) -> tuple[str, ...]:
-        return tuple(tensor.name for tensor in self.outputs)
-
-    @cached_property
-    def attribute_names(self) -> tuple[str, ...]:
-        return tuple(attribute.name for attribute in self.attributes)
 
 
 def _model(name: str, shape: str) -> TensorArgument:

@@ -13,6 +13,7 @@ from h2o_runtime import operators
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv_entry import KV_ENTRY
 from h2o_runtime.limits import MOST_STEP_ROWS
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CACHE_APPEND,
     KEYS,
@@ -21,7 +22,6 @@ from h2o_runtime.operators import (
     STEP_ATTENTION,
     STEP_ROWS_ATTENTION,
     VALUES,
-    Operator,
 )
 from tests.order.clocks import Order, Use, of_array
 

@@ -12,13 +12,13 @@ from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head
 
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
     PAGE_ATTENTION,
     SUBQUADRATIC_ATTENTION,
     VERTICAL_SLASH_ATTENTION,
     VERTICAL_SLASH_SELECT,
-    Operator,
 )
 
 h2o_plugins = pytest.importorskip("h2o_plugins")

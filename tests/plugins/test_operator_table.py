@@ -15,16 +15,8 @@ from tests.prefill import prefill_of
 
 import h2o_plugins
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.operators import (
-    DENSE_OPERATORS,
-    DOMAIN,
-    KEYS,
-    LENGTH,
-    OPERATORS,
-    RUNTIME_OPERATORS,
-    VALUES,
-    Operator,
-)
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN, KEYS, LENGTH, OPERATORS, RUNTIME_OPERATORS, VALUES
 
 GRAPHS = (*OPERATORS, *DENSE_OPERATORS)
 ALL = (*GRAPHS, *RUNTIME_OPERATORS)

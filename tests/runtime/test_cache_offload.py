@@ -21,7 +21,8 @@ from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.errors import Cancelled, ConfigError, OutputError
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import CACHED_ATTENTION, PROMPT_ATTENTION, Operator
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import CACHED_ATTENTION, PROMPT_ATTENTION
 from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query

@@ -26,7 +26,8 @@ from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import MEMORY_SELECT, Operator
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import MEMORY_SELECT
 from h2o_runtime.policies.prefill import ColumnSum, Full, LayerCall, Query, Window
 from h2o_runtime.policies.prefill.h2o import H2O
 from h2o_runtime.providers.functions import FunctionProvider

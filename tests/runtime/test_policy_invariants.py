@@ -22,6 +22,7 @@ from tests.runtime.policy_cases import CASES
 from h2o_runtime import Generator
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CHUNKED_INTRA_ATTENTION,
     MEMORY_FUSED_ATTENTION,
@@ -29,7 +30,6 @@ from h2o_runtime.operators import (
     SUBQUADRATIC_ATTENTION,
     TILED_MEMORY_ATTENTION,
     VERTICAL_SLASH_ATTENTION,
-    Operator,
 )
 from h2o_runtime.policies.prefill import PREFILL, Full
 from h2o_runtime.policies.prefill.h2o import query_tiles

@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 from h2o_runtime.attention import AttentionProvider, PartialSoftmax
 from h2o_runtime.attention.base import each_tile
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import (
-    CHUNKED_INTRA_ATTENTION,
-    MEMORY_FUSED_ATTENTION,
-    TILED_MEMORY_ATTENTION,
-    Operator,
-)
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION, MEMORY_FUSED_ATTENTION, TILED_MEMORY_ATTENTION
 from h2o_runtime.schedule import Span
 
 Array = NDArray[Any]

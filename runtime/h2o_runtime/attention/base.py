@@ -16,7 +16,8 @@ from typing import Any, Protocol, TypeAlias
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import AttentionShape
-from h2o_runtime.operators import CACHE_APPEND, MEMORY_FUSED_ATTENTION, Operator
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import CACHE_APPEND, MEMORY_FUSED_ATTENTION
 
 __all__ = [
     "AttentionProvider",

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape, append_rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
     CHUNKED_INTRA_ATTENTION,
     PARTIAL_ATTENTION,
     PROMPT_ATTENTION,
     STEP_ATTENTION,
-    Operator,
 )
 
 

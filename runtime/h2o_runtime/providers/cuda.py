@@ -13,13 +13,8 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
 from h2o_runtime.limits import MOST_STEP_ROWS
-from h2o_runtime.operators import (
-    CACHE_APPEND,
-    CACHED_ATTENTION,
-    PROMPT_ATTENTION,
-    STEP_ROWS_ATTENTION,
-    Operator,
-)
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import CACHE_APPEND, CACHED_ATTENTION, PROMPT_ATTENTION, STEP_ROWS_ATTENTION
 
 if TYPE_CHECKING:
     from h2o_plugins import _cuda

@@ -15,6 +15,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import BundleError, unimportable
 from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Attribute, Operator
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
@@ -31,8 +32,6 @@ from h2o_runtime.operators import (
     TILED_MEMORY_ATTENTION,
     VALUES,
     VERTICAL_SLASH_ATTENTION,
-    Attribute,
-    Operator,
 )
 from h2o_runtime.ort.session import open_session, run_bound
 from h2o_runtime.process import default_threads

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CACHE_APPEND,
     CACHED_ATTENTION,
@@ -19,7 +20,6 @@ from h2o_runtime.operators import (
     SCATTER_SCORES,
     SCORED_ATTENTION,
     STEP_ATTENTION,
-    Operator,
 )
 
 

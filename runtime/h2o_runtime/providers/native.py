@@ -8,7 +8,8 @@ from h2o_plugins import load_cpu_kernels
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.names import AttentionPrecision
-from h2o_runtime.operators import SCORED_ATTENTION, Operator
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import SCORED_ATTENTION
 from h2o_runtime.providers.host_operators import run_on_host
 
 if TYPE_CHECKING:

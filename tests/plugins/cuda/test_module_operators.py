@@ -13,6 +13,7 @@ from tests.reference import operators
 
 from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.limits import MOST_STEP_ROWS
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CACHE_APPEND,
     CACHED_ATTENTION,
@@ -22,7 +23,6 @@ from h2o_runtime.operators import (
     MEMORY_STEP,
     QUERY_SELECT,
     SCATTER_SCORES,
-    Operator,
 )
 
 Array = NDArray[Any]

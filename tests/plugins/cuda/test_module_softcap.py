@@ -13,6 +13,7 @@ from tests.plugins.cuda.test_module_operators import Array, Model, assert_close
 import h2o_plugins
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
@@ -21,7 +22,6 @@ from h2o_runtime.operators import (
     SUBQUADRATIC_ATTENTION,
     VERTICAL_SLASH_ATTENTION,
     VERTICAL_SLASH_SELECT,
-    Operator,
 )
 
 if h2o_plugins.cpu_kernels() is None:

@@ -15,7 +15,7 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.attention.base import append_rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import Operator
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.providers.cuda import NativeCudaProvider
 from h2o_runtime.providers.host_operators import contiguous_rows, quantized
 
