@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -28,6 +27,7 @@ from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import Compute, compute_option, execution_options
 from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.short_names import short_names
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
 from h2o_runtime.files.inputs import read_input
@@ -317,6 +317,7 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
         "",
         title="comparison",
     )
+    names = short_names(row.graph for row in rows)
     for row in rows:
         verdict = "[green]good[/]" if row.passed else "[red]MISSED[/]"
         numbers = (row.max_error, row.mean_error, row.quantile_error, row.tolerance)
@@ -325,7 +326,7 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
                 escape(text)
                 for text in (
                     row.stage,
-                    shorten(row.graph, 28, placeholder=" …"),
+                    names[row.graph],
                     row.output,
                     row.subject,
                     row.reference,

@@ -13,6 +13,7 @@ from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.summary import Summary, differences
 from h2o_cli.eval.values import Measure, Value
 from h2o_cli.pyplot import import_pyplot
+from h2o_cli.short_names import short_names
 
 Plot = tuple[str, str, str]  # title, description, SVG
 
@@ -70,7 +71,8 @@ def _bars(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> A
             label="the continuation",
             color="#d98032",
         )
-    axes.set_yticks(places, [row.contestant for row in rows])
+    names = short_names(row.contestant for row in rows)
+    axes.set_yticks(places, [names[row.contestant] for row in rows])
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel("increase of the perplexity, %")
     axes.legend()
@@ -83,13 +85,13 @@ def _by_position(plot: Any, values: Sequence[Value], summaries: Sequence[Summary
     if truth is None or not any(row.contestant in losses for row in _main(summaries)):
         return None
     figure, axes = plot.subplots(figsize=(8, 3.6), layout="constrained")
+    names = short_names(row.contestant for row in _main(summaries))
     for row in _main(summaries):
         own = losses.get(row.contestant, {})
         places = sorted(own, key=int)
         rises = [100 * expm1(own[place] - losses[truth][place]) for place in places if place in losses[truth]]
-        axes.plot(
-            [int(place) for place in places][: len(rises)], rises, "o-", markersize=3, label=row.contestant
-        )
+        at, label = [int(place) for place in places][: len(rises)], names[row.contestant]
+        axes.plot(at, rises, "o-", markersize=3, label=label)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlabel("position")
     axes.set_ylabel("increase of the perplexity, %")
@@ -103,10 +105,13 @@ def _by_layer(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) 
     if not recall:
         return None
     figure, axes = plot.subplots(figsize=(8, 3.6), layout="constrained")
+    names = short_names(row.contestant for row in _main(summaries))
     for row in _main(summaries):
         own = recall.get(row.contestant, {})
         layers = sorted(map(int, own))
-        axes.plot(layers, [own[str(layer)] for layer in layers], "o-", markersize=3, label=row.contestant)
+        axes.plot(
+            layers, [own[str(layer)] for layer in layers], "o-", markersize=3, label=names[row.contestant]
+        )
     axes.set_xlabel("layer")
     axes.set_ylabel("recall")
     axes.set_ylim(0, 1.02)

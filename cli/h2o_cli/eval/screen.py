@@ -13,6 +13,7 @@ from h2o_cli.eval.plan import Extent
 from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.summary import Summary
 from h2o_cli.eval.texts import Document
+from h2o_cli.short_names import short_names
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,8 @@ def comparison(
     table = Table(
         Column("", no_wrap=True), *(Column(figure.title, justify="right") for figure in figures), title=name
     )
+    names = short_names(row.contestant for row in rows)
     for row in rows:
-        table.add_row(escape(row.contestant), *(figure.text(row) for figure in figures))
-    notes = [f"{row.contestant}: {row.settings}" for row in rows if row.settings]
+        table.add_row(escape(names[row.contestant]), *(figure.text(row) for figure in figures))
+    notes = [f"{names[row.contestant]}: {row.settings}" for row in rows if row.settings]
     return [*map(escape, verdict(sanity)), escape(in_words(extent, documents)), table, *map(escape, notes)]
