@@ -80,8 +80,8 @@ def clock(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def best_of(call: Callable[[], Any], repeats: int = 3) -> float:
-    return min(clock(call) for _ in range(repeats))
+def best_of(call: Callable[[], Any]) -> float:
+    return min(clock(call) for _ in range(3))
 
 
 def blocked_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float]]:

@@ -91,11 +91,11 @@ def _setting(option: Option) -> str:
     return f"{option.name}={spelled_value(option.default)}"
 
 
-def numbers_in(text: str, name: str, least: int = 1) -> tuple[int, ...]:
+def numbers_in(text: str, name: str) -> tuple[int, ...]:
     """The integers of a setting that lists them: "87,90". Raises ConfigError."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and least <= int(word) <= MOST for word in words):
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= MOST for word in words):
         raise ConfigError(
-            f"{name} must be integers from {least} on, such as {name}=2,4, but is {text!r}", field=name
+            f"{name} must be integers from 1 on, such as {name}=2,4, but is {text!r}", field=name
         )
     return tuple(sorted({int(word) for word in words}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.conftest import EXAMPLE
@@ -16,7 +16,7 @@ from h2o_cli.eval.contestants import Kind, ablations, contestants
 from h2o_cli.eval.folder import RunFolder
 from h2o_cli.eval.policies import LocalOnly
 from h2o_cli.eval.screen import FIGURES
-from h2o_cli.eval.suite import HALVES, SIZES, SUITES, TEXTS, Source
+from h2o_cli.eval.suite import SIZES, TEXTS, Source, SuiteName
 from h2o_cli.eval.summary import differences, increases, summarize
 from h2o_cli.eval.tasks import NEEDLE, TASKS, TaskMaker, found
 from h2o_cli.eval.texts import from_sources
@@ -234,7 +234,7 @@ def test_shares_say_of_how_many() -> None:
 
 
 def test_suites_have_texts_that_are_long_enough_and_halves_that_share_none() -> None:
-    report, tune = (TEXTS[half] for half in HALVES)
+    report, tune = (TEXTS[half] for half in ("report", "tune"))
     assert not {one.origin for one in report} & {one.origin for one in tune}
     assert len({one.name for one in (*report, *tune)}) == len(report) + len(tune)
     longest = max(SIZES.values(), key=lambda one: one.length)
@@ -242,7 +242,7 @@ def test_suites_have_texts_that_are_long_enough_and_halves_that_share_none() -> 
         text = one.text()
         assert len(text) > 3 * (longest.length + longest.decoded), one.name
         assert one.text() == text
-    assert list(SIZES) == list(SUITES)
+    assert list(SIZES) == list(get_args(SuiteName))
 
 
 def test_a_suite_leaves_out_texts_that_are_too_short(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def engines(shared_folder: Path, machine: Machine) -> Bundle:
 
 
 def test_engines_that_were_built_here_open_here(engines: Bundle, machine: Machine, rtx: Any) -> None:
-    opened = open_engines(engines, machine, context=2048, batch_size=1024)
+    opened = open_engines(engines, machine, context=2048)
     manifest = opened.manifest
     assert (manifest.target, manifest.tensorrt, manifest.sm) == ("tensorrt-rtx", rtx.__version__, (86,))
     assert (manifest.dtype, manifest.max_context, manifest.batch_size) == ("float32", 2048, 1024)
@@ -240,7 +240,6 @@ def flip_a_bit(content: bytes) -> bytes:
         (None, {"sm": 120}, {}, BackendError, "built for a GPU of SM86, the one here is SM120"),
         (None, {"sm": None}, {}, BackendError, "no NVIDIA GPU was found here"),
         (None, {}, {"context": 2049}, ConfigError, "context is 2049, .* for at most 2048"),
-        (None, {}, {"batch_size": 1025}, ConfigError, "batch_size is 1025, .* for at most 1024"),
         (flip_a_bit, {}, {}, BundleError, "dense_01.plan: its content is not what h2o-build wrote"),
         (lambda plan: plan[:-1], {}, {}, BundleError, "dense_01.plan: has .* truncated or replaced"),
     ],

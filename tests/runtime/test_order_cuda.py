@@ -119,7 +119,7 @@ def work(folders: dict[str, Path], scenario: Scenario, left_out: str | None = No
             other.decode(3)
             for token in (4, 5, 6):  # recorded, and replayed with the sessions in other places
                 rows = [StepRow(token, one.session) for one in (generator, other, other)[: 2 + token % 2]]
-                speculative = generator.loaded.forward.speculative(other.session)
+                speculative = generator.loaded.forward.one_row_because(other.session) is None
                 generator.loaded.forward.decode_rows(rows if speculative else rows[:2])
                 generator.session.decoded([token])
                 other.session.decoded([token])

@@ -155,6 +155,6 @@ def test_where_there_is_no_graph_rows_of_sessions_go_one_by_one(
             one.reset()
             one.prefill(prompt, FULL)
         forward = generator.loaded.forward
-        assert not forward.speculative(generator.session)
+        assert forward.one_row_because(generator.session)
         got = forward.decode_rows([StepRow(7, generator.session), StepRow(7, other.session)])
         np.testing.assert_array_equal(got, np.array(expected))

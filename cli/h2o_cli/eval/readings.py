@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from h2o_cli.eval.metrics import Float64, divergence, losses
 from h2o_runtime import Generator
 from h2o_runtime.answers.log_probabilities import log_probabilities
-from h2o_runtime.execution.forward import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 IntArray = NDArray[np.int64]
@@ -48,7 +47,6 @@ def read(
     ids: IntArray,
     policy: PrefillPolicy[Any],
     sampled: IntArray,
-    watch: Watch | None = None,
 ) -> Reading:
     """Losses of all tokens under a configuration, from an empty cache, and distributions of the sampled
     rows.
@@ -56,7 +54,7 @@ def read(
     n, vocabulary = len(ids), generator.model.vocab_size
     nll, likely = np.empty(n - 1), np.empty(n, np.int64)
     logs = np.empty((len(sampled), vocabulary), np.float32)
-    for rows, logits in generator.each_logits(ids, policy, watch):
+    for rows, logits in generator.each_logits(ids, policy):
         likely[rows.start : rows.stop] = logits.argmax(axis=1)
         known = ids[rows.start + 1 : rows.stop + 1]
         nll[rows.start : rows.start + len(known)] = losses(logits[: len(known)], known)
@@ -71,7 +69,6 @@ def read_on(
     following: IntArray,
     policy: PrefillPolicy[Any],
     sampled: IntArray,
-    watch: Watch | None = None,
 ) -> Reading:
     """Predictions of the tokens `following` [N] after a prefill of `ids`; each sees everything before it.
 
@@ -81,7 +78,7 @@ def read_on(
     nll, likely = np.empty(n), np.empty(n, np.int64)
     logs = np.empty((len(sampled), generator.model.vocab_size), np.float32)
     done = 0
-    for logits in _predictions(generator, ids, following, policy, watch):
+    for logits in _predictions(generator, ids, following, policy):
         stop = done + len(logits)
         likely[done:stop] = logits.argmax(axis=1)
         nll[done:stop] = losses(logits, following[done:stop])
@@ -91,9 +88,7 @@ def read_on(
     return Reading(nll, likely, sampled, logs)
 
 
-def read_up_to(
-    generator: Generator, ids: IntArray, at: IntArray, policy: PrefillPolicy[Any], watch: Watch | None = None
-) -> Float64:
+def read_up_to(generator: Generator, ids: IntArray, at: IntArray, policy: PrefillPolicy[Any]) -> Float64:
     """Losses [K] of the tokens behind the positions `at` [K], rising, each of a prompt that ends there.
 
     Nothing that a prediction rests on depends on later tokens, as it may inside a prompt. The longest prompt is
@@ -103,19 +98,19 @@ def read_up_to(
     generator.reset()
     for i in reversed(range(len(at))):
         position = int(at[i])
-        logits = generator.prefill(ids[: position + 1], policy, watch)
+        logits = generator.prefill(ids[: position + 1], policy)
         nll[i] = losses(logits[None], ids[position + 1 : position + 2])[0]
     return nll
 
 
 def _predictions(
-    generator: Generator, ids: IntArray, following: IntArray, policy: PrefillPolicy[Any], watch: Watch | None
+    generator: Generator, ids: IntArray, following: IntArray, policy: PrefillPolicy[Any]
 ) -> Iterator[Float32]:
     """Logits before each of the tokens `following`, some rows at once."""
-    yield generator.prefill(ids, policy, watch, reuse=False)[None]
+    yield generator.prefill(ids, policy, reuse=False)[None]
     given = following[:-1]
     if generator.spec.decoding.exact and generator.spec.cache.most_rows is None:
         if len(given):
-            yield from (logits for _, logits in generator.decode_given(given, watch))
+            yield from (logits for _, logits in generator.decode_given(given))
     else:  # here a token's visible past depends on its decode step
         yield from (generator.decode(int(token))[None] for token in given)

@@ -18,7 +18,6 @@ from h2o_cli.eval.mass import LayerMass, best_mass, by_list, selected_mass
 from h2o_runtime import Generator
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.timings import PrefillTimer
-from h2o_runtime.execution.forward import Watch
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy, PromptCall
 
@@ -47,16 +46,11 @@ class Recall:
     def of_past(self) -> Float64:
         return self.selected[self.past > 0] / self.past[self.past > 0]
 
-    def __add__(self, other: Recall) -> Recall:
-        return Recall(self.selected + other.selected, self.best + other.best, self.past + other.past)
 
-
-def measure_recall(
-    generator: Generator, ids: Any, policies: Sequence[PrefillPolicy[Any]], watch: Watch | None = None
-) -> list[Recall]:
+def measure_recall(generator: Generator, ids: Any, policies: Sequence[PrefillPolicy[Any]]) -> list[Recall]:
     """One prompt under full attention, with the lists that each configuration would choose."""
-    watched = Watched(rules=tuple(policy for policy in policies), scale=generator.model.scale)
-    generator.prefill(ids, watched, watch, reuse=False)
+    watched = Watched(rules=tuple(policies), scale=generator.model.scale)
+    generator.prefill(ids, watched, reuse=False)
     tallies: list[Tally] = generator.session.prefill_state
     found = [tally.result() for tally in tallies]
     generator.reset()

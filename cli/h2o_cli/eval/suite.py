@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from importlib.metadata import distribution, version
 from pathlib import Path
 from platform import python_version
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from h2o_runtime.errors import InputError
 
 SuiteName: TypeAlias = Literal["small", "standard", "long"]
 Half: TypeAlias = Literal["report", "tune"]
-SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
-HALVES: tuple[Half, ...] = get_args(Half)
 PYTHON = "python"  # the package of the standard library's files
 
 

@@ -22,7 +22,6 @@ from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.texts import manual
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.execution.forward import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.text import Tokenizer
 
@@ -76,14 +75,13 @@ def answer(
     ids: IntArray,
     policy: PrefillPolicy[Any],
     tokens: int,
-    watch: Watch | None = None,
     reuse: bool = False,
 ) -> str:
     """The most likely tokens after a prompt, at most `tokens`, up to the end of the answer.
 
     reuse: keep what the cache has of the prompt; the answer is that of a fresh run.
     """
-    logits: Any = generator.prefill(ids, policy, watch, reuse=reuse)
+    logits: Any = generator.prefill(ids, policy, reuse=reuse)
     said: list[int] = []
     while True:
         token = int(np.argmax(logits))
@@ -104,13 +102,10 @@ class TaskMaker:
         tokenizer: Tokenizer,
         vocabulary: int,
         frame: ChatFrame,
-        haystack: str | None = None,
     ) -> None:
-        """frame: around every prompt. haystack: the text around the needles; Python's manual by
-        default.
-        """
+        """frame: around every prompt."""
         self._tokenizer, self._vocabulary, self._frame = tokenizer, vocabulary, frame
-        self._haystack_text = haystack or manual()
+        self._haystack_text = manual()
         self._haystack: IntArray | None = None
         self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
 

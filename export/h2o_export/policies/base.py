@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.reference.streamed_model import Attention
@@ -48,6 +50,32 @@ class Reference:
 # From the layers under policies and the memory sets, int32 [layers, boundaries, Hs, M], of the compared
 # run: a reference may adopt them where the rule allows several choices.
 MakeReference = Callable[[ModelSpec, NDArray[np.int32]], Reference]
+
+
+class LayerAttention(ABC):
+    """Attention for transformers' layers: a layer's whole prompt at once."""
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        scaling: float,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
+        out = self.attend(module.layer_idx, query[0] * scaling, key[0], value[0], softcap, s_aux)
+        return out.transpose(0, 1).unsqueeze(0), None
+
+    @abstractmethod
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None
+    ) -> Tensor:
+        """q [Hq, N, d], times the scale; k, v [Hkv, N, d]; sinks [Hq] → [Hq, N, d]."""
 
 
 class PolicyEntry(Generic[Policy]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from h2o_export.attention_graphs.graph import (
     queries,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
+from h2o_export.policies.base import LayerAttention, MakeReference, PolicyEntry, Reference
 from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
@@ -127,28 +127,15 @@ class TileStep(AttentionStep):
 
 
 @dataclass(frozen=True)
-class SinglePass:
-    """Attention for transformers' layers: all pairs of a layer at once; the tiles' visible keys are a
-    mask.
-    """
+class SinglePass(LayerAttention):
+    """All pairs of a layer at once; the tiles' visible keys are a mask."""
 
     policy: VerticalSlash
 
-    def __call__(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        scaling: float,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
-        q = query[0] * scaling
-        k, v = (x[0].repeat_interleave(len(q) // x.shape[1], dim=0) for x in (key, value))
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None
+    ) -> Tensor:
+        k, v = (rows.repeat_interleave(len(q) // len(rows), dim=0) for rows in (k, v))
         dots = capped(q @ k.transpose(1, 2), softcap)
         n = dots.shape[1]
         size = self.policy.chunk_size if self.policy.estimate == "chunk" else n
@@ -161,8 +148,8 @@ class SinglePass:
                         :n
                     ]
         seen &= torch.ones(n, n, dtype=torch.bool).tril()
-        weights = masked_softmax(dots, seen, s_aux)
-        return (weights @ v).transpose(0, 1).unsqueeze(0), None
+        weights = masked_softmax(dots, seen, sinks)
+        return weights @ v
 
     def _lines(self, dots: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Columns and distances of every head; dots [Hq, votes, keys] are of the last rows."""

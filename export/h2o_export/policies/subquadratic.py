@@ -25,7 +25,7 @@ from h2o_export.attention_graphs.graph import (
     standard,
 )
 from h2o_export.attention_graphs.step import Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
+from h2o_export.policies.base import LayerAttention, MakeReference, PolicyEntry, Reference
 from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
@@ -119,34 +119,23 @@ class PatternStep(AttentionStep):
 
 
 @dataclass(frozen=True)
-class SinglePass:
-    """Attention for transformers' layers: all pairs of a layer at once, tokens beside landmarks, one mask."""
+class SinglePass(LayerAttention):
+    """All pairs of a layer at once, tokens beside landmarks, one mask."""
 
     pattern: Pattern
 
-    def __call__(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        scaling: float,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
-        q, k, v = query[0], key[0], value[0]
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None
+    ) -> Tensor:
         marks = q.shape[1] // self.pattern.block if self.pattern.block else 0
         keys, values = (torch.cat((x, self._means(x, marks)), dim=1) for x in (k, v))
         group = len(q) // len(k)
-        dots = (q * scaling) @ keys.repeat_interleave(group, dim=0).transpose(1, 2)  # [Hq, N, N + marks]
+        dots = q @ keys.repeat_interleave(group, dim=0).transpose(1, 2)  # [Hq, N, N + marks]
         dots = capped(dots, softcap)
         if self.pattern.count_bias and marks:
             dots[:, :, q.shape[1] :] += float(np.log(self.pattern.block))
-        weights = masked_softmax(dots, torch.from_numpy(self._visible(q.shape[1], marks)), s_aux)
-        return (weights @ values.repeat_interleave(group, dim=0)).transpose(0, 1).unsqueeze(0), None
+        weights = masked_softmax(dots, torch.from_numpy(self._visible(q.shape[1], marks)), sinks)
+        return weights @ values.repeat_interleave(group, dim=0)
 
     def _means(self, rows: Tensor, marks: int) -> Tensor:
         block = self.pattern.block

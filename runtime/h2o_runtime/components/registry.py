@@ -118,10 +118,6 @@ class Registry(Generic[T]):
         name: str = getattr(kind, self._name)
         return name
 
-    def title_of(self, kind: type[T]) -> str:
-        title: str = getattr(kind, self._title)
-        return title
-
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._entries)

@@ -34,21 +34,23 @@ class EngineSet:
         )
 
 
-def open_engines(
-    bundle: Bundle, machine: Machine, context: int | None = None, batch_size: int | None = None
-) -> EngineSet:
+def open_engines(bundle: Bundle, machine: Machine, context: int | None = None) -> EngineSet:
     """The engines of `bundle` for `machine`; reads every plan file once, for its hash.
 
     Raises BundleError if engines are missing, broken or built from another state of the bundle; BackendError
-    if they do not fit the machine; ConfigError if they are too small for `context` or `batch_size` tokens.
+    if they do not fit the machine; ConfigError if they are too small for `context` tokens.
     """
     folder = bundle.folder / "engines" / machine.target.name
     manifest = EngineManifest.read(folder)
     again = f"build again: h2o-build {bundle.folder} --target {machine.target.name} --force"
     _check_bundle(manifest, bundle, folder, again)
     _check_machine(manifest, machine, folder, again)
-    _check_size("context", context, manifest.max_context, "--ctx-size", again)
-    _check_size("batch_size", batch_size, manifest.batch_size, "-b", again)
+    if context is not None and context > manifest.max_context:
+        raise ConfigError(
+            f"context is {context}, and the engines were built for at most {manifest.max_context}; lower it, or "
+            f"{again} --ctx-size {context}",
+            field="context",
+        )
     _check_files(manifest, folder, again)
     return EngineSet(folder, manifest)
 
@@ -86,15 +88,6 @@ def _check_machine(manifest: EngineManifest, machine: Machine, folder: Path, aga
             raise BackendError(
                 f"{folder}: its engines were built with another plugin library than {machine.plugins}; {again}"
             )
-
-
-def _check_size(field: str, wanted: int | None, built: int, flag: str, again: str) -> None:
-    if wanted is not None and wanted > built:
-        raise ConfigError(
-            f"{field} is {wanted}, and the engines were built for at most {built}; lower it, or {again} "
-            f"{flag} {wanted}",
-            field=field,
-        )
 
 
 def _check_files(manifest: EngineManifest, folder: Path, again: str) -> None:

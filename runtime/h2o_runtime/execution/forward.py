@@ -206,24 +206,18 @@ class Forward:
 
         A row's logits equal those of `decode`: they depend on its own session alone. On a CPU the bits are the
         same; products on a GPU may round otherwise where a step has another number of rows. Rows of a
-        session are consecutive tokens, in order; each sees those before it. Only a `speculative` session may
-        have more than one. Writes cache rows; the caller updates the sessions' tokens, and tells each session
-        with `Session.decoded` which of its rows stay.
+        session are consecutive tokens, in order; each sees those before it. Only a session without
+        `one_row_because` may have more than one. Writes cache rows; the caller updates the sessions' tokens, and
+        tells each session with `Session.decoded` which of its rows stay.
         """
         graph = self.graph(rows[0].session)
         if graph is not None:
             return graph.run(rows)
-        assert len({row.session for row in rows}) == len(rows), (
-            "a session has one row where it is not speculative"
-        )
+        assert len({row.session for row in rows}) == len(rows), "a session with `one_row_because` has one row"
         return np.stack([self.decode(row.token, row.session).copy() for row in rows])
 
-    def speculative(self, session: Session) -> bool:
-        """Whether a step may have several rows of the session, and drop its last ones without a trace."""
-        return self.one_row_because(session) is None
-
     def one_row_because(self, session: Session) -> str | None:
-        """Why the session is not `speculative`."""
+        """Why a step cannot have several rows of the session and drop its last ones; None: it can."""
         if not self.decoding.full_attention_only:
             return f"the decode policy {self.decoding.name} remembers every row"
         if reason := self.layers.one_row_because:

@@ -6,7 +6,7 @@ whole prompt at once, with scores in the dtype of the model.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_export.policies.base import Verdict
+from h2o_export.policies.base import LayerAttention, Verdict
 from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.h2o import H2O
@@ -26,7 +26,7 @@ Rule = TypeVar("Rule", bound=H2O[Any])
 
 
 @dataclass
-class SinglePass(ABC, Generic[Rule]):
+class SinglePass(LayerAttention, Generic[Rule]):
     """Attention for transformers' layers; an instance serves one prompt. Sinks have no say in what is chosen.
 
     `adopt` [layers, boundaries, Hs, M], if given, are the bundle's memory sets. They are checked against this
@@ -42,25 +42,12 @@ class SinglePass(ABC, Generic[Rule]):
     swapped: int = 0  # entries that differ and score alike
     wrong: int = 0  # entries that differ and do not
 
-    def __call__(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        scaling: float,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """query [1, Hq, N, d]; key, value [1, Hkv, N, d] → [1, N, Hq, d]."""
-        q, k, v = query[0], key[0], value[0]
-        self.softcap, self.sinks = softcap, s_aux
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None
+    ) -> Tensor:
+        self.softcap, self.sinks = softcap, sinks
         group = len(q) // len(k)
-        k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)  # [Hq, N, d]
-        out = self._attend(module.layer_idx, q * scaling, k, v)
-        return out.transpose(0, 1).unsqueeze(0), None
+        return self._attend(layer, q, k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0))
 
     @abstractmethod
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
