@@ -25,7 +25,7 @@ from unittest import mock
 
 import click
 import pytest
-from tools import prose, supported
+from tools import prose
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -337,98 +337,6 @@ def test_a_line_of_commands_starts_with_a_program_that_is_known() -> None:
 
 
 # Links and words
-
-WRITTEN = [*prose.pages(), *sorted((ROOT / "bench").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
-LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in links: lower case, hyphens for spaces, no other punctuation."""
-    text = FENCED.sub("", page.read_text(encoding="utf-8"))
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", WRITTEN, ids=relative)
-def test_links_lead_somewhere(page: Path) -> None:
-    text = FENCED.sub("", page.read_text(encoding="utf-8"))
-    for link in (found[1] or found[2] for found in LINK.finditer(text)):
-        if "://" in link:
-            continue
-        name, _, anchor = link.partition("#")
-        target = page.parent / name if name else page
-        assert target.exists(), link
-        if anchor:
-            assert anchor in anchors(target), link
-
-
-@pytest.mark.parametrize("page", WRITTEN, ids=relative)
-def test_no_page_names_a_folder_of_somebodys_machine(page: Path) -> None:
-    assert not re.findall(r"(?<![\w.])/(?:home|root|work|Users)/\S*", page.read_text(encoding="utf-8"))
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
-@pytest.mark.parametrize("page", prose.pages(), ids=relative)
-def test_sentences_are_short(page: Path) -> None:
-    """`python -m tools.prose --longest 3 PAGE` shows the ones to cut."""
-    assert prose.read(page).mean <= 20
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("One two three. Four\nfive!", ["One two three.", "Four five!"]),
-        ("- one `h2o-run x. y`\n- [two](page.md)", ["one Code", "two"]),
-        ("# Heading\n\n| a | table |\n\n    h2o-run bundle\n\n```python\ncode\n```\n", []),
-        (
-            "h2o-run reads 4,096 tokens. llama.cpp does, too.",
-            ["h2o-run reads 4,096 tokens.", "llama.cpp does, too."],
-        ),
-    ],
-)
-def test_what_counts_as_a_sentence(text: str, expected: list[str]) -> None:
-    assert list(prose.sentences(text)) == expected
-
-
-def test_numbers_are_no_words() -> None:
-    assert prose.count_words("At 4,096 tokens it takes 2.65 s") == 5
-
-
-def test_the_readme_lists_what_the_registries_have() -> None:
-    """`python -m tools.supported` puts it there."""
-    assert supported.table() in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_page_on_export_names_every_model_type() -> None:
-    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
-    for model_type in supported.FAMILIES:
-        assert f"`{model_type}`" in page, model_type
-
-
-def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"]({page.name}" in index, page.name
-
-
-def test_the_terms_of_the_glossary_are_used() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    glossary, _, rest = text.partition("## The path of a prompt")
-    terms = [
-        term for row in re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE) for term in row.split(", ")
-    ]
-    written = (
-        rest + "".join(page.read_text(encoding="utf-8") for page in WRITTEN if page.name != "architecture.md")
-    ).lower()
-    for term in terms[1:]:
-        assert term.strip("- ").lower() in written, term
 
 
 def test_python_in_the_docs_runs(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,83 +1,117 @@
-"""Families with sliding windows: bundles against transformers, at prompts beyond the window."""
+"""Which layers have a window, and which do not rotate, by the checkpoint's configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from tests.bundles import export, random_ids, relative_error
-from tests.family_models import VOCAB, WINDOWS, save
-from tests.prefill import prefill_of
-from transformers import AutoModelForCausalLM
+from tests.export.test_export_config import LLAMA, of_family, read
 
-from h2o_export.checkpoints import open_checkpoint
-from h2o_export.comparison.compared import ComparedBundle
-from h2o_export.comparison.graphs import GraphComparison
-from h2o_export.comparison.pipeline import PipelineComparison
-from h2o_export.validation.validate import validate
-from h2o_runtime import Generator
-from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.policies.prefill import Full
+from h2o_export.architecture.config import ModelConfig
+from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-pytestmark = pytest.mark.slow
-
-FULL = Full(batch_size=64)
-TOKENS = 300
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
-    folder = save(tmp_path / "checkpoint", name, WINDOWS)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    bundle = export(folder, tmp_path / "bundle")
-    ids = random_ids(TOKENS, vocab=VOCAB)
-    with torch.inference_mode():
-        expected = theirs(torch.from_numpy(ids)[None]).logits[0].numpy()
-    with Generator.load(bundle, context=512) as generator:
-        assert generator.model.windows == (WINDOWS[name][1]["sliding_window"],)
-        for length in (1, 63, 200, TOKENS):  # each reads on behind the one before
-            logits = generator.prefill(ids[:length], FULL)
-            assert relative_error(logits, expected[length - 1]) < 1e-4
-            assert generator.reused < length
-        fresh = generator.prefill(ids, FULL, reuse=False).copy()
-        assert relative_error(fresh, expected[-1]) < 1e-4
-        generator.prefill(ids[:250], FULL, reuse=False)
-        for token in ids[250:]:
-            logits = generator.decode(int(token))
-        assert relative_error(logits, fresh) < 1e-5
-        other = np.concatenate([ids[:190], ids[:20]])  # back to an earlier place, and on otherwise
-        again = generator.prefill(other, FULL).copy()
-        assert relative_error(again, generator.prefill(other, FULL, reuse=False)) < 1e-5
-    assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
+W, G, N = "window", "grouped-query", "grouped-query-without-rotation"
 
 
 @pytest.mark.parametrize(
-    ("name", "score"), [("exaone4", "colsum"), ("gemma2", "query"), ("gemma4", "query"), ("gpt_oss", "query")]
+    ("family", "changes", "window", "kinds"),
+    [
+        ("mistral", {"sliding_window": 2047}, 2047, (W, W, W)),
+        # Not mentioned: its default is a window of 4096.
+        ("mistral", {"sliding_window": None, "max_position_embeddings": 4097}, 4096, (W, W, W)),
+        ("ministral", {"sliding_window": 9, "layer_types": [SLIDING, FULL, SLIDING]}, 9, (W, G, W)),
+        ("ministral", {"sliding_window": 9}, 9, (W, W, W)),
+        ("phi3", {"sliding_window": 2047}, 2047, (W, W, W)),
+        ("qwen2", {"sliding_window": 1024, "use_sliding_window": True}, 1024, (G, G, G)),  # from layer 28 on
+        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, 8, (G, W, W)),
+        (
+            "qwen3",
+            {"sliding_window": 8, "use_sliding_window": True, "layer_types": [SLIDING, FULL, FULL]},
+            8,
+            (W, G, G),
+        ),
+        ("qwen3", {"sliding_window": 32}, 0, (G, G, G)),  # no flag
+        ("olmo3", {"sliding_window": 7, "num_hidden_layers": 5}, 7, (W, W, W, G, W)),
+        ("exaone4", {"sliding_window": 7, "num_hidden_layers": 4}, 7, (W, W, W, N)),
+        ("exaone4", {"sliding_window": 7, "layer_types": [FULL, SLIDING, FULL]}, 7, (N, W, N)),
+    ],
 )
-def test_comparisons_know_windows(tmp_path: Path, name: str, score: Any) -> None:
-    """Every graph, and the bundle under a sparse policy, whose reference has layers with a window, and caps
-    and sinks in all."""
-    folder = save(tmp_path / "checkpoint", name, WINDOWS)
-    policy = prefill_of(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4, score=score)
-    bundle = export(folder, tmp_path / "bundle", prefill=policy)
-    compared = ComparedBundle(Bundle.open(bundle))
-    ids = random_ids(150, vocab=VOCAB).tolist()
-    graphs = GraphComparison(compared, None)
-    rows = [*graphs.dense(ids, str), *graphs.attention(["native", "functions"], str)]
-    assert {row.graph for row in rows} >= {"decode", "window_64", "dense_00"}
-    pipeline = PipelineComparison(compared, ids)
-    rows += pipeline.against_checkpoint(open_checkpoint(str(folder)), [FULL, policy], str)
-    assert len(rows) > 8
-    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+def test_windows_are_read(family: str, changes: dict[str, Any], window: int, kinds: tuple[str, ...]) -> None:
+    config = of_family(family, **changes)
+    assert (config.window, config.kinds) == (window, kinds)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "says"),
+    [
+        ("mistral", {"sliding_window": -1}, "sliding_window must be a positive integer"),
+        ("ministral", {"layer_types": [SLIDING]}, "layer_types must name the kind of each of 3 layers"),
+        (
+            "ministral",
+            {"layer_types": [SLIDING, FULL, "chunked_attention"]},
+            "layer_types must name the kind",
+        ),
+    ],
+)
+def test_damaged_windows_are_named(family: str, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        of_family(family, **{"sliding_window": 8, **changes})
+
+
+def test_windows_that_no_layer_serves_are_refused() -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 8, "no_rope_layers": [0, 1, 1]}
+    with pytest.raises(
+        UnsupportedModelError, match="a sliding window in layers of the kind grouped-query-without"
+    ):
+        of_family("smollm3", **windows)
+
+
+def test_queries_grow_in_texts_beyond_the_original_context() -> None:
+    config = of_family("ministral3", max_position_embeddings=262_144, rope_parameters=None)
+    for context, growth in ((None, 0.1), (16385, 0.1), (16384, 0.0)):
+        assert config.limited(context).rope.query_growth == growth
+
+
+def test_only_layers_of_olmo3_without_a_window_are_scaled() -> None:
+    """In both spellings of it."""
+    scaling = {"rope_type": "yarn", "factor": 8.0}
+    each = {SLIDING: {"rope_type": "default", "rope_theta": 7e4}, FULL: {**scaling, "rope_theta": 7e4}}
+    for said in ({"rope_theta": 7e4, "rope_scaling": scaling}, {"rope_parameters": each}):
+        config = of_family("olmo3", sliding_window=7, num_hidden_layers=4, **said)
+        assert [rope.kind for rope in config.ropes] == ["default"] * 3 + ["yarn"]
+        assert {rope.theta for rope in config.ropes} == {7e4}
+    assert {rope.theta for rope in of_family("olmo3", num_hidden_layers=4).ropes} == {5e5}
+
+
+def test_a_window_no_shorter_than_the_context_is_full_attention() -> None:
+    assert of_family("mistral", sliding_window=2048).family == "mistral"
+    long = {"use_sliding_window": True, "sliding_window": 32768, "layer_types": [SLIDING] * 3}
+    assert of_family("qwen3", **long).kinds == (G, G, G)
+
+
+def test_windows_that_are_switched_off_are_none() -> None:
+    assert of_family("qwen2", sliding_window=32768, use_sliding_window=False).family == "qwen2"
+    assert read(sliding_window=4096).family == "llama"  # its layer has no window to switch on
+    raw = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
+    assert ModelConfig.from_huggingface(raw).family == "mistral"
+
+
+def test_a_window_of_exaone_tells_which_layers_rotate() -> None:
+    """Also where it is no shorter than the context."""
+    types = [SLIDING, FULL, SLIDING]
+    assert of_family("exaone4", sliding_window=2048, layer_types=types).kinds == (G, N, G)
+    raw = {**LLAMA, "model_type": "exaone4", "architectures": None, "sliding_window": None}
+    assert set(ModelConfig.from_huggingface(raw).kinds) == {G}
+
+
+def test_layers_of_smollm3_that_do_not_rotate() -> None:
+    rotated, unrotated = "grouped-query", "grouped-query-without-rotation"
+    four = of_family("smollm3", num_hidden_layers=4)
+    assert four.kinds == (rotated, rotated, rotated, unrotated)  # every fourth
+    assert of_family("smollm3", no_rope_layer_interval=2).kinds == (rotated, unrotated, rotated)
+    assert of_family("smollm3", no_rope_layers=[0, 1, 1, 0]).kinds == (unrotated, rotated, rotated)
+    with pytest.raises(CheckpointError, match="no_rope_layers has 2 entries for 3 layers"):
+        of_family("smollm3", no_rope_layers=[1, 1])
+    with pytest.raises(CheckpointError, match="no_rope_layers must be a list of integers of 0 or more"):
+        of_family("smollm3", no_rope_layers=[1, "0", 1])

@@ -1,0 +1,65 @@
+"""Load options that are refused or warned of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import bundles
+
+from h2o_runtime import Generator
+from h2o_runtime.errors import (
+    BackendError,
+    BundleError,
+    ConfigError,
+)
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"context": 0}, "context must be from 1 to"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"attention": "fast"}, "attention must be one of"),
+    ],
+)
+def test_bad_load_options_are_named(bundle: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        Generator.load(bundle, **options)
+    assert caught.value.field in options
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path, shared_folder: Path) -> None:
+    with pytest.raises(BundleError, match="no such folder"):
+        Generator.load(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match="not a bundle"):
+        Generator.load(tmp_path)
+    with pytest.raises(BundleError, match="looks like a checkpoint, run h2o-export"):
+        Generator.load(bundles.named(shared_folder, "llama-g2-d64-llama3")[0])
+
+
+def test_a_context_beyond_the_models_is_allowed_with_a_warning(
+    bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Generator.load(bundle, context=5000) as generator:
+        assert generator.context == 5000
+    assert "beyond the 4096 positions" in caplog.text
+    with Generator.load(bundle) as generator:
+        assert generator.context == 4096
+
+
+def test_missing_kernels_are_told_with_what_to_do(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h2o_plugins._cpu", None)
+    with pytest.raises(
+        BackendError, match=r"^the native CPU kernels are not part of this installation: build"
+    ):
+        Generator.load(bundle, attention="native")
+    with Generator.load(bundle, context=64) as generator:
+        assert generator.spec.provider.name == "functions"
