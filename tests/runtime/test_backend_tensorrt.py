@@ -10,20 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
-from tests import bundles, engine_runtime
+from tests import bundles
 from tests.engine_runtime import RuntimeDouble, plugin_library
-from tests.engines import tensorrt_rtx
 from tests.prefill import altered
 
 import h2o_runtime.engines.machine as machine_module
 from h2o_export.engines.build import build
 from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import Generator
-from h2o_runtime.backends import tensorrt
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
@@ -372,40 +369,3 @@ def test_engines_that_were_never_built(double: RuntimeDouble) -> None:
 
 
 # TensorRT for RTX
-
-
-def test_rtx_compiles_a_tokens_kernels_at_once_and_no_prompts() -> None:
-    """Its contexts are asked for through a configuration, whose names are the real bindings'."""
-    real = tensorrt_rtx()
-    strategies = real.DynamicShapesKernelSpecializationStrategy
-    asked = {}
-    for profile in ("decode", "prefill"):
-        config = mock.create_autospec(real.IRuntimeConfig, instance=True)
-        engine = mock.Mock(create_runtime_config=lambda config=config: config)
-        assert tensorrt._make_context(real, engine, profile) is engine.create_execution_context.return_value
-        engine.create_execution_context.assert_called_once_with(config)
-        config.set_execution_context_allocation_strategy.assert_called_once_with(
-            real.ExecutionContextAllocationStrategy.USER_MANAGED
-        )
-        asked[profile] = config.dynamic_shapes_kernel_specialization_strategy
-    assert asked == {"decode": strategies.EAGER, "prefill": strategies.NONE}
-    assert hasattr(real.ICudaEngine, "create_runtime_config")
-
-
-# The double itself
-
-
-def test_what_the_double_offers_exists_in_the_real_bindings() -> None:
-    """TensorRT for RTX has the same API, and its bindings load without a GPU."""
-    real = tensorrt_rtx()
-    for ours, theirs in (
-        (engine_runtime.Runtime, real.Runtime),
-        (engine_runtime.Engine, real.ICudaEngine),
-        (engine_runtime.Context, real.IExecutionContext),
-    ):
-        names = [name for name, member in vars(ours).items() if callable(member) and name[0] != "_"]
-        assert names
-        assert [name for name in names if not hasattr(theirs, name)] == []
-    assert hasattr(real.ICudaEngine, "device_memory_size_v2")
-    ours_by_name = engine_runtime.RuntimeDouble.ExecutionContextAllocationStrategy.__members__
-    assert set(ours_by_name) == set(real.ExecutionContextAllocationStrategy.__members__)

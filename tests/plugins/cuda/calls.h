@@ -2,8 +2,7 @@
 // calls those that calls.cpp puts into libh2o_cuda for it, and reads this file for their arguments.
 #pragma once
 
-#include <type_traits>
-
+#include "call_arguments.h"
 #include "h2o/cuda.h"
 #include "h2o/operator.h"
 #include "h2o/subquadratic.h"
@@ -26,31 +25,6 @@ typedef struct h2o_cuda_next_memory {
     int32_t* set;
     float* set_scores;
 } h2o_cuda_next_memory;
-
-namespace calls {
-
-template <class Call, class = void>
-struct has_score_heads : std::false_type {};
-template <class Call>
-struct has_score_heads<Call, std::void_t<decltype(Call::Hs)>> : std::true_type {};
-
-// A call of an operator, with what all of them have.
-template <class Call>
-Call on(h2o_cuda_stream stream, const h2o_shape* shape) {
-    Call c;
-    c.context = stream;
-    c.shape = shape ? *shape : h2o_shape{};
-    if constexpr (has_score_heads<Call>::value) c.Hs = c.shape.score_heads;
-    return c;
-}
-
-template <class Call>
-void read(Call& c, const h2o_kv* kv) {
-    c.kv = kv;
-    c.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-}
-
-}  // namespace calls
 
 H2O_CALL h2o_status h2o_cuda_chunked_intra_attention(h2o_cuda_stream stream, const h2o_shape* shape,
                                                      int32_t n, int32_t chunk_size, const void* q,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import os
 import subprocess
@@ -11,27 +10,22 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from bench.gpu_check import (
     end_to_end,
-    layer,
     library,
     machine,
     plan,
     policies,
     prefill_times,
     report,
-    sparse,
-    step_rows,
     steps,
-    timings,
 )
-from tests import emulation, latent_models
+from tests import latent_models
 from tests.prefill import altered
 
 from h2o_runtime.policies.prefill import Full, Query
@@ -254,67 +248,6 @@ def test_it_reads_the_c_interface_from_the_headers() -> None:
     assert arguments == [
         pointer, shape, ctypes.c_int32, pointer, kv, pointer, pointer, pointer, ctypes.c_size_t,
     ]  # fmt: skip
-
-
-@pytest.fixture
-def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The emulated library, whose device memory is the host's; sizes are such that a call takes no seconds."""
-    if missing := emulation.missing():
-        pytest.skip(missing)
-    sizes = {
-        "CHUNK": 64, "BATCH": 128, "TILE": 16, "LOCAL": 8, "SLOTS": 16, "VOTERS": 8, "COLUMNS": 16,
-        "DISTANCES": 32, "PAGE_BUDGET": 4, "WINDOW": 16, "SLIDING": 50, "LANDMARK_BLOCK": 16, "QUERY_HEADS": 4,
-        "KV_HEADS": 2, "HEAD_SIZES": (64,), "LENGTHS": (256,),
-    }  # fmt: skip
-    for module, (name, size) in itertools.product((layer, sparse, step_rows, timings), sizes.items()):
-        if hasattr(module, name):
-            monkeypatch.setattr(module, name, size)
-    monkeypatch.setattr(layer, "HEAVY", 8)
-    rules = {"": sparse.Rule(2, 4, 16, 32, 16), ", grown": sparse.Rule(4, 2, 4, 48, 24)}
-    monkeypatch.setattr(sparse, "RULES", rules)
-    monkeypatch.setattr(timings, "milliseconds", lambda work: work() or 1.0)
-    monkeypatch.setattr(timings, "roomy", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
-    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    return emulation.build_library()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("group", list(sparse.GROUPS))
-def test_what_sparse_timings_call_runs(group: str, small_timings: Path) -> None:
-    """On a GPU a wrong argument would be found out when the time is already spent."""
-    rows = list(timings.TABLES[group](library.Library(small_timings)))
-    assert {row["call"] for row in rows} >= {"attend"} or group in ("query", "layer kinds")
-    assert all(row["ms"] == 1 and row["tflop_s"] > 0 for row in rows)
-
-
-@pytest.mark.slow
-def test_steps_of_several_rows_and_sinks(small_timings: Path) -> None:
-    torch.manual_seed(0)
-    rows = list(timings.TABLES["step rows"](library.Library(small_timings)))
-    assert [row["rows"] for row in rows] == [*step_rows.COUNTS, step_rows.MOST_ROWS]
-    assert all(row.get("same_bits", True) for row in rows)
-    assert report.missed_goals({"step rows": rows}) == []
-    wrong = {**rows[0], "same_bits": False, "error": 0.1}
-    assert len(report.missed_goals({"step rows": [wrong]})) == 2
-
-
-@pytest.mark.slow
-def test_what_is_chosen_is_attended_to(small_timings: Path) -> None:
-    """The timed calls do the work: pages, lines and sets are rows of the cache, and outputs are numbers."""
-    torch.manual_seed(0)
-    lib = library.Library(small_timings)
-    one = layer.Layer(lib, 256, 64)
-    for work in (one.phase1, one.prefill, one.prefill_window, lambda: one.cached(16), one.decode_step):
-        one.o.zero_()
-        work()
-        assert bool(one.o[-1].isfinite().all() & one.o[-1].any())
-    for name, group in sparse.GROUPS.items():
-        one.o.zero_()
-        for work, _ in group(lib, one).values():
-            work()
-        assert bool(one.o.isfinite().all())
-        assert name == "query" or bool(one.o[-1].any())
 
 
 def test_goals_are_shares_of_flash_attention_in_the_same_run(tmp_path: Path) -> None:
