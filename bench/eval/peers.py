@@ -53,9 +53,9 @@ class Place:
     def gap(self) -> float:
         return float(self.logits[0] - self.logits[1])
 
-    def change(self, other: Place) -> float:
+    def change(self, place: Place) -> float:
         """By what the gap between this reader's two likeliest tokens is another with the other reader."""
-        theirs = dict(zip(other.tokens.tolist(), other.logits.tolist(), strict=True))
+        theirs = dict(zip(place.tokens.tolist(), place.logits.tolist(), strict=True))
         first, second = (theirs.get(int(token), -math.inf) for token in self.tokens[:2])
         return abs(self.gap - float(first - second))
 
@@ -95,19 +95,19 @@ def _answer(reader: Reader, prompt: Ids) -> tuple[Place, ...]:
     return tuple(places)
 
 
-def compare(one: Found, other: Found) -> dict[str, Any]:
+def compare(found: Found, truth: Found) -> dict[str, Any]:
     """Of the answers: how many are equal, the readers' difference, and the gap at each first difference."""
     changes, gaps = [], []
-    for ours, theirs in zip(one.answers, other.answers, strict=True):
+    for ours, theirs in zip(found.answers, truth.answers, strict=True):
         for here, there in zip(ours, theirs, strict=True):
             if here.tokens[0] != there.tokens[0]:
                 gaps.append(here.gap)
                 break
             changes.append(here.change(there))
-    difference = float(np.percentile([one for one in changes if math.isfinite(one)], PERCENTILE))
+    difference = float(np.percentile([change for change in changes if math.isfinite(change)], PERCENTILE))
     return {
-        "equal": len(one.answers) - len(gaps),
-        "answers": len(one.answers),
+        "equal": len(found.answers) - len(gaps),
+        "answers": len(found.answers),
         "difference": round(difference, 5),
         "gaps": sorted(round(gap, 5) for gap in gaps),
         "ties": sum(gap < difference for gap in gaps),
@@ -151,26 +151,26 @@ def main() -> None:
     for folder in flags.bundles:
         with bundle(folder, context, flags.threads) as ours:
             take(folder.name, ours)
-    for name, one in found.items():
-        print(json.dumps(_row(name, one, found)))
+    for name, result in found.items():
+        print(json.dumps(_row(name, result, found)))
 
 
 def _prompts(texts: Sequence[Ids], count: int) -> list[Ids]:
     """Each begins as its text does, with whatever token that is, and has the tokens of another place."""
     each = -(-count // len(texts))
-    made = []
+    rows = []
     for ids in texts:
         for start in np.linspace(1, len(ids) - PROMPT, each).astype(int):
-            made.append(np.concatenate([ids[:1], ids[start : start + PROMPT - 1]]))
-    return made[:count]
+            rows.append(np.concatenate([ids[:1], ids[start : start + PROMPT - 1]]))
+    return rows[:count]
 
 
-def _row(name: str, one: Found, found: dict[str, Found]) -> dict[str, Any]:
-    row: dict[str, Any] = {"reader": name, "perplexity": round(one.perplexity, 5)}
-    for other in ("transformers", "llama.cpp", "llama.cpp, float32"):
-        if other != name and other in found:
-            more = 100 * (one.perplexity / found[other].perplexity - 1)
-            row[f"beside {other}"] = {"perplexity, %": round(more, 4), **compare(one, found[other])}
+def _row(name: str, result: Found, found: dict[str, Found]) -> dict[str, Any]:
+    row: dict[str, Any] = {"reader": name, "perplexity": round(result.perplexity, 5)}
+    for peer in ("transformers", "llama.cpp", "llama.cpp, float32"):
+        if peer != name and peer in found:
+            more = 100 * (result.perplexity / found[peer].perplexity - 1)
+            row[f"beside {peer}"] = {"perplexity, %": round(more, 4), **compare(result, found[peer])}
     return row
 
 

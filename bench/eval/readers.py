@@ -128,9 +128,9 @@ class Transformers:
     def _read(self, ids: Ids, keep: int) -> Logits:
         with self._torch.inference_mode():
             given = self._torch.from_numpy(ids)[None]
-            made = self._model(given, past_key_values=self._past, use_cache=True, logits_to_keep=keep)
-        self._past = made.past_key_values
-        logits: Logits = made.logits[0].numpy()
+            output = self._model(given, past_key_values=self._past, use_cache=True, logits_to_keep=keep)
+        self._past = output.past_key_values
+        logits: Logits = output.logits[0].numpy()
         return logits
 
 

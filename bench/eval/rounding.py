@@ -41,7 +41,7 @@ class Row:
 
 def measure(bundle: Path, documents: tuple[Document, ...], first: int, threads: int) -> Iterator[Row]:
     """One row a text, as they are measured."""
-    context = max(len(one.ids) for one in documents)
+    context = max(len(document.ids) for document in documents)
 
     def generator(precision: DensePrecision) -> Generator:
         return Generator.load(
@@ -54,10 +54,10 @@ def measure(bundle: Path, documents: tuple[Document, ...], first: int, threads: 
         )
 
     with generator("float32") as exact, generator("bfloat16") as rounded:
-        for one in documents:
-            sampled = evenly(first, len(one.ids), SAMPLED)
-            truth, found = (read(each, one.ids, FULL, sampled) for each in (exact, rounded))
-            yield _row(one.name, truth, found, first)
+        for document in documents:
+            sampled = evenly(first, len(document.ids), SAMPLED)
+            truth, found = (read(each, document.ids, FULL, sampled) for each in (exact, rounded))
+            yield _row(document.name, truth, found, first)
 
 
 def _row(text: str, truth: Reading, found: Reading, first: int) -> Row:
@@ -76,9 +76,9 @@ def summary(found: list[Row]) -> str:
         error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
         return f"{mean(values):.{digits}f} ± {error:.{digits}f}"
 
-    changes = told([100 * one.perplexity_increase for one in found], 4)
-    divergence = told([one.divergence for one in found], 6)
-    same = told([100 * one.same_token for one in found], 2)
+    changes = told([100 * reading.perplexity_increase for reading in found], 4)
+    divergence = told([reading.divergence for reading in found], 6)
+    same = told([100 * reading.same_token for reading in found], 2)
     return f"{len(found)} texts, perplexity {changes} %, KL {divergence}, same token {same} %"
 
 
@@ -104,7 +104,7 @@ def main() -> None:
         with given.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(field.name for field in fields(Row))
-            writer.writerows(astuple(one) for one in found)
+            writer.writerows(astuple(reading) for reading in found)
     print(summary(found))
 
 

@@ -31,10 +31,10 @@ def stored(dtype: str, rows: int) -> list[StoredRows]:
     draw, device = np.random.default_rng(0), HostDevice()
     form = RowFormat(np.dtype(dtype), CacheRow(HEADS, D))
     layers = [form.new(rows, device) for _ in range(LAYERS)]
-    some: Any = draw.standard_normal((rows, HEADS, D), np.float32)
-    some = (32 * some).clip(-127, 127).astype(np.int8) if form.scaled else some.astype(form.dtype)
+    values: Any = draw.standard_normal((rows, HEADS, D), np.float32)
+    values = (32 * values).clip(-127, 127).astype(np.int8) if form.scaled else values.astype(form.dtype)
     for layer in layers:
-        layer.k[:], layer.v[:] = some, some
+        layer.k[:], layer.v[:] = values, values
         for scales in layer.scales or ():
             scales[:] = 1 / 32
     return layers
@@ -46,8 +46,8 @@ def token(kernels: Kernels, layers: list[StoredRows], table: Any) -> Callable[[]
     o = np.empty_like(q)
 
     def work() -> None:
-        for one in layers:
-            kv = KV(one.k, one.v, length, table, PAGE if table is not None else 0, one.scales)
+        for layer in layers:
+            kv = KV(layer.k, layer.v, length, table, PAGE if table is not None else 0, layer.scales)
             kernels.run("CachedAttention", kv, {"q": q, "o": o})
 
     return work

@@ -63,8 +63,8 @@ def chunk(kernels: Kernels, n: int) -> tuple[dict[str, Work], dict[str, int]]:
     bands = draw.choice(np.arange(2, n // BAND - 1), LINES.slash // BAND - 2, replace=False)
     distances = np.sort(np.concatenate([BAND * band + np.arange(BAND) for band in (0, 1, *bands)]))
     both = {"columns": columns, "distances": distances}
-    lists = {name: np.tile(one.astype(np.int32), (HEADS, 1)) for name, one in both.items()}
-    found = {name: np.empty_like(one) for name, one in lists.items()}
+    lists = {name: np.tile(lines.astype(np.int32), (HEADS, 1)) for name, lines in both.items()}
+    found = {name: np.empty_like(lines) for name, lines in lists.items()}
     kv, call, kept = KV(k, v, n), {"q": q, "o": o}, {"sink": SINK, "near": NEAR}
     works = {
         "full": lambda: kernels.run("CachedAttention", kv, call),
@@ -99,14 +99,14 @@ def step(kernels: Kernels) -> dict[str, Work]:
     k_mean, v_mean = (empty(n // PATTERN.block, HEADS, D) for _ in range(2))
     pages = np.empty((HEADS, BUDGET // PAGE), np.int32)
     kv, means, call = KV(k, v, n), {"k_mean": k_mean, "v_mean": v_mean}, {"q": q, "o": o}
-    bounds, one = {"k_min": low, "k_max": high}, {"page_size": PAGE, "page_list": pages}
+    bounds, listed = {"k_min": low, "k_max": high}, {"page_size": PAGE, "page_list": pages}
     kernels.run("PageBounds", kv, {**bounds, "start": 0, "page_size": PAGE})
     kernels.run("LandmarkUpdate", kv, {**means, "start": 0, "block_size": PATTERN.block})
 
     def quest() -> None:
         kernels.run("PageBounds", kv, {**bounds, "start": n - 1, "page_size": PAGE})
-        kernels.run("PageSelect", kv, {"q": q, **bounds, **one})
-        kernels.run("PageAttention", kv, {**call, **one})
+        kernels.run("PageSelect", kv, {"q": q, **bounds, **listed})
+        kernels.run("PageAttention", kv, {**call, **listed})
 
     def pattern() -> None:
         kernels.run("LandmarkUpdate", kv, {**means, "start": n - 1, "block_size": PATTERN.block})
@@ -136,14 +136,14 @@ def main() -> None:
     for n in (512, 1024, 2048, 4096):
         times = measure(prefill(kernels, n), arguments.rounds)
         pairs = {"full": n * (n + 1) // 2, "subquadratic": int(PATTERN.visible(n).sum())}
-        for name, one in times.items():
-            one |= {"pairs": pairs[name], "ns_a_pair": 1e6 * one["median_ms"] / (HEADS * pairs[name])}
+        for name, seconds in times.items():
+            seconds |= {"pairs": pairs[name], "ns_a_pair": 1e6 * seconds["median_ms"] / (HEADS * pairs[name])}
         found[f"prefill {n}"] = times
     for n in (8192, 16_384):
         works, pairs = chunk(kernels, n)
         times = measure(works, arguments.rounds)
-        for name, one in times.items():
-            one |= {"pairs": pairs[name], "ns_a_pair": 1e6 * one["median_ms"] / (HEADS * pairs[name])}
+        for name, seconds in times.items():
+            seconds |= {"pairs": pairs[name], "ns_a_pair": 1e6 * seconds["median_ms"] / (HEADS * pairs[name])}
         found[f"last chunk of {n}"] = times
     print(json.dumps(found, indent=2))
 

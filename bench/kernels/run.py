@@ -63,14 +63,14 @@ def machine_rates(build: Path, threads: int, products: Products) -> dict[str, fl
     reply = subprocess.run(
         [build / "h2o_machine", str(threads), "3"], check=True, capture_output=True, text=True
     ).stdout
-    own = json.loads(reply)
+    result = json.loads(reply)
     torchs = products.rates()
     return {
         **torchs,
-        "matmul": max(own["matmul_gflops"]["best"], torchs["matmul"]),
+        "matmul": max(result["matmul_gflops"]["best"], torchs["matmul"]),
         "matmul_torch": torchs["matmul"],
-        "read": own["read_gbps"]["best"],
-        "copy": own["copy_gbps"]["best"],
+        "read": result["read_gbps"]["best"],
+        "copy": result["copy_gbps"]["best"],
     }
 
 
@@ -251,8 +251,8 @@ def check_peers(contenders: dict[str, Callable[[], Any]], o: np.ndarray[Any, Any
     contenders["full (CachedAttention)"]()
     sdpa = contenders["torch SDPA"]()[0].permute(1, 0, 2).numpy()
     gqa = contenders["onnxruntime GroupQueryAttention"]()[0].reshape(n, HQ, D)
-    for other in (sdpa, gqa):
-        worst = float(np.abs(other - o).max())
+    for peer in (sdpa, gqa):
+        worst = float(np.abs(peer - o).max())
         if not worst < 1e-4:
             raise SystemExit(
                 f"a peer's result differs by {worst}: it does not compute what it is compared for"

@@ -52,16 +52,16 @@ class Crowd:
     async def run(self, plain: int, hostile: int, minutes: int) -> list[float]:
         """→ the server's memory after each minute, MiB."""
         work = [self._plain() for _ in range(plain)] + [self._hostile() for _ in range(hostile)]
-        clients = [asyncio.create_task(one) for one in work]
+        clients = [asyncio.create_task(task) for task in work]
         looks = []
         for minute in range(1, minutes + 1):
             done, _ = await asyncio.wait(clients, timeout=60, return_when=asyncio.FIRST_EXCEPTION)
-            for one in done:
-                one.result()
+            for task in done:
+                task.result()
             looks.append(await self._memory())
             print(json.dumps({"minute": minute, "rss_mib": looks[-1], **self.told}), flush=True)
-        for one in clients:
-            one.cancel()
+        for client in clients:
+            client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
         return looks
 

@@ -68,11 +68,11 @@ class Server:
 @contextmanager
 def servers(count: int, bundle: Path, *flags: object) -> Iterator[list[Server]]:
     with ExitStack() as stack:
-        made = []
+        servers_of = []
         for _ in range(count):
-            made.append(Server(bundle, *flags))
-            stack.callback(made[-1].kill)
-        yield made
+            servers_of.append(Server(bundle, *flags))
+            stack.callback(servers_of[-1].kill)
+        yield servers_of
 
 
 def shared(folder: Path) -> tuple[object, ...]:

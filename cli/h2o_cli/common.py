@@ -244,14 +244,16 @@ def _in_flags(error: Exception) -> str:
     field. A name without a flag in this command stays as it is; a setting follows its option's flag.
     """
     context = click.get_current_context(silent=True)
-    options = [one for one in context.command.params if isinstance(one, click.Option)] if context else []
+    options = (
+        [param for param in context.command.params if isinstance(param, click.Option)] if context else []
+    )
     settings = {
-        name: f"{flag_of(one)} {name}"
-        for one in options
-        if isinstance(one.type, SettingsText)
-        for name in one.type.options
+        name: f"{flag_of(option)} {name}"
+        for option in options
+        if isinstance(option.type, SettingsText)
+        for name in option.type.options
     }
-    flags = settings | {str(one.name): flag_of(one) for one in options}
+    flags = settings | {str(option.name): flag_of(option) for option in options}
 
     def flag(found: re.Match[str]) -> str:
         if found[1] not in flags:

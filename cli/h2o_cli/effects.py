@@ -83,7 +83,7 @@ class Either:
     second: Condition
 
     def unmet(self, context: click.Context) -> tuple[str, str] | None:
-        reasons = [one.unmet(context) for one in (self.first, self.second)]
+        reasons = [condition.unmet(context) for condition in (self.first, self.second)]
         found = [reason for reason in reasons if reason is not None]
         if len(found) < 2:
             return None
@@ -176,8 +176,8 @@ def _has(value: Any, values: tuple[Any, ...]) -> bool:
     """Whether a parameter is given, or with `values` has one of these; lists may have any of them."""
     if not values:
         return bool(value)
-    return any(one in values for one in (value if isinstance(value, tuple) else (value,)))
+    return any(word in values for word in (value if isinstance(value, tuple) else (value,)))
 
 
 def _flag_in(context: click.Context, name: str) -> str:
-    return next(flag_of(one) for one in context.command.params if one.name == name)
+    return next(flag_of(param) for param in context.command.params if param.name == name)

@@ -75,24 +75,27 @@ class HelpfulCommand(CheckedCommand):
     def _format_groups(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group in Group:
             records = [
-                record for one in self._options(ctx) if _group(one) is group for record in _record(one, ctx)
+                record
+                for option in self._options(ctx)
+                if _group(option) is group
+                for record in _record(option, ctx)
             ]
             if records:
                 with formatter.section(group.value):
                     formatter.write_dl(records)
 
     def _format_first(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options, for_help = {one.name: one for one in self._options(ctx)}, self.get_help_option(ctx)
+        options, for_help = {option.name: option for option in self._options(ctx)}, self.get_help_option(ctx)
         shown = [options[name] for name in (*self.first, "help_all")] + ([for_help] if for_help else [])
         with formatter.section("Options"):
-            formatter.write_dl([record for one in shown for record in _record(one, ctx)])
-        hidden = [one for one in self._options(ctx) if one not in shown]
-        titles = [group.value.lower() for group in Group if any(_group(one) is group for one in hidden)]
+            formatter.write_dl([record for option in shown for record in _record(option, ctx)])
+        hidden = [option for option in self._options(ctx) if option not in shown]
+        titles = [group.value.lower() for group in Group if any(_group(option) is group for option in hidden)]
         formatter.write_paragraph()
         formatter.write_text(f"--help-all shows {len(hidden)} more: {', '.join(titles)}.")
 
     def _options(self, ctx: click.Context) -> Iterator[click.Parameter]:
-        return (one for one in self.get_params(ctx) if isinstance(one, click.Option))
+        return (param for param in self.get_params(ctx) if isinstance(param, click.Option))
 
 
 def _show_all(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:

@@ -193,6 +193,6 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "cache",
     )
     compute = asdict(flags.pop("compute"))
-    layers = {one.name: compute.pop(one.name) for one in layer_options()}
+    layers = {option.name: compute.pop(option.name) for option in layer_options()}
     arguments = {name: flags.pop(name) for name in names} | compute
     return arguments | {"layers": layers, "decoding": flags.pop("decode")}

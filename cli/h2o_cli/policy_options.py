@@ -58,10 +58,10 @@ def described(registry: Registry[Any], flag: str, names: list[str]) -> str:
 
 def _of_kind(registry: Registry[Any], flag: str, kind: type[Any]) -> list[str]:
     options = options_of(kind)
-    fixed = [f" {one.name}={one.default}" for one in options if one.fixed]
+    fixed = [f" {option.name}={option.default}" for option in options if option.fixed]
     title = ": ".join(filter(None, (kind.title, getattr(kind, "score_title", ""))))
     lines = [f'{flag} "{kind.name}{"".join(fixed)}"   {title}']
-    lines += setting_lines(one for one in options if not one.fixed)
+    lines += setting_lines(option for option in options if not option.fixed)
     for preset, settings in getattr(kind, "presets", {}).items():
         lines.append(f"  {flag} {preset} is {registry.read(preset)}" if settings else "")
     return lines

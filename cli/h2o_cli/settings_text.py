@@ -31,7 +31,7 @@ class SettingsText(click.ParamType[T], Generic[T]):
     def __init__(self, kind: type[T], first: str | None = None) -> None:
         """first: the setting whose value may stand at the beginning, without its name."""
         self.kind, self.first = kind, first
-        self.options = {one.name: one for one in options_of(kind)}
+        self.options = {option.name: option for option in options_of(kind)}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -82,7 +82,7 @@ class SettingsText(click.ParamType[T], Generic[T]):
 
 def setting_lines(options: Iterable[Option]) -> list[str]:
     """A line a setting: its values or its default, and its meaning."""
-    return [f"  {_setting(one):<24} {one.meaning}" for one in options]
+    return [f"  {_setting(option):<24} {option.meaning}" for option in options]
 
 
 def _setting(option: Option) -> str:

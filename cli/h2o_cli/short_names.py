@@ -15,6 +15,6 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 def _shortened(name: str, names: Iterable[str]) -> str:
     first, *settings = name.split()
-    shared = set(settings).intersection(*(other.split() for other in names if other.split()[0] == first))
+    shared = set(settings).intersection(*(name.split() for name in names if name.split()[0] == first))
     left = [setting for setting in settings if setting not in shared]
     return " ".join((first, *left, *(["…"] if shared else [])))

@@ -94,7 +94,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
     kinds = each_kind(config)
     specs = each_spec(config)
     first = specs[0]
-    own = {name: value for kind in kinds for name, value in kind.manifest_fields(config).items()}
+    fields = {name: value for kind in kinds for name, value in kind.manifest_fields(config).items()}
     model = ModelSpec(
         family=config.family,
         hidden_size=config.hidden_size,
@@ -112,7 +112,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         weights=weight_spec(config, dtype, formats),
         experts=_experts_spec(config),
         layer_embedding=config.layer_embedding.size if config.layer_embedding else 0,
-        **own,
+        **fields,
     )
     return model if model.each_layer == specs else model.model_copy(update={"layer_specs": specs})
 
@@ -204,7 +204,7 @@ def _with_learned(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
     learned = [kind.learned(checkpoint, layer) for layer, kind in enumerate(each_kind(checkpoint.config))]
     if not any(learned):
         return model
-    specs = (spec.model_copy(update=own) for spec, own in zip(model.each_layer, learned, strict=True))
+    specs = (spec.model_copy(update=fields) for spec, fields in zip(model.each_layer, learned, strict=True))
     return model.model_copy(update={"layer_specs": tuple(specs)})
 
 

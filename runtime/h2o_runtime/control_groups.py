@@ -52,8 +52,8 @@ def _own_groups(controller: str) -> Iterator[tuple[int, Path]]:
         if controllers and controller not in controllers.split(","):
             continue
         root = _MOUNT / controller if controllers else _MOUNT
-        own = PurePosixPath(path.lstrip("/"))
-        for each in (own, *own.parents):
+        group = PurePosixPath(path.lstrip("/"))
+        for each in (group, *group.parents):
             yield (1 if controllers else 2), root / each
 
 

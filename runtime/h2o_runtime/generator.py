@@ -126,7 +126,7 @@ class Generator:
 
     def close(self) -> None:
         """Write the pool's sessions to its folder; also free the weights if `load` loaded them."""
-        self.pool.close(self.session, *(one.session for one in self.others))
+        self.pool.close(self.session, *(generator.session for generator in self.others))
         if self._owns_weights:
             self.loaded.close()
 
@@ -358,8 +358,8 @@ class Generator:
 
     def report(self) -> PrefillReport:
         """The keys that the policy kept of the last prompt's past."""
-        session, some = self.session, self.model.under_policies.layers > 0
-        if session.origin.policy is None or session.state_policy is None or not some:
+        session, layers = self.session, self.model.under_policies.layers > 0
+        if session.origin.policy is None or session.state_policy is None or not layers:
             return PrefillReport.empty()
         return session.state_policy.report(session.prefill_state, session.origin)
 

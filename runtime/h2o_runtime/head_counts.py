@@ -19,13 +19,13 @@ class HeadCounts:
         """Hs: the number of heads with their own scores and list. Raises ConfigError if layers differ in it."""
         counts = self.query if kind == "query" else self.kv
         if len(counts) > 1:
-            other = ""
+            remedy = ""
             if kind == "kv" and len(self.query) == 1:
-                other = "give each query head a set with heads=query, or "
+                remedy = "give each query head a set with heads=query, or "
             raise ConfigError(
                 f"layers of this model have different numbers of {kind} heads "
                 f"({', '.join(map(str, sorted(counts)))}), but a memory set for each {kind} head needs the same "
-                f"number in all layers: {other}use `policy=full`",
+                f"number in all layers: {remedy}use `policy=full`",
                 field="heads",
             )
         return next(iter(counts))

@@ -135,7 +135,7 @@ class ModelSpec(BaseModel):
             source = self.layer_specs[spec.source] if spec.source < layer else spec
             if not (source.lends and source.has_rows and source.row == spec.row):
                 raise ValueError(f"layer {layer} cannot read the rows of layer {spec.source}")
-            if any(one.state for one in self.layer_specs):
+            if any(spec.state for spec in self.layer_specs):
                 raise ValueError("layers without keys stand beside layers with a state")
         return self
 
@@ -218,8 +218,8 @@ class ModelSpec(BaseModel):
         if len(specs) == self.layers:
             return self
         first = specs[0] if specs else self.layer(0)
-        own = {name: getattr(first, name) for name in ("query_heads", "kv_heads", "head_size", "scale")}
-        return self.model_copy(update={"layers": len(specs), "layer_specs": specs, **own})
+        sizes = {name: getattr(first, name) for name in ("query_heads", "kv_heads", "head_size", "scale")}
+        return self.model_copy(update={"layers": len(specs), "layer_specs": specs, **sizes})
 
     @property
     def has_sinks(self) -> bool:

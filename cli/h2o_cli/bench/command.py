@@ -202,8 +202,8 @@ def run(
         rates = _rates(entry)
 
         def rows() -> Rows:
-            made = [*resumed, *make_rows(mode, entry, measurement.series, rates)]
-            return sorted(made, key=lambda row: int(row["length"]))
+            rows = [*resumed, *make_rows(mode, entry, measurement.series, rates)]
+            return sorted(rows, key=lambda row: int(row["length"]))
 
         guess = f"this takes about {in_words(estimated_seconds(mode, entry, contestants, rounds, rates))}"
         if console.is_terminal:
@@ -221,7 +221,7 @@ def run(
         if stopped:
             raise Cancelled("stopped before the first round was done")
         names = [entry.name_of(policy) for policy in entry.policies]
-        own = [one for one in measurement.missing if one.name in names]
+        own = [absent for absent in measurement.missing if absent.name in names]
         raise BackendError(f"nothing could be measured: {(own or measurement.missing)[0].reason}")
     file.write(rows())
     results = Results(

@@ -101,7 +101,7 @@ class Entry:
     @property
     def policies(self) -> tuple[PrefillPolicy[Any], ...]:
         """Our contestants: the lead first, full attention last."""
-        others = [one for one in self.beside if one != self.lead and not one.exact]
+        others = [policy for policy in self.beside if policy != self.lead and not policy.exact]
         return (*dict.fromkeys((self.lead, *others)), self.exact)
 
     def name_of(self, policy: PrefillPolicy[Any]) -> str:
@@ -167,8 +167,8 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
     }
     # The decode policy decides what a generated token sees, so one prefill policy fills the cache.
     policies, decodings = ((entry.lead,), entry.decodings) if decoding else (entry.policies, (FullDecode(),))
-    found = [one for each in decodings for one in _ours(entry, OWN_SYSTEM, policies, each)]
-    return [*found, *(one for peer in peers for one in makers[peer](entry, decoding))]
+    found = [contestant for each in decodings for contestant in _ours(entry, OWN_SYSTEM, policies, each)]
+    return [*found, *(contestant for peer in peers for contestant in makers[peer](entry, decoding))]
 
 
 def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:

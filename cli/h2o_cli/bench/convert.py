@@ -12,14 +12,14 @@ from typing import Any
 from h2o_cli.bench.systems.base import Absent
 
 
-def convert(command: Sequence[str], made: Path, fails: str) -> None:
+def convert(command: Sequence[str], output: Path, fails: str) -> None:
     """Run a converter without network access. `made` is a file that it must write.
 
     Raises Absent with `fails` and the last line that the converter wrote.
     """
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=offline, check=False)
-    if done.returncode or not made.is_file():
+    if done.returncode or not output.is_file():
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise Absent(f"{fails}: {lines[-1][:300]}")
 

@@ -24,10 +24,10 @@ def estimated_seconds(
     seconds = 0.0
     for length in rounds.lengths:
         seen: set[str] = set()
-        for one in contestants:
-            policy = PREFILL.make(one.settings.get("prefill") or PREFILL.settings_of(entry.exact))
-            runs = 1 + (0 if one.name in seen else rounds.repetitions)
-            seen.add(one.name)
+        for contestant in contestants:
+            policy = PREFILL.make(contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
+            runs = 1 + (0 if contestant.name in seen else rounds.repetitions)
+            seen.add(contestant.name)
             whole = prefill(policy, length) / flops
             if mode == "decode":
                 token = step(policy, length) / (SHARE * rates.bandwidth)

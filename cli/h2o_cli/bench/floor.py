@@ -102,11 +102,11 @@ def measure_gpu_rates(repetitions: int = 30) -> dict[str, Any]:
     return rates
 
 
-def better(one: MachineRates, other: MachineRates) -> MachineRates:
+def better(first: MachineRates, second: MachineRates) -> MachineRates:
     """The faster of two measurements: a busy moment does not lower the floor."""
-    compute = max(one, other, key=lambda rates: rates.flops or 0.0)
-    memory = max(one, other, key=lambda rates: rates.bandwidth)
-    return MachineRates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, one.gpu)
+    compute = max(first, second, key=lambda rates: rates.flops or 0.0)
+    memory = max(first, second, key=lambda rates: rates.bandwidth)
+    return MachineRates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, first.gpu)
 
 
 def dense_flop(model: ModelSpec, tokens: int) -> int:

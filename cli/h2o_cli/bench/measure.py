@@ -134,13 +134,13 @@ class Measurement:
     def run(self) -> None:
         for length in sorted(self._rounds.lengths):
             with ExitStack() as stack:
-                opened = [one for name in self._names() for one in self._opened(name, length, stack)]
+                opened = [entry for name in self._names() for entry in self._opened(name, length, stack)]
                 self._run_rounds(opened, length)
 
     def stopped(self) -> None:
         """The run was stopped: record what is missing."""
-        counted = {(one.contestant.name, one.length): len(one.seconds) for one in self.series}
-        known = {(one.name, one.length) for one in self.missing}
+        counted = {(series.contestant.name, series.length): len(series.seconds) for series in self.series}
+        known = {(absent.name, absent.length) for absent in self.missing}
         of = self._rounds.repetitions
         for length in sorted(self._rounds.lengths):
             for name in self._names():
@@ -161,7 +161,11 @@ class Measurement:
 
     def _opened(self, name: str, length: int, stack: ExitStack) -> list[OpenContestant]:
         """The settings of one peer that go through the rounds, opened and warm."""
-        settings = [one for one in self._contestants if one.name == name and one.sensible(length)]
+        settings = [
+            contestant
+            for contestant in self._contestants
+            if contestant.name == name and contestant.sensible(length)
+        ]
         before, seconds = self._last.get(name, (length, 0.0))
         if seconds * (length / before) ** 2 > self._rounds.time_limit:
             reason = (
@@ -217,8 +221,8 @@ class Measurement:
                     one.count()
                 except (Absent, Failed) as reason:
                     self._lose(one.series.contestant, length, reason)
-                    opened = [other for other in opened if other is not one]
-                    self.series = [other for other in self.series if other is not one.series]
+                    opened = [entry for entry in opened if entry is not one]
+                    self.series = [series for series in self.series if series is not one.series]
                     continue
                 if one.series not in self.series:
                     self.series.append(one.series)
@@ -226,19 +230,19 @@ class Measurement:
             self._after_round()
         if self._rounds.following:
             self._score(opened, length)
-        for series in (one.series for one in opened):
+        for series in (entry.series for entry in opened):
             name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]
             best = self._last.get(name, (0, 0.0))
             if best[0] < length or middle < best[1]:
                 self._last[name] = (length, middle)
 
     def _score(self, opened: list[OpenContestant], length: int) -> None:
-        for one in opened:
-            self._tell(f"{length}: what {one.series.contestant.name} loses")
+        for entry in opened:
+            self._tell(f"{length}: what {entry.series.contestant.name} loses")
             try:
-                one.score()
+                entry.score()
             except (Absent, Failed) as reason:
-                contestant = one.series.contestant
+                contestant = entry.series.contestant
                 self.missing.append(
                     Missing(contestant.name, contestant.label, length, f"no likelihood: {reason}")
                 )

@@ -55,11 +55,11 @@ def _check(file: Path, found: Rows, before: Rows) -> None:
             raise InputError(
                 f"{file}: has length {row['length']:,}, which an earlier file has too: leave out one of the two"
             )
-        other = next((key for key in ALIKE if before and row[key] != before[0][key]), None)
-        if other is None and row["settings"] != settings.get(row["name"], row["settings"]):
-            other = "settings"
-        if other is not None:
-            expected = settings[row["name"]] if other == "settings" else before[0][other]
+        differing = next((key for key in ALIKE if before and row[key] != before[0][key]), None)
+        if differing is None and row["settings"] != settings.get(row["name"], row["settings"]):
+            differing = "settings"
+        if differing is not None:
+            expected = settings[row["name"]] if differing == "settings" else before[0][differing]
             raise InputError(
-                f"{file}: is of another measurement, whose {other} is {row[other]!r} and not {expected!r}"
+                f"{file}: is of another measurement, whose {differing} is {row[differing]!r} and not {expected!r}"
             )

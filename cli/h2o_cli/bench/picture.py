@@ -80,15 +80,15 @@ def _curves(
     peers = iter(PEER_COLOURS * len(names))
     ours = _colours(rows)
     for name in names:
-        own = [row for row in rows if row["name"] == name]
-        lengths = [row["length"] for row in own]
+        points = [row for row in rows if row["name"] == name]
+        lengths = [row["length"] for row in points]
         colour = ours.get(name) or next(peers)
-        axes.plot(lengths, [value(row) for row in own], "o-", color=colour, label=name, markersize=4)
+        axes.plot(lengths, [value(row) for row in points], "o-", color=colour, label=name, markersize=4)
         if spread:
-            low, high = [row["q1_s"] for row in own], [row["q3_s"] for row in own]
+            low, high = [row["q1_s"] for row in points], [row["q3_s"] for row in points]
             axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
         if floor and name in ours:
-            axes.plot(lengths, [row["floor_s"] for row in own], "--", color=colour, label=f"{name}: floor")
+            axes.plot(lengths, [row["floor_s"] for row in points], "--", color=colour, label=f"{name}: floor")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({row["length"] for row in rows})
@@ -105,10 +105,13 @@ def _losses(axes: Any, rows: list[Row]) -> None:
     peers = iter(PEER_COLOURS * len(lossy))
     ours = _colours(rows)
     for name in dict.fromkeys(row["name"] for row in lossy):
-        own = [row for row in lossy if row["name"] == name]
-        times, losses = [row["median_s"] for row in own], [100 * row["perplexity_change"] for row in own]
+        points = [row for row in lossy if row["name"] == name]
+        times, losses = (
+            [row["median_s"] for row in points],
+            [100 * row["perplexity_change"] for row in points],
+        )
         axes.plot(times, losses, "o-", color=ours.get(name) or next(peers), label=name, markersize=4)
-        for row, time, loss in zip(own, times, losses, strict=True):
+        for row, time, loss in zip(points, times, losses, strict=True):
             axes.annotate(
                 f"{row['length']:,}", (time, loss), xytext=(4, 4), textcoords="offset points", fontsize=7
             )
@@ -130,16 +133,16 @@ def _colours(rows: list[Row]) -> dict[str, str]:
 
 def _phases(axes: Any, rows: list[Row], lead: str) -> None:
     """Where the leading policy's time goes, and how much of it is the floor."""
-    own = [row for row in rows if row["name"] == lead]
-    used = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in own)]
-    places = range(len(own))
-    bottom = [0.0] * len(own)
+    points = [row for row in rows if row["name"] == lead]
+    used = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in points)]
+    places = range(len(points))
+    bottom = [0.0] * len(points)
     for phase, colour in zip(used, itertools.cycle(PHASE_COLOURS), strict=False):
-        share = [(row[f"{phase}_s"] or 0.0) / row["median_s"] for row in own]
+        share = [(row[f"{phase}_s"] or 0.0) / row["median_s"] for row in points]
         axes.bar(places, share, bottom=bottom, color=colour, label=phase)
         bottom = [below + height for below, height in zip(bottom, share, strict=True)]
-    axes.plot(places, [row["floor_share"] for row in own], "k_", markersize=30, label="floor")
-    axes.set_xticks(places, [f"{row['length']:,}" for row in own])
+    axes.plot(places, [row["floor_share"] for row in points], "k_", markersize=30, label="floor")
+    axes.set_xticks(places, [f"{row['length']:,}" for row in points])
     axes.set_ylim(0, 1.15)
     axes.set_title(f"{lead}: share of the time")
     axes.set_xlabel("tokens")

@@ -80,7 +80,7 @@ class Results:
             "machine": self.machine,
             "measured_rates": asdict(self.rates),
             "rows": list(self.rows),
-            "absent": [asdict(one) for one in self.missing],
+            "absent": [asdict(absent) for absent in self.missing],
         }
 
 
@@ -102,7 +102,7 @@ def make_rows(
     rows = []
     for one in series:
         length = one.length
-        alike = {other.contestant.name: other for other in series if other.length == length}
+        alike = {measured.contestant.name: measured for measured in series if measured.length == length}
         ours = alike.get(entry.name_of(entry.lead))
         truth = alike.get(entry.name_of(entry.exact))
         policy = PREFILL.make(one.contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
@@ -196,10 +196,14 @@ def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
     """Increase of the following text's perplexity over that of the same system with exact attention to the
     prompt; None if either is unknown.
     """
-    own = series.contestant
-    if own.exact or series.nll is None:
+    contestant = series.contestant
+    if contestant.exact or series.nll is None:
         return None
-    exact = [other.nll for other in alike if other.contestant.system == own.system and other.contestant.exact]
+    exact = [
+        measured.nll
+        for measured in alike
+        if measured.contestant.system == contestant.system and measured.contestant.exact
+    ]
     known = [nll for nll in exact if nll is not None]
     return math.expm1(series.nll - known[0]) if known else None
 

@@ -41,9 +41,11 @@ def finished_rows(path: Path, mode: str, entry: Entry, rounds: Rounds) -> Rows:
     }
     for row in rows:
         of_ours = row["name"] == entry.name_of(entry.lead)
-        other = [key for key, value in ours.items() if row[key] != value and (of_ours or key != "settings")]
-        if other:
-            key = other[0]
+        differing = [
+            key for key, value in ours.items() if row[key] != value and (of_ours or key != "settings")
+        ]
+        if differing:
+            key = differing[0]
             raise OutputError(
                 f"{path}: is of another measurement, whose {key} is {row[key]!r} and not {ours[key]!r}; leave out "
                 "--resume, or name another file"

@@ -54,10 +54,12 @@ def show(results: Results) -> None:
             cells.append("" if times[0] is None else " / ".join(_time(seconds) for seconds in times))
         table.add_row(*cells)
     console.print(table)
-    for one in results.missing:
-        where = f" at {one.length:,}" if one.length else ""
-        label = f" ({one.label})" if one.label else ""
-        console.print(f"not measured{where}: {one.name}{label}: {one.reason}", highlight=False, markup=False)
+    for absent in results.missing:
+        where = f" at {absent.length:,}" if absent.length else ""
+        label = f" ({absent.label})" if absent.label else ""
+        console.print(
+            f"not measured{where}: {absent.name}{label}: {absent.reason}", highlight=False, markup=False
+        )
 
 
 def _time(seconds: float) -> str:

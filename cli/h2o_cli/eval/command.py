@@ -172,7 +172,7 @@ def report(
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
         folder = RunFolder.open(output, sweep.identity(), resume)
-        folder.check({one.name: one.settings for one in found})
+        folder.check({contestant.name: contestant.settings for contestant in found})
         sanity, stopped = sweep.run(generator, tokenizer, folder)
     page = folder.write_page(sweep.page(sanity, folder))
     summaries = summarize(folder.values)
@@ -249,9 +249,9 @@ def document(
         "model": bundle.resolve().name,
         "checkpoint_sha256": manifest.checkpoint.sha256,
         "extent": asdict(extent),
-        "texts": [{"name": one.name, "sha256": one.sha256} for one in documents],
+        "texts": [{"name": document.name, "sha256": document.sha256} for document in documents],
         "sanity": asdict(sanity),
-        "summary": [asdict(one) for one in summaries],
+        "summary": [asdict(summary) for summary in summaries],
         "values": to_json(values),
     }
 
@@ -270,7 +270,7 @@ def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
 
 def _judge(summaries: list[Summary], sanity: Sanity, tolerance: float) -> None:
     """Exit with 3 if the configured rule is not within the tolerance, or no statement is possible."""
-    (rule,) = (one for one in summaries if one.kind == Kind.RULE.value)
+    (rule,) = (summary for summary in summaries if summary.kind == Kind.RULE.value)
     rises = [rise for rise in (rule.increase, rule.decoded_increase) if rise is not None]
     if sanity.problems:
         reason = f"nothing can be said of {rule.contestant}: {sanity.problems[0]}"

@@ -39,7 +39,7 @@ class Contestant:
     @property
     def numeric_settings(self) -> tuple[Any, ...]:
         """Everything that changes its results."""
-        names = [one.name for one in options_of(type(self.policy)) if one.numeric]
+        names = [option.name for option in options_of(type(self.policy)) if option.numeric]
         return self.policy.name, *(getattr(self.policy, name) for name in names)
 
 
@@ -75,12 +75,12 @@ def contestants(
 def ablations(rule: Contestant) -> list[Contestant]:
     """The rule with one setting changed: every other choice, half and twice a number, and zero."""
     found = []
-    for one in options_of(type(rule.policy)):
-        if not one.numeric or one.fixed:
+    for option in options_of(type(rule.policy)):
+        if not option.numeric or option.fixed:
             continue
-        for value in _others(one, getattr(rule.policy, one.name)):
+        for value in _others(option, getattr(rule.policy, option.name)):
             try:
-                found.append(_contestant(PREFILL.make({one.name: value}, rule.policy), Kind.ABLATION))
+                found.append(_contestant(PREFILL.make({option.name: value}, rule.policy), Kind.ABLATION))
             except ConfigError:
                 continue  # half a chunk is smaller than its memory set
     return found
@@ -90,25 +90,25 @@ def _contestant(policy: PrefillPolicy[Any], kind: Kind) -> Contestant:
     return Contestant(str(policy), policy, kind)
 
 
-def _others(one: Option, value: Any) -> Iterator[Any]:
-    if one.choices is not None:
-        yield from (choice for choice in one.choices if choice != value)
+def _others(option: Option, value: Any) -> Iterator[Any]:
+    if option.choices is not None:
+        yield from (choice for choice in option.choices if choice != value)
     elif isinstance(value, str):
-        yield one.default
+        yield option.default
     elif isinstance(value, bool):
         yield not value
     elif value:
         yield from (type(value)(value / 2), value * 2)
-        if one.least == 0:
+        if option.least == 0:
             yield type(value)(0)
     else:
         yield from (type(value)(4), type(value)(64))
-    yield from (word for word in one.words if word != value)
+    yield from (word for word in option.words if word != value)
 
 
 def _distinct(*found: Contestant) -> tuple[Contestant, ...]:
     """The first of those that compute the same."""
     distinct: dict[tuple[Any, ...], Contestant] = {}
-    for one in found:
-        distinct.setdefault(one.numeric_settings, one)
+    for contestant in found:
+        distinct.setdefault(contestant.numeric_settings, contestant)
     return tuple(distinct.values())

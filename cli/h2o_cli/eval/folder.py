@@ -74,10 +74,10 @@ class RunFolder:
 
     def check_identity(self, identity: dict[str, Any]) -> None:
         """Raises OutputError where this run's rows do not go together with those of another."""
-        other = [name for name in identity if self.identity.get(name) != identity[name]]
-        if other:
+        differing = [name for name in identity if self.identity.get(name) != identity[name]]
+        if differing:
             raise OutputError(
-                f"{self.path}: is a run with another {other[0]}: name another folder, or give its flags again"
+                f"{self.path}: is a run with another {differing[0]}: name another folder, or give its flags again"
             )
 
     def check(self, settings: dict[str, str]) -> None:

@@ -43,7 +43,8 @@ def by_list(mass: Array, lists: int) -> Array:
 def selected_mass(mass: Array, keys: Array) -> Array:
     """The mass [Hs, past] of the keys in lists, int [Hs, M] → [Hs]. Keys at `past` or later count as zero."""
     return np.array(
-        [row[np.unique(own[own < len(row)])].sum() for row, own in zip(mass, keys, strict=True)], mass.dtype
+        [row[np.unique(listed[listed < len(row)])].sum() for row, listed in zip(mass, keys, strict=True)],
+        mass.dtype,
     )
 
 

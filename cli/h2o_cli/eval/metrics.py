@@ -36,9 +36,9 @@ def increase(nll: NDArray[Any], truth: NDArray[Any]) -> float:
     return perplexity(nll - truth) - 1.0
 
 
-def divergence(truth: NDArray[Any], other: NDArray[Any]) -> Float64:
+def divergence(truth: NDArray[Any], found: NDArray[Any]) -> Float64:
     """Kullback-Leibler divergence of each row from full attention's, both log-probabilities [rows, vocab]."""
-    p, q = truth.astype(np.float64), other.astype(np.float64)
+    p, q = truth.astype(np.float64), found.astype(np.float64)
     return np.asarray((np.exp(p) * (p - q)).sum(axis=1))
 
 

@@ -92,7 +92,8 @@ class SuiteSettings:
     title: ClassVar[str] = "fixed texts"
 
     suite: SuiteName = option(
-        "standard", ", ".join(f"{name} {one.texts} of {one.length:,} tokens" for name, one in SIZES.items())
+        "standard",
+        ", ".join(f"{name} {suite.texts} of {suite.length:,} tokens" for name, suite in SIZES.items()),
     )
     half: Half = option("report", "texts for reports, or texts for tuning settings")
     texts: Literal["auto"] | int = option(
@@ -210,8 +211,8 @@ def eval_options(metrics: tuple[str, ...]) -> Callable[[Command], Command]:
         help=f"Some of: {', '.join(METRICS)}.  [default: {','.join(metrics)}]",
     )
     bundle = click.argument("bundle", type=click.Path(path_type=Path))
-    own = (bundle, *_TEXTS, chosen, *_OF_METRICS, *_RULES)
-    return grouped(Group.MEASUREMENT, *own, prefill_options, model_options, json_option, verbose_option)
+    shared = (bundle, *_TEXTS, chosen, *_OF_METRICS, *_RULES)
+    return grouped(Group.MEASUREMENT, *shared, prefill_options, model_options, json_option, verbose_option)
 
 
 def make_contestants(
@@ -230,7 +231,7 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
     given = {name: flags.pop(name) for name in ("length", "metrics", *_NAMES_OF_METRICS)}
     if flags["suite"] is not None:
         size = SIZES[flags["suite"].suite]
-        given = {name: one for name, one in given.items() if one is not None}
+        given = {name: value for name, value in given.items() if value is not None}
         given = {"length": size.length, "decoded": size.decoded, "first": None} | given
     chosen = defaults | {name: value for name, value in given.items() if value is not None}
     metrics = chosen["metrics"]

@@ -87,9 +87,11 @@ def _by_position(plot: Any, values: Sequence[Value], summaries: Sequence[Summary
     figure, axes = plot.subplots(figsize=(8, 3.6), layout="constrained")
     names = short_names(row.contestant for row in _main(summaries))
     for row in _main(summaries):
-        own = losses.get(row.contestant, {})
-        places = sorted(own, key=int)
-        rises = [100 * expm1(own[place] - losses[truth][place]) for place in places if place in losses[truth]]
+        losses_at = losses.get(row.contestant, {})
+        places = sorted(losses_at, key=int)
+        rises = [
+            100 * expm1(losses_at[place] - losses[truth][place]) for place in places if place in losses[truth]
+        ]
         at, label = [int(place) for place in places][: len(rises)], names[row.contestant]
         axes.plot(at, rises, "o-", markersize=3, label=label)
     axes.axhline(0, color="black", linewidth=0.8)
@@ -107,10 +109,14 @@ def _by_layer(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) 
     figure, axes = plot.subplots(figsize=(8, 3.6), layout="constrained")
     names = short_names(row.contestant for row in _main(summaries))
     for row in _main(summaries):
-        own = recall.get(row.contestant, {})
-        layers = sorted(map(int, own))
+        recall_at = recall.get(row.contestant, {})
+        layers = sorted(map(int, recall_at))
         axes.plot(
-            layers, [own[str(layer)] for layer in layers], "o-", markersize=3, label=names[row.contestant]
+            layers,
+            [recall_at[str(layer)] for layer in layers],
+            "o-",
+            markersize=3,
+            label=names[row.contestant],
         )
     axes.set_xlabel("layer")
     axes.set_ylabel("recall")
@@ -135,10 +141,12 @@ def _settings(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) 
     figure, grid = plot.subplots(
         height, width, figsize=(2.6 * width, 2.2 * height), layout="constrained", sharey=True, squeeze=False
     )
-    own = rule.values
+    values_of = rule.values
     for axes, (name, points) in zip(grid.flat, panels.items(), strict=False):
-        points = sorted([*points, (own[name], 100 * rule.increase)], key=lambda point: _number(point[0]))
-        colours = ["#c0392b" if value == own[name] else "#2c6e9b" for value, _ in points]
+        points = sorted(
+            [*points, (values_of[name], 100 * rule.increase)], key=lambda point: _number(point[0])
+        )
+        colours = ["#c0392b" if value == values_of[name] else "#2c6e9b" for value, _ in points]
         axes.bar([value for value, _ in points], [rise for _, rise in points], color=colours)
         axes.set_title(name)
     for axes in list(grid.flat)[len(panels) :]:
@@ -150,12 +158,12 @@ def _settings(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) 
 
 def _needles(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -> Any:
     hits: dict[tuple[str, int, str], list[float]] = defaultdict(list)
-    for one in values:
-        if one.measure is Measure.NEEDLE:
-            hits[one.contestant, one.length, one.place].append(one.value)
+    for value in values:
+        if value.measure is Measure.NEEDLE:
+            hits[value.contestant, value.length, value.place].append(value.value)
     if not hits:
         return None
-    found = {cell: fmean(own) for cell, own in hits.items()}
+    found = {cell: fmean(shares) for cell, shares in hits.items()}
     names = [row.contestant for row in summaries if any(key[0] == row.contestant for key in found)]
     lengths = sorted({length for _, length, _ in found})
     depths = sorted({place for _, _, place in found}, key=float)
@@ -172,9 +180,9 @@ def _needles(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -
         cells = [[found.get((name, length, depth), float("nan")) for length in lengths] for depth in depths]
         axes.imshow(cells, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
         for y, row in enumerate(cells):
-            for x, value in enumerate(row):
+            for x, share in enumerate(row):
                 cases = len(hits.get((name, lengths[x], depths[y]), ()))
-                told = f"{value * cases:g} of {cases}" if cases else ""
+                told = f"{share * cases:g} of {cases}" if cases else ""
                 axes.text(x, y, told, ha="center", va="center", fontsize=7)
         axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         axes.set_yticks(range(len(depths)), [f"{float(depth):.0%}" for depth in depths])
@@ -189,10 +197,12 @@ def _needles(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) -
 def _means(values: Sequence[Value], measure: Measure) -> dict[str, dict[str, float]]:
     """By contestant and place, over texts."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in values:
-        if one.measure is measure:
-            found[one.contestant][one.place].append(one.value)
-    return {name: {place: fmean(own) for place, own in places.items()} for name, places in found.items()}
+    for value in values:
+        if value.measure is measure:
+            found[value.contestant][value.place].append(value.value)
+    return {
+        name: {place: fmean(shares) for place, shares in places.items()} for name, places in found.items()
+    }
 
 
 def _number(text: str) -> tuple[float, str]:

@@ -112,36 +112,46 @@ class Measurer:
 
     def _jobs(self, done: AbstractSet[str]) -> Iterator[Job]:
         metrics = self._extent.metrics
-        rules = tuple(one for one in self._contestants if one.kind is not Kind.TRUTH)
+        rules = tuple(contestant for contestant in self._contestants if contestant.kind is not Kind.TRUTH)
         # For a changed setting losses suffice; slow measurements are for the other contestants.
-        leading = tuple(one for one in self._contestants if one.kind is not Kind.ABLATION)
+        leading = tuple(
+            contestant for contestant in self._contestants if contestant.kind is not Kind.ABLATION
+        )
         for document in self._documents:
             if "decode" in metrics:
-                for one in leading:
-                    yield self._job("decode", one, document.name, partial(self._decode, one, document))
+                for contestant in leading:
+                    yield self._job(
+                        "decode", contestant, document.name, partial(self._decode, contestant, document)
+                    )
             if "perplexity" in metrics:
-                for one in self._contestants:
-                    yield self._job("read", one, document.name, partial(self._read, one, document))
+                for contestant in self._contestants:
+                    yield self._job(
+                        "read", contestant, document.name, partial(self._read, contestant, document)
+                    )
             if "causal" in metrics:
-                for one in leading:
-                    if one.kind is Kind.BASELINE:
+                for contestant in leading:
+                    if contestant.kind is Kind.BASELINE:
                         continue  # it remembers nothing that a shorter prompt could go on from
-                    yield self._job("causal", one, document.name, partial(self._causal, one, document))
+                    yield self._job(
+                        "causal", contestant, document.name, partial(self._causal, contestant, document)
+                    )
             if "recall" in metrics and rules:  # of all rules at once: they share its sums
-                missing = tuple(one for one in rules if f"recall {document.name} {one.name}" not in done)
-                names = frozenset(f"recall {document.name} {one.name}" for one in missing)
+                missing = tuple(rule for rule in rules if f"recall {document.name} {rule.name}" not in done)
+                names = frozenset(f"recall {document.name} {rule.name}" for rule in missing)
                 yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
         for length in self._extent.needles:  # what is compared comes together: a stopped run can be read
             for seed in range(self._extent.seeds) if "needle" in metrics else ():
-                for one in leading:
-                    run = partial(self._needle, one, length, seed)
-                    yield self._job("needle", one, f"{length} {seed}", run)
+                for contestant in leading:
+                    run = partial(self._needle, contestant, length, seed)
+                    yield self._job("needle", contestant, f"{length} {seed}", run)
             for task in self._extent.tasks if "tasks" in metrics else ():
-                for one in leading:
-                    yield self._job(task, one, str(length), partial(self._task, one, length, task))
+                for contestant in leading:
+                    yield self._job(
+                        task, contestant, str(length), partial(self._task, contestant, length, task)
+                    )
 
-    def _job(self, kind: str, one: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
-        name = f"{kind} {where} {one.name}"
+    def _job(self, kind: str, contestant: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
+        name = f"{kind} {where} {contestant.name}"
         return Job(name, frozenset([name]), run)
 
     def _read(self, contestant: Contestant, document: Document) -> list[Value]:
@@ -177,12 +187,12 @@ class Measurer:
 
     def _recall(self, rules: tuple[Contestant, ...], document: Document) -> list[Value]:
         ids = document.ids[: self._extent.length]
-        found = measure_recall(self._generator, ids, [one.policy for one in rules])
+        found = measure_recall(self._generator, ids, [rule.policy for rule in rules])
         return [
             value
-            for one, recall in zip(rules, found, strict=True)
+            for rule, recall in zip(rules, found, strict=True)
             for value in _recall_values(
-                recall, _writer(f"recall {document.name}", one, document.name, len(ids))
+                recall, _writer(f"recall {document.name}", rule, document.name, len(ids))
             )
         ]
 
@@ -208,7 +218,7 @@ class Measurer:
 
     def _task(self, contestant: Contestant, length: int, task: str) -> list[Value]:
         samples = [self._maker.make(task, length, seed) for seed in range(self._extent.seeds)]
-        hits = [score(self._generator, self._tokenizer, one, contestant.policy) for one in samples]
+        hits = [score(self._generator, self._tokenizer, sample, contestant.policy) for sample in samples]
         value = _writer(f"{task} {length}", contestant, "tasks", length)
         return [value(Measure.TASK, hit, task) for hit in hits]
 

@@ -70,23 +70,23 @@ class Tally:
     def attend(self, call: LayerCall, mass: LayerMass) -> None:
         """Let the rule attend, and record what it saw; its output is dropped."""
         watch = ListWatch(call.provider, call.q)
-        own = replace(call, provider=watch, o=self.o[: len(call.q)], timer=PrefillTimer(), needed=0)
-        self.rule.attend(own, self.state)
-        for one in watch.lists():
-            self._sums[:, call.layer] += list_sums(mass, one)
+        call_of_rule = replace(call, provider=watch, o=self.o[: len(call.q)], timer=PrefillTimer(), needed=0)
+        self.rule.attend(call_of_rule, self.state)
+        for keys in watch.lists():
+            self._sums[:, call.layer] += list_sums(mass, keys)
 
     def result(self) -> Recall:
         return Recall(*self._sums.copy())
 
 
-def list_sums(layer: LayerMass, one: KeyList) -> Float64:
+def list_sums(layer: LayerMass, list: KeyList) -> Float64:
     """Selected, best and past mass of one list, float64 [3, Hq]; heads that share it share its sums
     equally.
     """
-    mass = layer.of(one.rows, one.past)
-    lists = len(one.keys)
+    mass = layer.of(list.rows, list.past)
+    lists = len(list.keys)
     shared = by_list(mass, lists)
-    selected, best = selected_mass(shared, one.keys), best_mass(shared, one.keys.shape[1])
+    selected, best = selected_mass(shared, list.keys), best_mass(shared, list.keys.shape[1])
     found = np.stack([selected, best, shared.sum(axis=1)]).astype(np.float64)  # [3, Hs]
     group = len(mass) // lists
     return np.repeat(found / group, group, axis=1)

@@ -53,14 +53,14 @@ class Summary:
         return found if name is None else {"policy": name, **found}
 
 
-def differences(rule: Summary, other: Summary) -> dict[str, str]:
+def differences(rule: Summary, row: Summary) -> dict[str, str]:
     """Settings of another contestant of the same policy that differ from the rule's; none for other
     policies.
     """
-    own, theirs = rule.values, other.values
-    if own.keys() != theirs.keys() or own.get("policy") != theirs.get("policy"):
+    settings, theirs = rule.values, row.values
+    if settings.keys() != theirs.keys() or settings.get("policy") != theirs.get("policy"):
         return {}
-    return {name: value for name, value in theirs.items() if own[name] != value}
+    return {name: value for name, value in theirs.items() if settings[name] != value}
 
 
 def summarize(values: Sequence[Value]) -> list[Summary]:
@@ -74,28 +74,30 @@ def summarize(values: Sequence[Value]) -> list[Summary]:
     return [_summary([value for value in values if value.contestant == name], exact) for name in names]
 
 
-def increases(own: Iterable[Value], exact: Iterable[Value], measure: Measure) -> dict[tuple[str, int], float]:
+def increases(
+    values: Iterable[Value], exact: Iterable[Value], measure: Measure
+) -> dict[tuple[str, int], float]:
     """By text and length: the relative increase of perplexity over full attention's."""
-    known = {(one.text, one.length): one.value for one in exact if one.measure is measure}
+    known = {(value.text, value.length): value.value for value in exact if value.measure is measure}
     return {
-        key: expm1(one.value - known[key])
-        for one in own
-        if one.measure is measure and (key := (one.text, one.length)) in known
+        key: expm1(value.value - known[key])
+        for value in values
+        if value.measure is measure and (key := (value.text, value.length)) in known
     }
 
 
-def _summary(own: list[Value], exact: list[Value]) -> Summary:
-    first = own[0]
+def _summary(values: list[Value], exact: list[Value]) -> Summary:
+    first = values[0]
 
     def mean(measure: Measure) -> float | None:
-        found = [value.value for value in own if value.measure is measure]
+        found = [value.value for value in values if value.measure is measure]
         return fmean(found) if found else None
 
     def cases(measure: Measure) -> int:
-        return sum(value.measure is measure for value in own)
+        return sum(value.measure is measure for value in values)
 
     def numbers(measure: Measure) -> list[float]:
-        return list(increases(own, exact, measure).values())
+        return list(increases(values, exact, measure).values())
 
     def error(increases: list[float]) -> float | None:
         """Standard error of their mean."""
@@ -107,7 +109,7 @@ def _summary(own: list[Value], exact: list[Value]) -> Summary:
         first.contestant,
         first.kind,
         first.settings,
-        texts=len({value.text for value in own if value.measure in (Measure.DECODED, Measure.LOSS)}),
+        texts=len({value.text for value in values if value.measure in (Measure.DECODED, Measure.LOSS)}),
         decoded_increase=fmean(decoded) if decoded else None,
         decoded_error=error(decoded),
         decoded_divergence=mean(Measure.DECODED_DIVERGENCE),

@@ -45,7 +45,7 @@ class Sweep:
             "model": self.bundle.resolve().name,
             "checkpoint": self.manifest.checkpoint.sha256,
             "precision": self.manifest.model.dtype,
-            "texts": {one.name: one.sha256 for one in self.documents},
+            "texts": {document.name: document.sha256 for document in self.documents},
             "extent": asdict(self.extent),
             "chat_frame": asdict(self.frame),
         }

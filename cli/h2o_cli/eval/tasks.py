@@ -66,7 +66,7 @@ def score(
 
 
 def found(said: str, answers: Sequence[str]) -> float:
-    return sum(one.lower() in said.lower() for one in answers) / len(answers)
+    return sum(answer.lower() in said.lower() for answer in answers) / len(answers)
 
 
 def answer(
@@ -116,8 +116,8 @@ class TaskMaker:
         lot = random.Random(seed)
         facts = [self._fact(lot) for _ in depths]
         head = self._begin(QUIZ_OF_MANY.format(**facts[0]))
-        hidden = [self._encode(NEEDLE.format(**one)) for one in facts]
-        asked = [self._ask(QUESTION.format(**one), ANSWER.format(**one)) for one in facts]
+        hidden = [self._encode(NEEDLE.format(**fact)) for fact in facts]
+        asked = [self._ask(QUESTION.format(**fact), ANSWER.format(**fact)) for fact in facts]
         room = _room(length, [head, *hidden, max(asked, key=len)])
         text = self._document(room, lot)
         places = [round(depth * room) for depth in depths]
@@ -127,8 +127,8 @@ class TaskMaker:
             done = places[i]
         document.append(text[done:])
         return [
-            Sample(np.concatenate([*document, question]), (one["value"],), 16)
-            for one, question in zip(facts, asked, strict=True)
+            Sample(np.concatenate([*document, question]), (fact["value"],), 16)
+            for fact, question in zip(facts, asked, strict=True)
         ]
 
     def needle(self, length: int, depth: float, seed: int, middle: bool) -> Sample:

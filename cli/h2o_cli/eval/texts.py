@@ -50,9 +50,9 @@ def from_sources(
     """The first `tokens` tokens of the first `count` texts that have so many, or of fewer texts. Raises InputError
     for one that does not exist."""
     long_enough = (
-        Document(one.name, ids)
-        for one in sources
-        if len(ids := _ids(one.text(), tokenizer, tokens, vocabulary)) == tokens
+        Document(source.name, ids)
+        for source in sources
+        if len(ids := _ids(source.text(), tokenizer, tokens, vocabulary)) == tokens
     )
     return tuple(itertools.islice(long_enough, count))
 

@@ -58,7 +58,7 @@ class Value:
     value: float
 
 
-COLUMNS = tuple(one.name for one in fields(Value))
+COLUMNS = tuple(field.name for field in fields(Value))
 
 
 def to_csv(values: Iterable[Value]) -> str:

@@ -32,24 +32,24 @@ class DeltaConfig(KindSizes):
     @classmethod
     def read(cls, raw: dict[str, Any]) -> DeltaConfig:
         """Of a parsed `config.json`. Raises CheckpointError and UnsupportedModelError."""
-        made = cls(
+        sizes = cls(
             key_heads=integer(raw, "linear_num_key_heads"),
             value_heads=integer(raw, "linear_num_value_heads"),
             key_size=integer(raw, "linear_key_head_dim"),
             value_size=integer(raw, "linear_value_head_dim"),
             kernel=integer(raw, "linear_conv_kernel_dim", least=2),
         )
-        if made.value_heads % made.key_heads:
+        if sizes.value_heads % sizes.key_heads:
             raise CheckpointError(
-                f"config.json: linear_num_value_heads ({made.value_heads}) is no multiple of linear_num_key_heads "
-                f"({made.key_heads}); the file is damaged"
+                f"config.json: linear_num_value_heads ({sizes.value_heads}) is no multiple of linear_num_key_heads "
+                f"({sizes.key_heads}); the file is damaged"
             )
-        if made.key_size % KEY_UNIT or made.value_size % KEY_UNIT:
+        if sizes.key_size % KEY_UNIT or sizes.value_size % KEY_UNIT:
             raise UnsupportedModelError(
-                f"heads of {made.key_size} and {made.value_size} elements in layers with a state are not "
+                f"heads of {sizes.key_size} and {sizes.value_size} elements in layers with a state are not "
                 f"supported: both must be multiples of {KEY_UNIT}"
             )
-        return made
+        return sizes
 
     @property
     def keys(self) -> int:

@@ -155,14 +155,14 @@ def read_ropes(
         raise CheckpointError(
             f"config.json: rope_parameters must have the rotations of {' and '.join(thetas)}, but is {given!r}"
         )
-    made = {}
+    configs = {}
     for kind, theta in thetas.items():
         own = given.get(kind) or {}
         if not isinstance(own, dict):
             raise CheckpointError(f"config.json: the rotation of {kind} must be an object, but is {own!r}")
         whole = {"rope_theta": theta, **own, **(scaling if kind == scaled else {})}
-        made[kind] = _read(whole, longest(raw), rotated)
-    return tuple(made[kind] for kind in kinds)
+        configs[kind] = _read(whole, longest(raw), rotated)
+    return tuple(configs[kind] for kind in kinds)
 
 
 def _read(scaling: dict[str, Any], context: int, rotated: int) -> RopeConfig:
@@ -183,11 +183,11 @@ def _read(scaling: dict[str, Any], context: int, rotated: int) -> RopeConfig:
     if kind == "yarn":
         return _read_yarn(scaling, context, theta)
     factor = number(scaling, "factor")
-    made = RopeConfig(theta, kind, factor=factor, score_factor=_score_factor(scaling, factor))
+    config = RopeConfig(theta, kind, factor=factor, score_factor=_score_factor(scaling, factor))
     if kind != "llama3":
-        return made
+        return config
     return replace(
-        made,
+        config,
         low_freq_factor=number(scaling, "low_freq_factor"),
         high_freq_factor=number(scaling, "high_freq_factor"),
         original_context=integer(scaling, ORIGINAL, context),
@@ -201,11 +201,11 @@ def _read_yarn(scaling: dict[str, Any], context: int, theta: float) -> RopeConfi
         raise CheckpointError(f"config.json: rope_theta must be above 1 under YaRN, but is {theta}")
     given, all_dims = scaling.get("mscale"), scaling.get("mscale_all_dim")
     if given and all_dims:
-        made = _magnitude(factor, number(scaling, "mscale")) / _magnitude(
+        factor_ = _magnitude(factor, number(scaling, "mscale")) / _magnitude(
             factor, number(scaling, "mscale_all_dim")
         )
     else:
-        made = _magnitude(factor)
+        factor_ = _magnitude(factor)
     return RopeConfig(
         theta,
         "yarn",
@@ -214,7 +214,7 @@ def _read_yarn(scaling: dict[str, Any], context: int, theta: float) -> RopeConfi
         beta_fast=number({"beta_fast": scaling.get("beta_fast") or 32}, "beta_fast"),
         beta_slow=number({"beta_slow": scaling.get("beta_slow") or 1}, "beta_slow"),
         truncate=bool(scaling.get("truncate", True)),
-        attention_factor=number(scaling, "attention_factor", made),
+        attention_factor=number(scaling, "attention_factor", factor_),
         score_factor=_score_factor(scaling, factor),
     )
 

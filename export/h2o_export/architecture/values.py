@@ -26,7 +26,9 @@ def integer(
 def integers(raw: dict[str, Any], key: str) -> list[int]:
     """As `integer`, of a list of integers of 0 or more; empty where there is no such key."""
     values = raw.get(key) or []
-    if not isinstance(values, list) or not all(type(one) is int and 0 <= one <= MAX_SIZE for one in values):
+    if not isinstance(values, list) or not all(
+        type(value) is int and 0 <= value <= MAX_SIZE for value in values
+    ):
         raise CheckpointError(
             f"config.json: {key} must be a list of integers of 0 or more, but is {values!r}"
         )

@@ -31,8 +31,8 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     text where nothing would be made for it: integers that stay as they are, and weights of 8 bits where a layer's
     kind cannot be scaled.
     """
-    made = formats.projections
-    if type(made) is not Blocks or _holds(checkpoint, formats):
+    form = formats.projections
+    if type(form) is not Blocks or _holds(checkpoint, formats):
         if text is not None:
             raise ConfigError(
                 "the checkpoint's own integers are kept as they are: there is nothing to calibrate, leave out "
@@ -40,7 +40,7 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
                 field="calibrate",
             )
         return checkpoint
-    if made.bits == 4:
+    if form.bits == 4:
         return CompensatedCheckpoint.of(
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
         )

@@ -89,8 +89,8 @@ class LayerRounding:
 
     def _round(self, name: str, moments: Tensor) -> QuantizedTensor:
         weights = self.checkpoint.tensor(name, self._shapes[name]).float()
-        made = self._format
-        return compensate(weights, moments, made.bits, made.block_size, made.dtype, name)
+        form = self._format
+        return compensate(weights, moments, form.bits, form.block_size, form.dtype, name)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Moments:
     def add(self, name: str, x: Tensor) -> None:
         """`name` multiplies x [..., K]. Matrices with the same x follow each other."""
         rows = x.reshape(-1, x.shape[-1])
-        known = next((one for one in self._inputs if name in one.names), None)
+        known = next((input for input in self._inputs if name in input.names), None)
         if known is None and x is self._last:
             self._inputs[-1].names.append(name)
         elif known is None:
@@ -132,8 +132,8 @@ class Moments:
         """Names of matrices and their moments, one input after the other; each is dropped afterwards."""
         self._last = None
         while self._inputs:
-            one = self._inputs.pop(0)
-            yield one.names, one.total / max(one.rows, 1)
+            input = self._inputs.pop(0)
+            yield input.names, input.total / max(input.rows, 1)
 
 
 def even(rows: Tensor) -> Tensor:

@@ -54,8 +54,8 @@ class ScaledCheckpoint(DerivedCheckpoint):
         multiplied: dict[str, Tensor] = {}
         for layer in range(original.config.layers):
             for source, readers in scaled_pairs(original.config):
-                made = factors[_name(layer, source)]
-                multiplied |= {_name(layer, reader): made for reader in readers}
+                factor = factors[_name(layer, source)]
+                multiplied |= {_name(layer, reader): factor for reader in readers}
         return cls(original.path, original.source, original.config, original, dict(factors), multiplied)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -17,9 +17,9 @@ def compare_files(bundle: Bundle) -> Iterator[Row]:
     altered = set(bundle.altered_files())
     claimed: set[str] = set()
     for graph in bundle.manifest.graphs:
-        own = {graph.file, *graph.weights}
-        claimed |= own
-        yield _row(graph.name, sorted(own & altered))
+        files = {graph.file, *graph.weights}
+        claimed |= files
+        yield _row(graph.name, sorted(files & altered))
     yield _row("tokenizer", sorted(altered - claimed))
 
 

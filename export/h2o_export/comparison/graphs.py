@@ -92,16 +92,16 @@ class GraphComparison:
         """The graphs beside a layer's dense graph; their outputs replace tensors of `known` with that
         name.
         """
-        made: Feed = {}
+        outputs: Feed = {}
         for graph in self.bundle.small_graphs(layer):
             progress(graph.name)
-            own = graph.name.removesuffix(f"_{layer:02d}")
-            given = kind.small_inputs(own, known, made, self.model.layer(layer))
+            stem = graph.name.removesuffix(f"_{layer:02d}")
+            given = kind.small_inputs(stem, known, outputs, self.model.layer(layer))
             feed = {spec.name: given[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
             yield from compare_runs("dense", graph.name, results, {}, self.share)
-            made |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
-        known |= made
+            outputs |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
+        known |= outputs
 
     def _dense_graph(self, graph: GraphSpec, feed: Feed, backend: Backend) -> RunResults:
         backend.activate(only=[graph.name])

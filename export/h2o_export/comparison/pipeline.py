@@ -80,12 +80,12 @@ class PipelineComparison:
                     yield self._row(stage, checkpoint, policy, make, generator, actual, sets)
 
     def between(
-        self, policies: Sequence[PrefillPolicy[Any]], other: ProviderChoice, progress: Progress
+        self, policies: Sequence[PrefillPolicy[Any]], provider: ProviderChoice, progress: Progress
     ) -> Iterator[Row]:
         """The bundle against itself with another attention provider."""
         for policy in policies:
             results = []
-            for attention in (self.compared.attention, other):
+            for attention in (self.compared.attention, provider):
                 progress(f"pipeline, {policy}, {attention}")
                 settings = self.compared.layer_settings[0]
                 with self.compared.load(len(self.ids), attention, settings) as generator:
@@ -110,8 +110,8 @@ class PipelineComparison:
         expected = self._expected(checkpoint, reference, torch.float32)
         tolerance = TOLERANCE
         if half:
-            own = self._expected(checkpoint, make(model, sets), torch.float16)
-            tolerance = 2 * float(np.abs(own - expected).max() / np.abs(expected).max()) + HALF_FLOOR
+            halved = self._expected(checkpoint, make(model, sets), torch.float16)
+            tolerance = 2 * float(np.abs(halved - expected).max() / np.abs(expected).max()) + HALF_FLOOR
         if stage == "quantization":
             tolerance = QUANTIZATION_TOLERANCE[self._weights]
         if stage == "rounding":

@@ -68,8 +68,8 @@ def _check_links(folder: Path, model: ModelProto) -> None:
     """Raises BundleError for a file of weights that onnx refuses because it has several hard links."""
     places = {
         entry.value
-        for one in model.graph.initializer
-        for entry in one.external_data
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
         if entry.key == "location"
     }
     for file in (folder / place for place in sorted(places)):

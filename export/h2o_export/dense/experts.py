@@ -63,8 +63,8 @@ def spoken(
     chosen, weights  those that are asked, int64 [n, k], and how much each counts, float32 [n, k]
     """
     projections = [getattr(expert, name) for expert in experts for name in MATRICES]
-    weighed = [one.weight for one in projections]
-    biases = [one.bias for one in projections] if config.biased else []
+    weighed = [projection.weight for projection in projections]
+    biases = [projection.bias for projection in projections] if config.biased else []
     gate = config.clamped
     attributes = {} if gate is None else {"limit": gate.limit, "gain": gate.gain}
     said = torch.onnx.ops.symbolic(
@@ -173,7 +173,7 @@ class _Layout:
         x, chosen, *rest = self.placeholder.inputs
         said = self.placeholder.outputs[0]
         assert said.shape is not None
-        attributes = {name: one.value for name, one in self.placeholder.attributes.items()}
+        attributes = {name: attribute.value for name, attribute in self.placeholder.attributes.items()}
         count, (_, k, hidden) = attributes.pop("experts"), said.shape
         matrices, biases = rest[: 3 * count], rest[3 * count :]
         gate = (attributes.pop("gate"), attributes)
@@ -191,14 +191,14 @@ class _Layout:
             axis=0,
         )
         spoken = [
-            self._expert(e, own, matrices[3 * e : 3 * e + 3], biases[3 * e : 3 * e + 3], gate)
-            for e, own in enumerate(by_expert)
+            self._expert(e, rows, matrices[3 * e : 3 * e + 3], biases[3 * e : 3 * e + 3], gate)
+            for e, rows in enumerate(by_expert)
         ]
         together = self.add("Concat", spoken, "together", axis=0)
         _, back = self.add_all("TopK", [order, rows], ("places", "back"), axis=0, largest=0)
         in_order = self.add("Gather", [together, back], "in_order", axis=0)
-        made = self.add("Reshape", [in_order, self.integers("slots", [-1, k, hidden])], "said")
-        self._replace(said, made)
+        output = self.add("Reshape", [in_order, self.integers("slots", [-1, k, hidden])], "said")
+        self._replace(said, output)
 
     def _counts(self, flat: ir.Value, count: int) -> ir.Value:
         """How many rows each expert has, int64 [E]."""
@@ -264,8 +264,8 @@ class _Layout:
         self.nodes.append(node)
         return tuple(node.outputs)
 
-    def _replace(self, said: ir.Value, made: ir.Value) -> None:
-        made.shape, made.type = said.shape, said.type
+    def _replace(self, said: ir.Value, output: ir.Value) -> None:
+        output.shape, output.type = said.shape, said.type
         self.graph.insert_before(self.placeholder, self.nodes)
-        said.replace_all_uses_with(made)
+        said.replace_all_uses_with(output)
         self.graph.remove(self.placeholder, safe=True)

@@ -59,16 +59,16 @@ class DenseGraph:
 
     def make(self, config: ModelConfig) -> nn.Module:
         """The module; what it is made of may differ from layer to layer."""
-        made: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
-        return made
+        module: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
+        return module
 
     def alike(self, config: ModelConfig) -> Alike:
         """Dense graphs for which this is equal differ in their weights alone."""
         routed = self.before is not None and config.routed(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
         rotation = None if self.after is None else config.rotation(self.after)
-        own = tuple(config.own[at] for at in (self.before, self.after) if config.own and at is not None)
-        return self.module, routed, before, after, rotation, own
+        sizes = tuple(config.own[at] for at in (self.before, self.after) if config.own and at is not None)
+        return self.module, routed, before, after, rotation, sizes
 
     @property
     def file(self) -> str:
@@ -96,16 +96,16 @@ def dense_interface(
     def residual(name: str) -> TensorSpec:
         return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
 
-    made: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
     given: tuple[TensorSpec, ...] = ()  # of the tokens before
     if dense.after is not None:
-        after, own = layer_kind(config, dense.after), config.at(dense.after)
-        made, given = after.interface(own, dtype), after.given(own, dtype)
+        after, sizes = layer_kind(config, dense.after), config.at(dense.after)
+        outputs, given = after.interface(sizes, dtype), after.given(sizes, dtype)
     attended: tuple[TensorSpec, ...] = ()
     beside: tuple[TensorSpec, ...] = ()
     if dense.before is not None:
-        before, own = layer_kind(config, dense.before), config.at(dense.before)
-        attended, beside = (before.attended(own, dtype),), before.gate(own, dtype)
+        before, sizes = layer_kind(config, dense.before), config.at(dense.before)
+        attended, beside = (before.attended(sizes, dtype),), before.gate(sizes, dtype)
         if config.layer_embedding is not None:
             beside += (TensorSpec(name="tokens", dtype="int64", shape=("n",)), residual("embedded"))
 
@@ -116,10 +116,10 @@ def dense_interface(
     if dense.module is DenseFirst:
         tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
         tables = (spec for table in range(len(config.rotations)) for spec in angles(table))
-        return (*tokens, *given), (residual("residual_out"), *tables, *made)
+        return (*tokens, *given), (residual("residual_out"), *tables, *outputs)
     if dense.after is not None:
         rope = angles(config.rotation(dense.after))
-        return (*attended, residual("residual"), *rope, *beside, *given), (residual("residual_out"), *made)
+        return (*attended, residual("residual"), *rope, *beside, *given), (residual("residual_out"), *outputs)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
     return (*attended, residual("residual"), *beside), (logits,)
 
@@ -165,8 +165,8 @@ def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
         return parameter
     if module == "experts_beside":
         return rest
-    own = getattr(config.norms, module, None)
-    return layer_kind(config, layer).checkpoint_name(parameter) if own is None else f"{own}.{rest}"
+    norm = getattr(config.norms, module, None)
+    return layer_kind(config, layer).checkpoint_name(parameter) if norm is None else f"{norm}.{rest}"
 
 
 def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -179,7 +179,9 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             with torch.device("meta"):
                 parameters = dense.make(config).named_parameters()
             shapes[alike] = {
-                name: tuple(one.shape) for name, one in parameters if not name.endswith(FREQUENCIES)
+                name: tuple(parameter.shape)
+                for name, parameter in parameters
+                if not name.endswith(FREQUENCIES)
             }
         for name, shape in shapes[alike].items():
             found[parameter_source(dense, name, config)] = shape

@@ -34,8 +34,8 @@ class OwnEmbedding(nn.Module):
     def forward(self, residual: Tensor, tokens: Tensor, embedded: Tensor) -> Tensor:
         projected = self.per_layer_model_projection(embedded) * self.hidden**-0.5
         row = self.embed_tokens_per_layer(tokens) * self.size**0.5
-        own = combined(self.per_layer_projection_norm(projected), row)
-        added: Tensor = self.per_layer_projection(geglu(self.per_layer_input_gate(residual), own))
+        embedding = combined(self.per_layer_projection_norm(projected), row)
+        added: Tensor = self.per_layer_projection(geglu(self.per_layer_input_gate(residual), embedding))
         normed: Tensor = self.post_per_layer_input_norm(added)
         return residual + normed
 

@@ -40,14 +40,14 @@ class AfterAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        own = config.at(layer)
-        self.o_proj = layer_kind(config, layer).output(own)
+        sizes = config.at(layer)
+        self.o_proj = layer_kind(config, layer).output(sizes)
         self.after_attention = norm(config, config.norms.after_attention)
         self.before_mlp = norm(config, config.norms.before_mlp)
         experts = config.experts if config.routed(layer) else None
         beside = experts is not None and experts.beside_mlp
         self.mlp: nn.Module = (
-            MLP(config, own.intermediate_size) if experts is None or beside else MixtureOfExperts(config)
+            MLP(config, sizes.intermediate_size) if experts is None or beside else MixtureOfExperts(config)
         )
         self.experts_beside = ExpertsBeside(config) if beside else None
         self.after_mlp = norm(config, config.norms.after_mlp)
@@ -87,7 +87,7 @@ class Angles(nn.Module):
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
-        cos, sin = (scaled(one, self.rope.attention_factor) for one in (angles.cos(), angles.sin()))
+        cos, sin = (scaled(table, self.rope.attention_factor) for table in (angles.cos(), angles.sin()))
         if not self.rope.query_growth:
             return cos, sin
         times = torch.log(1 + torch.floor(positions.float() / self.rope.original_context)).unsqueeze(1)
@@ -111,8 +111,8 @@ class DenseFirst(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         residual = scaled(self.embed_tokens(tokens), self.multiplier)  # [n, D]
         tables = [table(positions) for table in self.rotations]
-        made = self.qkv(self.before_attention(residual), *tables[self.rotation], *given)
-        return residual, *(each for table in tables for each in table), *made
+        heads = self.qkv(self.before_attention(residual), *tables[self.rotation], *given)
+        return residual, *(each for table in tables for each in table), *heads
 
 
 class DenseMiddle(nn.Module):

@@ -50,24 +50,24 @@ def _look_up(gather: Any, columns: int) -> list[Any]:
     multiple of 256, which Div halves eight times without a remainder.
     """
     name = gather.output[0]
-    made = [helper.make_node("Gather", gather.input, [f"{name}/word0"], axis=0)]
+    nodes = [helper.make_node("Gather", gather.input, [f"{name}/word0"], axis=0)]
     byte_columns = []
     for i in range(BYTES):
         word, byte = f"{name}/word{i}", f"{name}/byte{i}"
-        made += [
+        nodes += [
             helper.make_node("Mod", [word, "words/256"], [byte]),
             helper.make_node("Sub", [word, byte], [f"{word}/rest"]),
             helper.make_node("Div", [f"{word}/rest", "words/256"], [f"{name}/word{i + 1}"]),
             helper.make_node("Unsqueeze", [byte, "words/last"], [f"{byte}/column"]),
         ]
         byte_columns.append(f"{byte}/column")
-    made += [
+    nodes += [
         helper.make_node("Concat", byte_columns, [f"{name}/bytes"], axis=2),
         helper.make_node("Add", [f"{name}/bytes", "words/128"], [f"{name}/shifted"]),
         helper.make_node("Mod", [f"{name}/shifted", "words/256"], [f"{name}/wrapped"]),
         helper.make_node("Sub", [f"{name}/wrapped", "words/128"], [name]),
     ]
-    return made
+    return nodes
 
 
 def _scale(dequantize: Any) -> list[Any]:

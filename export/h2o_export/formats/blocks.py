@@ -110,13 +110,13 @@ class Blocks:
             return None
         return found.in_blocks_of(self.block_size).in_floats(self.dtype, name)
 
-    def _of_this_kind(self, own: QuantizedTensor) -> QuantizedTensor | None:
-        return own.without_offsets()
+    def _of_this_kind(self, tensor: QuantizedTensor) -> QuantizedTensor | None:
+        return tensor.without_offsets()
 
     def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
         """The checkpoint's own blocks if they can be stored unchanged; otherwise its floats, rounded."""
-        own = self.own(checkpoint, name)
-        return own if own is not None else self._quantize(checkpoint.tensor(name, shape), name)
+        tensor = self.own(checkpoint, name)
+        return tensor if tensor is not None else self._quantize(checkpoint.tensor(name, shape), name)
 
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
         return quantize(values, self.bits, self.block_size, self.dtype, name)
@@ -179,12 +179,12 @@ class Blocks:
 
     def _replace(self, graph: ir.Graph, old: ir.Node, nodes: list[ir.Node]) -> None:
         """`nodes` replace `old`; the output of the last node takes its name."""
-        given, made = old.outputs[0], nodes[-1].outputs[0]
-        made.name, made.shape, made.type = given.name, given.shape, given.type
+        given, output = old.outputs[0], nodes[-1].outputs[0]
+        output.name, output.shape, output.type = given.name, given.shape, given.type
         for node in nodes[:-1]:
             node.outputs[0].name = node.name
         graph.insert_before(old, nodes)
-        given.replace_all_uses_with(made, replace_graph_outputs=True)
+        given.replace_all_uses_with(output, replace_graph_outputs=True)
         graph.remove(old, safe=True)
 
     def _as_stored(self, rows: int, columns: int) -> tuple[int, int]:

@@ -45,8 +45,8 @@ class OffsetBlocks(Blocks):
     def nbytes(self, shape: tuple[int, ...]) -> int:
         return super().nbytes(shape) + self._floats_nbytes(shape)
 
-    def _of_this_kind(self, own: QuantizedTensor) -> QuantizedTensor | None:
-        return own
+    def _of_this_kind(self, tensor: QuantizedTensor) -> QuantizedTensor | None:
+        return tensor
 
     def _write(self, found: QuantizedTensor, file: WeightFile) -> tuple[StoredTensor, ...]:
         offsets = np.zeros_like(found.scales) if found.offsets is None else found.offsets
@@ -97,7 +97,7 @@ def holds_offsets(checkpoint: Checkpoint, names: list[str], block_size: int) -> 
     """
     format = OffsetBlocks(4, block_size, "float32")
     found = (format.own(checkpoint, name) for name in names)
-    return any(own is not None and own.offsets is not None for own in found)
+    return any(tensor is not None and tensor.offsets is not None for tensor in found)
 
 
 def _offsets(weight: ir.Value) -> str:

@@ -45,14 +45,14 @@ class PolicyEntries:
 
     @cached_property
     def _entries(self) -> dict[type, PolicyEntry[Any]]:
-        found = {one.policy: one() for one in self._builtin}
+        found = {entry.policy: entry() for entry in self._builtin}
 
-        def take(one: Any) -> None:
-            if not (inspect.isclass(one) and issubclass(one, PolicyEntry)):
-                raise TypeError(f"{one!r} is no subclass of PolicyEntry")
-            if one.policy in found:
-                raise ValueError(f"{one.policy.__name__} has an entry already")
-            found[one.policy] = one()
+        def take(entry: Any) -> None:
+            if not (inspect.isclass(entry) and issubclass(entry, PolicyEntry)):
+                raise TypeError(f"{entry!r} is no subclass of PolicyEntry")
+            if entry.policy in found:
+                raise ValueError(f"{entry.policy.__name__} has an entry already")
+            found[entry.policy] = entry()
 
         load_entry_points(self._group, take)
         return found

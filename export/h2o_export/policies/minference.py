@@ -97,7 +97,7 @@ class TileStep(AttentionStep):
             TensorSpec(name="distances", dtype="int32", shape=(shape.query_heads, "D")),
         )
         inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), *lists, _LENGTH)
-        names = [one.name for one in inputs]
+        names = [input.name for input in inputs]
         node = operator("VerticalSlashAttention", names, ("o",), scale=shape.scale, softcap=shape.softcap)
         slots = (FreeSize(name=name, counts="slots") for name in "MD")
         free = FreeSizes(sizes=(ROWS, CACHE, *slots), spans=("length",))
@@ -108,8 +108,8 @@ class TileStep(AttentionStep):
         n = min(160, room.batch, room.rows - 3)
         lists = {}
         for name, count in (("columns", 24), ("distances", 3)):
-            some = [draw.choice(room.rows - 3, count, replace=False) for _ in range(shape.query_heads)]
-            lists[name] = np.sort(some, axis=1).astype(np.int32)
+            lines = [draw.choice(room.rows - 3, count, replace=False) for _ in range(shape.query_heads)]
+            lists[name] = np.sort(lines, axis=1).astype(np.int32)
         length = np.array(room.rows - 3, np.int64)
         return {
             "q": normal(draw, shape, n, shape.query_heads, 2.0),

@@ -69,9 +69,9 @@ class StreamedModel:
         """From now on `seen` is called with each matrix of a layer, by name, and its input."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Linear) and name.startswith("model.layers."):
-                for one in self.checkpoint.config.arrangement.split(name):
+                for part in self.checkpoint.config.arrangement.split(name):
                     module.register_forward_pre_hook(
-                        lambda _, given, one=one: seen(f"{one}.weight", given[0])
+                        lambda _, given, part=part: seen(f"{part}.weight", given[0])
                     )
 
     def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
@@ -113,15 +113,17 @@ class StreamedModel:
 
     def _own_embedding(self, index: int, text: int) -> Tensor:
         """What a layer adds of its own of every token, [n, P]."""
-        own, model = self.checkpoint.config.layer_embedding, self._model.model
-        assert own is not None
+        embedding, model = self.checkpoint.config.layer_embedding, self._model.model
+        assert embedding is not None
         prefix = f"model.layers.{index}."
         row = (
-            self._load(prefix + layer_embedding.ROWS, (own.vocabulary, own.size))[self._tokens[text]]
-            * own.size**0.5
+            self._load(prefix + layer_embedding.ROWS, (embedding.vocabulary, embedding.size))[
+                self._tokens[text]
+            ]
+            * embedding.size**0.5
         )
         matrix = self._load(
-            prefix + layer_embedding.PROJECTION, (own.size, self.checkpoint.config.hidden_size)
+            prefix + layer_embedding.PROJECTION, (embedding.size, self.checkpoint.config.hidden_size)
         )
         projected = self._embedded[text] @ matrix.T * self.checkpoint.config.hidden_size**-0.5
         self._fill(model.per_layer_projection_norm, f"model.{layer_embedding.NORM.removesuffix('weight')}")
@@ -206,18 +208,18 @@ class StreamedModel:
         row = (rows // len(projections), *inner)
         experts = []
         for expert in range(shape[0]):
-            own = [self._load(f"{stem}.{expert}.{projection}.{kind}", row) for projection in projections]
-            experts.append(torch.stack(own, dim=1).flatten(0, 1))
-        return torch.stack([one.T for one in experts] if inner else experts)
+            matrices = [self._load(f"{stem}.{expert}.{projection}.{kind}", row) for projection in projections]
+            experts.append(torch.stack(matrices, dim=1).flatten(0, 1))
+        return torch.stack([expert.T for expert in experts] if inner else experts)
 
     def _projection(self, module: str, kind: str, shape: tuple[int, ...]) -> Tensor:
         """Weights or biases of one of transformers' modules, joined from those that are separate here."""
         config = self.checkpoint.config
         modules = config.arrangement.split(module)
         if len(modules) > 1:
-            rows = [(config.projection_rows(one), *shape[1:]) for one in modules]
+            rows = [(config.projection_rows(module), *shape[1:]) for module in modules]
             joined = torch.cat(
-                [self._projection(one, kind, row) for one, row in zip(modules, rows, strict=True)]
+                [self._projection(module, kind, row) for module, row in zip(modules, rows, strict=True)]
             )
             order = config.file_order(module)
             return joined if order is None else joined[order.argsort()]
@@ -282,7 +284,7 @@ def _but_for_windows(attention: Attention, layers: Sequence[LayerSpec]) -> Atten
     ) -> tuple[Tensor, None]:
         if mask is not None:
             return exact_attention(module, query, key, value, mask, scaling, **more)
-        own = SimpleNamespace(layer_idx=numbers[module.layer_idx])
-        return attention(own, query, key, value, mask, scaling, **more)
+        numbered = SimpleNamespace(layer_idx=numbers[module.layer_idx])
+        return attention(numbered, query, key, value, mask, scaling, **more)
 
     return attend

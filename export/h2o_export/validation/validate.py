@@ -135,7 +135,7 @@ def _compared_rows(n: int) -> Iterator[Span]:
 
 
 def _picked(hidden: Tensor, rows: Sequence[Span]) -> Tensor:
-    return torch.cat([hidden[some.start : some.stop] for some in rows])
+    return torch.cat([hidden[span.start : span.stop] for span in rows])
 
 
 def _logits(checkpoint: Checkpoint, ids: list[int], rows: Sequence[Span]) -> Tensor:
@@ -182,9 +182,9 @@ class _LayerwiseRun:
     def logits(self, rows: Sequence[Span]) -> NDArray[np.floating]:
         self._load(len(self._forward.dense_graphs) - 1)
         tiles = (
-            Span(some.start + tile.start, some.start + tile.stop)
-            for some in rows
-            for tile in spans(len(some), self._forward.head_rows)
+            Span(span.start + tile.start, span.start + tile.stop)
+            for span in rows
+            for tile in spans(len(span), self._forward.head_rows)
         )
         return np.concatenate([self._forward.logits(tile).copy() for tile in tiles])
 

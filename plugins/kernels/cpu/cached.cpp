@@ -127,16 +127,16 @@ class Prefill {
     }
 
     Sweep sweep(int64_t head) const {
-        Sweep made = head_sweep(context_, op_.shape, heads(), head, op_.q, op_.n);
-        made.out = static_cast<char*>(op_.o);
-        made.keys = cache_rows(op_.shape, head, op_.kv, nullptr, op_.length);
-        made.total_keys = op_.length;
-        made.offset = op_.length - op_.n;
-        made.window = op_.shape.window;
-        made.key_block = key_block();
-        made.later_block = keys_together(op_.shape);
-        made.unit = head;
-        return made;
+        Sweep row_sweep = head_sweep(context_, op_.shape, heads(), head, op_.q, op_.n);
+        row_sweep.out = static_cast<char*>(op_.o);
+        row_sweep.keys = cache_rows(op_.shape, head, op_.kv, nullptr, op_.length);
+        row_sweep.total_keys = op_.length;
+        row_sweep.offset = op_.length - op_.n;
+        row_sweep.window = op_.shape.window;
+        row_sweep.key_block = key_block();
+        row_sweep.later_block = keys_together(op_.shape);
+        row_sweep.unit = head;
+        return row_sweep;
     }
 
     // Sweeps a segment: store(block, slot) for each block of the range that sees it.

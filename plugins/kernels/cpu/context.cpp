@@ -207,6 +207,6 @@ const char* h2o_cpu_isa(const h2o_cpu* context) {
 
 size_t h2o_cpu_scratch_bytes(const h2o_cpu* context) {
     size_t bytes = context->shared.size();
-    for (const h2o::Arena& arena : context->own) bytes += arena.size();
+    for (const h2o::Arena& arena : context->arenas) bytes += arena.size();
     return bytes;
 }

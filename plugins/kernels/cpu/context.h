@@ -62,8 +62,8 @@ struct h2o_cpu {
         : kernels(table),
           attention(blocks),
           pool(threads),
-          own(static_cast<size_t>(pool.size())),
-          scratch(own.size()) {}
+          arenas(static_cast<size_t>(pool.size())),
+          scratch(arenas.size()) {}
 
     float* shared_floats(int64_t count) {
         return reinterpret_cast<float*>(shared.at_least(static_cast<size_t>(count) * sizeof(float)));
@@ -73,7 +73,7 @@ struct h2o_cpu {
     const h2o::BlockAttention* attention;  // in the current precision
     h2o::Pool pool;
     std::mutex one_call;
-    std::vector<h2o::Arena> own;              // one a thread
+    std::vector<h2o::Arena> arenas;           // one a thread
     std::vector<h2o::SweepScratch*> scratch;  // what the current operator has carved from them
     h2o::Arena shared;
 };

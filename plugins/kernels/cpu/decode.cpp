@@ -168,7 +168,7 @@ void decode(h2o_cpu* context, const Cached* ops, int64_t count) {
         read += calls[i].keys() * numbers(ops[i]);
     }
     Carver shared(context->shared.at_least(sizes.used()));
-    for (Arena& arena : context->own) arena.at_least(scratch);
+    for (Arena& arena : context->arenas) arena.at_least(scratch);
     const KernelTable& kernels = *context->kernels;
     for (int64_t i = 0; i < count; ++i) {
         calls[i].carve(shared);
@@ -178,7 +178,7 @@ void decode(h2o_cpu* context, const Cached* ops, int64_t count) {
     auto attend = [&](int64_t item, int thread) {
         Decode& call = calls[item % count];
         if (item / count >= call.runs()) return;
-        call.attend(kernels, item / count, context->own[static_cast<size_t>(thread)].at_least(0));
+        call.attend(kernels, item / count, context->arenas[static_cast<size_t>(thread)].at_least(0));
     };
     if (context->pool.awake() || read >= kWakeNumbers) {
         context->pool.each(most_runs * count, attend);

@@ -144,8 +144,9 @@ class LatentHead {
 
 void decode_latent(const KernelTable& kernels, const DecodeArgs& args, char* scratch) {
     Carver carver(scratch);
-    const LatentScratch own(carver, args.k.d, args.v.d, args.group);
-    for (int64_t head = 0; head < args.kv_heads; ++head) LatentHead(kernels, args, own, head).run();
+    const LatentScratch latent_scratch(carver, args.k.d, args.v.d, args.group);
+    for (int64_t head = 0; head < args.kv_heads; ++head)
+        LatentHead(kernels, args, latent_scratch, head).run();
 }
 
 size_t decode_latent_scratch(const h2o_shape& shape, int64_t group) {

@@ -16,18 +16,18 @@ class GatedDelta {
     GatedDelta(h2o_cpu* context, const calls::GatedDelta& call) : context_(context), call_(call) {
         Carver measure(nullptr);
         carve(measure);
-        for (Arena& arena : context->own) arena.at_least(measure.used());
+        for (Arena& arena : context->arenas) arena.at_least(measure.used());
     }
 
     void run() {
         context_->pool.each(heads() * blocks(), [&](int64_t item, int thread) {
-            Carver carver(context_->own[static_cast<size_t>(thread)].at_least(0));
+            Carver carver(context_->arenas[static_cast<size_t>(thread)].at_least(0));
             pass(item / blocks(), item % blocks() * kDeltaColumns, carve(carver));
         });
     }
 
   private:
-    struct Own {
+    struct Scratch {
         float* state;     // [d][kDeltaColumns]; these and the next are as in DeltaArgs
         float* factors;   // [kDeltaFactors][d]
         float* v;         // [kDeltaRows][kDeltaColumns]
@@ -42,7 +42,7 @@ class GatedDelta {
     int64_t blocks() const { return (dv() + kDeltaColumns - 1) / kDeltaColumns; }
     int64_t row_of(int64_t token, int64_t head) const { return token * heads() + head; }
 
-    Own carve(Carver& carver) const {
+    Scratch carve(Carver& carver) const {
         return {
             carver.take<float>(d() * kDeltaColumns),        carver.take<float>(kDeltaFactors * d()),
             carver.take<float>(kDeltaRows * kDeltaColumns), carver.take<float>(kDeltaFactors * kDeltaColumns),
@@ -51,39 +51,39 @@ class GatedDelta {
 
     // All tokens on the columns of a head's state from `first` on. Columns beyond the last are zeros and stay
     // so.
-    void pass(int64_t head, int64_t first, const Own& own) const {
+    void pass(int64_t head, int64_t first, const Scratch& scratch) const {
         const int64_t used = std::min(dv() - first, kDeltaColumns), columns = round_up(used, kDeltaUnit);
         const int64_t at = head * d() * dv() + first;
-        std::memset(own.state, 0, static_cast<size_t>(d() * columns) * sizeof(float));
+        std::memset(scratch.state, 0, static_cast<size_t>(d() * columns) * sizeof(float));
         for (int64_t i = 0; i < d(); ++i)
-            std::copy_n(call_.state + at + i * dv(), used, own.state + i * columns);
+            std::copy_n(call_.state + at + i * dv(), used, scratch.state + i * columns);
         float since[kDeltaRows], between[kDeltaRows * kDeltaRows], beta[kDeltaRows];
-        DeltaArgs args{d(),     0,    columns,   own.factors,  own.v,     since,
-                       between, beta, own.state, own.products, own.delta, own.o};
+        DeltaArgs args{d(),     0,    columns,       scratch.factors,  scratch.v,     since,
+                       between, beta, scratch.state, scratch.products, scratch.delta, scratch.o};
         for (int64_t token = 0; token < call_.n; token += kDeltaRows) {
             args.rows = std::min<int64_t>(kDeltaRows, call_.n - token);
-            pack(head, first, used, token, args.rows, columns, own);
+            pack(head, first, used, token, args.rows, columns, scratch);
             decays(head, token, args.rows, since, between, beta);
             context_->kernels->delta(args);
             for (int64_t r = 0; r < args.rows; ++r)
-                from_float(own.o + r * columns, call_.o, row_of(token + r, head) * dv() + first, used);
+                from_float(scratch.o + r * columns, call_.o, row_of(token + r, head) * dv() + first, used);
         }
         for (int64_t i = 0; i < d(); ++i)
-            std::copy_n(own.state + i * columns, used, call_.state_next + at + i * dv());
+            std::copy_n(scratch.state + i * columns, used, call_.state_next + at + i * dv());
     }
 
     void pack(int64_t head, int64_t first, int64_t used, int64_t token, int64_t rows, int64_t columns,
-              const Own& own) const {
+              const Scratch& scratch) const {
         const int64_t kv_heads = call_.shape.kv_heads, kv_head = head * kv_heads / heads();
         for (int64_t r = 0; r < rows; ++r) {
-            to_float(call_.k, ((token + r) * kv_heads + kv_head) * d(), d(), 1.0f, own.factors + r * d());
+            to_float(call_.k, ((token + r) * kv_heads + kv_head) * d(), d(), 1.0f, scratch.factors + r * d());
             to_float(call_.q, row_of(token + r, head) * d(), d(), call_.shape.scale,
-                     own.factors + (rows + r) * d());
-            float* const v = own.v + r * columns;
+                     scratch.factors + (rows + r) * d());
+            float* const v = scratch.v + r * columns;
             to_float(call_.v, row_of(token + r, head) * dv() + first, used, 1.0f, v);
             std::fill(v + used, v + columns, 0.0f);
         }
-        std::fill(own.factors + 2 * rows * d(), own.factors + round_up(2 * rows, 4) * d(), 0.0f);
+        std::fill(scratch.factors + 2 * rows * d(), scratch.factors + round_up(2 * rows, 4) * d(), 0.0f);
     }
 
     void decays(int64_t head, int64_t token, int64_t rows, float* since, float* between, float* beta) const {

@@ -31,18 +31,18 @@ struct Intra {
     Sweep sweep(const h2o_cpu* context, int64_t unit) const {
         const int64_t size = element_size(shape.dtype), head = unit % heads(), first = start(unit);
         const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
-        Sweep made = head_sweep(context, shape, heads(), head, queries, length(unit));
-        made.out = static_cast<char*>(o) + first * output_bytes(shape);
+        Sweep unit_sweep = head_sweep(context, shape, heads(), head, queries, length(unit));
+        unit_sweep.out = static_cast<char*>(o) + first * output_bytes(shape);
         const int64_t before = first * shape.kv_heads * size;  // of numbers of a size of 1
         const char* const keys = static_cast<const char*>(k) + before * shape.head_size;
         const char* const values = v == k ? keys : static_cast<const char*>(v) + before * value_size(shape);
         const h2o_kv rows = plain_rows(shape, keys, values, length(unit));
-        made.keys = cache_rows(shape, kv_head(shape, heads(), head), rows, nullptr, length(unit));
-        made.total_keys = length(unit);
-        made.offset = 0;
-        made.key_block = key_block();
-        made.unit = unit;
-        return made;
+        unit_sweep.keys = cache_rows(shape, kv_head(shape, heads(), head), rows, nullptr, length(unit));
+        unit_sweep.total_keys = length(unit);
+        unit_sweep.offset = 0;
+        unit_sweep.key_block = key_block();
+        unit_sweep.unit = unit;
+        return unit_sweep;
     }
 
     void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t unit,

@@ -33,7 +33,7 @@ struct Column {
     }
 };
 
-enum class Sight { none, some, all };
+enum class Sight { none, partly, all };
 
 struct Lines {
     const h2o_shape& shape;
@@ -53,7 +53,7 @@ struct Lines {
 };
 
 // Of one thread.
-struct Own {
+struct Scratch {
     SweepScratch* sweep;
     float* bias;      // [kColumns][R]
     Column* columns;  // keys hidden from the same tiles are adjacent
@@ -63,10 +63,10 @@ struct Own {
 
 class Range {
   public:
-    Range(const h2o_cpu* context, const Lines& op, int64_t head, int64_t begin, const Own& own)
+    Range(const h2o_cpu* context, const Lines& op, int64_t head, int64_t begin, const Scratch& scratch)
         : op_(op),
-          own_(own),
-          blocks_(sweep_of(context, op, head), *own.sweep, begin, op.offset()),
+          own_(scratch),
+          blocks_(sweep_of(context, op, head), *scratch.sweep, begin, op.offset()),
           first_row_(begin * kRows),
           columns_(op.columns + head * op.vertical),
           distances_(op.distances + head * op.slash) {
@@ -157,10 +157,11 @@ class Range {
                 for (to = from + kPanel; to < count; to += kPanel)
                     if (sight(first + to, std::min(count - to, kPanel), tile) != seen) break;
                 if (seen == Sight::none) continue;
-                BlockArgs made = blocks_.args(block, std::min(to, count) - from);
-                if (seen == Sight::some) made.bias = hide_columns(first + from, made.keys, tile);
-                blocks_.skip(made, from);
-                blocks_.attention().attend(made);
+                BlockArgs block_args = blocks_.args(block, std::min(to, count) - from);
+                if (seen == Sight::partly)
+                    block_args.bias = hide_columns(first + from, block_args.keys, tile);
+                blocks_.skip(block_args, from);
+                blocks_.attention().attend(block_args);
             }
         }
     }
@@ -169,7 +170,7 @@ class Range {
     Sight sight(int64_t first, int64_t count, unsigned tile) const {
         int64_t hidden = 0;
         for (int64_t i = first; i < first + count; ++i) hidden += (own_.columns[i].hidden & tile) != 0;
-        return hidden == 0 ? Sight::all : hidden == count ? Sight::none : Sight::some;
+        return hidden == 0 ? Sight::all : hidden == count ? Sight::none : Sight::partly;
     }
 
     const float* hide_columns(int64_t first, int64_t count, unsigned tile) {
@@ -222,13 +223,13 @@ class Range {
             visible[r] = static_cast<float>(std::clamp<int64_t>(seen, 0, keys));
             hidden[r] = static_cast<float>(begin - first);
         }
-        BlockArgs made = blocks_.args(block, keys);
-        made.unmasked = static_cast<int64_t>(visible[0]);
-        made.hiding = begin - first;
-        blocks_.skip(made, from);
-        made.visible = visible;
-        made.first = hidden;
-        blocks_.attention().attend(made);
+        BlockArgs block_args = blocks_.args(block, keys);
+        block_args.unmasked = static_cast<int64_t>(visible[0]);
+        block_args.hiding = begin - first;
+        blocks_.skip(block_args, from);
+        block_args.visible = visible;
+        block_args.first = hidden;
+        blocks_.attention().attend(block_args);
     }
 
     // The first run that does not end before `key`.
@@ -238,7 +239,7 @@ class Range {
     }
 
     const Lines& op_;
-    const Own& own_;
+    const Scratch& own_;
     RowBlocks blocks_;
     int64_t first_row_, tiles_;
     const int32_t *columns_, *distances_;
@@ -248,22 +249,22 @@ class Range {
 void run(h2o_cpu* context, const Lines& op) {
     const auto carve_own = [&](char* base, size_t* bytes) {
         Carver carver(base);
-        Own own{};
-        own.sweep = carve(carver, range_size(op.shape.head_size, kRows));
-        own.bias = carver.take<float>(kColumns * kLanes);
-        own.columns = carver.take<Column>(op.vertical);
-        own.runs = carver.take<Run>(kTiles * op.most_runs());
-        own.together = carver.take<Run>(kTiles * op.most_runs());
+        Scratch scratch{};
+        scratch.sweep = carve(carver, range_size(op.shape.head_size, kRows));
+        scratch.bias = carver.take<float>(kColumns * kLanes);
+        scratch.columns = carver.take<Column>(op.vertical);
+        scratch.runs = carver.take<Run>(kTiles * op.most_runs());
+        scratch.together = carver.take<Run>(kTiles * op.most_runs());
         if (bytes != nullptr) *bytes = carver.used();
-        return own;
+        return scratch;
     };
     size_t bytes = 0;
     carve_own(nullptr, &bytes);
-    for (Arena& arena : context->own) arena.at_least(bytes);
+    for (Arena& arena : context->arenas) arena.at_least(bytes);
     const int64_t ranges = (op.n + kRangeRows - 1) / kRangeRows, heads = op.shape.query_heads;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
-        const Own own = carve_own(context->own[static_cast<size_t>(thread)].at_least(0), nullptr);
-        Range(context, op, item % heads, item / heads * (kRangeRows / kRows), own).run();
+        const Scratch scratch = carve_own(context->arenas[static_cast<size_t>(thread)].at_least(0), nullptr);
+        Range(context, op, item % heads, item / heads * (kRangeRows / kRows), scratch).run();
     });
 }
 

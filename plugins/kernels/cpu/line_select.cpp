@@ -32,16 +32,16 @@ struct LineSelect {
     int64_t parts() const { return blocks() + group(); }
     int64_t part(int64_t block, int64_t head) const { return block + head; }
 
-    struct Own {
+    struct Scratch {
         SweepScratch* sweep;
         uint64_t* ranks;  // [rank_room(length)] candidates of a head
     };
-    Own carve_own(char* base, size_t* bytes) const {
+    Scratch carve_own(char* base, size_t* bytes) const {
         Carver carver(base);
-        const Own own{carve(carver, {shape.head_size, 0, length, 1, false, false}),
-                      carver.take<uint64_t>(rank_room(length))};
+        const Scratch scratch_of{carve(carver, {shape.head_size, 0, length, 1, false, false}),
+                                 carver.take<uint64_t>(rank_room(length))};
         if (bytes != nullptr) *bytes = carver.used();
-        return own;
+        return scratch_of;
     }
 
     // `sums` are the parts of one key/value head.
@@ -122,20 +122,23 @@ struct LineSelect {
     void run(h2o_cpu* context) const {
         size_t bytes = 0;
         carve_own(nullptr, &bytes);
-        for (Arena& arena : context->own) {
+        for (Arena& arena : context->arenas) {
             carve_own(arena.at_least(bytes), nullptr);
         }
         const int64_t of_head = parts() * part_size();
         float* const sums = context->shared_floats(shape.kv_heads * of_head);
-        const auto own = [&](int thread) { return context->own[static_cast<size_t>(thread)].at_least(0); };
+        const auto scratch_of = [&](int thread) {
+            return context->arenas[static_cast<size_t>(thread)].at_least(0);
+        };
         context->pool.each(shape.kv_heads * blocks(), [&](int64_t item, int thread) {
-            auto* const scratch = reinterpret_cast<SweepScratch*>(own(thread));
+            auto* const scratch = reinterpret_cast<SweepScratch*>(scratch_of(thread));
             const int64_t kv_head = item / blocks();
             score(context, *scratch, kv_head, item % blocks(), sums + kv_head * of_head);
         });
         context->pool.each(shape.query_heads, [&](int64_t item, int thread) {
             const int64_t kv_head = item / group();
-            choose(kv_head, item % group(), sums + kv_head * of_head, carve_own(own(thread), nullptr).ranks);
+            choose(kv_head, item % group(), sums + kv_head * of_head,
+                   carve_own(scratch_of(thread), nullptr).ranks);
         });
     }
 };

@@ -27,15 +27,15 @@ struct Memory {
     // The rows of one tile alone.
     Memory only(int64_t which) const {
         const int64_t first = which * tile, states = first * shape.query_heads;
-        Memory made = *this;
-        made.index = which;
-        made.n = std::min(tile, n - first);
-        made.q = static_cast<const char*>(q) + first * query_bytes(shape);
-        made.o = static_cast<char*>(o) + first * output_bytes(shape);
-        made.m += states;
-        made.l += states;
-        if (memory != nullptr) made.memory += which * shape.score_heads * slots;
-        return made;
+        Memory result = *this;
+        result.index = which;
+        result.n = std::min(tile, n - first);
+        result.q = static_cast<const char*>(q) + first * query_bytes(shape);
+        result.o = static_cast<char*>(o) + first * output_bytes(shape);
+        result.m += states;
+        result.l += states;
+        if (memory != nullptr) result.memory += which * shape.score_heads * slots;
+        return result;
     }
 
     int64_t tiles() const { return (n + tile - 1) / tile; }
@@ -62,14 +62,14 @@ struct Memory {
     }
 
     Sweep sweep(const h2o_cpu* context, int64_t head) const {
-        Sweep made = head_sweep(context, shape, heads(), head, q, n);
-        made.out = static_cast<char*>(o);
-        made.keys = keys(head);
-        made.total_keys = slots;
-        made.offset = slots;
-        made.key_block = key_block();
-        made.unit = index * heads() + head;
-        return made;
+        Sweep result = head_sweep(context, shape, heads(), head, q, n);
+        result.out = static_cast<char*>(o);
+        result.keys = keys(head);
+        result.total_keys = slots;
+        result.offset = slots;
+        result.key_block = key_block();
+        result.unit = index * heads() + head;
+        return result;
     }
 
     void part(const h2o_cpu* context, SweepScratch& scratch, float* partial, int64_t head, int64_t parts,
@@ -130,8 +130,8 @@ struct Memory {
             float* partial = nullptr;
             if (colsum != nullptr) partial = context->shared_floats(heads() * parts() * slots);
             each_part(context, tiles() * heads(), parts(), [&](int64_t unit, int64_t part, int thread) {
-                SweepScratch& own = *scratch[static_cast<size_t>(thread)];
-                only(unit / heads()).part(context, own, partial, unit % heads(), parts(), part);
+                SweepScratch& sweep_scratch = *scratch[static_cast<size_t>(thread)];
+                only(unit / heads()).part(context, sweep_scratch, partial, unit % heads(), parts(), part);
             });
             if (colsum == nullptr) return;
             for (int64_t set = 0; set < shape.score_heads; ++set) add_parts(partial, set);

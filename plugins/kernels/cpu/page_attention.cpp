@@ -24,18 +24,18 @@ class PageAttention {
           o_(static_cast<char*>(o)) {
         Carver measure(nullptr);
         carve(measure);
-        for (Arena& arena : context->own) arena.at_least(measure.used());
+        for (Arena& arena : context->arenas) arena.at_least(measure.used());
     }
 
     void run() {
         context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
-            Carver carver(context_->own[static_cast<size_t>(thread)].at_least(0));
+            Carver carver(context_->arenas[static_cast<size_t>(thread)].at_least(0));
             attend(set, carve(carver));
         });
     }
 
   private:
-    struct Own {
+    struct Scratch {
         Piece* pieces;  // [slots] the pages, as runs of cache rows
         float* q;       // [group][width], scaled
         float* p;       // [decode_scratch(group, most_rows)] scores
@@ -48,18 +48,18 @@ class PageAttention {
     int64_t row_bytes() const { return d() * element_size(shape_.dtype); }
     int64_t most_rows() const { return std::min(slots_ * page_size_, length_); }
 
-    Own carve(Carver& carver) const {
+    Scratch carve(Carver& carver) const {
         return {carver.take<Piece>(slots_), carver.take<float>(group() * width()),
                 carver.take<float>(decode_scratch(group(), most_rows())),
                 carver.take<float>(group() * width())};
     }
 
-    void attend(int64_t set, const Own& own) const {
-        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, own.pieces);
+    void attend(int64_t set, const Scratch& scratch) const {
+        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, scratch.pieces);
         int64_t rows = 0;
-        for (int64_t i = 0; i < pieces; ++i) rows += own.pieces[i].keys;
+        for (int64_t i = 0; i < pieces; ++i) rows += scratch.pieces[i].keys;
         for (int64_t g = 0; g < group(); ++g) {
-            float* const to = own.q + g * width();
+            float* const to = scratch.q + g * width();
             std::fill(to, to + width(), 0.0f);
             context_->kernels->to_float(q_ + (set * group() + g) * row_bytes(), shape_.dtype, d(),
                                         shape_.scale, to);
@@ -79,15 +79,15 @@ class PageAttention {
             args.k_scales = kv_.k_scales + head;
             args.v_scales = kv_.v_scales + head;
         }
-        args.q = own.q;
+        args.q = scratch.q;
         args.visible = visible;
-        args.p = own.p;
+        args.p = scratch.p;
         args.m = m;
         args.l = l;
-        args.o = own.o;
-        context_->kernels->decode_pieces(args, own.pieces, pieces);
+        args.o = scratch.o;
+        context_->kernels->decode_pieces(args, scratch.pieces, pieces);
         for (int64_t g = 0; g < group(); ++g) {
-            context_->kernels->from_float(own.o + g * width(), shape_.dtype, d(), 1.0f / l[g],
+            context_->kernels->from_float(scratch.o + g * width(), shape_.dtype, d(), 1.0f / l[g],
                                           o_ + (set * group() + g) * row_bytes());
         }
     }

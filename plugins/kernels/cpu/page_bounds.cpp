@@ -57,10 +57,10 @@ h2o_status run(const calls::PageBounds& call) {
                     call.page_size, call.k_min_next, call.k_max_next};
     return guarded(context, [&] {
         const size_t bytes = static_cast<size_t>(op.width()) * sizeof(float);
-        for (Arena& arena : context->own) arena.at_least(bytes);
+        for (Arena& arena : context->arenas) arena.at_least(bytes);
         context->pool.each(op.pages(), [&](int64_t index, int thread) {
-            Arena& own = context->own[static_cast<size_t>(thread)];
-            op.page(context->kernels, op.first_page() + index, reinterpret_cast<float*>(own.at_least(0)));
+            Arena& buffer = context->arenas[static_cast<size_t>(thread)];
+            op.page(context->kernels, op.first_page() + index, reinterpret_cast<float*>(buffer.at_least(0)));
         });
     });
 }

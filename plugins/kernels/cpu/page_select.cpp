@@ -28,7 +28,7 @@ class PageSelect {
         carve(shared);
         Carver placed(context->shared.at_least(shared.used()));
         carve(placed);
-        for (Arena& arena : context->own)
+        for (Arena& arena : context->arenas)
             arena.at_least(static_cast<size_t>(rank_room(pages)) * sizeof(uint64_t));
     }
 
@@ -41,7 +41,8 @@ class PageSelect {
             });
         }
         context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
-            choose(set, reinterpret_cast<uint64_t*>(context_->own[static_cast<size_t>(thread)].at_least(0)));
+            choose(set,
+                   reinterpret_cast<uint64_t*>(context_->arenas[static_cast<size_t>(thread)].at_least(0)));
         });
     }
 

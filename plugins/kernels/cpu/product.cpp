@@ -19,13 +19,13 @@ namespace {
 #if defined(__x86_64__)
 // Those of avx512vnni, which round rows to bfloat16 too.
 const h2o_products* avx512bf16_products() {
-    static const h2o_products made = [] {
+    static const h2o_products table = [] {
         h2o_products products = *avx512vnni_products();
         products.isa = "avx512bf16";
         products.bfloat16 = *avx512_bfloat16_products();
         return products;
     }();
-    return &made;
+    return &table;
 }
 
 #endif
@@ -204,10 +204,10 @@ h2o_status h2o_products_find(const char* isa, const h2o_products** kernels) {
 #endif
         h2o::scalar_products()};
     *kernels = nullptr;
-    for (const h2o_products* one : all) {
-        const bool wanted = isa == nullptr ? h2o::is_faster(one) : std::strcmp(isa, one->isa) == 0;
-        if (wanted && h2o::runs_here(one)) {
-            *kernels = one;
+    for (const h2o_products* table_of : all) {
+        const bool wanted = isa == nullptr ? h2o::is_faster(table_of) : std::strcmp(isa, table_of->isa) == 0;
+        if (wanted && h2o::runs_here(table_of)) {
+            *kernels = table_of;
             return H2O_OK;
         }
     }

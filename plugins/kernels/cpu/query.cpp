@@ -204,7 +204,7 @@ struct Query {
         prepare(context, size, context->scratch.data());
         Carver measure(nullptr);
         carve(measure);
-        const size_t each = measure.used(), all = each * context->own.size();
+        const size_t each = measure.used(), all = each * context->arenas.size();
         const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * room() : 0;
         const bool int8_scores = shape.softcap == 0 && int8_votes(context) != nullptr;
         const int64_t rows = int8_scores ? *std::max_element(past, past + sizes.tiles) : 0;

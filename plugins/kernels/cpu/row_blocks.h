@@ -42,24 +42,24 @@ class RowBlocks {
     // The block's state, and the first `keys` packed keys, without masks. Attend to them at once.
     BlockArgs args(int64_t block, int64_t keys) {
         const int64_t at = block - begin_;
-        BlockArgs made{};
-        made.d = made.dv = rows_.d;
-        made.keys = keys;
-        made.unmasked = round_up(keys, kPanel);
-        made.lanes = rows_.lanes(block);
-        made.rows = rows_.block_rows;
-        made.q = scratch_.q + at * rows_.d * kLanes;
-        made.k = scratch_.k;
-        made.v = scratch_.v;
-        made.v_keys = value_room(kRangeKeys);
-        made.softcap = rows_.softcap;
-        made.p = scratch_.p;
-        made.m = scratch_.m + at * kLanes;
-        made.l = scratch_.l + at * kLanes;
-        made.o = scratch_.o + at * rows_.d * kLanes;
-        made.fresh = fresh_[at];
+        BlockArgs block_args{};
+        block_args.d = block_args.dv = rows_.d;
+        block_args.keys = keys;
+        block_args.unmasked = round_up(keys, kPanel);
+        block_args.lanes = rows_.lanes(block);
+        block_args.rows = rows_.block_rows;
+        block_args.q = scratch_.q + at * rows_.d * kLanes;
+        block_args.k = scratch_.k;
+        block_args.v = scratch_.v;
+        block_args.v_keys = value_room(kRangeKeys);
+        block_args.softcap = rows_.softcap;
+        block_args.p = scratch_.p;
+        block_args.m = scratch_.m + at * kLanes;
+        block_args.l = scratch_.l + at * kLanes;
+        block_args.o = scratch_.o + at * rows_.d * kLanes;
+        block_args.fresh = fresh_[at];
         fresh_[at] = false;
-        return made;
+        return block_args;
     }
 
     // Attention starts at the packed key `from`, the first of a panel.
@@ -71,11 +71,11 @@ class RowBlocks {
     // Attend with some of its rows, from `lane` on, 16, 32 or all: they see other keys than the rest. After
     // clear().
     BlockArgs args(int64_t block, int64_t keys, int64_t lane, int64_t rows) {
-        BlockArgs made = args(block, keys);
-        for (float** at : {&made.p, &made.m, &made.l, &made.o}) *at += lane;
-        made.q += lane;
-        made.rows = rows;
-        return made;
+        BlockArgs block_args = args(block, keys);
+        for (float** at : {&block_args.p, &block_args.m, &block_args.l, &block_args.o}) *at += lane;
+        block_args.q += lane;
+        block_args.rows = rows;
+        return block_args;
     }
 
     // A block that has attended to nothing yet, with no visible key.

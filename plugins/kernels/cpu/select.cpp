@@ -50,9 +50,9 @@ h2o_status run(const calls::MemorySelect& call) {
     const Select op{call.Hs, call.score, call.Mp, call.memory, start, stop, call.local, call.M};
     return guarded(context, [&] {
         const size_t bytes = static_cast<size_t>(rank_room(op.candidates())) * sizeof(uint64_t);
-        for (Arena& arena : context->own) arena.at_least(bytes);
+        for (Arena& arena : context->arenas) arena.at_least(bytes);
         context->pool.each(call.Hs, [&](int64_t head, int thread) {
-            char* const scratch = context->own[static_cast<size_t>(thread)].at_least(bytes);
+            char* const scratch = context->arenas[static_cast<size_t>(thread)].at_least(bytes);
             op.head(head, reinterpret_cast<uint64_t*>(scratch), call.memory_next + head * call.M);
         });
     });

@@ -15,7 +15,7 @@ constexpr int64_t kThirds = 3, kThird = kLanes / kThirds;  // of a block's rows
 constexpr int64_t kDecodeRows = 16;  // the most query heads per key/value head in a step
 
 // Of one thread.
-struct Own {
+struct Scratch {
     SweepScratch* sweep;
     float* bias;     // [kExtra][R]
     int32_t* marks;  // landmarks of one block of rows
@@ -23,11 +23,11 @@ struct Own {
 
 class Range {
   public:
-    Range(const h2o_cpu* context, const Subquadratic& op, int64_t head, int64_t begin, const Own& own)
+    Range(const h2o_cpu* context, const Subquadratic& op, int64_t head, int64_t begin, const Scratch& scratch)
         : op_(op),
-          own_(own),
+          own_(scratch),
           head_(head),
-          blocks_(sweep_of(context, op, head), *own.sweep, begin, op.offset()),
+          blocks_(sweep_of(context, op, head), *scratch.sweep, begin, op.offset()),
           rows_(blocks_.rows()) {}
 
     void run() {
@@ -91,13 +91,13 @@ class Range {
             first[r] = static_cast<float>(std::clamp<int64_t>(here - op_.pattern.window, 0, keys));
         }
         if (rows < kLanes) blocks_.clear(block);
-        BlockArgs made = blocks_.args(block, keys, lane, rows);
-        made.unmasked = static_cast<int64_t>(visible[0]);
-        made.hiding = static_cast<int64_t>(first[rows - 1]);
-        blocks_.skip(made, begin);
-        made.visible = visible;
-        made.first = first;
-        blocks_.attention().attend(made);
+        BlockArgs block_args = blocks_.args(block, keys, lane, rows);
+        block_args.unmasked = static_cast<int64_t>(visible[0]);
+        block_args.hiding = static_cast<int64_t>(first[rows - 1]);
+        blocks_.skip(block_args, begin);
+        block_args.visible = visible;
+        block_args.first = first;
+        blocks_.attention().attend(block_args);
     }
 
     void globals(int64_t block) {
@@ -144,9 +144,9 @@ class Range {
         if (extras_ == 0) return;
         std::fill(own_.bias + extras_ * kLanes, own_.bias + round_up(extras_, kPanel) * kLanes, 0.0f);
         blocks_.pack(extra_.keys(), extra_.values(), extras_);
-        BlockArgs made = blocks_.args(block, extras_);
-        made.bias = own_.bias;
-        blocks_.attention().attend(made);
+        BlockArgs block_args = blocks_.args(block, extras_);
+        block_args.bias = own_.bias;
+        blocks_.attention().attend(block_args);
         extras_ = 0;
     }
 
@@ -183,7 +183,7 @@ class Range {
     const KernelTable& kernels() const { return *rows_.kernels; }
 
     const Subquadratic& op_;
-    const Own& own_;
+    const Scratch& own_;
     int64_t head_;
     RowBlocks blocks_;
     const Sweep& rows_;
@@ -196,21 +196,21 @@ void run(h2o_cpu* context, const Subquadratic& op) {
     const int64_t marks = op.landmarks_at_most(kLanes / op.group() + 1);
     const auto carve_own = [&](char* base, size_t* bytes) {
         Carver carver(base);
-        Own own{};
-        own.sweep = carve(carver, size);
-        own.bias = carver.take<float>(kExtra * kLanes);
-        own.marks = carver.take<int32_t>(marks);
+        Scratch scratch{};
+        scratch.sweep = carve(carver, size);
+        scratch.bias = carver.take<float>(kExtra * kLanes);
+        scratch.marks = carver.take<int32_t>(marks);
         if (bytes != nullptr) *bytes = carver.used();
-        return own;
+        return scratch;
     };
     size_t bytes = 0;
     carve_own(nullptr, &bytes);
-    for (Arena& arena : context->own) arena.at_least(bytes);
+    for (Arena& arena : context->arenas) arena.at_least(bytes);
     const int64_t blocks = (op.n * op.group() + kLanes - 1) / kLanes, heads = op.shape.kv_heads;
     const int64_t range = kRangeRows / kLanes, ranges = (blocks + range - 1) / range;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
-        const Own own = carve_own(context->own[static_cast<size_t>(thread)].at_least(0), nullptr);
-        Range(context, op, item % heads, item / heads * range, own).run();
+        const Scratch scratch = carve_own(context->arenas[static_cast<size_t>(thread)].at_least(0), nullptr);
+        Range(context, op, item % heads, item / heads * range, scratch).run();
     });
 }
 

@@ -20,7 +20,7 @@ class Step {
         Carver placed(context->shared.at_least(shared.used()));
         carve(placed);
         const int64_t scores = decode_scratch(heads(), std::max(kRun, std::max(most_tokens(), most_marks())));
-        for (Arena& arena : context->own) arena.at_least(static_cast<size_t>(scores) * sizeof(float));
+        for (Arena& arena : context->arenas) arena.at_least(static_cast<size_t>(scores) * sizeof(float));
     }
 
     void run() {
@@ -127,7 +127,7 @@ class Step {
         args.keys = keys;
         args.q = q_;
         args.visible = visible;
-        args.p = reinterpret_cast<float*>(context_->own[static_cast<size_t>(thread)].at_least(0));
+        args.p = reinterpret_cast<float*>(context_->arenas[static_cast<size_t>(thread)].at_least(0));
         args.m = m_ + index * heads();
         args.l = l_ + index * heads();
         args.o = o_ + index * heads() * width();

@@ -7,31 +7,31 @@ namespace h2o {
 SweepScratch* carve(Carver& carver, const SweepSize& size) {
     const int64_t keys = round_up(size.keys, kPanel);
     SweepScratch* const scratch = carver.take<SweepScratch>(1);
-    SweepScratch made{};
-    made.rows = carver.take<const void*>(std::max(keys, kLanes));
-    made.more = carver.take<const void*>(keys);
-    made.scales = carver.take<float>(keys);
-    made.k = carver.take<float>(keys * size.d);
-    if (size.values) made.v = carver.take<float>(value_room(size.keys) * round_up(size.dv, kPanel));
-    made.p = carver.take<float>(keys * kLanes);
-    made.q = carver.take<float>(size.blocks * size.d * kLanes);
+    SweepScratch carved{};
+    carved.rows = carver.take<const void*>(std::max(keys, kLanes));
+    carved.more = carver.take<const void*>(keys);
+    carved.scales = carver.take<float>(keys);
+    carved.k = carver.take<float>(keys * size.d);
+    if (size.values) carved.v = carver.take<float>(value_room(size.keys) * round_up(size.dv, kPanel));
+    carved.p = carver.take<float>(keys * kLanes);
+    carved.q = carver.take<float>(size.blocks * size.d * kLanes);
     const int64_t states = size.blocks + size.more_states;
-    if (size.values) made.o = carver.take<float>(states * round_up(size.dv, kPanel) * kLanes);
-    made.m = carver.take<float>(states * kLanes);
-    made.l = carver.take<float>(states * kLanes);
-    if (size.colsum) made.colsum = carver.take<float>(keys * kColsumLanes);
+    if (size.values) carved.o = carver.take<float>(states * round_up(size.dv, kPanel) * kLanes);
+    carved.m = carver.take<float>(states * kLanes);
+    carved.l = carver.take<float>(states * kLanes);
+    if (size.colsum) carved.colsum = carver.take<float>(keys * kColsumLanes);
     if (size.colsum && !size.values)
-        made.tops = carver.take<float>(round_up(keys, kKeyStep) / kKeyStep * kLanes);
-    made.packed_unit = -1;
-    if (scratch != nullptr) *scratch = made;
+        carved.tops = carver.take<float>(round_up(keys, kKeyStep) / kKeyStep * kLanes);
+    carved.packed_unit = -1;
+    if (scratch != nullptr) *scratch = carved;
     return scratch;
 }
 
 void prepare(h2o_cpu* context, const SweepSize& size, SweepScratch** scratch) {
     Carver measure(nullptr);
     carve(measure, size);
-    for (size_t thread = 0; thread < context->own.size(); ++thread) {
-        Carver carver(context->own[thread].at_least(measure.used()));
+    for (size_t thread = 0; thread < context->arenas.size(); ++thread) {
+        Carver carver(context->arenas[thread].at_least(measure.used()));
         scratch[thread] = carve(carver, size);
     }
 }

@@ -88,8 +88,8 @@ struct Sweep {
     // Where row f stands among [tokens, Hq].
     int64_t at(int64_t f) const {
         const int64_t head = f % group;
-        const int64_t own = voters > 0 ? (first_voter + head) * stride / voters : 0;  // of a run
-        const int64_t row = std::min(f / group * stride + own, last_row);
+        const int64_t row_of_run = voters > 0 ? (first_voter + head) * stride / voters : 0;  // of a run
+        const int64_t row = std::min(f / group * stride + row_of_run, last_row);
         return row * query_heads + first_head + head;
     }
     char* row_of_out(int64_t f) const { return out + at(f) * dv * element_size(dtype); }

@@ -42,7 +42,7 @@ __device__ __forceinline__ float dot_row(const float (&a)[MOST], const S* row, i
 // Stores the state of a row, fused with another state if there is one. Returns the factors of its own and of
 // the other output. All lanes read the other state before any lane writes.
 struct Shares {
-    float own, with;
+    float of_pass, with;
 };
 __device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool parted, int64_t index,
                                                int64_t part, float top, float sum) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool p
         const float weight = sum > 0 ? sum * expf(top - m) : 0.f;
         const float with_weight = wl > 0 ? wl * expf(wm - m) : 0.f;
         l = weight + with_weight;
-        shares.own = l > 0 ? shares.own * weight / l : 0.f;
+        shares.of_pass = l > 0 ? shares.of_pass * weight / l : 0.f;
         shares.with = args.with_o && l > 0 ? with_weight / l : 0.f;
     }
     __syncwarp();
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     for (int i = 0; i < kValueNumbers; ++i) {
         const int c = lane + 32 * i;
         if (c >= dv) break;
-        float x = o[i] * shares.own;
+        float x = o[i] * shares.of_pass;
         if (block.parted) {
             args.partial_o[part * dv + c] = x;
             continue;

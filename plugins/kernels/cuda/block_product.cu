@@ -154,9 +154,8 @@ __global__ void __launch_bounds__(kThreads) few_rows(const half* x, Weights<half
     if (row >= n || stripe + column >= w.outputs) return;
     float left = 0, right = 0;
 #pragma unroll
-    for (int other = 0; other < kWarps; ++other) {
-        const float2 two =
-            *reinterpret_cast<const float2*>(shared + (other * kRows + row) * kStripe + column);
+    for (int peer = 0; peer < kWarps; ++peer) {
+        const float2 two = *reinterpret_cast<const float2*>(shared + (peer * kRows + row) * kStripe + column);
         left += two.x;
         right += two.y;
     }
@@ -277,7 +276,7 @@ __global__ void __launch_bounds__(kThreads) exact_rows(const float* x, Weights<f
     __syncthreads();
     if (warp >= kExactRows || first + warp >= n || !there) return;
     float sum = 0;
-    for (int other = 0; other < kWarps; ++other) sum += shared[(other * kExactRows + warp) * kStripe + lane];
+    for (int peer = 0; peer < kWarps; ++peer) sum += shared[(peer * kExactRows + warp) * kStripe + lane];
     y[static_cast<int64_t>(first + warp) * w.outputs + column] = sum;
 }
 

@@ -114,9 +114,9 @@ __device__ void compare(const Shared<Tokens>& shared) {
         if (j <= i) {
             const float* const key = shared.factors + i * shared.stride;
             const float* const query = key + Tokens * shared.stride;
-            const float* const other = shared.factors + j * shared.stride;
+            const float* const row_factors = shared.factors + j * shared.stride;
             for (int u = 0; u < shared.d; u += 4) {
-                const float4 x = *reinterpret_cast<const float4*>(other + u);
+                const float4 x = *reinterpret_cast<const float4*>(row_factors + u);
                 const float4 a = *reinterpret_cast<const float4*>(key + u);
                 const float4 b = *reinterpret_cast<const float4*>(query + u);
                 keys = fmaf(a.x, x.x, fmaf(a.y, x.y, fmaf(a.z, x.z, fmaf(a.w, x.w, keys))));

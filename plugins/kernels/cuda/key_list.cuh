@@ -46,13 +46,13 @@ __device__ __forceinline__ void mask_listed(float (&s)[MT][KEYS / 8][4], const i
                                             int last) {
     const int lane = threadIdx.x % 32, least = listed.position(rows, first);
     const int2* const keys = reinterpret_cast<const int2*>(tile_rows + lane % 4 * 2);
-    bool some = false;
+    bool hides = false;
 #pragma unroll
     for (int nn = 0; nn < KEYS / 8; ++nn) {
         const int2 key = keys[nn * 4];
-        some |= hidden(key.x, least) || hidden(key.y, least);
+        hides |= hidden(key.x, least) || hidden(key.y, least);
     }
-    if (!__any_sync(kAllLanes, some)) return;
+    if (!__any_sync(kAllLanes, hides)) return;
 #pragma unroll
     for (int i = 0; i < MT; ++i)
 #pragma unroll

@@ -39,9 +39,9 @@ __device__ __forceinline__ int list_segments(const int32_t* distances, int count
     int segments = 0, last = 0;                         // last: the end of the last segment
     for (int above = count; above >= 0; above -= 32) {  // in falling order; the last one is always 0
         const int at = above - 1 - lane;
-        const int own = at >= 0 ? distances[at] : at == -1 ? 0 : -1;
+        const int lane_distance = at >= 0 ? distances[at] : at == -1 ? 0 : -1;
         for (int i = 0; i < min(32, above + 1); ++i) {
-            const int distance = __shfl_sync(kAllLanes, own, i);
+            const int distance = __shfl_sync(kAllLanes, lane_distance, i);
             if (distance < 0 || distance >= end) continue;
             const int stop = max(end - distance, kTile);
             if (segments == 0 || stop > last + kTile)

@@ -43,17 +43,17 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* fou
     constexpr int kEach = kBins / 32;
     const int lane = threadIdx.x % 32;
     const int high = kBins - 1 - lane * kEach;  // this lane looks at bins high .. high - kEach + 1
-    int own = 0;
+    int counted = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) own += bins[high - i];
-    int above = own;
+    for (int i = 0; i < kEach; ++i) counted += bins[high - i];
+    int above = counted;
 #pragma unroll
     for (int i = 1; i < 32; i *= 2) {
-        const int other = __shfl_up_sync(kAllLanes, above, i);
-        if (lane >= i) above += other;
+        const int before = __shfl_up_sync(kAllLanes, above, i);
+        if (lane >= i) above += before;
     }
-    above -= own;  // entries in bins above this lane's
-    if (above >= wanted || above + own < wanted) return;
+    above -= counted;  // entries in bins above this lane's
+    if (above >= wanted || above + counted < wanted) return;
     int bin = high;
     while (above + bins[bin] < wanted) above += bins[bin--];
     *found = {bin, wanted - above, bins[bin]};

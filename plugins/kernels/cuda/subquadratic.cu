@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
     attend_pattern(PatternArgs args, const T* q, Stored<D, S> k, Stored<D, S> v, T* o) {
     constexpr int kColumns = (D + 31) / 32;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Shared<D>& own = reinterpret_cast<Shared<D>*>(dynamic_shared())[warp];
+    Shared<D>& shared = reinterpret_cast<Shared<D>*>(dynamic_shared())[warp];
     const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + warp;  // in [n, Hq]
     if (query >= static_cast<int64_t>(args.tokens) * args.heads) return;     // the whole warp
     const int token = static_cast<int>(query / args.heads), head = static_cast<int>(query % args.heads);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t stride = static_cast<int64_t>(args.kv_heads) * D, skip = static_cast<int64_t>(kv_head) * D;
     const Sight sight(args, bounded(*args.length, args.tokens, args.rows) - args.tokens + token);
 
-    for (int c = lane; c < D; c += 32) own.q[c] = to_float(q[query * D + c]);
+    for (int c = lane; c < D; c += 32) shared.q[c] = to_float(q[query * D + c]);
     __syncwarp();
     float m = -INFINITY, l = 0, sum[kColumns] = {};
     const int count = sight.count();
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kThreads)
         const Place place = sight.place(first + lane);
         float score = -INFINITY;
         if (place.row >= 0) {
-            const float product = place.landmark ? dot<D>(own.q, args.k_mean + place.row * stride + skip)
-                                                 : k.times(own.q, place.row, kv_head);
+            const float product = place.landmark ? dot<D>(shared.q, args.k_mean + place.row * stride + skip)
+                                                 : k.times(shared.q, place.row, kv_head);
             score = capped(args.scores, product) * args.scores.scale;
             if (place.landmark) score += args.pattern.landmark_bias;
         }
@@ -124,21 +124,22 @@ __global__ void __launch_bounds__(kThreads)
         const float keep = l > 0 ? expf(m - top) : 0.f;
         l = l * keep + lanes_sum<32>(p);
         m = top;
-        own.p[lane] = p;
-        own.row[lane] = place.row;
-        own.landmark[lane] = place.landmark;
+        shared.p[lane] = p;
+        shared.row[lane] = place.row;
+        shared.landmark[lane] = place.landmark;
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) sum[i] *= keep;
         for (int j = 0; j < min(32, count - first); ++j) {
-            if (own.row[j] < 0) continue;
-            const int64_t at = own.row[j] * stride + skip;
+            if (shared.row[j] < 0) continue;
+            const int64_t at = shared.row[j] * stride + skip;
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) {
                 const int c = lane + 32 * i;
                 if (c >= D) continue;
-                const float x = own.landmark[j] ? args.v_mean[at + c] : v.number(own.row[j], kv_head, c);
-                sum[i] = fmaf(own.p[j], x, sum[i]);
+                const float x =
+                    shared.landmark[j] ? args.v_mean[at + c] : v.number(shared.row[j], kv_head, c);
+                sum[i] = fmaf(shared.p[j], x, sum[i]);
             }
         }
         __syncwarp();

@@ -114,8 +114,8 @@ class GraphSpec(_Strict):
             return FreeSize(name=name, counts="logits" if logits else "rows")
         if name == "cap":
             return FreeSize(name=name, counts="cache")
-        made = next(tensor.shape[-1] for tensor in self.outputs if tensor.dtype == "int32")
-        return FreeSize(name=name, counts="slots", most=int(made))
+        heads = next(tensor.shape[-1] for tensor in self.outputs if tensor.dtype == "int32")
+        return FreeSize(name=name, counts="slots", most=int(heads))
 
 
 class FileSpec(_Strict):

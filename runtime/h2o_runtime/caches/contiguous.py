@@ -72,18 +72,20 @@ class ContiguousStore(KVStore):
         sliding = [i for i, spec in enumerate(specs) if device.name == "cpu" and slides(spec, capacity)]
         rows = shared_rows([specs[i].window for i in sliding], capacity)
         shared = {format: format.new(rows, device) for format in dict.fromkeys(formats[i] for i in sliding)}
-        self._other_bytes += sum(one.nbytes for one in shared.values())
+        self._other_bytes += sum(array.nbytes for array in shared.values())
         self.at_once = AT_ONCE if sliding else None
         self._open: list[LayerRows | SlidingRows | LentRows] = []
-        for i, (format, own, new, provider) in enumerate(zip(formats, step, fresh, providers, strict=True)):
+        for i, (format, scales, new, provider) in enumerate(
+            zip(formats, step, fresh, providers, strict=True)
+        ):
             source = specs[i].source
             if source is not None:
                 self._open.append(LentRows(self._open[source]))
             elif i in sliding:
                 window = specs[i].window
-                self._open.append(SlidingRows(window, format, shared[format], own, new, device, provider))
+                self._open.append(SlidingRows(window, format, shared[format], scales, new, device, provider))
             else:
-                self._open.append(LayerRows(format.new(capacity, device), own, new, device, provider))
+                self._open.append(LayerRows(format.new(capacity, device), scales, new, device, provider))
         self._sliding = [layer for layer in self._open if isinstance(layer, SlidingRows)]
 
     def open(self, layer: int) -> LayerRows | SlidingRows | LentRows:

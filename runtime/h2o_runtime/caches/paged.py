@@ -107,8 +107,8 @@ class PagedStore(KVStore):
     ) -> None:
         self.layers = layers
         self.sources = [spec.source for spec in model.each_layer]
-        own = [rows for rows, source in zip(layers, self.sources, strict=True) if source is None]
-        arrays = [array for rows in own for array in rows.view(0).tensors.values()]
+        stored = [rows for rows, source in zip(layers, self.sources, strict=True) if source is None]
+        arrays = [array for rows in stored for array in rows.view(0).tensors.values()]
         self.pool = PagePool(len(arrays[0]) // page_rows, page_rows, arrays)
         self._capacity = capacity
         step, fresh = Fresh(model, 1, device).layers, Fresh(model, capacity, device).layers
@@ -117,7 +117,7 @@ class PagedStore(KVStore):
             for rows, own_step, own_fresh, provider in zip(layers, step, fresh, providers, strict=True)
         ]
         self._begin()
-        self._shared_bytes = sum(rows.nbytes for rows in own) + Fresh.size(model, capacity)
+        self._shared_bytes = sum(rows.nbytes for rows in stored) + Fresh.size(model, capacity)
         self._shared_bytes += self.pool.counts.nbytes
 
     def _begin(self) -> None:
@@ -131,10 +131,10 @@ class PagedStore(KVStore):
 
     def beside(self) -> PagedStore:
         """The dense graphs' write buffer is shared too: one layer of one sequence is open at a time."""
-        other = copy(self)
-        other._begin()
-        other._shared_bytes = 0  # counted once
-        return other
+        copied = copy(self)
+        copied._begin()
+        copied._shared_bytes = 0  # counted once
+        return copied
 
     def open(self, layer: int) -> _Layer | LentRows:
         return self._open[layer]

@@ -127,7 +127,9 @@ def same_arithmetic(a: Policy | None, b: Policy) -> bool:
 
 
 def _numeric_settings(policy: Policy | None) -> dict[str, Any]:
-    return {one.name: getattr(policy, one.name) for one in effective_options(policy) if one.numeric}
+    return {
+        option.name: getattr(policy, option.name) for option in effective_options(policy) if option.numeric
+    }
 
 
 def shared_prefix(known: IntArray, tokens: IntArray) -> int:

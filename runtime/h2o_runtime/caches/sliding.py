@@ -44,14 +44,14 @@ def slides(spec: LayerSpec, capacity: int) -> bool:
 
 def sliding_bytes(model: ModelSpec, formats: Sequence[RowFormat], capacity: int) -> int:
     """The bytes of the sliding layers, and of their shared buffer."""
-    own = [
+    stored = [
         (spec.window, format)
         for spec, format in zip(model.each_layer, formats, strict=True)
         if slides(spec, capacity)
     ]
-    rows = shared_rows([window for window, _ in own], capacity)
-    shared = sum(rows * format.row_bytes for format in {format for _, format in own})
-    return shared + sum(room(window) * format.row_bytes for window, format in own)
+    rows = shared_rows([window for window, _ in stored], capacity)
+    shared = sum(rows * format.row_bytes for format in {format for _, format in stored})
+    return shared + sum(room(window) * format.row_bytes for window, format in stored)
 
 
 def shared_rows(windows: Sequence[int], capacity: int) -> int:

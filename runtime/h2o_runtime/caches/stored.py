@@ -91,8 +91,8 @@ class Fresh:
 
     def __init__(self, model: ModelSpec, rows: int, device: Device) -> None:
         keys = self._keys(model)
-        made = {key: FreshRows(key[0], rows, device) for key in dict.fromkeys(keys)}
-        self.layers = [made[key] for key in keys]
+        fresh = {key: FreshRows(key[0], rows, device) for key in dict.fromkeys(keys)}
+        self.layers = [fresh[key] for key in keys]
 
     @classmethod
     def size(cls, model: ModelSpec, rows: int) -> int:

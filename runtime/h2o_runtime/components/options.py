@@ -52,7 +52,7 @@ class Option:
     def number(self) -> type[int] | type[float] | None:
         """What its numbers are; None where it has none."""
         members = get_args(self.type) or (self.type,)
-        return next((one for one in (int, float) if one in members), None)
+        return next((kind for kind in (int, float) if kind in members), None)
 
     def parse(self, text: str) -> Any:
         """The value that a text stands for, not checked. Raises ConfigError for a text that is no number."""
@@ -141,21 +141,23 @@ def options_of(configuration: Any) -> tuple[Option, ...]:
 def _read_options(configuration: Any) -> tuple[Option, ...]:
     hints = get_type_hints(configuration)
     return tuple(
-        _option(one.name, hints[one.name], one.default, **one.metadata[_KEY])
-        for one in fields(configuration)
-        if _KEY in one.metadata
+        _option(field.name, hints[field.name], field.default, **field.metadata[_KEY])
+        for field in fields(configuration)
+        if _KEY in field.metadata
     )
 
 
 def check_options(configuration: Any) -> None:
     """Check every option of an instance separately. Raises ConfigError for the first one out of range."""
-    for one in options_of(type(configuration)):
-        one.check(getattr(configuration, one.name))
+    for option in options_of(type(configuration)):
+        option.check(getattr(configuration, option.name))
 
 
 def effective_options(configuration: Any) -> tuple[Option, ...]:
     """The options of a value, without those that change nothing beside the others."""
-    return tuple(one for one in options_of(type(configuration)) if one.without_effect(configuration) is None)
+    return tuple(
+        option for option in options_of(type(configuration)) if option.without_effect(configuration) is None
+    )
 
 
 def spelled(configuration: Any, *, whole: bool = False) -> str:
@@ -163,10 +165,10 @@ def spelled(configuration: Any, *, whole: bool = False) -> str:
     without `whole` those that have their defaults too.
     """
     words = [configuration.name]
-    for one in sorted(effective_options(configuration), key=lambda one: not one.fixed):
-        value = getattr(configuration, one.name)
-        if whole or one.fixed or value != one.default:
-            words.append(f"{one.name}={shlex.quote(spelled_value(value))}")
+    for option in sorted(effective_options(configuration), key=lambda option: not option.fixed):
+        value = getattr(configuration, option.name)
+        if whole or option.fixed or value != option.default:
+            words.append(f"{option.name}={shlex.quote(spelled_value(value))}")
     return " ".join(words)
 
 
@@ -195,7 +197,7 @@ def _option(
     """
     if not isinstance(default, bool | int | float | str):
         raise TypeError(f"the option {name} needs a number, a string or a truth value as its default")
-    made = Option(
+    found = Option(
         name=name,
         type=kind,
         default=default,
@@ -210,5 +212,5 @@ def _option(
         needs=needs,
         without=without,
     )
-    made.check(default)
-    return made
+    found.check(default)
+    return found

@@ -77,39 +77,39 @@ class Registry(Generic[T]):
     def _entries(self) -> dict[str, type[T]]:
         found: dict[str, type[T]] = {}
 
-        def add(one: Any) -> None:
-            name = self.name_of(one)
+        def add(kind: Any) -> None:
+            name = self.name_of(kind)
             if name in found:
                 raise ConfigError(f"there is already a {self._noun} named {name!r}", field=self.field)
-            if one not in self._families and self._name != self.field:
-                self._check_names(one)
-            found[name] = one
+            if kind not in self._families and self._name != self.field:
+                self._check_names(kind)
+            found[name] = kind
 
-        def take(one: Any) -> None:
-            self._check(one)
-            add(one)
+        def take(kind: Any) -> None:
+            self._check(kind)
+            add(kind)
 
-        for one in self._builtin:
-            add(one)
+        for kind in self._builtin:
+            add(kind)
         load_entry_points(self._group, take)
         return found
 
-    def _check(self, one: Any) -> None:
+    def _check(self, kind: Any) -> None:
         """Raises TypeError for an object that is no entry, ConfigError for one with contradictory
         defaults.
         """
-        if not (inspect.isclass(one) and issubclass(one, self._base)):
-            raise TypeError(f"{one!r} is no subclass of {self._base.__name__}")
+        if not (inspect.isclass(kind) and issubclass(kind, self._base)):
+            raise TypeError(f"{kind!r} is no subclass of {self._base.__name__}")
         for attribute in (self._name, self._title):
-            if not isinstance(getattr(one, attribute, None), str):
-                raise TypeError(f"{one.__name__}.{attribute} must be a string")
-        named = {each.name: each for each in options_of(one)}.get(self._name)
+            if not isinstance(getattr(kind, attribute, None), str):
+                raise TypeError(f"{kind.__name__}.{attribute} must be a string")
+        named = {each.name: each for each in options_of(kind)}.get(self._name)
         if named is not None and not named.fixed:
-            raise TypeError(f"{one.__name__}.{self._name} must be a Literal of its one name")
-        one()
+            raise TypeError(f"{kind.__name__}.{self._name} must be a Literal of its one name")
+        kind()
 
-    def _check_names(self, one: type[Any]) -> None:
-        if any(option.name == self.field for option in options_of(one)):
+    def _check_names(self, kind: type[Any]) -> None:
+        if any(option.name == self.field for option in options_of(kind)):
             raise ConfigError(
                 f"{self.field} is the name of the choice itself, so no option can have it", field=self.field
             )
@@ -161,13 +161,13 @@ class Registry(Generic[T]):
             before = vars(kind)["presets"][name]
         else:
             kind = self._member(self._named(self.names[0] if name is None else name), settings, None)
-        own = {one.name: one for one in options_of(kind)}
+        options = {option.name: option for option in options_of(kind)}
         for setting in given:
-            if setting not in own:
+            if setting not in options:
                 raise ConfigError(self._lacks(kind, setting), field=setting)
         made = kind(**{**before, **given})
         for setting in given:
-            if reason := own[setting].without_effect(made):
+            if reason := options[setting].without_effect(made):
                 raise ConfigError(f"{setting} {reason}: leave it out", field=setting)
         return made
 
@@ -187,17 +187,17 @@ class Registry(Generic[T]):
         if name is not None and self.field in settings:
             raise ConfigError(f"{self.field} is given twice: write it once", field=self.field)
         written = settings if name is None else {self.field: name, **settings}
-        known = {one.name: one for kind in self.kinds for one in options_of(kind)}
+        known = {option.name: option for kind in self.kinds for option in options_of(kind)}
         if self.field in written:
-            known |= {one.name: one for one in self._options_of(self._named(written[self.field]))}
+            known |= {option.name: option for option in self._options_of(self._named(written[self.field]))}
         elif base is not None:
-            known |= {one.name: one for one in self._options_of(self._entry_of(base))}
+            known |= {option.name: option for option in self._options_of(self._entry_of(base))}
         return {name: known[name].parse(value) if name in known else value for name, value in written.items()}
 
-    def settings_of(self, made: T) -> dict[str, Any]:
+    def settings_of(self, value: T) -> dict[str, Any]:
         """The name of the entry, and its settings, without those that have no effect: what `make` reads."""
-        own = {one.name: getattr(made, one.name) for one in effective_options(made)}
-        return {self.field: self.name_of(type(made))} | own
+        settings = {option.name: getattr(value, option.name) for option in effective_options(value)}
+        return {self.field: self.name_of(type(value))} | settings
 
     def _named(self, name: Any) -> type[T]:
         """The entry of this name, or the class of this preset. Raises ConfigError."""
@@ -215,12 +215,12 @@ class Registry(Generic[T]):
     def _options_of(self, entry: type[T]) -> tuple[Any, ...]:
         """Those of an entry; of a family those of all its members."""
         kinds = self._families[entry].kinds if entry in self._families else (entry,)
-        return tuple(one for kind in kinds for one in options_of(kind))
+        return tuple(option for kind in kinds for option in options_of(kind))
 
-    def _entry_of(self, made: T) -> type[T]:
+    def _entry_of(self, value: T) -> type[T]:
         """Of a value whose class need not be registered."""
-        family = next((one for one in self._families if isinstance(made, one)), None)
-        return family or type(made)
+        family = next((family for family in self._families if isinstance(value, family)), None)
+        return family or type(value)
 
     def _member(self, entry: type[T], settings: Mapping[str, Any], base: T | None) -> type[T]:
         """The class that makes the value: of a family the member that the settings name, or the one of `base`."""
@@ -234,27 +234,33 @@ class Registry(Generic[T]):
 
     def _shared(self, base: T, kind: type[T]) -> dict[str, Any]:
         """The settings of `base` that the class `kind` has too."""
-        own = {one.name for one in options_of(kind) if not one.fixed}
-        return {one.name: getattr(base, one.name) for one in options_of(type(base)) if one.name in own}
+        names = {option.name for option in options_of(kind) if not option.fixed}
+        return {
+            option.name: getattr(base, option.name)
+            for option in options_of(type(base))
+            if option.name in names
+        }
 
     def _lacks(self, kind: type[T], setting: str) -> str:
         """Why a setting is refused, for messages."""
-        own = [one.name for one in options_of(kind) if not one.fixed]
+        names = [option.name for option in options_of(kind) if not option.fixed]
         owners = [
-            self._words(one) for one in self.kinds if any(setting == has.name for has in options_of(one))
+            self._words(kind) for kind in self.kinds if any(setting == has.name for has in options_of(kind))
         ]
         if owners:
             return f"{self._words(kind)} has no {setting}: it belongs to {' and '.join(owners)}"
-        near = get_close_matches(setting, own, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(own) or 'none'}"
+        near = get_close_matches(setting, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names) or 'none'}"
         return f"{self._words(kind)} has no setting {setting}: {hint}"
 
     def _words(self, kind: type[T]) -> str:
         """The beginning of the texts that stand for a class."""
-        fixed = [f" {one.name}={one.default}" for one in options_of(kind) if one.fixed]
+        fixed = [f" {option.name}={option.default}" for option in options_of(kind) if option.fixed]
         return f"{kind.name}{''.join(fixed)}"
 
     def _example(self) -> str:
         kind = self.kinds[0]
-        option = next((one for one in options_of(kind) if not one.fixed and not one.choices), None)
+        option = next(
+            (option for option in options_of(kind) if not option.fixed and not option.choices), None
+        )
         return self._words(kind) + (f" {option.name}={option.default}" if option else "")

@@ -85,9 +85,9 @@ def decode_together(forward: Forward, steps: Sequence[tuple[Session, Sequence[in
     while rest:
         ends = accumulate(len(tokens) for _, tokens in rest)
         fitting = sum(1 for end in ends if end <= forward.most_step_rows)
-        some, rest = rest[:fitting], rest[fitting:]
-        rows = [StepRow(token, session) for session, tokens in some for token in tokens]
+        step, rest = rest[:fitting], rest[fitting:]
+        rows = [StepRow(token, session) for session, tokens in step for token in tokens]
         logits, begin = forward.decode_rows(rows).copy(), 0
-        for _, tokens in some:
+        for _, tokens in step:
             yield logits[begin : begin + len(tokens)]
             begin += len(tokens)

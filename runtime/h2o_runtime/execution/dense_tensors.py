@@ -30,11 +30,11 @@ class DenseTensors:
         if (gate := b.gates[layer]) is not None:
             outputs["gate_out"] = gate[cut]
         if layer == 0:
-            outputs |= {name: made[cut] for table in b.rotations for name, made in table.items()}
+            outputs |= {name: rows[cut] for table in b.rotations for name, rows in table.items()}
             return {"tokens": tokens, "positions": positions, **given}, outputs
         inputs = {**self.behind(layer - 1, tile, tokens), **given}
         table = b.rotations[self._model.layer(layer).rotation]
-        inputs |= {name: made[cut] for name, made in table.items()}
+        inputs |= {name: rows[cut] for name, rows in table.items()}
         return inputs, outputs
 
     def of_head(self, rows: Span, tokens: Tensor) -> tuple[Tensors, Tensors]:

@@ -162,9 +162,9 @@ class Forward:
                 self._attend(layer, prompt, cache, self._tiles, self._flow)
             # Only now has the attention provider waited for all rows.
             rows = Rows(session.length, session.length + n)
-            own, provider = self._policy_layers[layer], self.layers.providers[layer]
+            policy_layer, provider = self._policy_layers[layer], self.layers.providers[layer]
             decoding = self.layers[layer].decoding(self.decoding)
-            decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
+            decoding.observe(policy_layer, cache.view(rows.stop), rows, provider, session.decode_state)
             cache.attended(self.buffers.q[layer][:n])
 
     def _attend(
@@ -259,13 +259,18 @@ class Forward:
         for layer, bound_layer in enumerate(bound.layers):
             with session.store.open(layer) as cache:
                 bound_layer.run()
-                decoding, own = self.layers[layer].decoding(self.decoding), self._policy_layers[layer]
+                decoding, policy_layer = (
+                    self.layers[layer].decoding(self.decoding),
+                    self._policy_layers[layer],
+                )
                 new = cache.uncommitted(rows) if decoding.appends else None
                 if new is None:
                     cache.commit(rows)
                 kv = cache.view(length)
-                decoding.observe(own, kv, rows, bound_layer.provider, state)
-                call = StepCall(own, bound_layer.q, bound_layer.o, kv, bound_layer.provider, new, cache.fetch)
+                decoding.observe(policy_layer, kv, rows, bound_layer.provider, state)
+                call = StepCall(
+                    policy_layer, bound_layer.q, bound_layer.o, kv, bound_layer.provider, new, cache.fetch
+                )
                 decoding.attend(call, state)
         bound.head()
         return self.buffers.logits[:1]
@@ -319,16 +324,16 @@ class Forward:
 
         The backend must have loaded its graph (`Backend.load_hidden`).
         """
-        last, made = self.model.layers - 1, []
+        last, logits = self.model.layers - 1, []
         for tile in spans(len(rows), self.backend.most_rows):
-            some = Span(rows.start + tile.start, rows.start + tile.stop)
-            cut = slice(some.start, some.stop)
-            self.layers[last].before(last, some)
-            inputs = self.tensors.behind(last, some, self.buffers.tokens[cut])
+            part = Span(rows.start + tile.start, rows.start + tile.stop)
+            cut = slice(part.start, part.stop)
+            self.layers[last].before(last, part)
+            inputs = self.tensors.behind(last, part, self.buffers.tokens[cut])
             out = self.buffers.residual(last + 1)[cut]
             self.backend.infer(HIDDEN, inputs, {HIDDEN: out})
-            made.append(np.array(self.device.download(out), np.float32))
-        return np.concatenate(made)
+            logits.append(np.array(self.device.download(out), np.float32))
+        return np.concatenate(logits)
 
     @property
     def head_rows(self) -> int:

@@ -71,8 +71,8 @@ class RecordedForward(Forward):
         if recording is None:
             possible = session.store.recordable and self._recordable()
             title = f"the decode step of {self.model.layers} layers"
-            own = ref(session)  # the recording ends with it
-            recording = Recording(self.device, lambda: self._enqueue_step(own()), title, possible)
+            live = ref(session)  # the recording ends with it
+            recording = Recording(self.device, lambda: self._enqueue_step(live()), title, possible)
             self._recordings[session] = recording
         recording.run()
         return self._answer

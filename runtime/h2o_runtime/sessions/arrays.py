@@ -168,8 +168,10 @@ def _fill_layers(session: Session, shape: SessionShape, read: Reader, retained: 
             if retained is None:
                 _fill_layer(session, layer, cache, Rows(first_row(spec.model, shape, layer), rows.stop), read)
             if spec.model.layer(layer).sees_all:
-                own, provider = spec.model.policy_layers[layer], spec.layers.providers[layer]
-                spec.decoding.observe(own, cache.view(rows.stop), rows, provider, session.decode_state)
+                policy_layer, provider = spec.model.policy_layers[layer], spec.layers.providers[layer]
+                spec.decoding.observe(
+                    policy_layer, cache.view(rows.stop), rows, provider, session.decode_state
+                )
 
 
 def _fill_layer(session: Session, layer: int, cache: LayerStore, rows: Rows, read: Reader) -> None:

@@ -61,7 +61,7 @@ class SessionFolder:
     def refresh(self) -> None:
         """List the folder again: other servers write, use and remove files too."""
         with self._looking:
-            known = {one.path: one for one in self.files()}
+            known = {file.path: file for file in self.files()}
             found: list[tuple[int, SavedSession]] = []
             # File times are coarse: files with equal times keep the order of their use here.
             for path in dict.fromkeys((*known, *self.folder.glob(f"*{SUFFIX}"))):
@@ -99,7 +99,7 @@ class SessionFolder:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self.files())
+        return sum(file.nbytes for file in self.files())
 
     def keep(self, session: WaitingSession, patient: bool = False) -> None:
         """Queue it for writing. Unless `patient`, it is dropped if the queue is full."""
@@ -117,21 +117,21 @@ class SessionFolder:
             self._waiting.append(session)
         self._queue.put(session)
 
-    def used(self, one: SavedSession) -> None:
+    def used(self, file: SavedSession) -> None:
         """It has become the live session."""
         with suppress(OSError):
-            os.utime(one.path)
+            os.utime(file.path)
         with self._lock:
-            if one in self._files:
-                self._files.remove(one)
-                self._files.append(one)
+            if file in self._files:
+                self._files.remove(file)
+                self._files.append(file)
 
     def forget(self, one: SavedSession) -> None:
         """It could not be read. The file stays for inspection."""
         with suppress(OSError):
             self._refused[one.path] = _stamp(one.path.lstat())
         with self._lock:
-            self._files = [other for other in self._files if other is not one]
+            self._files = [file for file in self._files if file is not one]
 
     def close(self) -> None:
         """Returns when everything is written."""
@@ -160,12 +160,12 @@ class SessionFolder:
         name = hashlib.sha256(self._bundle.encode() + policy + session.tokens.tobytes()).hexdigest()[:32]
         path = self.folder / f"{name}{SUFFIX}"
         self.refresh()
-        known = [one for one in self.files() if one.path == path]
+        known = [file for file in self.files() if file.path == path]
         if known:
             self.used(known[0])
             return
         prefixes = [
-            one for one in self.files() if begins(one, session)
+            file for file in self.files() if begins(file, session)
         ]  # the session that it continues is not needed twice
         self._make_room(self.most_bytes - session.nbytes, prefixes)
         write_session(path, self._bundle, session.shape, session.arrays.items(), session.transcript)
@@ -178,18 +178,18 @@ class SessionFolder:
 
     def _make_room(self, room: int, beside: list[SavedSession]) -> None:
         """Limit all files except those in `beside` to `room` bytes."""
-        others = [one for one in self.files() if one not in beside]
+        others = [file for file in self.files() if file not in beside]
         gone: list[SavedSession] = []
-        while others and sum(one.nbytes for one in others) > room:
+        while others and sum(other.nbytes for other in others) > room:
             gone.append(others.pop(0))
         self._remove(gone)
 
     def _remove(self, gone: list[SavedSession]) -> None:
         with self._lock:
-            self._files = [one for one in self._files if one not in gone]
-        for one in gone:
+            self._files = [file for file in self._files if file not in gone]
+        for file in gone:
             with suppress(OSError):
-                one.path.unlink()
+                file.path.unlink()
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:

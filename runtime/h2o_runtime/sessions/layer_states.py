@@ -43,8 +43,8 @@ def session_store(
 ) -> KVStore:
     """As `Cache.new_pool`, of a model some of whose layers may have states."""
     specs = model.each_layer
-    own = [provider for spec, provider in zip(specs, providers, strict=True) if spec.state is None]
-    rows = cache.new_pool(model.with_rows, capacity, spare_bytes, device, own)
+    with_rows = [provider for spec, provider in zip(specs, providers, strict=True) if spec.state is None]
+    rows = cache.new_pool(model.with_rows, capacity, spare_bytes, device, with_rows)
     if model.with_rows is model:
         return rows
     return StoreWithStates(model, rows, capacity, device)
@@ -202,7 +202,7 @@ class LayerState(LayerStore):
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for made in (self.own, *self.copies) for tensor in made.values())
+        return sum(tensor.nbytes for tensors in (self.own, *self.copies) for tensor in tensors.values())
 
     def _copy(self, source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
         for name in self._layout.tails:
@@ -244,7 +244,7 @@ class StoreWithStates(KVStore):
             for i, layout in layouts.items()
         }
         self._numbers = {
-            i: own for own, i in enumerate(i for i in range(len(specs)) if i not in self._layers)
+            i: state for state, i in enumerate(i for i in range(len(specs)) if i not in self._layers)
         }
         self.at_once = min(most, rows.at_once or most)
 
@@ -310,8 +310,8 @@ class StoreWithStates(KVStore):
             for room in (rows.prompt, rows.step)
             for tensor in room.values()
         ]
-        own = sum(layer.nbytes for layer in self._layers.values())
-        return int(self._rows.nbytes + own + sum(tensor.nbytes for tensor in fresh))
+        states = sum(layer.nbytes for layer in self._layers.values())
+        return int(self._rows.nbytes + states + sum(tensor.nbytes for tensor in fresh))
 
     def _keep(self, row: int) -> None:
         """A copy of the states as they are, at `row`."""

@@ -68,7 +68,7 @@ class SessionPool:
 
     def transcripts(self) -> list[Transcript]:
         """The sessions in the folder, least recently used first."""
-        found = [one.transcript for one in self.folder.files()] if self.folder else []
+        found = [file.transcript for file in self.folder.files()] if self.folder else []
         return [transcript for transcript in found if transcript is not None]
 
     def change(self, session: Session, tokens: IntArray, policy: PrefillPolicy[Any]) -> None:
@@ -145,8 +145,8 @@ class SessionPool:
         if self.folder is None or not self.folder.shared or policy is None:
             return
         known: list[WaitingSession | SavedSession] = [*self.folder.files(), *self.folder.waiting()]
-        alike = [one for one in known if same_arithmetic(one.shape.policy, policy)]
-        written = max((shared_prefix(one.tokens, session.known) for one in alike), default=0)
+        alike = [file for file in known if same_arithmetic(file.shape.policy, policy)]
+        written = max((shared_prefix(file.tokens, session.known) for file in alike), default=0)
         if session.length - written < max(WORTH_KEEPING, session.length // SHARED_STEPS):
             return
         try:
@@ -178,9 +178,9 @@ class SessionPool:
             log.info("a session of %d tokens is too long to wait beside others", shape.length)
             return
         # Drop sessions that it continues.
-        for one in [one for one in self._waiting if begins(one, waiting)]:
-            self._waiting.remove(one)
-            one.release()
+        for shorter in [session for session in self._waiting if begins(session, waiting)]:
+            self._waiting.remove(shorter)
+            shorter.release()
         if waiting.nbytes > self.most_bytes:
             self._file(waiting, session, patient)
         else:
@@ -192,8 +192,8 @@ class SessionPool:
             return
         for session in live:
             self.set_aside(session, patient=True)
-        for one in self._waiting:
-            self._file(one, live[0], patient=True)
+        for waiting in self._waiting:
+            self._file(waiting, live[0], patient=True)
         self._waiting = []
         self.folder.close()
         self.folder = None
@@ -204,11 +204,19 @@ class SessionPool:
         waiting: list[WaitingSession | SavedSession | LiveSession] = [*self._waiting]
         if self.folder is not None:
             filed: list[WaitingSession | SavedSession] = [*self.folder.waiting(), *self.folder.files()]
-            waiting += [one for one in filed if _has_room(session, one.shape.length)]
-        waiting += [live for one in self._live if one is not session and (live := LiveSession.of(one))]
+            waiting += [file for file in filed if _has_room(session, file.shape.length)]
+        waiting += [
+            live
+            for neighbour in self._live
+            if neighbour is not session and (live := LiveSession.of(neighbour))
+        ]
         context, decode = session.spec.context, session.spec.decoding
-        fitting = [one for one in waiting if one.shape.length <= context and one.shape.decode == decode]
-        return max(fitting, key=lambda one: _gains(one, tokens, policy), default=None)
+        fitting = [
+            session
+            for session in waiting
+            if session.shape.length <= context and session.shape.decode == decode
+        ]
+        return max(fitting, key=lambda session: _gains(session, tokens, policy), default=None)
 
     def _add(self, waiting: WaitingSession, session: Session, patient: bool = False) -> None:
         self._waiting.append(waiting)
@@ -222,17 +230,17 @@ class SessionPool:
         waiting.release()
 
     def _go_on(
-        self, session: Session, one: WaitingSession | SavedSession, policy: PrefillPolicy[Any]
+        self, session: Session, source: WaitingSession | SavedSession, policy: PrefillPolicy[Any]
     ) -> bool:
-        if isinstance(one, WaitingSession):
-            one.load_into(session)
+        if isinstance(source, WaitingSession):
+            source.load_into(session)
             return True
         assert self.folder is not None
         try:
-            one.load_into(session, policy)
+            source.load_into(session, policy)
         except InputError as error:
             log.warning("the conversation is read again: %s", error)
-            self.folder.forget(one)
+            self.folder.forget(source)
             return False
         return True
 
@@ -247,7 +255,9 @@ def _price(session: Session) -> int:
 
 
 def _gains(
-    one: WaitingSession | SavedSession | LiveSession, tokens: IntArray, policy: PrefillPolicy[Any]
+    session: WaitingSession | SavedSession | LiveSession, tokens: IntArray, policy: PrefillPolicy[Any]
 ) -> int:
     """Tokens that the prompt could keep of it. A session that stays in place must be worth a copy."""
-    return reusable(one, tokens, policy) - (_price(one.session) if isinstance(one, LiveSession) else 0)
+    return reusable(session, tokens, policy) - (
+        _price(session.session) if isinstance(session, LiveSession) else 0
+    )

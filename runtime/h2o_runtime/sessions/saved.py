@@ -60,9 +60,9 @@ class _About(_Version):
 
     @classmethod
     def of(cls, shape: SessionShape, bundle: str) -> _About:
-        origin = {one.name: getattr(shape.origin, one.name) for one in fields(Provenance)}
+        origin = {field.name: getattr(shape.origin, field.name) for field in fields(Provenance)}
         prefill = PREFILL.settings_of(origin.pop("policy"))
-        values = {one.name: getattr(shape, one.name) for one in fields(shape) if one.name != "origin"}
+        values = {field.name: getattr(shape, field.name) for field in fields(shape) if field.name != "origin"}
         values["decode"] = DECODE.settings_of(shape.decode)
         return cls(format=FORMAT, bundle=bundle, prefill=prefill, origin=origin, **values)
 
@@ -211,7 +211,8 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         with open_input(path) as opened, zipfile.ZipFile(opened) as file:
             size = os.fstat(opened.fileno()).st_size
             if any(
-                one.compress_type != zipfile.ZIP_STORED or one.file_size > size for one in file.infolist()
+                array.compress_type != zipfile.ZIP_STORED or array.file_size > size
+                for array in file.infolist()
             ):
                 raise ValueError("arrays that take more than the file has")
             yield file

@@ -45,8 +45,8 @@ class Session(TokenRows):
             place = device.committing() if spec.commit else device
             store = session_store(spec.cache, model, spec.context, spare_bytes, place, providers)
         self.store: KVStore = store
-        own = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
-        paged = (i for i, (layer, k) in own if layer.sees_all and spec.decoding.reads_in_pages(k))
+        layers = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
+        paged = (i for i, (layer, k) in layers if layer.sees_all and spec.decoding.reads_in_pages(k))
         self.store.read_in_pages(frozenset(paged))
         self.origin = Provenance()
         self.logits: Float32 | None = None

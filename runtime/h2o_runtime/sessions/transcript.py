@@ -93,29 +93,29 @@ class Transcripts:
 
     def beginnings(self, text: str) -> list[tuple[int, IntArray]]:
         """The known beginnings of `text`: characters and their ids, the longest first."""
-        found = [(one, one.beginning(text)) for one in self._known]
-        begun = [(characters, one.ids[:ids]) for one, (ids, characters) in found if characters]
+        found = [(transcript, transcript.beginning(text)) for transcript in self._known]
+        begun = [(characters, transcript.ids[:ids]) for transcript, (ids, characters) in found if characters]
         return sorted(begun, key=lambda beginning: beginning[0], reverse=True)
 
     def add(self, transcript: Transcript) -> None:
         """The oldest transcripts are removed to make room, and those that the new one continues."""
         known, room = [transcript], self._most_bytes - transcript.nbytes
-        for one in self._known:
-            room -= one.nbytes
+        for earlier in self._known:
+            room -= earlier.nbytes
             if room < 0:
                 break
-            if one.turns[-1] not in transcript.turns or not transcript.text.startswith(one.text):
-                known.append(one)
+            if earlier.turns[-1] not in transcript.turns or not transcript.text.startswith(earlier.text):
+                known.append(earlier)
         self._known = tuple(known)
 
     def answered(self, text: str, ids: IntArray, answer: str, answer_ids: IntArray) -> Transcript:
         """Store the answer to a prompt of these ids [n]."""
         turns: tuple[tuple[int, int], ...] = ()
-        for one in self._known:
-            begun = one.beginning(text)
-            same = np.array_equal(one.ids[: begun[0]], ids[: begun[0]])
+        for transcript in self._known:
+            begun = transcript.beginning(text)
+            same = np.array_equal(transcript.ids[: begun[0]], ids[: begun[0]])
             if same and begun > (turns or ((0, 0),))[-1]:
-                turns = one.turns[: one.turns.index(begun) + 1]
+                turns = transcript.turns[: transcript.turns.index(begun) + 1]
         all_ids, whole = np.concatenate((ids, answer_ids)), text + answer
         transcript = Transcript(whole, all_ids, (*turns, (len(all_ids), len(whole))))
         self.add(transcript)

@@ -65,7 +65,7 @@ class WaitingSession:
         for layer in range(model.layers):
             first = first_row(model, self.shape, layer)
             rows = self.retained.stored_rows(layer).items()
-            arrays |= {row_name(name, layer): one[first:] for name, one in rows}
+            arrays |= {row_name(name, layer): array[first:] for name, array in rows}
         return WaitingSession(self.shape, arrays, transcript=self.transcript)
 
     def release(self) -> None:
@@ -107,6 +107,8 @@ class LiveSession:
 def bytes_of(sessions: Sequence[WaitingSession]) -> int:
     """Bytes of all together: shared rows count once."""
     blocks: dict[int, int] = {}
-    for retained in (one.retained for one in sessions if one.retained is not None):
+    for retained in (session.retained for session in sessions if session.retained is not None):
         blocks |= retained.blocks
-    return sum(array.nbytes for one in sessions for array in one.arrays.values()) + sum(blocks.values())
+    return sum(array.nbytes for session in sessions for array in session.arrays.values()) + sum(
+        blocks.values()
+    )

@@ -161,7 +161,7 @@ class Family:
                 f"config.json: layer_types must name the kind of each of {layers} layers, {SLIDING} or {FULL}, but "
                 f"is {types!r}"
             )
-        return tuple(one == SLIDING for one in types)
+        return tuple(kind == SLIDING for kind in types)
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """As `windowed`, if config.json has no layer_types."""

@@ -17,7 +17,9 @@ class ExaoneFamily(Family):
     def layer_kinds(self, raw: dict[str, Any], layers: int) -> tuple[str, ...]:
         if raw["sliding_window"] is None:
             return super().layer_kinds(raw, layers)
-        return tuple(GROUPED_QUERY if one else WITHOUT_ROTATION for one in self.windowed(raw, layers))
+        return tuple(
+            GROUPED_QUERY if windowed else WITHOUT_ROTATION for windowed in self.windowed(raw, layers)
+        )
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """Every few layers one has none."""

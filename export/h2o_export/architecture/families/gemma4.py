@@ -69,10 +69,10 @@ class Gemma4Family(GemmaFamily):
         windowed = self.windowed(raw, layers)
         sources = _sources(windowed, integer(raw, "num_kv_shared_layers", least=0))
         wider = 2 if raw.get("use_double_wide_mlp") else 1  # in layers without keys
-        made = []
+        sizes = []
         for layer, (window, source) in enumerate(zip(windowed, sources, strict=True)):
             kv_heads, head_size = _heads(raw, layer, window)
-            made.append(
+            sizes.append(
                 LayerSizes(
                     head_size=head_size,
                     kv_heads=kv_heads,
@@ -83,21 +83,21 @@ class Gemma4Family(GemmaFamily):
                     lends=layer in sources,
                 )
             )
-        return tuple(made)
+        return tuple(sizes)
 
 
 def _sources(windowed: Sequence[bool], shared: int) -> tuple[int | None, ...]:
     """For each layer the one whose rows it reads: of the last `shared` ones, the last layer before them that
     has a window, or none, as they do. None: its own.
     """
-    own = len(windowed) - shared
-    last = {window: layer for layer, window in enumerate(windowed[: max(own, 0)])}
-    if own < 1 or not {*windowed[own:]} <= last.keys():
+    source = len(windowed) - shared
+    last = {window: layer for layer, window in enumerate(windowed[: max(source, 0)])}
+    if source < 1 or not {*windowed[source:]} <= last.keys():
         raise CheckpointError(
             f"config.json: num_kv_shared_layers ({shared}) leaves no layer whose keys the last layers could read; "
             "the file is damaged"
         )
-    return (*[None] * own, *(last[window] for window in windowed[own:]))
+    return (*[None] * source, *(last[window] for window in windowed[source:]))
 
 
 def _heads(raw: dict[str, Any], layer: int, window: bool) -> tuple[int, int]:
@@ -121,10 +121,10 @@ def _sizes(raw: dict[str, Any], layer: int, window: bool) -> dict[str, Any]:
         given = {"head_dim": raw[_HEAD_SIZE], **heads}
         return {key: value for key, value in given.items() if value is not None}
     layers = raw[_OWN]
-    if not isinstance(layers, dict) or not all(isinstance(own, dict) for own in layers.values()):
+    if not isinstance(layers, dict) or not all(isinstance(settings, dict) for settings in layers.values()):
         raise CheckpointError(f"config.json: {_OWN} must have an object for each layer, but is {layers!r}")
     by_number: dict[str, dict[str, Any]] = {
-        number.lstrip("0") or "0": own for number, own in layers.items()
+        number.lstrip("0") or "0": settings for number, settings in layers.items()
     }  # "05" where there are 30
     return by_number.get(str(layer), {})
 

@@ -33,7 +33,7 @@ class DeltaFamily(Family):
                 f"config.json: layer_types must name the kind of each of {layers} layers, {LINEAR} or {FULL}, but "
                 f"is {types!r}"
             )
-        return tuple(GATED_QUERY if one == FULL else GATED_DELTA for one in types)
+        return tuple(GATED_QUERY if kind == FULL else GATED_DELTA for kind in types)
 
     def kind_sizes(self, raw: dict[str, Any]) -> tuple[KindSizes, ...]:
         kinds = self.layer_kinds(raw, integer(raw, "num_hidden_layers"))

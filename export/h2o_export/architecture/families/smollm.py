@@ -18,12 +18,12 @@ class PartlyRotatedFamily(Family):
             interval = integer(raw, "no_rope_layer_interval")
             rotates = [(layer + 1) % interval != 0 for layer in range(layers)]
         else:
-            rotates = [one != 0 for one in integers(raw, "no_rope_layers")]
+            rotates = [flag != 0 for flag in integers(raw, "no_rope_layers")]
         if len(rotates) < layers:
             raise CheckpointError(
                 f"config.json: no_rope_layers has {len(rotates)} entries for {layers} layers; the file is damaged"
             )
-        return tuple(GROUPED_QUERY if one else WITHOUT_ROTATION for one in rotates[:layers])
+        return tuple(GROUPED_QUERY if rotated else WITHOUT_ROTATION for rotated in rotates[:layers])
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """Those that do not rotate."""

@@ -43,7 +43,7 @@ class ScoreEntry(PolicyEntry[Rule], ABC):
         return exact(), *self._rules(policy)
 
     def _rules(self, policy: Rule) -> Iterator[PrefillPolicy[Any]]:
-        known = {one.name for one in options_of(type(policy))}
+        known = {option.name for option in options_of(type(policy))}
         for kind in SCORES:
             small = {name: value for name, value in kind.small.items() if name not in known}
             with suppress(ConfigError):

@@ -23,24 +23,24 @@ struct ColumnPairs {
 
     // `at` has four numbers of each column, and kStep bytes on, the next four.
     static ColumnPairs load(const uint8_t* at) {
-        ColumnPairs made;
+        ColumnPairs pairs;
         for (int v = 0; v < kHalf; ++v) {
             const uint32x4_t first = vreinterpretq_u32_u8(vld1q_u8(at + 16 * v));
             const uint32x4_t next = vreinterpretq_u32_u8(vld1q_u8(at + kStep + 16 * v));
-            made.of[2 * v] = vreinterpretq_u8_u32(vzip1q_u32(first, next));
-            made.of[2 * v + 1] = vreinterpretq_u8_u32(vzip2q_u32(first, next));
+            pairs.of[2 * v] = vreinterpretq_u8_u32(vzip1q_u32(first, next));
+            pairs.of[2 * v + 1] = vreinterpretq_u8_u32(vzip2q_u32(first, next));
         }
-        return made;
+        return pairs;
     }
     ColumnPairs low_halves() const {
-        ColumnPairs made;
-        for (int i = 0; i < kHalfPairs; ++i) made.of[i] = vandq_u8(of[i], vdupq_n_u8(15));
-        return made;
+        ColumnPairs pairs;
+        for (int i = 0; i < kHalfPairs; ++i) pairs.of[i] = vandq_u8(of[i], vdupq_n_u8(15));
+        return pairs;
     }
     ColumnPairs high_halves() const {
-        ColumnPairs made;
-        for (int i = 0; i < kHalfPairs; ++i) made.of[i] = vshrq_n_u8(of[i], 4);
-        return made;
+        ColumnPairs pairs;
+        for (int i = 0; i < kHalfPairs; ++i) pairs.of[i] = vshrq_n_u8(of[i], 4);
+        return pairs;
     }
 };
 

@@ -50,14 +50,14 @@ struct BFloat16 {
     static constexpr uint32_t kHigh = 0xffff0000u;
 
     static uint32_t bits(float x) {
-        uint32_t made;
-        __builtin_memcpy(&made, &x, 4);
-        return made;
+        uint32_t wide;
+        __builtin_memcpy(&wide, &x, 4);
+        return wide;
     }
     static float number(uint32_t bits) {
-        float made;
-        __builtin_memcpy(&made, &bits, 4);
-        return made;
+        float wide;
+        __builtin_memcpy(&wide, &bits, 4);
+        return wide;
     }
     static float word(float low, float high) {
         return number(uint32_t{round_to_bfloat16(high)} << 16 | round_to_bfloat16(low));

@@ -20,14 +20,14 @@ inline void bound_pages(const BoundsArgs& args, int64_t head, int64_t page) {
         S::Vec sum[kPages];
         for (int i = 0; i < kPages; ++i) sum[i] = S::zero();
         for (int64_t c = 0; c < args.d; c += kWidth) {
-            const int some = part(c, args.d);
+            const int part_of = part(c, args.d);
             const S::Vec up = S::load(positive + c), down = S::load(negative + c);
 #pragma GCC unroll 4
             for (int i = 0; i < kPages; ++i)
-                sum[i] = S::fma(S::load_some(high + i * row + c, some), up, sum[i]);
+                sum[i] = S::fma(S::load_some(high + i * row + c, part_of), up, sum[i]);
 #pragma GCC unroll 4
             for (int i = 0; i < kPages; ++i)
-                sum[i] = S::fma(S::load_some(low + i * row + c, some), down, sum[i]);
+                sum[i] = S::fma(S::load_some(low + i * row + c, part_of), down, sum[i]);
         }
         float* const out = args.out + h * args.pitch + page;
         if constexpr (kPages == 4) {

@@ -19,8 +19,9 @@ struct Float32 {
     static Simd::Vec weights(Simd::Vec word, int) { return word; }
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }
     static void prepare(const RowOfX& row, float* words) {
-        const float* const made = multiplied(row, norm_factor(row), 0, row.inputs, words);
-        if (made != words) __builtin_memcpy(words, made, static_cast<size_t>(row.inputs) * sizeof(float));
+        const float* const row_words = multiplied(row, norm_factor(row), 0, row.inputs, words);
+        if (row_words != words)
+            __builtin_memcpy(words, row_words, static_cast<size_t>(row.inputs) * sizeof(float));
     }
 };
 

@@ -37,8 +37,8 @@ inline void gate_block(const float* gate, const float* up, const h2o_gate& how, 
         const S::Vec z = steepness<kGate>(x, how.gain), negative = S::sub(S::zero(), z);
         const S::Vec e = exp_nonpositive(S::sub(S::zero(), S::max(z, negative)));
         const S::Vec numerator = S::select_le(x, S::zero(), S::mul(x, e), x);
-        const S::Vec made = S::div(numerator, S::add(S::set(1.0f), e));
-        S::store(out + i, S::mul(made, factor));
+        const S::Vec gate_factor = S::div(numerator, S::add(S::set(1.0f), e));
+        S::store(out + i, S::mul(gate_factor, factor));
     }
 }
 

@@ -326,12 +326,12 @@ inline void attend_rows(const BlockArgs& args) {
     for (int64_t key = 0; key < args.keys; key += kKeyStep) {
         const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
         fetch_out(args, key / kKeyStep, (args.keys + kKeyStep - 1) / kKeyStep);
-        const float* const made = weights.make(args, args.p + key * kLanes, step);
+        const float* const weighed = weights.make(args, args.p + key * kLanes, step);
         if (args.v == nullptr) continue;
         if (args.fresh && key == 0) {
-            weigh<Values, false, kRows, kPacked>(args, made, key, step);
+            weigh<Values, false, kRows, kPacked>(args, weighed, key, step);
         } else {
-            weigh<Values, true, kRows, kPacked>(args, made, key, step);
+            weigh<Values, true, kRows, kPacked>(args, weighed, key, step);
         }
     }
     if (args.colsum == nullptr) return;

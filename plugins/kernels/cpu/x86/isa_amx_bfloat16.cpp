@@ -57,12 +57,12 @@ void attend_by_tiles(const BlockArgs& args) {
 
 const h2o::BlockAttention* h2o::amx_bfloat16() {
     static constexpr BlockAttention kMade = [] {
-        BlockAttention made = kBFloat16;
-        made.attend = attend_by_tiles;
-        made.pack_keys = pack_keys_for_tiles;
-        made.pack_values = pack_values_for_tiles;
-        made.value_columns = 1;
-        return made;
+        BlockAttention attention = kBFloat16;
+        attention.attend = attend_by_tiles;
+        attention.pack_keys = pack_keys_for_tiles;
+        attention.pack_values = pack_values_for_tiles;
+        attention.value_columns = 1;
+        return attention;
     }();
     return &kMade;
 }

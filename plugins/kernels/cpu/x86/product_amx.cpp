@@ -52,7 +52,7 @@ void end() {
 }
 
 // One block's weights of a panel as bytes in the order of K: 8 bits where they are, 4 bits in `made`.
-const uint8_t* bytes_of(const ProductTile& tile, int bits, int64_t block, int64_t panel, uint8_t* made) {
+const uint8_t* bytes_of(const ProductTile& tile, int bits, int64_t block, int64_t panel, uint8_t* unpacked) {
     const uint8_t* const at =
         tile.weights + panel * tile.panel_bytes + block * tile.block * kPanel * bits / 8;
     if (bits == 8) return at;
@@ -60,11 +60,11 @@ const uint8_t* bytes_of(const ProductTile& tile, int bits, int64_t block, int64_
     const __m512i low = _mm512_set1_epi8(15);
     for (int64_t i = 0; i < half; i += 64) {
         const __m512i both = _mm512_loadu_si512(at + i);
-        _mm512_store_si512(made + i, _mm512_and_si512(both, low));
-        _mm512_store_si512(made + half + i, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+        _mm512_store_si512(unpacked + i, _mm512_and_si512(both, low));
+        _mm512_store_si512(unpacked + half + i, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
     }
-    finish_writes(made);
-    return made;
+    finish_writes(unpacked);
+    return unpacked;
 }
 
 // Sums of one block: of 16 rows or 32, and one panel or two. Rows behind those in use are read as well.
@@ -142,13 +142,13 @@ void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_
     const int64_t step = step_of(tile.block);
     Sums sums;
     Totals totals;
-    Weights made;
+    Weights unpacked;
     for (int64_t block = 0; block < tile.blocks; block += kTogether) {
         const int64_t count = tile.blocks - block < kTogether ? 1 : kTogether;
         for (int64_t b = 0; b < count; ++b) {
             const uint8_t* weights[kPanels] = {};
             for (int64_t panel = 0; panel < panels; ++panel)
-                weights[panel] = bytes_of(tile, bits, block + b, panel, made.of[panel]);
+                weights[panel] = bytes_of(tile, bits, block + b, panel, unpacked.of[panel]);
             multiply_block(tile, step, block + b, rows > kTileRows, weights[0], weights[1], sums.of[b]);
         }
         for (int64_t panel = 0; panel < panels; ++panel) {
@@ -191,7 +191,7 @@ bool h2o::amx_int8_is_right() {
 
 // Floats, rounding and rotation are those of avx512vnni.
 const h2o_products* h2o::amx_products() {
-    static const h2o_products made = [] {
+    static const h2o_products unpacked = [] {
         h2o_products products = *avx512vnni_products();
         products.isa = "amx";
         products.rows = kRows;
@@ -202,5 +202,5 @@ const h2o_products* h2o::amx_products() {
         products.end = end;
         return products;
     }();
-    return &made;
+    return &unpacked;
 }

@@ -148,5 +148,5 @@ class ChosenAhead(MemoryChain):
     def _see_all(self, call: LayerCall, before: Tensor, chunk: Span, partial: PartialSoftmax) -> None:
         """Attention of the first chunk to all of a short past."""
         if before.shape[1]:
-            q, own = call.q[chunk.start : chunk.stop], partial.rows(0, len(chunk))
-            call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=before, **own.intra)
+            q, state = call.q[chunk.start : chunk.stop], partial.rows(0, len(chunk))
+            call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=q, memory=before, **state.intra)

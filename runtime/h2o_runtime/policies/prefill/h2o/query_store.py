@@ -173,9 +173,9 @@ class QueryStore(PartialScratch):
         exist.
         """
         last, before = (LastTile.of_numbers(numbers, prefix) for prefix in ("last", "before"))
-        for one in (last, before):
-            if one and not (self._has(one.sets) and 0 <= one.rows.start < one.rows.stop):
-                raise ValueError(f"{one} lies nowhere")
+        for tile in (last, before):
+            if tile and not (self._has(tile.sets) and 0 <= tile.rows.start < tile.rows.stop):
+                raise ValueError(f"{tile} lies nowhere")
         self.last, self._before_turn, self._turn = last, before, numbers["turn"]
 
     def _has(self, where: Sets) -> bool:

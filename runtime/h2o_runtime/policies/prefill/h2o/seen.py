@@ -61,7 +61,7 @@ class Checks:
         both = np.stack([seen.mean(axis=1), missed.mean(axis=1)])
         seen, missed = np.add.reduceat(both, starts, axis=1) / self.counts
         chunks, chunk = np.unique([tile.past for tile in self.tiles], return_inverse=True)
-        return seen, np.array([missed[chunk == one].mean() for one in range(len(chunks))])[chunk]
+        return seen, np.array([missed[chunk == number].mean() for number in range(len(chunks))])[chunk]
 
 
 def checked_rows(tile: Span, count: int, before: int) -> Int64:
@@ -96,7 +96,7 @@ class TileChecks:
 
     def summary(self) -> Seen | None:
         """None where no tile was compared."""
-        seen, missed, widened = (one[~np.isnan(one)] for one in self._found)
+        seen, missed, widened = (values[~np.isnan(values)] for values in self._found)
         if not len(seen):
             return None
         figures = seen.mean(), seen.min(), missed.mean(), missed.max(), widened.mean()
@@ -112,8 +112,8 @@ class TileChecks:
         every -= tiles[0].rows.start
         exact = PartialSoftmax(*(self._take(name, getattr(inside, name), every) for name in "oml"))
         start = 0
-        for past, group in groupby(zip(tiles, rows, strict=True), lambda one: one[0].past):
-            stop = start + sum(len(own) for _, own in group)
+        for past, group in groupby(zip(tiles, rows, strict=True), lambda pair: pair[0].past):
+            stop = start + sum(len(pairs) for _, pairs in group)
             keys = self._keys[: self._heads * past].reshape(self._heads, past)
             keys[:] = np.arange(past, dtype=np.int32)
             self._attend(call, q[start:stop], keys, exact.rows(start, stop))
