@@ -34,7 +34,7 @@ help:
 	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
 	@echo "make check     lint, and the quick tests of what changed since the remote main, or since the last commit"
-	@echo "make lint      ruff, mypy --strict, clang-format"
+	@echo "make lint      ruff, mypy --strict, clang-format, length of sentences"
 	@echo "make cpp-test  C++ tests of the kernels"
 	@echo "make sanitize  the same under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make py-test   Python tests"
@@ -98,6 +98,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
+	$(BIN)/python -m tools.prose --check
 
 # The emulated GPU of the Python tests: they would build it, and wait.
 emulation: $(VENV)/build-tools

@@ -1,4 +1,4 @@
-"""Every page: its links, the length of its sentences, and what it lists."""
+"""Every page: its links, and what it lists."""
 
 from __future__ import annotations
 
@@ -41,16 +41,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", WRITTEN, ids=relative)
 def test_no_page_names_a_folder_of_somebodys_machine(page: Path) -> None:
     assert not re.findall(r"(?<![\w.])/(?:home|root|work|Users)/\S*", page.read_text(encoding="utf-8"))
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
-@pytest.mark.parametrize("page", prose.pages(), ids=relative)
-def test_sentences_are_short(page: Path) -> None:
-    """`python -m tools.prose --longest 3 PAGE` shows the ones to cut."""
-    assert prose.read(page).mean <= 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
     python -m tools.prose                    # README.md, CONTRIBUTING.md and docs/*.md
     python -m tools.prose --longest 3 FILE   # with the three longest sentences of each file
+    python -m tools.prose --check            # fails for a page whose sentences have more than 20 words on average
 
 Code, tables, headings, pictures and numbers are left out; a piece of inline code counts as one word. A paragraph
 and an item of a list each end a sentence.
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MOST_WORDS = 20  # of a sentence, the mean of a page
 
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:\A|\n\n)(?:    [^\n]*(?:\n|\Z))+")
@@ -81,6 +84,7 @@ def main() -> None:
     parser.add_argument(
         "--longest", type=int, default=0, help="show so many of each page's longest sentences"
     )
+    parser.add_argument("--check", action="store_true", help=f"fail beyond {MOST_WORDS} words a sentence")
     chosen = parser.parse_args()
     print(f"{'page':26} {'lines':>6} {'words':>7} {'sentences':>10} {'words a sentence':>17}")
     found = {path: read(path) for path in chosen.files or pages()}
@@ -90,6 +94,8 @@ def main() -> None:
             print(f"    {count_words(sentence)}: {sentence}")
     every = tuple(sentence for prose in found.values() for sentence in prose.sentences)
     print(row("all", Prose(sum(prose.lines for prose in found.values()), every)))
+    if chosen.check and (long := [path.name for path, prose in found.items() if prose.mean > MOST_WORDS]):
+        sys.exit(f"sentences of more than {MOST_WORDS} words on average: {', '.join(long)}")
 
 
 def row(name: str, prose: Prose) -> str:

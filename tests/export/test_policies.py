@@ -121,7 +121,7 @@ def test_comparing_it_says_that_nothing_independent_is_there(
     assert document["passed"]
     assert document["notes"] == [
         f"no comparison of {policy} with the checkpoint: the policy has no independent reference; "
-        "--against compares two attention providers"
+        "`against` compares two attention providers"
     ]
 
 

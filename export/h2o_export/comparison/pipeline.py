@@ -175,7 +175,7 @@ def without_reference(policies: Sequence[PrefillPolicy[Any]]) -> list[str]:
     """A sentence for each policy without an independent reference."""
     return [
         f"no comparison of {policy} with the checkpoint: the policy has no independent reference; "
-        "--against compares two attention providers"
+        "`against` compares two attention providers"
         for policy in policies
         if policy_entry(policy).reference(policy) is None
     ]
