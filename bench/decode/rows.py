@@ -42,20 +42,20 @@ def main() -> None:
     clock = time.perf_counter if flags.wall else time.process_time
     context = flags.length + max(ROWS)
     cache = Contiguous(rows=flags.cache_rows)
-    one = Generator.load(flags.bundle, context=context, threads=flags.threads, device="cpu", cache=cache)
-    generators = [one, *(Generator(one.loaded) for _ in range(max(ROWS) - 1))]
+    loaded = Generator.load(flags.bundle, context=context, threads=flags.threads, device="cpu", cache=cache)
+    generators = [loaded, *(Generator(loaded.loaded) for _ in range(max(ROWS) - 1))]
     draw = np.random.default_rng(0)
     peer = LlamaRows(flags.gguf, max(ROWS), flags.length, flags.threads) if flags.gguf else None
     for number, generator in enumerate(generators):
-        ids = draw.integers(2, one.model.vocab_size, flags.length)
+        ids = draw.integers(2, loaded.model.vocab_size, flags.length)
         generator.prefill(ids, Full())
         if peer is not None:
             peer.prefill(number, ids)
     steps: dict[tuple[str, int], Callable[[], object]] = {}
     for count in ROWS:
-        for kind, sessions in (("one", count * [one]), ("several", generators[:count])):
+        for kind, sessions in (("one", count * [loaded]), ("several", generators[:count])):
             rows = [StepRow(5 + i, generator.session) for i, generator in enumerate(sessions)]
-            steps[kind, count] = partial(_step, one.loaded.forward, rows)
+            steps[kind, count] = partial(_step, loaded.loaded.forward, rows)
         if peer is not None:
             steps["llama.cpp", count] = partial(peer.step, count)
     times: dict[tuple[str, int], list[float]] = {step: [] for step in steps}

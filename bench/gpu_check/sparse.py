@@ -90,7 +90,7 @@ def pages(library: Library, layer: Layer) -> Calls:
     """One token: selection of pages by their bounds, and attention to them."""
     count, last = layer.n // PAGE, layer.n - 1
     paged = layer.k[: count * PAGE].float().view(count, PAGE, KV_HEADS, layer.d)
-    least, most = paged.amin(1), paged.amax(1)
+    least, highest = paged.amin(1), paged.amax(1)
     chosen = _rows(KV_HEADS, PAGE_BUDGET)
     room = _room(library.page_select_workspace(layer.shape, count))
     parts = _room(library.page_attention_workspace(layer.shape, PAGE, PAGE_BUDGET))
@@ -98,7 +98,7 @@ def pages(library: Library, layer: Layer) -> Calls:
 
     def select() -> None:
         layer.run(
-            library.page_select, layer.shape, q, layer.length, PAGE, count, least, most, PAGE_BUDGET, chosen,
+            library.page_select, layer.shape, q, layer.length, PAGE, count, least, highest, PAGE_BUDGET, chosen,
             room, room.numel(),
         )  # fmt: skip
 

@@ -67,8 +67,12 @@ class Compute(AttentionCompute):
 def _with_layers() -> type[Compute]:
     """`Compute` with the settings of all kinds of layers: loading knows which a model has."""
     layers = [
-        (one.name, one.type, option(one.default, one.meaning, label=one.label, least=one.least))
-        for one in layer_options()
+        (
+            setting.name,
+            setting.type,
+            option(setting.default, setting.meaning, label=setting.label, least=setting.least),
+        )
+        for setting in layer_options()
     ]
     return make_dataclass("ModelCompute", layers, bases=(Compute,), frozen=True)
 

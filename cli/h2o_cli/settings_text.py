@@ -55,11 +55,11 @@ class SettingsText(click.ParamType[T], Generic[T]):
                 raise ConfigError(f"{self.first} is given twice: write it once", field=self.first)
             written = {self.first: word} | written
         given = {name: self._option(name).parse(value) for name, value in written.items()}
-        made = self.kind(**given)
+        settings = self.kind(**given)
         for name in given:
-            if reason := self.options[name].without_effect(made):
+            if reason := self.options[name].without_effect(settings):
                 raise ConfigError(f"{name} {reason}: leave it out", field=name)
-        return made
+        return settings
 
     def described(self, flag: str) -> str:
         """What --help cannot show: every setting with its default."""

@@ -221,8 +221,8 @@ def run(
         if stopped:
             raise Cancelled("stopped before the first round was done")
         names = [entry.name_of(policy) for policy in entry.policies]
-        own = [absent for absent in measurement.missing if absent.name in names]
-        raise BackendError(f"nothing could be measured: {(own or measurement.missing)[0].reason}")
+        left_out = [absent for absent in measurement.missing if absent.name in names]
+        raise BackendError(f"nothing could be measured: {(left_out or measurement.missing)[0].reason}")
     file.write(rows())
     results = Results(
         mode=mode,

@@ -106,7 +106,7 @@ class Entry:
 
     def name_of(self, policy: PrefillPolicy[Any]) -> str:
         """Its name in rows, short where no other policy of the run has it."""
-        alike = [one for one in self.policies if one.name == policy.name]
+        alike = [known for known in self.policies if known.name == policy.name]
         return policy.name if policy == self.lead or len(alike) == 1 else str(policy)
 
     @property

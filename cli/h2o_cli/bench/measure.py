@@ -216,16 +216,16 @@ class Measurement:
         for index in range(self._rounds.repetitions):
             self._tell(f"{length}: round {index + 1} of {self._rounds.repetitions}")
             turn = index % max(len(opened), 1)
-            for one in [*opened[turn:], *opened[:turn]]:  # so that no contestant is always first
+            for current in [*opened[turn:], *opened[:turn]]:  # so that no contestant is always first
                 try:
-                    one.count()
+                    current.count()
                 except (Absent, Failed) as reason:
-                    self._lose(one.series.contestant, length, reason)
-                    opened = [entry for entry in opened if entry is not one]
-                    self.series = [series for series in self.series if series is not one.series]
+                    self._lose(current.series.contestant, length, reason)
+                    opened = [entry for entry in opened if entry is not current]
+                    self.series = [series for series in self.series if series is not current.series]
                     continue
-                if one.series not in self.series:
-                    self.series.append(one.series)
+                if current.series not in self.series:
+                    self.series.append(current.series)
             self.series.sort(key=self._order)
             self._after_round()
         if self._rounds.following:

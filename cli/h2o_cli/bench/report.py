@@ -100,49 +100,49 @@ def make_rows(
     work = work_of(mode, model)
     best = rates.bandwidth if mode == "decode" else rates.flops
     rows = []
-    for one in series:
-        length = one.length
+    for single in series:
+        length = single.length
         alike = {measured.contestant.name: measured for measured in series if measured.length == length}
         ours = alike.get(entry.name_of(entry.lead))
         truth = alike.get(entry.name_of(entry.exact))
-        policy = PREFILL.make(one.contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
+        policy = PREFILL.make(single.contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
         if mode == "decode":
-            decoding = DECODE.make(one.contestant.settings.get("decoding", {}))
+            decoding = DECODE.make(single.contestant.settings.get("decoding", {}))
             least = decode_bytes(model, length, decoding)
         else:
             least = work(policy, length)
-        middle = statistics.median(one.seconds)
+        middle = statistics.median(single.seconds)
         floor = least / best if best else None
         rows.append(
             {
                 "mode": mode,
                 "model": entry.model.name,
-                "name": one.contestant.name,
-                "version": one.version,
-                "settings": one.contestant.label,
+                "name": single.contestant.name,
+                "version": single.version,
+                "settings": single.contestant.label,
                 "precision": model.dtype,
                 "threads": entry.threads,
                 "length": length,
-                "repetitions": len(one.seconds),
+                "repetitions": len(single.seconds),
                 "median_s": middle,
-                **_spread(one.seconds),
-                "cpu_s": min(one.cpu),
+                **_spread(single.seconds),
+                "cpu_s": min(single.cpu),
                 "tokens_per_s": (1 if mode == "decode" else length) / middle,
                 "flop_per_s": None if mode == "decode" else least / middle,
                 "bytes_per_s": least / middle if mode == "decode" else None,
-                "h2o_speedup": _paired_ratio(one.seconds, ours.seconds) if ours else None,
-                "h2o_speedup_best": min(one.seconds) / min(ours.seconds) if ours else None,
-                "h2o_speedup_cpu": min(one.cpu) / min(ours.cpu) if ours else None,
-                **_phases(one),
+                "h2o_speedup": _paired_ratio(single.seconds, ours.seconds) if ours else None,
+                "h2o_speedup_best": min(single.seconds) / min(ours.seconds) if ours else None,
+                "h2o_speedup_cpu": min(single.cpu) / min(ours.cpu) if ours else None,
+                **_phases(single),
                 "floor_s": floor,
                 "floor_share": floor and floor / middle,
-                "peak_bytes": one.peak,
-                "libraries_bytes": one.libraries,
-                "estimate_bytes": _estimate(mode, entry, one, policy),
-                "same_token": _agrees(one, truth),
-                "nll": one.nll,
-                "perplexity_change": _perplexity_change(one, list(alike.values())),
-                "seconds": one.seconds,
+                "peak_bytes": single.peak,
+                "libraries_bytes": single.libraries,
+                "estimate_bytes": _estimate(mode, entry, single, policy),
+                "same_token": _agrees(single, truth),
+                "nll": single.nll,
+                "perplexity_change": _perplexity_change(single, list(alike.values())),
+                "seconds": single.seconds,
             }
         )
     return tuple(rows)

@@ -198,24 +198,24 @@ def read_documents(
     vocabulary = manifest.model.vocab_size
     texts, suite = flags.pop("texts"), flags.pop("suite")
     if suite is not None:
-        most = None if suite.texts == "auto" else suite.texts
-        return _read_suite(SIZES[suite.suite], suite.half, most, tokenizer, extent, vocabulary)
+        limit = None if suite.texts == "auto" else suite.texts
+        return _read_suite(SIZES[suite.suite], suite.half, limit, tokenizer, extent, vocabulary)
     if texts:
         return from_files(texts, tokenizer, extent.text_tokens, vocabulary)
     return from_manual(count, tokenizer, extent.text_tokens, vocabulary)
 
 
 def _read_suite(
-    suite: Suite, half: Half, most: int | None, tokenizer: Tokenizer, extent: Extent, vocabulary: int
+    suite: Suite, half: Half, limit: int | None, tokenizer: Tokenizer, extent: Extent, vocabulary: int
 ) -> tuple[Document, ...]:
     """`most` texts, or up to as many as the suite has. Raises ConfigError if there are fewer, or none."""
-    tokens, wanted = extent.text_tokens, most or suite.texts
+    tokens, wanted = extent.text_tokens, limit or suite.texts
     if wanted > len(TEXTS[half]):
         raise ConfigError(
             f"the half {half!r} has {len(TEXTS[half])} texts: lower texts of `suite`", field="suite"
         )
     found = from_sources(TEXTS[half], tokenizer, tokens, vocabulary, wanted)
-    if len(found) < (most or 1):
+    if len(found) < (limit or 1):
         raise ConfigError(
             f"the half {half!r} has {len(found)} texts of {tokens:,} tokens: lower texts of `suite`, `length` or "
             "`decoded`",

@@ -79,7 +79,7 @@ def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> flo
     return loss / len(tokens)
 
 
-def evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
+def evenly(first: int, stop: int, limit: int) -> NDArray[np.int64]:
     """At most `most` integers from `first` to `stop` - 1, spread as widely as possible."""
-    count = max(min(most, stop - first), 0)
+    count = max(min(limit, stop - first), 0)
     return np.unique(np.linspace(first, stop - 1, count).round().astype(np.int64))

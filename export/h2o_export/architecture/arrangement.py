@@ -45,15 +45,15 @@ class Arrangement:
         """The modules here that form one module of the files."""
         for fused, modules in self.fused:
             if module.endswith(fused):
-                return tuple(module.removesuffix(fused) + one for one in modules)
+                return tuple(module.removesuffix(fused) + part for part in modules)
         return (module,)
 
     def holder(self, module: str) -> str:
         """The module of the files that contains a module of this exporter."""
         for fused, modules in self.fused:
-            for one in modules:
-                if module.endswith(one):
-                    return module.removesuffix(one) + fused
+            for part in modules:
+                if module.endswith(part):
+                    return module.removesuffix(part) + fused
         return module
 
     def lessened(self, tensor: str) -> float:

@@ -87,7 +87,7 @@ class ModelConfig:
         raw = family.completed(raw)
         family.check(raw)
         kind_sizes = family.kind_sizes(raw)
-        layers = integer(raw, "num_hidden_layers", most=MAX_LAYERS)
+        layers = integer(raw, "num_hidden_layers", limit=MAX_LAYERS)
         own_heads = (heads for sizes in kind_sizes if (heads := sizes.heads(raw)))
         query_heads, kv_heads, head_size = next(own_heads, None) or _heads(raw, family, layers)
         biases = family.biases(raw)
@@ -149,8 +149,8 @@ class ModelConfig:
         """The configuration with one layer's own sizes."""
         if not self.own:
             return self
-        own = self.own[layer]
-        return replace(self, own=(), **{field.name: getattr(own, field.name) for field in fields(own)})
+        sizes = self.own[layer]
+        return replace(self, own=(), **{field.name: getattr(sizes, field.name) for field in fields(sizes)})
 
     def sizes(self, kind: type[Sizes]) -> Sizes | None:
         """Of one kind of layer; None: the model has no such layers."""
@@ -202,7 +202,7 @@ def _heads(raw: dict[str, Any], family: Family, layers: int) -> tuple[int, int, 
             f"config.json: num_attention_heads ({query_heads}) is no multiple of num_key_value_heads "
             f"({kv_heads}); the file is damaged or not of a decoder with grouped queries"
         )
-    for size in (head_size, *(own.head_size for own in family.own(raw, layers))):
+    for size in (head_size, *(sizes.head_size for sizes in family.own(raw, layers))):
         if size not in HEAD_SIZES and size != LARGEST_HEAD:
             raise UnsupportedModelError(
                 f"head size {size} is not supported; supported are even sizes from {HEAD_SIZES[0]} to "

@@ -120,7 +120,7 @@ class RopeConfig:
 
 def longest(raw: dict[str, Any]) -> int:
     """Tokens of the longest text that a model is for."""
-    return integer(raw, "max_position_embeddings", most=sys.maxsize)
+    return integer(raw, "max_position_embeddings", limit=sys.maxsize)
 
 
 def rotation(raw: dict[str, Any]) -> dict[str, Any]:
@@ -157,10 +157,10 @@ def read_ropes(
         )
     configs = {}
     for kind, theta in thetas.items():
-        own = given.get(kind) or {}
-        if not isinstance(own, dict):
-            raise CheckpointError(f"config.json: the rotation of {kind} must be an object, but is {own!r}")
-        whole = {"rope_theta": theta, **own, **(scaling if kind == scaled else {})}
+        fields = given.get(kind) or {}
+        if not isinstance(fields, dict):
+            raise CheckpointError(f"config.json: the rotation of {kind} must be an object, but is {fields!r}")
+        whole = {"rope_theta": theta, **fields, **(scaling if kind == scaled else {})}
         configs[kind] = _read(whole, longest(raw), rotated)
     return tuple(configs[kind] for kind in kinds)
 

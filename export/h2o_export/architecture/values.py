@@ -10,7 +10,7 @@ from h2o_runtime.limits import MAX_SIZE
 
 
 def integer(
-    raw: dict[str, Any], key: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE
+    raw: dict[str, Any], key: str, default: int | None = None, least: int = 1, limit: int = MAX_SIZE
 ) -> int:
     """Raises CheckpointError if `key` has another type, or is missing without a default."""
     value = raw.get(key)
@@ -18,8 +18,8 @@ def integer(
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         kind = "a positive integer" if least else "an integer of 0 or more"
         raise CheckpointError(f"config.json: {key} must be {kind}, but is {value!r}")
-    if value > most:
-        raise CheckpointError(f"config.json: {key} must be at most {most:,}, but is {value:,}")
+    if value > limit:
+        raise CheckpointError(f"config.json: {key} must be at most {limit:,}, but is {value:,}")
     return value
 
 

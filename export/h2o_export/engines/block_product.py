@@ -45,9 +45,11 @@ def use_block_products(model: Any, folder: Path) -> None:
         weight.CopyFrom(numpy_helper.from_array(pack(matrix.q), product.weight))
         node = product.product
         inputs = [node.input[0], product.weight, product.scales]
-        made = helper.make_node(BLOCK_PRODUCT.name, inputs, node.output, name=node.name, domain=DOMAIN)
-        name_as_plugin(made)
-        node.CopyFrom(made)
+        node_of_blocks = helper.make_node(
+            BLOCK_PRODUCT.name, inputs, node.output, name=node.name, domain=DOMAIN
+        )
+        name_as_plugin(node_of_blocks)
+        node.CopyFrom(node_of_blocks)
         graph.node.remove(product.dequantize)
     if found and all(opset.domain != DOMAIN for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, int(VERSION)))

@@ -114,16 +114,16 @@ class PlanBuilder:
 
 def _make_profile(builder: Any, network: Any, profile: Profile) -> Any:
     """A TensorRT optimization profile. Values of an input are given only if shapes depend on them."""
-    made = builder.create_optimization_profile()
+    optimization = builder.create_optimization_profile()
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
         shapes = profile.shapes[tensor.name]
         if tensor.is_shape_tensor:
             numbers = profile.values[tensor.name]
-            made.set_shape_input(tensor.name, numbers.min, numbers.opt, numbers.max)
+            optimization.set_shape_input(tensor.name, numbers.min, numbers.opt, numbers.max)
         else:
-            made.set_shape(tensor.name, shapes.min, shapes.opt, shapes.max)
-    return made
+            optimization.set_shape(tensor.name, shapes.min, shapes.opt, shapes.max)
+    return optimization
 
 
 def _make_monitor(trt: Any, stop: Event) -> Any:

@@ -49,8 +49,8 @@ def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...
     free = graph.free_sizes
     prefill: dict[str, Range] = {}
     for size in free.sizes:
-        most = limits.most(size)
-        prefill[size.name] = (most if size.counts == "cache" else 1, most, most)
+        limit = limits.most(size)
+        prefill[size.name] = (limit if size.counts == "cache" else 1, limit, limit)
     rows = {size.name for size in free.sizes if size.counts in ("rows", "logits")}
     longest = max(prefill[name][-1] for name in rows)
     spans = {
@@ -86,8 +86,8 @@ def _profile(
 
 
 def _shapes(tensor: TensorSpec, sizes: Mapping[str, Range]) -> TensorRange:
-    least, tuned, most = (
+    least, tuned, limit = (
         tuple(size if isinstance(size, int) else sizes[size][end] for size in tensor.shape)
         for end in range(3)
     )
-    return TensorRange(min=least, opt=tuned, max=most)
+    return TensorRange(min=least, opt=tuned, max=limit)

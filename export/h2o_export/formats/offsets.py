@@ -55,9 +55,9 @@ class OffsetBlocks(Blocks):
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:
         """Between the minimum and maximum of each block; one value alone is an offset, with integers of zero."""
         blocks = in_blocks(values, self.block_size)
-        least, most = blocks.amin(dim=2), blocks.amax(dim=2)
-        scales = storable((most - least) / STEPS, self.dtype, name)
-        middle = torch.where(most == least, least, least + MIDDLE * scales)
+        least, highest = blocks.amin(dim=2), blocks.amax(dim=2)
+        scales = storable((highest - least) / STEPS, self.dtype, name)
+        middle = torch.where(highest == least, least, least + MIDDLE * scales)
         offsets = to_dtype(middle, getattr(torch, self.dtype), name).float()
         q = ((blocks - offsets[..., None]) / scales[..., None]).round().clamp(-MIDDLE, STEPS - MIDDLE)
         found: NDArray[np.int8] = q.to(torch.int8).reshape(len(values), -1).numpy()

@@ -98,8 +98,10 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
     errors = Errors.between(found, expected)
     tolerance = FLOAT32_TOLERANCE
     if twin is not None:
-        own = Errors.between(twin.logits(_picked(twin_hidden, rows)).float().numpy(), expected)
-        tolerance = 2 * min(own.relative, 1.0) + FLOAT16_FLOOR  # float16 may overflow in transformers too
+        twin_errors = Errors.between(twin.logits(_picked(twin_hidden, rows)).float().numpy(), expected)
+        tolerance = (
+            2 * min(twin_errors.relative, 1.0) + FLOAT16_FLOOR
+        )  # float16 may overflow in transformers too
     truth, lost = expected, None
     if formats is not None:
         progress("validate quantization")

@@ -19,13 +19,13 @@ class Drafter:
         """The generated token."""
         self._lookup.append(token)
 
-    def draft(self, most: int) -> list[int]:
+    def draft(self, limit: int) -> list[int]:
         """Up to `most` tokens that are certain or likely enough to come next, all of which the constraint allows.
         Raises as `Constraint.allowed`.
         """
-        suggested = self._lookup.draft(most)
+        suggested = self._lookup.draft(limit)
         if self._constraint is None:
             return suggested
         fitting = suggested[: self._constraint.fitting(suggested)]
-        forced = list(self._constraint.forced()[:most])
+        forced = list(self._constraint.forced()[:limit])
         return max(forced, fitting, key=len)  # the longer one begins with the shorter one

@@ -211,15 +211,15 @@ def _limit() -> None:
     with contextlib.suppress(OSError, ValueError):  # macOS has no such limit
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
-        most = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     _allow_seconds(0)
 
 
 def _allow_seconds(tokens: int) -> None:
     """For the next token; the system counts whole seconds and ends a process that takes more."""
-    most = SECONDS + int(SECONDS_PER_TOKEN * tokens)
-    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    limit = SECONDS + int(SECONDS_PER_TOKEN * tokens)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 if __name__ == "__main__":

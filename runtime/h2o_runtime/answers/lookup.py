@@ -103,12 +103,12 @@ class Acceptance:
     def rate(self, length: int) -> float:
         return self._hits[length] / self._tests[length]
 
-    def draft_length(self, match: int, most: int) -> int:
+    def draft_length(self, match: int, limit: int) -> int:
         """The draft length with the most tokens per step time after a match of this length; 0 if no draft
         gains.
         """
         best, chosen, tokens, all_came = 1.0, 0, 1.0, 1.0
-        for count in range(1, most + 1):
+        for count in range(1, limit + 1):
             all_came *= self.rate(min(match + count - 1, LONGEST))
             tokens += all_came
             gain = tokens / (1 + DRAFT_COST + ROW_COST * count)
@@ -136,9 +136,9 @@ class PromptLookup:
             self._acceptance.seen(index.match.length, index.tokens[index.match.end] == token)
         index.append(token)
 
-    def draft(self, most: int) -> list[int]:
+    def draft(self, limit: int) -> list[int]:
         """Up to `most` tokens that are likely enough to come next."""
         match = self._index.match
-        if match is None or most < 1:
+        if match is None or limit < 1:
             return []
-        return self._index.following(self._acceptance.draft_length(match.length, most))
+        return self._index.following(self._acceptance.draft_length(match.length, limit))

@@ -92,9 +92,9 @@ class Provenance:
         """Under an exact policy: how many of the `cached` rows equal those of a fresh run."""
         return cached if self.exact_decode else min(cached, self.sparse)
 
-    def forgetting(self, rows: int, most: int | None) -> Provenance:
+    def forgetting(self, rows: int, limit: int | None) -> Provenance:
         """The provenance with `rows` rows in a cache that evicts beyond `most`."""
-        return self if most is None or rows <= most else replace(self, whole=False, exact_decode=False)
+        return self if limit is None or rows <= limit else replace(self, whole=False, exact_decode=False)
 
     def from_row(self, earliest: int) -> Provenance:
         """The provenance if no prompt can continue from a row before `earliest`."""

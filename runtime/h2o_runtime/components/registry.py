@@ -135,7 +135,9 @@ class Registry(Generic[T]):
     def kinds(self) -> tuple[type[T], ...]:
         """Every class of which there are values: members in place of their family."""
         return tuple(
-            kind for one in self for kind in (self._families[one].kinds if one in self._families else (one,))
+            kind
+            for member in self
+            for kind in (self._families[member].kinds if member in self._families else (member,))
         )
 
     @property
@@ -165,11 +167,11 @@ class Registry(Generic[T]):
         for setting in given:
             if setting not in options:
                 raise ConfigError(self._lacks(kind, setting), field=setting)
-        made = kind(**{**before, **given})
+        configuration = kind(**{**before, **given})
         for setting in given:
-            if reason := options[setting].without_effect(made):
+            if reason := options[setting].without_effect(configuration):
                 raise ConfigError(f"{setting} {reason}: leave it out", field=setting)
-        return made
+        return configuration
 
     def read(self, text: str, base: T | None = None) -> T:
         """The value that a text stands for: a name and settings, or settings alone, which change `base`.

@@ -38,15 +38,15 @@ class RowInputs:
     new     of each layer, the buffers into which its dense graph writes k and v
     """
 
-    def __init__(self, model: ModelSpec, most: int, device: CudaDevice) -> None:
+    def __init__(self, model: ModelSpec, limit: int, device: CudaDevice) -> None:
         self._device = device
         self._numbers = device.empty((3, APART), np.int64)
-        self.tokens, self.positions, self.lengths = (self._numbers[i][:most] for i in range(3))
-        self._caches = device.empty((model.layers, most, ENTRY), np.int64)
+        self.tokens, self.positions, self.lengths = (self._numbers[i][:limit] for i in range(3))
+        self._caches = device.empty((model.layers, limit, ENTRY), np.int64)
         self.caches = [self._caches[layer] for layer in range(model.layers)]
-        self.new = Fresh(model, most, device).layers
+        self.new = Fresh(model, limit, device).layers
         self._host_numbers = _pinned(device, (3, APART))
-        self._host_caches = _pinned(device, (model.layers, most, ENTRY))
+        self._host_caches = _pinned(device, (model.layers, limit, ENTRY))
         self._host_caches[:] = 0
 
     def write(self, rows: Sequence[StepRow], size: int, entries: Sequence[NDArray[np.int64]]) -> None:
@@ -74,14 +74,14 @@ class DeviceRows:
         self,
         model: ModelSpec,
         device: CudaDevice,
-        most: int,
+        limit: int,
         bind: Callable[[RowInputs, int, Sequence[KV]], Callable[[], Tensor]],
         recordable: bool,
     ) -> None:
         """bind(inputs, rows, caches) gives the call of a step of so many rows, which returns logits [rows, vocab]
         on the device; `caches` are those of some session. recordable: whether its calls can be recorded.
         """
-        self.most = max(size for size in SIZES if size <= most)
+        self.most = max(size for size in SIZES if size <= limit)
         self._inputs = RowInputs(model, self.most, device)
         answer = device.module.PinnedMemory(4 * self.most * model.vocab_size).array()
         self._logits: Float32 = answer.view(np.float32).reshape(self.most, model.vocab_size)

@@ -134,8 +134,8 @@ class Forward:
     def begin(self, prompt: PromptRun) -> None:
         """Before the prompt's first layer."""
         session, n = prompt.session, len(prompt.tokens)
-        most = min(prompt.policy.batch_size, self.backend.most_rows, session.store.at_once or n)
-        self._tiles = list(spans(n, most))
+        limit = min(prompt.policy.batch_size, self.backend.most_rows, session.store.at_once or n)
+        self._tiles = list(spans(n, limit))
         self.give(prompt.tokens)
         self.stopwatch = self.device.stopwatch(prompt.policy.phases)
         past = session.length

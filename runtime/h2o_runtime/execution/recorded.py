@@ -61,8 +61,8 @@ class RecordedForward(Forward):
             exact = self.layers.rows_together and self.decoding.full_attention_only
             if not exact or session.store.fixed_rows() is None:
                 return None
-            most, possible = self.most_step_rows, self._recordable()
-            self._rows = DeviceRows(self.model, self.device, most, self._bind_rows, possible)
+            limit, possible = self.most_step_rows, self._recordable()
+            self._rows = DeviceRows(self.model, self.device, limit, self._bind_rows, possible)
         return self._rows if self._rows.takes(session) else None
 
     def decode_by_layers(self, token: int, session: Session) -> Float32:

@@ -25,9 +25,9 @@ def sampled_answer(
     The sampler has seen the prompt. `steps` are closed in the end.
     """
     constraint, stops = request.constraint, frozenset(request.stop_tokens)
-    most, produced = request.most_tokens(session.spec.context), 0
+    limit, produced = request.most_tokens(session.spec.context), 0
     try:
-        while produced < most:
+        while produced < limit:
             sampled = sampler.sample(logits, constraint.allowed() if constraint else None)
             if sampled.token in stops:
                 yield Finished("stop", produced)
@@ -37,11 +37,11 @@ def sampled_answer(
                 constraint.accept(sampled.token)
             produced += 1
             yield TokenGenerated(sampled)
-            if session.length >= session.spec.context or produced == most:
+            if session.length >= session.spec.context or produced == limit:
                 break
             if watch.cancelled():
                 raise Cancelled("generation was stopped")
-            logits = yield from steps.after(sampled.token, most - produced)
+            logits = yield from steps.after(sampled.token, limit - produced)
     finally:
         steps.close()
     yield Finished("length", produced)

@@ -53,13 +53,13 @@ def open_input(path: Path) -> InputFile:
     return InputFile(io.FileIO(descriptor, "rb"))
 
 
-def read_input(path: Path, most: int = MOST_TEXT) -> bytes:
+def read_input(path: Path, limit: int = MOST_TEXT) -> bytes:
     """The whole file. Raises InputError, also for more than `most` bytes."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise InputError(f"{path}: has {size:,} bytes; at most {most:,} are accepted")
+        if size > limit:
+            raise InputError(f"{path}: has {size:,} bytes; at most {limit:,} are accepted")
         try:
-            return b"".join(iter(lambda: file.read(1 << 20), b""))[:most]
+            return b"".join(iter(lambda: file.read(1 << 20), b""))[:limit]
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -89,10 +89,10 @@ def reusable(session: KnownSession, prompt: IntArray, policy: PrefillPolicy[Any]
     return plan_reuse(session.tokens, session.shape.origin, prompt, policy).length
 
 
-def begins(session: KnownSession, other: KnownSession) -> bool:
+def begins(session: KnownSession, longer: KnownSession) -> bool:
     """Whether the other session contains this one."""
-    shared = shared_prefix(session.tokens, other.tokens)
-    return shared == session.shape.length and same_arithmetic(session.shape.policy, other.shape.policy)
+    shared = shared_prefix(session.tokens, longer.tokens)
+    return shared == session.shape.length and same_arithmetic(session.shape.policy, longer.shape.policy)
 
 
 def row_name(name: str, layer: int) -> str:

@@ -126,12 +126,12 @@ class SessionFolder:
                 self._files.remove(file)
                 self._files.append(file)
 
-    def forget(self, one: SavedSession) -> None:
+    def forget(self, lost: SavedSession) -> None:
         """It could not be read. The file stays for inspection."""
         with suppress(OSError):
-            self._refused[one.path] = _stamp(one.path.lstat())
+            self._refused[lost.path] = _stamp(lost.path.lstat())
         with self._lock:
-            self._files = [file for file in self._files if file is not one]
+            self._files = [file for file in self._files if file is not lost]
 
     def close(self) -> None:
         """Returns when everything is written."""

@@ -234,9 +234,9 @@ class StoreWithStates(KVStore):
         layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
         self._model, self._capacity, self._device = model, capacity, device
         self._rows, self._states = rows, States()
-        most = min(AT_ONCE, capacity)
+        limit = min(AT_ONCE, capacity)
         self._fresh = {
-            specs[i]: Fresh(*(_zeros(layout.room(n), device) for n in (most, 1)))
+            specs[i]: Fresh(*(_zeros(layout.room(n), device) for n in (limit, 1)))
             for i, layout in layouts.items()
         }
         self._layers = {
@@ -246,7 +246,7 @@ class StoreWithStates(KVStore):
         self._numbers = {
             i: state for state, i in enumerate(i for i in range(len(specs)) if i not in self._layers)
         }
-        self.at_once = min(most, rows.at_once or most)
+        self.at_once = min(limit, rows.at_once or limit)
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         return self._layers[layer] if layer in self._layers else self._rows.open(self._numbers[layer])

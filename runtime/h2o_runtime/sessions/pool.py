@@ -172,8 +172,8 @@ class SessionPool:
         except ConfigError as error:
             log.info("%s", error)
             return
-        most = max(self.most_bytes, self.folder.most_bytes if self.folder else 0)
-        waiting = WaitingSession.of(session, shape, most)
+        limit = max(self.most_bytes, self.folder.most_bytes if self.folder else 0)
+        waiting = WaitingSession.of(session, shape, limit)
         if waiting is None:
             log.info("a session of %d tokens is too long to wait beside others", shape.length)
             return

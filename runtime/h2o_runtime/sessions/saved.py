@@ -231,12 +231,12 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _bytes(file: zipfile.ZipFile, name: str, most: int) -> bytes:
+def _bytes(file: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """An array of at most `most` bytes. Raises ValueError for a larger one."""
     with file.open(f"{name}.npy") as member:
         shape, dtype = _header(member)
-        if dtype != np.uint8 or len(shape) != 1 or shape[0] > most:
-            raise ValueError(f"{name} is not an array of at most {most:,} bytes")
+        if dtype != np.uint8 or len(shape) != 1 or shape[0] > limit:
+            raise ValueError(f"{name} is not an array of at most {limit:,} bytes")
         return member.read()
 
 

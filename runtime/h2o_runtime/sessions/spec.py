@@ -54,5 +54,5 @@ class SessionSpec:
 
     def forgets(self, tokens: int) -> int:
         """The number of these tokens that the cache evicts."""
-        most = self.cache.most_rows
-        return 0 if most is None else max(tokens - most, 0)
+        limit = self.cache.most_rows
+        return 0 if limit is None else max(tokens - limit, 0)

@@ -33,7 +33,7 @@ class GptOssFamily(Family):
         count = integer(raw, "num_local_experts")
         return ExpertsConfig(
             count=count,
-            chosen=integer(raw, "num_experts_per_tok", most=count),
+            chosen=integer(raw, "num_experts_per_tok", limit=count),
             size=integer(raw, "intermediate_size"),
             shared_size=0,
             layers=frozenset(range(layers)),

@@ -31,7 +31,7 @@ class MixtureFamily(Family):
         count = integer(raw, "num_experts")
         return ExpertsConfig(
             count=count,
-            chosen=integer(raw, "num_experts_per_tok", most=count),
+            chosen=integer(raw, "num_experts_per_tok", limit=count),
             size=integer(raw, "moe_intermediate_size"),
             shared_size=0,
             layers=mixed,

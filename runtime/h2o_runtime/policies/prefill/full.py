@@ -52,9 +52,9 @@ class Full(PrefillPolicy[None]):
         return "Full attention"
 
 
-def attend_in_spans(call: LayerCall, most: int, phase: str) -> None:
+def attend_in_spans(call: LayerCall, limit: int, phase: str) -> None:
     """Every row sees all that its layer allows, `most` rows at a time, timed as `phase`."""
-    for rows in spans(len(call.q), most):
+    for rows in spans(len(call.q), limit):
         call.flow.needs(rows.stop)
         with call.timer.measure(phase):
             call.dense_rows(rows.start, rows.stop)

@@ -193,11 +193,11 @@ class QueryPass(SinglePass[Query]):
             return False
         tiles = []
         for places in checked:
-            most, where = masked_softmax(dots[:, places].double(), causal[:, places]).max(
+            limit, where = masked_softmax(dots[:, places].double(), causal[:, places]).max(
                 dim=-1
             )  # [Hq, places]
             seen = visible[:, places].gather(2, where[:, :, None])[:, :, 0]
-            tiles.append(torch.where(seen, 0.0, most).mean())
+            tiles.append(torch.where(seen, 0.0, limit).mean())
         return bool(torch.stack(tiles).mean() > self.policy.missed)
 
     def _candidates(self, layer: int, q: Tensor, k: Tensor, past: int) -> Candidates:

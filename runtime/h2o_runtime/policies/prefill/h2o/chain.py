@@ -138,10 +138,10 @@ class ChosenAhead(MemoryChain):
             rows = Span(chunks[0].stop, batch.stop)
         if rows.start < rows.stop:
             seen = memory.seen((rows.start - batch.start) // self.chunk_size, len(chunks))
-            own = partial.rows(rows.start - batch.start, len(batch))
+            batch_state = partial.rows(rows.start - batch.start, len(batch))
             q = call.q[rows.start : rows.stop]
             call.provider.run(
-                TILED_MEMORY_ATTENTION, call.kv, q=q, memory=seen, tile=self.chunk_size, **own.intra
+                TILED_MEMORY_ATTENTION, call.kv, q=q, memory=seen, tile=self.chunk_size, **batch_state.intra
             )
         call.checkpoint(batch.stop)
 
