@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from types import TracebackType
 from typing import Any
 
 from h2o_cli.bench.systems.base import Absent
@@ -79,9 +78,7 @@ class WorkerProcess:
     def __enter__(self) -> WorkerProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _last_words(self) -> str:

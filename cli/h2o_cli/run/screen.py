@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from types import TracebackType
 from typing import TextIO
 
 import click
@@ -94,9 +93,7 @@ class PrefillBar:
     def __enter__(self) -> PrefillBar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def show(self, done: int, total: int) -> None:

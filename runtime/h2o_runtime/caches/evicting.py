@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -141,9 +140,7 @@ class _Layer(LayerStore):
         self._queries = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._end and kind is None:
             self._keep()
         self._end = 0

@@ -8,7 +8,6 @@ share. In host memory only: on a GPU such a layer has room for the whole context
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -88,9 +87,7 @@ class SlidingRows(LayerStore):
         self._loaded = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Keep a prompt's last rows; if it was interrupted, none."""
         if self._loaded is not None and kind is None:
             first, stop = self._loaded
