@@ -30,30 +30,32 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class Beside:
-    """The parameter `other` is given, or with `values` has one of these."""
+    """The parameter is given, or with `values` has one of these."""
 
-    other: str
+    parameter: str
     values: tuple[Any, ...] = ()
 
     def unmet(self, context: click.Context) -> tuple[str, str] | None:
-        if _has(context.params[self.other], self.values):
+        if _has(context.params[self.parameter], self.values):
             return None
-        wanted = " ".join(filter(None, (_flag_in(context, self.other), " or ".join(map(str, self.values)))))
+        wanted = " ".join(
+            filter(None, (_flag_in(context, self.parameter), " or ".join(map(str, self.values))))
+        )
         return f"without {wanted}", f"add {wanted}"
 
 
 @dataclass(frozen=True)
 class NotBeside:
-    """The parameter `other` is not given, or with `values` has none of these."""
+    """The parameter is not given, or with `values` has none of these."""
 
-    other: str
+    parameter: str
     values: tuple[Any, ...] = ()
 
     def unmet(self, context: click.Context) -> tuple[str, str] | None:
-        value = context.params[self.other]
+        value = context.params[self.parameter]
         if not _has(value, self.values):
             return None
-        flag = _flag_in(context, self.other)
+        flag = _flag_in(context, self.parameter)
         if not self.values:
             return f"with {flag}", f"leave out {flag}"
         shown = f"{value:g}" if isinstance(value, float) else value
@@ -62,16 +64,16 @@ class NotBeside:
 
 @dataclass(frozen=True)
 class Where:
-    """The value of the parameter `other`, a policy or a cache, has a property."""
+    """The value of the parameter, a policy or a cache, has a property."""
 
-    other: str
+    parameter: str
     holds: Callable[[Any], bool]
 
     def unmet(self, context: click.Context) -> tuple[str, str] | None:
-        value = context.params[self.other]
+        value = context.params[self.parameter]
         if self.holds(value):
             return None
-        flag = _flag_in(context, self.other)
+        flag = _flag_in(context, self.parameter)
         return f"with {flag} {value}", f"change {flag}"
 
 

@@ -20,7 +20,7 @@ from h2o_export.architecture.families.base import (
     Norms,
 )
 from h2o_export.architecture.kind_sizes import KindSizes
-from h2o_export.architecture.own import LayerEmbedding, LayerSizes
+from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import RopeConfig, longest
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, ConfigError, UnsupportedModelError
@@ -74,7 +74,7 @@ class ModelConfig:
     lends: bool = False  # whether later layers read its keys and values
     layer_scalar: bool = False  # whether a learned number multiplies what leaves a layer
     layer_embedding: LayerEmbedding | None = None
-    own: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
+    layer_sizes: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
     @classmethod
@@ -123,7 +123,7 @@ class ModelConfig:
             value_norm=family.value_norm,
             layer_scalar=family.layer_scalar,
             layer_embedding=family.layer_embedding(raw),
-            own=family.own(raw, layers),
+            layer_sizes=family.layer_sizes(raw, layers),
             kind_sizes=kind_sizes,
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0),
             experts=family.experts(raw, layers),
@@ -147,10 +147,12 @@ class ModelConfig:
 
     def at(self, layer: int) -> ModelConfig:
         """The configuration with one layer's own sizes."""
-        if not self.own:
+        if not self.layer_sizes:
             return self
-        sizes = self.own[layer]
-        return replace(self, own=(), **{field.name: getattr(sizes, field.name) for field in fields(sizes)})
+        sizes = self.layer_sizes[layer]
+        return replace(
+            self, layer_sizes=(), **{field.name: getattr(sizes, field.name) for field in fields(sizes)}
+        )
 
     def sizes(self, kind: type[Sizes]) -> Sizes | None:
         """Of one kind of layer; None: the model has no such layers."""
@@ -202,7 +204,7 @@ def _heads(raw: dict[str, Any], family: Family, layers: int) -> tuple[int, int, 
             f"config.json: num_attention_heads ({query_heads}) is no multiple of num_key_value_heads "
             f"({kv_heads}); the file is damaged or not of a decoder with grouped queries"
         )
-    for size in (head_size, *(sizes.head_size for sizes in family.own(raw, layers))):
+    for size in (head_size, *(sizes.head_size for sizes in family.layer_sizes(raw, layers))):
         if size not in HEAD_SIZES and size != LARGEST_HEAD:
             raise UnsupportedModelError(
                 f"head size {size} is not supported; supported are even sizes from {HEAD_SIZES[0]} to "

@@ -76,6 +76,6 @@ def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
         format = tensor_format(name, shape, formats)
         if format is not formats.projections or not isinstance(format, Blocks):
             continue
-        if format.own(checkpoint, name) is not None:
+        if format.checkpoint_blocks(checkpoint, name) is not None:
             return True
     return False

@@ -67,7 +67,11 @@ class DenseGraph:
         routed = self.before is not None and config.routed(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
         rotation = None if self.after is None else config.rotation(self.after)
-        sizes = tuple(config.own[at] for at in (self.before, self.after) if config.own and at is not None)
+        sizes = tuple(
+            config.layer_sizes[at]
+            for at in (self.before, self.after)
+            if config.layer_sizes and at is not None
+        )
         return self.module, routed, before, after, rotation, sizes
 
     @property

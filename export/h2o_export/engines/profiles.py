@@ -38,7 +38,7 @@ class ProfileLimits:
             head_rows=logits_rows(model, batch),
         )
 
-    def most(self, size: FreeSize) -> int:
+    def limit(self, size: FreeSize) -> int:
         """The largest value that a free size is built for."""
         limit = {"rows": self.batch, "logits": self.head_rows, "cache": self.context}.get(size.counts)
         return min(given for given in (limit, size.most) if given is not None)
@@ -49,7 +49,7 @@ def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...
     free = graph.free_sizes
     prefill: dict[str, Range] = {}
     for size in free.sizes:
-        limit = limits.most(size)
+        limit = limits.limit(size)
         prefill[size.name] = (limit if size.counts == "cache" else 1, limit, limit)
     rows = {size.name for size in free.sizes if size.counts in ("rows", "logits")}
     longest = max(prefill[name][-1] for name in rows)

@@ -102,7 +102,7 @@ class Blocks:
         """Bytes of one float for each block."""
         return shape[0] * blocks_of(shape[1], self.block_size) * np.dtype(self.dtype).itemsize
 
-    def own(self, checkpoint: Checkpoint, name: str) -> QuantizedTensor | None:
+    def checkpoint_blocks(self, checkpoint: Checkpoint, name: str) -> QuantizedTensor | None:
         """The checkpoint's own blocks, if they can be stored unchanged. Raises CheckpointError."""
         stored = checkpoint.blocks(name)
         found = None if stored is None else self._of_this_kind(stored.in_floats("float32", name))
@@ -115,7 +115,7 @@ class Blocks:
 
     def _quantized(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
         """The checkpoint's own blocks if they can be stored unchanged; otherwise its floats, rounded."""
-        tensor = self.own(checkpoint, name)
+        tensor = self.checkpoint_blocks(checkpoint, name)
         return tensor if tensor is not None else self._quantize(checkpoint.tensor(name, shape), name)
 
     def _quantize(self, values: Tensor, name: str) -> QuantizedTensor:

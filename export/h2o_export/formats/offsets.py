@@ -96,7 +96,7 @@ def holds_offsets(checkpoint: Checkpoint, names: list[str], block_size: int) -> 
     kept.
     """
     format = OffsetBlocks(4, block_size, "float32")
-    found = (format.own(checkpoint, name) for name in names)
+    found = (format.checkpoint_blocks(checkpoint, name) for name in names)
     return any(tensor is not None and tensor.offsets is not None for tensor in found)
 
 

@@ -81,10 +81,10 @@ class DeviceRows:
         """bind(inputs, rows, caches) gives the call of a step of so many rows, which returns logits [rows, vocab]
         on the device; `caches` are those of some session. recordable: whether its calls can be recorded.
         """
-        self.most = max(size for size in SIZES if size <= limit)
-        self._inputs = RowInputs(model, self.most, device)
-        answer = device.module.PinnedMemory(4 * self.most * model.vocab_size).array()
-        self._logits: Float32 = answer.view(np.float32).reshape(self.most, model.vocab_size)
+        self.limit = max(size for size in SIZES if size <= limit)
+        self._inputs = RowInputs(model, self.limit, device)
+        answer = device.module.PinnedMemory(4 * self.limit * model.vocab_size).array()
+        self._logits: Float32 = answer.view(np.float32).reshape(self.limit, model.vocab_size)
         self._model, self._device, self._bind, self._recordable = model, device, bind, recordable
         self._steps: dict[int, Recording] = {}
         self._entries: WeakKeyDictionary[Session, NDArray[np.int64] | None] = WeakKeyDictionary()

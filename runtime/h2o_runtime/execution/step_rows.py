@@ -60,13 +60,13 @@ class StepGraph:
 
     def __init__(self, backend: Backend, shapes: Sequence[AttentionShape], logits: Float32) -> None:
         """shapes: of attention, in every layer. logits [rows, vocab] receive those of every step."""
-        self.most = min(MOST_STEP_ROWS, len(logits))
+        self.limit = min(MOST_STEP_ROWS, len(logits))
         self._logits = logits
-        self._tokens, self._positions, self._lengths = np.zeros((3, self.most), np.int64)
-        self._caches = np.zeros((self.most, len(shapes), KV_ENTRY.itemsize), np.uint8)
+        self._tokens, self._positions, self._lengths = np.zeros((3, self.limit), np.int64)
+        self._caches = np.zeros((self.limit, len(shapes), KV_ENTRY.itemsize), np.uint8)
         self._run = backend.whole_step(
             StepTensors(
-                self._tokens, self._positions, self._lengths, self._caches, logits[: self.most], shapes
+                self._tokens, self._positions, self._lengths, self._caches, logits[: self.limit], shapes
             )
         )
         self._entries: WeakKeyDictionary[Session, NDArray[np.uint8] | None] = WeakKeyDictionary()

@@ -126,7 +126,7 @@ class LayerState(LayerStore):
 
     def __init__(self, layout: StateLayout, states: States, fresh: Fresh, last: bool, device: Device) -> None:
         """last: whether a pass ends with it."""
-        self.own = _zeros(layout.state, device)
+        self.present = _zeros(layout.state, device)
         self.copies = [_zeros(layout.state, device) for _ in range(COPIES)]
         self._layout, self._states, self._fresh, self._last = layout, states, fresh, last
         self._device = device
@@ -142,7 +142,7 @@ class LayerState(LayerStore):
             self._states.finish()
 
     def given(self) -> dict[str, Tensor]:
-        return {name: self.own[name] for name in self._layout.tails}
+        return {name: self.present[name] for name in self._layout.tails}
 
     def target(self, rows: Rows) -> dict[str, Tensor]:
         self._rows = rows  # on a GPU they are attended to by calls that come before their dense graph's
@@ -155,7 +155,7 @@ class LayerState(LayerStore):
         fresh, n = self._new(rows)
         copy = self._device.copy_beside_dense
         for name, tail in self._layout.tails.items():
-            given, own = fresh[tail.output], self.own[name]
+            given, own = fresh[tail.output], self.present[name]
             copy(own, given[: tail.rows])
             for row, number in self._planned(rows).items():
                 copy(given[row : row + tail.rows], self.copies[number][name])
@@ -170,36 +170,36 @@ class LayerState(LayerStore):
 
         saved = {row: arrays(self.copies[number]) for row, number in self._planned(self._rows).items()}
         return StateView(
-            None, None, length, new=self.target(self._rows), arrays=arrays(self.own), saved=saved
+            None, None, length, new=self.target(self._rows), arrays=arrays(self.present), saved=saved
         )
 
     def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
         assert self._states.row == length, "a session is stored as it is"
-        return self.own
+        return self.present
 
     def stored_kinds(self, first: int, length: int) -> dict[str, tuple[tuple[int, ...], Any]]:
-        return {name: (tensor.shape, tensor.dtype) for name, tensor in self.own.items()}
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in self.present.items()}
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
-        for name, tensor in self.own.items():
+        for name, tensor in self.present.items():
             self._device.upload(arrays[name], tensor)
 
     def keep(self, number: int) -> None:
         """Copy `number` becomes the state as it is. Between passes, as the next two."""
-        self._copy(self.own, self.copies[number])
+        self._copy(self.present, self.copies[number])
 
     def return_to(self, number: int) -> None:
         """The state becomes copy `number`."""
-        self._copy(self.copies[number], self.own)
+        self._copy(self.copies[number], self.present)
 
     def clear(self) -> None:
         """The state becomes that of an empty text."""
-        for tensor in self.own.values():
+        for tensor in self.present.values():
             self._device.clear(tensor)
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensors in (self.own, *self.copies) for tensor in tensors.values())
+        return sum(tensor.nbytes for tensors in (self.present, *self.copies) for tensor in tensors.values())
 
     def _copy(self, source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
         for name in self._layout.tails:

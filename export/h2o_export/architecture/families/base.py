@@ -9,6 +9,7 @@ from typing import Any, Literal
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.kind_sizes import KindSizes
+from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
 from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, longest, read_rope, read_ropes, rotation
 from h2o_export.architecture.values import integer, number
@@ -195,7 +196,7 @@ class Family:
             )
         return size
 
-    def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
+    def layer_sizes(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
         """What every layer has of its own; empty where all are alike."""
         return ()
 

@@ -12,7 +12,7 @@ from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, SLIDING, Multipliers
 from h2o_export.architecture.families.gemma import NORMS, GemmaFamily
-from h2o_export.architecture.own import LayerEmbedding, LayerSizes
+from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError
@@ -65,7 +65,7 @@ class Gemma4Family(GemmaFamily):
             beside_mlp=True,
         )
 
-    def own(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
+    def layer_sizes(self, raw: dict[str, Any], layers: int) -> tuple[LayerSizes, ...]:
         windowed = self.windowed(raw, layers)
         sources = _sources(windowed, integer(raw, "num_kv_shared_layers", least=0))
         wider = 2 if raw.get("use_double_wide_mlp") else 1  # in layers without keys
