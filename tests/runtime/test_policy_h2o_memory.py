@@ -36,10 +36,9 @@ Array = NDArray[Any]
 FULL = Full()
 CONTEXT = 256
 KEPT = ("colsum", "window")  # rules whose memory comes from the one before
-NAMES = ("llama-g2-d64-llama3", "qwen2-g4-d32")  # the second has 8 query heads on 2, and biases
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=("llama-g2-d64-llama3", "qwen2-g4-d32"))  # qwen2: 8 query heads on 2
 def checkpoint(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
     return bundles.named(shared_folder, request.param)[0]
 
