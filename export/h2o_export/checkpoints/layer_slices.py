@@ -41,8 +41,8 @@ class LayerSlices(DerivedCheckpoint):
         files, table = self.original, place[3] == TABLE
         assert isinstance(files, SafetensorsCheckpoint)
         size = shape[1 if table else 0]
-        own = slice(int(place[1]) * size, (int(place[1]) + 1) * size)
-        rows = files.sliced(_whole(name), (slice(None), own) if table else (own,))
+        cut = slice(int(place[1]) * size, (int(place[1]) + 1) * size)
+        rows = files.sliced(_whole(name), (slice(None), cut) if table else (cut,))
         if tuple(rows.shape) != shape:
             raise CheckpointError(
                 f"{self.source}: layer {place[1]} has a part of '{_whole(name)}' of shape {list(rows.shape)}, but "

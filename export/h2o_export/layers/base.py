@@ -71,8 +71,8 @@ class LayerKind(ABC):
         spec = self.spec(config)
         stored = () if spec.source is not None else ("k",) if spec.shared else ("k", "v")
         q = rows("q", (spec.query_heads, spec.query_size), dtype)
-        made = [q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)]
-        return tuple(made + [rows("gate_out", (spec.gate_size,), dtype)] * bool(spec.gate_size))
+        tensors = [q, *(rows(name, (spec.kv_heads, spec.head_size), dtype) for name in stored)]
+        return tuple(tensors + [rows("gate_out", (spec.gate_size,), dtype)] * bool(spec.gate_size))
 
     def given(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         """What a dense graph reads of the tokens before: zeros where there are none."""
@@ -117,7 +117,11 @@ class LayerKind(ABC):
         return {}
 
     def small_inputs(
-        self, graph: str, known: Mapping[str, NDArray[Any]], made: Mapping[str, NDArray[Any]], spec: LayerSpec
+        self,
+        graph: str,
+        known: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]],
+        spec: LayerSpec,
     ) -> Mapping[str, NDArray[Any]]:
         """A small graph's inputs for comparisons: `known` are tensors of the dense graph, `made` outputs of
         earlier small graphs.

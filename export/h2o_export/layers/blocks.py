@@ -66,7 +66,7 @@ def rotate_first(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _node(operator: str, x: Tensor, *inputs: Tensor, **attributes: float) -> Tensor:
     """A node of domain h2o, whose output is as `x`."""
-    made: Tensor = torch.onnx.ops.symbolic(
+    result: Tensor = torch.onnx.ops.symbolic(
         f"{DOMAIN}::{operator}", (x, *inputs), {**attributes}, dtype=x.dtype, shape=x.shape, version=VERSION
     )
-    return made.to(x.device)  # the tracer puts it elsewhere
+    return result.to(x.device)  # the tracer puts it elsewhere

@@ -106,7 +106,7 @@ class GraphView:
         node = self.makers.get(tensor)
         if node is None or node.domain != DOMAIN or node.op_type not in GATES:
             return None
-        attributes = tuple((one.name, one.f) for one in node.attribute)
+        attributes = tuple((attribute.name, attribute.f) for attribute in node.attribute)
         return Gate(GateFunction(node.op_type, attributes), node.input[0], node.input[1])
 
     def rotations(self) -> Iterator[Rotation]:

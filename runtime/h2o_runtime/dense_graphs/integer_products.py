@@ -33,7 +33,7 @@ def multiply_integers(model: Any, folder: Path) -> Any:
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     found = list(quantized_products(graph))
-    made = _Rewritten(tensors, folder)
+    rewritten = _Rewritten(tensors, folder)
     products = {product.product.output[0]: product for product in found}
     gone = {product.dequantize.output[0] for product in found}
     nodes = list(graph.node)
@@ -49,18 +49,20 @@ def multiply_integers(model: Any, folder: Path) -> Any:
             x = product.product.input[0]
             half = tensors[product.scales].data_type == onnx.TensorProto.FLOAT16
             if node.output[0] in outputs and not half:
-                made.head(product)
+                rewritten.head(product)
             elif (group := together[x, product.bits, product.block_size])[0] is product:
-                made.blocks(group, x)
-                gone.update(one.output for one in group)
+                rewritten.blocks(group, x)
+                gone.update(node.output for node in group)
         elif node.output[0] not in gone:
-            made.nodes.append(node)
-    used = {name for node in made.nodes for name in node.input}
+            rewritten.nodes.append(node)
+    used = {name for node in rewritten.nodes for name in node.input}
     unchanged = [tensor for tensor in graph.initializer if tensor.name in used]
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(MICROSOFT, 1)])
     result.graph.CopyFrom(
-        onnx.helper.make_graph(made.nodes, graph.name, graph.input, graph.output, [*unchanged, *made.tensors])
+        onnx.helper.make_graph(
+            rewritten.nodes, graph.name, graph.input, graph.output, [*unchanged, *rewritten.tensors]
+        )
     )
     return result
 
@@ -104,7 +106,7 @@ class _Rewritten:
         sizes = self._multiply(products, x, f"{out}/integers" if offsets else out)
         if offsets:
             sums, name, _ = offsets[0]
-            whole = np.concatenate([floats(self._given[one[1]], self._folder) for one in offsets], axis=1)
+            whole = np.concatenate([floats(self._given[node[1]], self._folder) for node in offsets], axis=1)
             self._node("Gemm", [sums, self._add(name, whole), f"{out}/integers"], out)
         if len(outs) > 1:
             self._node("Split", [out, self._add(out, np.array(sizes, np.int64))], *outs, axis=1)

@@ -35,8 +35,8 @@ class QuantizedProduct:
     @property
     def output(self) -> str:
         """With the offsets, if there are any."""
-        made: str = (self.product if self.offset is None else self.offset).output[0]
-        return made
+        name: str = (self.product if self.offset is None else self.offset).output[0]
+        return name
 
 
 def quantized_products(graph: Any) -> Iterator[QuantizedProduct]:
@@ -87,8 +87,8 @@ class FloatProduct:
 
     @property
     def output(self) -> str:
-        made: str = self.product.output[0]
-        return made
+        name: str = self.product.output[0]
+        return name
 
 
 def float_products(graph: Any, precision: DensePrecision = "float32") -> Iterator[FloatProduct]:
@@ -104,7 +104,7 @@ def float_products(graph: Any, precision: DensePrecision = "float32") -> Iterato
     defaults = {"alpha": 1.0, "beta": 1.0, "transA": 0}
     for node in graph.node:
         if node.op_type == "Gemm" and node.input[1] in matrices:
-            settings = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+            settings = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
             bias = node.input[2] if len(node.input) > 2 else ""
             if defaults | settings == defaults | {"transB": 1} and (not bias or bias in singles):
                 weight = matrices[node.input[1]]
@@ -113,9 +113,9 @@ def float_products(graph: Any, precision: DensePrecision = "float32") -> Iterato
 
 
 def _offset(product: Any, readers: Mapping[str, Sequence[Any]], constants: Collection[str]) -> Any | None:
-    made = product.output[0]
-    for node in readers.get(made, ()):
-        if node.op_type == "Gemm" and list(node.input[2:]) == [made] and node.input[1] in constants:
+    name = product.output[0]
+    for node in readers.get(name, ()):
+        if node.op_type == "Gemm" and list(node.input[2:]) == [name] and node.input[1] in constants:
             return node
     return None
 

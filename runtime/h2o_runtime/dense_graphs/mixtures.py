@@ -44,10 +44,10 @@ def _mixture(view: GraphView, total: Any, inputs: Mapping[str, str]) -> Mixture:
     together, back = _up(view, slots, "Reshape", "Gather").input
     said = tuple(_up(view, together, "Concat").input)
     order = _up(view, back, "TopK").input[0]
-    rows = [inputs.get(one, "") for one in said]
+    rows = [inputs.get(name, "") for name in said]
     split = _up(view, rows[0], "Split")
     x, tokens = _up(view, split.input[0], "Gather").input
-    alone = all(len(view.readers(one)) == 1 for one in said)
+    alone = all(len(view.readers(name)) == 1 for name in said)
     if not alone or list(split.output) != rows or _up(view, tokens, "Div").input[0] != order:
         raise _OtherNodesError
     return Mixture(

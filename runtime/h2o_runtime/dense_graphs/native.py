@@ -94,9 +94,9 @@ def multiply_natively(
     arrays: dict[str, NDArray[Any]] = {}
     view = GraphView(graph)
     for node in _with_experts(list(_with_mlps(list(_nodes(view, precision)), view, threads)), view):
-        made, weights = node.build(pack, tensors, path.parent)
-        fresh = {name for one in made for name in one.output}
-        nodes = [*(one for one in nodes if fresh.isdisjoint(one.output)), *made]
+        packed, weights = node.build(pack, tensors, path.parent)
+        fresh = {name for node in packed for name in node.output}
+        nodes = [*(node for node in nodes if fresh.isdisjoint(node.output)), *packed]
         arrays.update(weights)
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.functions.extend(model.functions)
@@ -122,18 +122,18 @@ def _nodes(view: GraphView, precision: DensePrecision) -> Iterator[ProductNode]:
     if len({(rotation.cos, rotation.sin) for rotation in rotations.values()}) > 1:
         rotations = {}  # a node has one pair of tables
     together: dict[tuple[str, Kind], list[Product]] = {}
-    for one in products(view.graph, precision):
-        together.setdefault((one.product.input[0], Kind.of(one)), []).append(one)
+    for product in products(view.graph, precision):
+        together.setdefault((product.product.input[0], Kind.of(product)), []).append(product)
     for group in together.values():
         for start in range(0, len(group), MOST_MATRICES):
-            some = group[start : start + MOST_MATRICES]
-            ends = [(product, _after(product, view, rotations, alone=len(some) == 1)) for product in some]
+            part = group[start : start + MOST_MATRICES]
+            ends = [(product, _after(product, view, rotations, alone=len(part) == 1)) for product in part]
             ends.sort(key=lambda end: end[1].rotation is None)
             yield ProductNode(
                 tuple(product for product, _ in ends),
-                _before(some[0].product.input[0], view),
+                _before(part[0].product.input[0], view),
                 tuple(after for _, after in ends),
-                head=some[0].output
+                head=part[0].output
                 in view.results,  # only its product is single; others go through more nodes
             )
 
@@ -148,17 +148,19 @@ def _with_mlps(
     for node in nodes:
         between = makers.get(node.before.x) if node.before.up else None
         if between is not None and _is_mlp(between, node, view):
-            made = {after.out: one for one, after in zip(between.products, between.after, strict=True)}
-            gate, up = made[node.before.x], made[node.before.up]
+            outputs = {
+                after.out: product for product, after in zip(between.products, between.after, strict=True)
+            }
+            gate, up = outputs[node.before.x], outputs[node.before.up]
             (down,), (after,) = node.products, node.after
-            bias = {one.out: one.bias for one in (*between.after, after) if one.bias}
+            bias = {product.out: product.bias for product in (*between.after, after) if product.bias}
             biases = tuple(bias[name] for name in (node.before.x, node.before.up, after.out) if bias)
             mlps[after.out] = MlpNode(
                 gate, up, down, between.before, after, node.before.gate, threads, biases
             )
             taken.append(between)
     for node in nodes:
-        if not any(node is one for one in taken):
+        if not any(node is known for known in taken):
             yield mlps.get(node.after[0].out, node)
 
 
@@ -172,7 +174,7 @@ def _with_experts(
     }  # a shared expert's product adds the mixture's sum
     for mixture in mixtures(view, {name: mlp.before.x for name, mlp in mlps.items()}):
         experts = tuple(mlps[name] for name in mixture.said)
-        if len({(Kind.of(one.gate), one.function, bool(one.biases)) for one in experts}) == 1:
+        if len({(Kind.of(expert.gate), expert.function, bool(expert.biases)) for expert in experts}) == 1:
             added = _added(mixture.out, view)
             after = added if added and added.out not in makers else After(mixture.out)
             yield ExpertsNode(mixture, experts, after)
@@ -192,7 +194,7 @@ def _is_mlp(between: ProductNode, down: ProductNode, view: GraphView) -> bool:
         and sorted(after.out for after in between.after) == sorted(gated)
         and all(after == After(after.out, after.bias) for after in between.after)
         and all(len(view.readers(name)) == 1 and name not in view.results for name in gated)
-        and len({Kind.of(one) for one in products}) == 1
+        and len({Kind.of(product) for product in products}) == 1
         and len({bool(after.bias) for after in (*between.after, *down.after)}) == 1
     )
 
@@ -239,9 +241,9 @@ def _biased(product: Product, view: GraphView) -> tuple[str, str]:
         return out, product.bias
     readers = view.readers(out)
     if len(readers) == 1 and out not in view.results and readers[0].op_type == "Add":
-        (other,) = (name for name in readers[0].input if name != out)
-        if other in view.constants and len(view.constants[other].dims) == 1:
-            return readers[0].output[0], other
+        (operand,) = (name for name in readers[0].input if name != out)
+        if operand in view.constants and len(view.constants[operand].dims) == 1:
+            return readers[0].output[0], operand
     return out, ""
 
 
@@ -250,6 +252,6 @@ def _added(out: str, view: GraphView) -> After | None:
     readers = view.readers(out)
     if len(readers) != 1 or out in view.results or readers[0].op_type != "Add":
         return None
-    (other,) = (name for name in readers[0].input if name != out)
+    (operand,) = (name for name in readers[0].input if name != out)
     # A constant is a bias, which is smaller.
-    return None if other in view.constants else After(readers[0].output[0], addend=other)
+    return None if operand in view.constants else After(readers[0].output[0], addend=operand)

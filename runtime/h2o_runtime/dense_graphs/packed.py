@@ -66,7 +66,7 @@ Pack: TypeAlias = Callable[[Sequence[Product], Mapping[str, Any], Path], Packed]
 
 def name_of(matrices: Sequence[Product]) -> str:
     """Of a node's matrices together: the names of all, in their order."""
-    return "+".join(one.weight for one in matrices)
+    return "+".join(matrix.weight for matrix in matrices)
 
 
 def takes(graph: Any) -> bool:
@@ -79,16 +79,18 @@ def products(graph: Any, precision: DensePrecision = "float32") -> list[Product]
     can.
     """
     inputs = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
-    of_floats = [one for one in float_products(graph, precision) if inputs[one.weight] % STEP == 0]
+    of_floats = [
+        product for product in float_products(graph, precision) if inputs[product.weight] % STEP == 0
+    ]
     return [*quantized_products(graph), *of_floats]
 
 
 def pack_matrices(matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
     """Matrices of one kind. `tensors` are initializers by name, whose data are in files below `folder`."""
-    quantized = [one for one in matrices if isinstance(one, QuantizedProduct)]
+    quantized = [matrix for matrix in matrices if isinstance(matrix, QuantizedProduct)]
     if quantized:
         return _pack_integers(quantized, tensors, folder)
-    return _pack_floats([one for one in matrices if isinstance(one, FloatProduct)], tensors, folder)
+    return _pack_floats([matrix for matrix in matrices if isinstance(matrix, FloatProduct)], tensors, folder)
 
 
 def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -98,27 +100,31 @@ def aligned(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _pack_integers(products: Sequence[QuantizedProduct], tensors: Mapping[str, Any], folder: Path) -> Packed:
-    read = [Matrix.read(one, tensors, folder) for one in products]
+    read = [Matrix.read(product, tensors, folder) for product in products]
     bits, block_size = products[0].bits, products[0].block_size
-    stops = np.cumsum([packed_bytes(one.q, bits) for one in read])
+    stops = np.cumsum([packed_bytes(matrix.q, bits) for matrix in read])
     weights = _aligned_bytes(stops[-1])
-    for one, place in zip(read, np.split(weights, stops[:-1]), strict=True):
-        pack(one.q, bits, block_size, place)  # in place: a copy of all weights would take as long again
-    offsets = [floats(tensors[one.offset.input[1]], folder).T for one in products if one.offset is not None]
+    for matrix, place in zip(read, np.split(weights, stops[:-1]), strict=True):
+        pack(matrix.q, bits, block_size, place)  # in place: a copy of all weights would take as long again
+    offsets = [
+        floats(tensors[product.offset.input[1]], folder).T
+        for product in products
+        if product.offset is not None
+    ]
     return Packed(
         read[0].q.shape[1],
-        tuple(len(one.q) for one in read),
+        tuple(len(matrix.q) for matrix in read),
         weights,
-        aligned([pack_scales(one.scales).reshape(-1) for one in read]),
-        aligned([pack_scales(one).reshape(-1) for one in offsets]) if offsets else None,
+        aligned([pack_scales(matrix.scales).reshape(-1) for matrix in read]),
+        aligned([pack_scales(values).reshape(-1) for values in offsets]) if offsets else None,
     )
 
 
 def _pack_floats(products: Sequence[FloatProduct], tensors: Mapping[str, Any], folder: Path) -> Packed:
     pack_some = pack_floats if products[0].bits == 32 else pack_bfloat16
-    read = [floats(tensors[one.weight], folder) for one in products]
-    packed = [pack_some(one.astype(np.float32, copy=False)).reshape(-1).view(np.uint8) for one in read]
-    return Packed(read[0].shape[1], tuple(len(one) for one in read), aligned(packed), None, None)
+    read = [floats(tensors[product.weight], folder) for product in products]
+    packed = [pack_some(matrix.astype(np.float32, copy=False)).reshape(-1).view(np.uint8) for matrix in read]
+    return Packed(read[0].shape[1], tuple(len(matrix) for matrix in read), aligned(packed), None, None)
 
 
 def _aligned_bytes(nbytes: int) -> NDArray[np.uint8]:

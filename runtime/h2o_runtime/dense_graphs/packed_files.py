@@ -110,16 +110,16 @@ class PackedFolder:
                 return multiply_natively(model, path, threads, pack, precision)
             except (InputError, UnfitError) as error:
                 log.warning("%s: not used, and written again: %s", file, error)
-        made, arrays = multiply_natively(model, path, threads, precision=precision)
+        rewritten, arrays = multiply_natively(model, path, threads, precision=precision)
         try:
             write(file, key, arrays)
             log.info("%s: written", file)
-            return made, PackedFile.read(file, key).arrays
+            return rewritten, PackedFile.read(file, key).arrays
         except (OutputError, InputError, UnfitError) as error:
             level = logging.DEBUG if self.unkept else logging.WARNING
             log.log(level, "packed weights are not kept where a file cannot be written: %s", error)
             self.unkept.append(path.stem)
-            return made, arrays
+            return rewritten, arrays
 
     @staticmethod
     def key(graph: GraphSpec, manifest: Manifest, precision: DensePrecision = "float32") -> str:
@@ -160,7 +160,7 @@ class PackedFile:
 
     def pack(self, matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
         """As `pack_matrices`, of what was packed before. Raises UnfitError where that has other sizes."""
-        sizes = [_sizes(one, tensors) for one in matrices]
+        sizes = [_sizes(matrix, tensors) for matrix in matrices]
         inputs, kind, name = sizes[0][0], Kind.of(matrices[0]), name_of(matrices)
         columns = sum(-(-outputs // PANEL) * PANEL for _, outputs in sizes)
         blocks = columns * inputs // kind.block if kind.block else 0

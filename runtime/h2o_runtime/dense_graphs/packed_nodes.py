@@ -185,8 +185,8 @@ class ExpertsNode:
         packed = [expert.pack(pack, tensors, folder) for expert in self.experts]
         given = [
             name
-            for one, expert in zip(packed, self.experts, strict=True)
-            for name in (*one.names, *expert.biases)
+            for matrices, expert in zip(packed, self.experts, strict=True)
+            for name in (*matrices.names, *expert.biases)
             if name
         ]
         node = helper.make_node(
@@ -200,7 +200,7 @@ class ExpertsNode:
             threads=self.experts[0].threads,
             **packed[0].sizes,
         )
-        return [node], {key: array for one in packed for key, array in one.arrays.items()}
+        return [node], {key: array for matrices in packed for key, array in matrices.arrays.items()}
 
 
 def _weights(matrices: Sequence[Product], packed: Packed) -> tuple[list[str], Arrays]:

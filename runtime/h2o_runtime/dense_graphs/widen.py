@@ -26,7 +26,7 @@ def widen(model: Any, path: Path) -> Any:
     from onnx import TensorProto, numpy_helper
 
     graph = model.graph
-    halves = {one.name: one for one in graph.initializer if one.data_type == TensorProto.FLOAT16}
+    halves = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT16}
     view = GraphView(graph)
     looked_up = {name for name in halves if all(_looks_up(node, name) for node in view.readers(name))}
     matrices = {name for name in halves if all(_multiplies(node, name) for node in view.readers(name))}
@@ -72,12 +72,14 @@ def _cast(source: str, out: str) -> Any:
 def _widen_attributes(node: Any) -> None:
     from onnx import TensorProto, numpy_helper
 
-    for one in node.attribute:
-        if one.name in TYPES and one.i == TensorProto.FLOAT16:
-            one.i = TensorProto.FLOAT
-        elif one.HasField("t") and one.t.data_type == TensorProto.FLOAT16:
-            one.t.CopyFrom(
-                numpy_helper.from_array(numpy_helper.to_array(one.t).astype(np.float32), one.t.name)
+    for attribute in node.attribute:
+        if attribute.name in TYPES and attribute.i == TensorProto.FLOAT16:
+            attribute.i = TensorProto.FLOAT
+        elif attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT16:
+            attribute.t.CopyFrom(
+                numpy_helper.from_array(
+                    numpy_helper.to_array(attribute.t).astype(np.float32), attribute.t.name
+                )
             )
 
 
@@ -90,18 +92,18 @@ def _drop_needless_casts(graph: Any, floating: set[str]) -> None:
     view, source, nodes = GraphView(graph), dict[str, str](), []
     for node in graph.node:
         node.input[:] = [source.get(name, name) for name in node.input]
-        given, made = node.input[0] if node.input else "", node.output[0]
+        given, output = node.input[0] if node.input else "", node.output[0]
         if (
             node.op_type != "Cast"
             or given not in floating
             or helper.get_node_attr_value(node, "to") != TensorProto.FLOAT
         ):
             nodes.append(node)
-        elif made not in view.results:
-            source[made] = given
+        elif output not in view.results:
+            source[output] = given
         elif len(view.readers(given)) == 1 and given in view.makers:
             maker = view.makers[given]
-            maker.output[:] = [made if name == given else name for name in maker.output]
+            maker.output[:] = [output if name == given else name for name in maker.output]
         else:
             nodes.append(node)
     graph.CopyFrom(helper.make_graph(nodes, graph.name, graph.input, graph.output, graph.initializer))

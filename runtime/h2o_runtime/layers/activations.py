@@ -95,8 +95,8 @@ def activation_bytes(model: ModelSpec, capacity: int) -> int:
 
 
 def _shared(rows: list[tuple[int, int]], capacity: int, dtype: np.dtype[Any], device: Device) -> list[Tensor]:
-    made = {row: device.empty((capacity, *row), dtype) for row in dict.fromkeys(rows)}
-    return [made[row] for row in rows]
+    buffers = {row: device.empty((capacity, *row), dtype) for row in dict.fromkeys(rows)}
+    return [buffers[row] for row in rows]
 
 
 def _alternating(
@@ -104,5 +104,7 @@ def _alternating(
 ) -> list[Tensor | None]:
     """As the residual stream: a dense graph reads one and writes another."""
     keys = [(size, i % 2) for i, size in enumerate(sizes)]
-    made = {key: device.empty((capacity, key[0]), dtype) if key[0] else None for key in dict.fromkeys(keys)}
-    return [made[key] for key in keys]
+    buffers = {
+        key: device.empty((capacity, key[0]), dtype) if key[0] else None for key in dict.fromkeys(keys)
+    }
+    return [buffers[key] for key in keys]

@@ -113,9 +113,9 @@ class Latent(LayerKind):
         sizes = _sizes(model)
         queries = spec.query_heads * spec.query_size
         hidden, rank = model.hidden_size, sizes.query_rank
-        made = (hidden + queries) * rank if rank else hidden * queries
+        work = (hidden + queries) * rank if rank else hidden * queries
         expanded = sizes.rank * spec.query_heads * (sizes.nope_size + sizes.value_size)
-        return made + hidden * spec.head_size + expanded
+        return work + hidden * spec.head_size + expanded
 
     def comparisons(self) -> tuple[LayerKind, ...]:
         return replace(self, latent="absorbed"), replace(self, latent="expanded")
@@ -160,10 +160,10 @@ class LatentLayers(LoadedLayers):
         else:
             wanted = "expanded"
         if wanted not in able or (wanted == "absorbed" and n > len(self.absorbed)):
-            other = "absorbed" if wanted == "expanded" or "expanded" not in able else "expanded"
+            fallback = "absorbed" if wanted == "expanded" or "expanded" not in able else "expanded"
             raise ConfigError(
-                f"policy {policy.name} with these settings needs latent attention {other}: load the bundle with "
-                f"`latent={other}`, or use another policy",
+                f"policy {policy.name} with these settings needs latent attention {fallback}: load the bundle with "
+                f"`latent={fallback}`, or use another policy",
                 field="policy",
             )
         self.mode = wanted
@@ -183,8 +183,8 @@ class LatentLayers(LoadedLayers):
             return
         if rows.start == 0:
             flow.join()
-            for some in spans(past, min(self._backend.most_rows, EXPANDED_AT_ONCE)):
-                self._expand(layer, cache.view(past).k[some.start : some.stop], some.start)
+            for span in spans(past, min(self._backend.most_rows, EXPANDED_AT_ONCE)):
+                self._expand(layer, cache.view(past).k[span.start : span.stop], span.start)
         self._expand(layer, new["k"], past + rows.start)
 
     def call(self, call: LayerCall) -> LayerCall:

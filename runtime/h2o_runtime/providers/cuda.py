@@ -44,7 +44,7 @@ class NativeCudaProvider:
     @staticmethod
     def takes(shape: AttentionShape) -> bool:
         sizes = (shape.head_size, MOST_KEY), (shape.value_size, MOST_VALUE)
-        return all(size <= most and size * shape.dtype.itemsize % ROW_BYTES == 0 for size, most in sizes)
+        return all(size <= limit and size * shape.dtype.itemsize % ROW_BYTES == 0 for size, limit in sizes)
 
     def activate(self, shape: AttentionShape) -> None:
         # Every step leaves the counters at zero. Steps run one after the other on one stream.

@@ -91,8 +91,8 @@ class _Worker:
             answer = b""
         if not answer:
             self.end()
-            most = f"{SECONDS} s of processor time or {MEMORY >> 20} MiB"
-            raise TemplateError(TemplateError.ENDED, f"takes more than {most}")
+            limit = f"{SECONDS} s of processor time or {MEMORY >> 20} MiB"
+            raise TemplateError(TemplateError.ENDED, f"takes more than {limit}")
         kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         if kind != DONE:
             raise TemplateError(kind, text)

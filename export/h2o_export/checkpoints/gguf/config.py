@@ -94,7 +94,9 @@ def huggingface_config(header: Header) -> dict[str, Any]:
         raw[ORIGINAL] = angles[ORIGINAL] or raw["max_position_embeddings"]
     raw["rope_parameters"] = _by_layer(angles, value, raw["model_type"], known)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
-    raw["attention_bias"] = any(own.endswith(("attn_q.bias", "attn_kv_a_mqa.bias")) for own in header.tensors)
+    raw["attention_bias"] = any(
+        name.endswith(("attn_q.bias", "attn_kv_a_mqa.bias")) for name in header.tensors
+    )
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
     return raw
 
@@ -129,14 +131,14 @@ def model_config(header: Header, raw: dict[str, Any]) -> ModelConfig:
     factors = rope.factors(value, rope.FACTORS, config.rotated_size)
     if factors is None or np.all(factors == 1):
         return config
-    scaled = [one.kind for one in config.ropes if one.kind != "default"]
+    scaled = [rope.kind for rope in config.ropes if rope.kind != "default"]
     if scaled:
         raise UnsupportedModelError(
             f"{header.path}: {rope.FACTORS} and RoPE scaling '{scaled[0]}' together are not supported"
         )
     given = tuple(factors.tolist())
     return replace(
-        config, ropes=tuple(RopeConfig(one.theta, "factors", factors=given) for one in config.ropes)
+        config, ropes=tuple(RopeConfig(rope.theta, "factors", factors=given) for rope in config.ropes)
     )
 
 

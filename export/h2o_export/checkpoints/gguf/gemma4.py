@@ -32,7 +32,7 @@ def gemma4_config(value: Metadata) -> dict[str, Any]:
     full = windowed.index(False)
     shared = value.number("attention.shared_kv_layers")
     return {
-        "layer_types": [SLIDING if one else FULL for one in windowed],
+        "layer_types": [SLIDING if slides else FULL for slides in windowed],
         "head_dim": size,
         "global_head_dim": value("attention.key_length"),
         "num_key_value_heads": _of(value("attention.head_count_kv"), windowed, True),
@@ -51,7 +51,7 @@ def _of(given: Any, windowed: list[bool], window: bool) -> Any:
     """One number, or that of the first layer with a window or without one."""
     if not isinstance(given, list):
         return given
-    return next((one for one, own in zip(given, windowed, strict=False) if own == window), None)
+    return next((size for size, slides in zip(given, windowed, strict=False) if slides == window), None)
 
 
 def _mlp(value: Metadata, layers: int, shared: int) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def _mlp(value: Metadata, layers: int, shared: int) -> dict[str, Any]:
     sizes = value("feed_forward_length")
     if not isinstance(sizes, list):
         return {}
-    own = layers - shared
-    if not own or len(sizes) != layers or sizes != [sizes[0]] * own + [2 * sizes[0]] * shared:
+    distinct = layers - shared
+    if not distinct or len(sizes) != layers or sizes != [sizes[0]] * distinct + [2 * sizes[0]] * shared:
         raise UnsupportedModelError(
             f"{value.header.path}: MLPs of {sizes} elements are not supported: only the last {shared} layers, "
             "which have no keys, may be twice as wide"

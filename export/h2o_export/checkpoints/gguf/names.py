@@ -43,8 +43,8 @@ def own_name(name: str, tensors: dict[str, TensorEntry]) -> str | None:
         alone = f"blk.{expert[1]}.ffn_{expert[3]}_exps.{expert[4]}"
         return both if expert[3] != "down" and both in tensors else alone
     if place := _IN_LAYER.fullmatch(name):
-        own = _OWN.get(place[2])
-        return _OF_ALL.get(place[2]) if own is None else f"blk.{place[1]}.{own}"
+        module = _OWN.get(place[2])
+        return _OF_ALL.get(place[2]) if module is None else f"blk.{place[1]}.{module}"
     return None
 
 
@@ -66,5 +66,5 @@ def _one_expert(expert: re.Match[str], stored: TensorEntry, experts: int) -> Ten
             f"{stored.path}: '{stored.name}' has the shape {list(stored.shape)}, and its metadata say {experts} "
             "experts; download it again"
         )
-    one = replace(stored.rows(int(expert[2]), experts), shape=stored.shape[1:])
-    return one.rows(("gate", "up").index(expert[3]), 2) if _BOTH in stored.name else one
+    rows = replace(stored.rows(int(expert[2]), experts), shape=stored.shape[1:])
+    return rows.rows(("gate", "up").index(expert[3]), 2) if _BOTH in stored.name else rows

@@ -95,5 +95,5 @@ def _yarn(value: Metadata, allowed: tuple[str, ...]) -> dict[str, Any]:
         if value(f"rope.scaling.{key}") is not None and f"rope.scaling.{key}" not in allowed:
             raise UnsupportedModelError(f"{path}: YaRN with rope.scaling.{key} is not supported")
     betas = {name: value(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
-    made = latent.yarn_factors(value) if value.name == latent.NAME else {}
-    return {"original_max_position_embeddings": original, **betas, **made}
+    factors = latent.yarn_factors(value) if value.name == latent.NAME else {}
+    return {"original_max_position_embeddings": original, **betas, **factors}

@@ -45,7 +45,9 @@ def delta_config(value: Metadata) -> dict[str, Any]:
     }
     recurrent = value("attention.recurrent_layers")
     if isinstance(recurrent, list):
-        said["layer_types"] = [LINEAR if one else FULL for one in recurrent[: said["num_hidden_layers"]]]
+        said["layer_types"] = [
+            LINEAR if linear else FULL for linear in recurrent[: said["num_hidden_layers"]]
+        ]
     return said
 
 

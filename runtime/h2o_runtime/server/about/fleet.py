@@ -83,14 +83,14 @@ def _work(job: Job) -> dict[str, Any]:
 def _load(service: Service) -> Load:
     slots = service.handler.slots
     running, waiting = slots.busy, slots.waiting
-    used, most = service.used_tokens(), service.model.generator.context * slots.count
+    used, room = service.used_tokens(), service.model.generator.context * slots.count
     return Load(
         dp_rank=0,
         num_running_reqs=running,
         num_waiting_reqs=waiting,
         num_total_reqs=running + waiting,
         num_used_tokens=used,
-        max_total_num_tokens=most,
-        token_usage=used / most,
+        max_total_num_tokens=room,
+        token_usage=used / room,
         max_running_requests=slots.count,
     )

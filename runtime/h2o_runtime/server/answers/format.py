@@ -128,7 +128,7 @@ def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
 def extras(completions: Sequence[Completion]) -> dict[str, Any]:
     """Members beyond OpenAI's: llama.cpp's timings of all work, and the report of sparse prefill."""
     first = completions[0]
-    forgotten = max(one.forgotten for one in completions)
+    forgotten = max(completion.forgotten for completion in completions)
     told = replace(first, forgotten=forgotten)
     return {
         "timings": asdict(_work(completions)),

@@ -52,9 +52,9 @@ class Authorization:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         sent = [given] if scheme.lower() == "bearer" else []
         sent += headers.getlist("x-api-key")[:1]
-        tried = [one.strip().encode("utf-8", "replace") for one in sent]
+        tried = [key_sent.strip().encode("utf-8", "replace") for key_sent in sent]
         # All keys are compared, so that the time reveals nothing about a nearly correct key.
-        matches = [hmac.compare_digest(one, key) for one in tried for key in self._keys]
+        matches = [hmac.compare_digest(candidate, key) for candidate in tried for key in self._keys]
         return any(matches)
 
 

@@ -43,8 +43,8 @@ class Hosts:
         self._names = {host_name(name) for name in allowed if name != ANY}
         self._local_only = _is_loopback(bound)
         if not self._local_only:
-            own = socket.gethostname().lower()
-            self._names |= {bound.lower(), own, f"{own.partition('.')[0]}.local"}
+            host = socket.gethostname().lower()
+            self._names |= {bound.lower(), host, f"{host.partition('.')[0]}.local"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self._problem(scope) if scope["type"] == "http" else None

@@ -120,12 +120,12 @@ def _beginning(value: Any, names: Collection[str] = ()) -> Any:
     return value
 
 
-def has_more_values(body: bytes, most: int) -> bool:
+def has_more_values(body: bytes, limit: int) -> bool:
     """Whether JSON holds more than about `most` values, without parsing it.
 
     Counts commas and opening brackets outside of strings, block by block, so that other threads can run.
     """
-    if sum(map(body.count, _MARKS)) <= most:
+    if sum(map(body.count, _MARKS)) <= limit:
         return False
     found, inside, start = 0, False, 0
     while start < len(body):
@@ -137,7 +137,7 @@ def has_more_values(body: bytes, most: int) -> bool:
         for index, segment in enumerate(block.split(b'"')):
             inside ^= index > 0
             found += 0 if inside else sum(map(segment.count, _MARKS))
-        if found > most:
+        if found > limit:
             return True
         start = end
     return False

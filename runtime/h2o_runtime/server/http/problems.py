@@ -176,11 +176,11 @@ def of_validation(failures: Sequence[Any], body: Any, names: Collection[str] = (
     intended member.
     """
     complaints = [_Complaint.of(failure, body) for failure in failures]
-    complaints = [one for one in complaints if one.place[:1] == complaints[0].place[:1]]
-    telling = [one for one in complaints if not one.kind.endswith("_type")]
+    complaints = [complaint for complaint in complaints if complaint.place[:1] == complaints[0].place[:1]]
+    telling = [complaint for complaint in complaints if not complaint.kind.endswith("_type")]
     complaints = telling or complaints
-    deepest = max(complaints, key=lambda one: len(one.place))
-    complaints = [one for one in complaints if one.place == deepest.place]
+    deepest = max(complaints, key=lambda complaint: len(complaint.place))
+    complaints = [complaint for complaint in complaints if complaint.place == deepest.place]
     place, kind, says = deepest
     param = ".".join(map(str, place)) or None
     if kind == "missing":
@@ -194,8 +194,8 @@ def of_validation(failures: Sequence[Any], body: Any, names: Collection[str] = (
             param=param,
             code="unknown_parameter",
         )
-    says, *others = dict.fromkeys([says] if telling else [one.says for one in complaints])
-    says = " or ".join([says, *(other.removeprefix("Input should be ") for other in others)])
+    says, *others = dict.fromkeys([says] if telling else [complaint.says for complaint in complaints])
+    says = " or ".join([says, *(says_too.removeprefix("Input should be ") for says_too in others)])
     return Problem(400, f"{param or 'the body'}: {says}", param=param, code="invalid_value")
 
 

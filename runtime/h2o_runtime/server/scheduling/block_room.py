@@ -66,7 +66,7 @@ class BlockRoom:
         """Ways to free blocks, the cheapest first."""
         while len(self._pool):
             yield self._pool.give_up_session
-        busy = [one.generator for one in holders]
+        busy = [holder.generator for holder in holders]
         for generator in self._generators:
             if generator not in busy and generator.length:
                 yield lambda: self._clear(generator)  # noqa: B023 - called before the next
@@ -76,11 +76,11 @@ class BlockRoom:
             return
         if not holder.begun:
             yield lambda: self._clear(holder.generator)
-        for other in reversed(holders[1:]):
-            if other.begun and not other.generator.session.store.moved:
-                yield other.generator.session.store.move_out
-            elif not other.begun and other.generator.length:
-                yield lambda: self._clear(other.generator)  # noqa: B023
+        for later in reversed(holders[1:]):
+            if later.begun and not later.generator.session.store.moved:
+                yield later.generator.session.store.move_out
+            elif not later.begun and later.generator.length:
+                yield lambda: self._clear(later.generator)  # noqa: B023
 
     def _clear(self, generator: Generator) -> None:
         """Empty a slot; its conversation goes to the folder, if there is one."""

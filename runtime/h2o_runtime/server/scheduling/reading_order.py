@@ -33,6 +33,6 @@ class ReadingOrder:
             return None
         first = readers[0]
         turn = len(readers) == 1 or self._overtaken == SHARE - 1
-        chosen = first if turn else min(readers, key=lambda one: one.left)
+        chosen = first if turn else min(readers, key=lambda reader: reader.left)
         self._overtaken = 0 if chosen is first else self._overtaken + 1
         return chosen

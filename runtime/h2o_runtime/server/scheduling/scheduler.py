@@ -148,30 +148,30 @@ class Scheduler:
     def turn(self) -> None:
         """One step of all answers; then one piece of one prompt, if they had enough steps since the last one."""
         fitting = list(self._room.fitting(self._running))
-        writing = [one for one in fitting if one.wanted]
+        writing = [run for run in fitting if run.wanted]
         self._step(writing)
         self._steps += 1
         if writing and self._steps < self._steps_between:
             return
         self._steps = 0
-        reading = self._order.next([one for one in fitting if one.reading])
+        reading = self._order.next([run for run in fitting if run.reading])
         # To make room for a later run, the shared prompt of this one may have been dropped.
         if reading is not None and self._room.fits(reading):
             self._go_on(reading)
             if not reading.reading:  # others may begin like it
-                for one in self._running:
-                    one.found = None
+                for run in self._running:
+                    run.found = None
 
     @property
     def set_aside(self) -> int:
         """The number of runs whose rows are moved out because memory is short."""
-        return sum(one.generator.session.store.moved for one in self._running)
+        return sum(run.generator.session.store.moved for run in self._running)
 
     def _step(self, writing: list[_Running]) -> None:
         if not writing:
             return
         forward = self._model.generator.loaded.forward
-        steps = [(one.generator.session, one.wanted) for one in writing]
+        steps = [(run.generator.session, run.wanted) for run in writing]
         try:
             rows = list(decode_together(forward, steps))
         except H2OError as error:

@@ -143,7 +143,7 @@ class Slots:
 
     def _call_next(self) -> None:
         """Serve ready requests, as many as there are free slots."""
-        for ticket in [one for one in self._waiting if one.ready][: self.count - self.busy]:
+        for ticket in [ticket for ticket in self._waiting if ticket.ready][: self.count - self.busy]:
             self._waiting.remove(ticket)
             self._served.append(ticket)
             ticket._call()

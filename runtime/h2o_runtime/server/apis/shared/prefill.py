@@ -27,7 +27,8 @@ def _whole(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        name: int(one) if isinstance(one, float) and one.is_integer() else one for name, one in value.items()
+        name: int(option) if isinstance(option, float) and option.is_integer() else option
+        for name, option in value.items()
     }
 
 
@@ -75,7 +76,7 @@ class PrefillDescription(BaseModel):
     summary: str
 
 
-def forms(own: PrefillPolicy[Any], runs: Callable[[PrefillPolicy[Any]], bool]) -> list[dict[str, Any]]:
+def forms(policy: PrefillPolicy[Any], runs: Callable[[PrefillPolicy[Any]], bool]) -> list[dict[str, Any]]:
     """The policies that a person may choose, the server's own first. Of each:
 
     text      stands for it in a request, before its settings; empty: the server's own
@@ -83,10 +84,10 @@ def forms(own: PrefillPolicy[Any], runs: Callable[[PrefillPolicy[Any]], bool]) -
     settings  its settings by name, before a person changes some
     options   as the page shows them: name, label, meaning, type, choices, words, least, most
     """
-    found = [("", f"this server's: {own}", own)]
+    found = [("", f"this server's: {policy}", policy)]
     for kind in PREFILL.kinds:
         value = kind()
-        if type(value) is not type(own):
+        if type(value) is not type(policy):
             found.append((spelled(value), _title(value), value))
     for preset in PREFILL.presets:
         value = PREFILL.read(preset)
@@ -99,13 +100,13 @@ def forms(own: PrefillPolicy[Any], runs: Callable[[PrefillPolicy[Any]], bool]) -
             "options": [_described(option) for option in options_of(type(value)) if _shown(option)],
         }
         for text, title, value in found
-        if value is own or runs(value)
+        if value is policy or runs(value)
     ]
 
 
 def _every_setting(value: PrefillPolicy[Any]) -> dict[str, Any]:
     """Those too that have no effect beside the others: a person may change the others."""
-    return {one.name: getattr(value, one.name) for one in options_of(type(value))}
+    return {option.name: getattr(value, option.name) for option in options_of(type(value))}
 
 
 def _title(value: PrefillPolicy[Any]) -> str:
