@@ -8,8 +8,8 @@
 
   // The first contestant is full attention. Token 0 has no loss: nothing stands before it.
   const change = (index) => {
-    const [own, truth] = [contestant.value, names[0]].map((name) => data.seen[name].nll);
-    return index ? own[index - 1] - truth[index - 1] : 0;
+    const [losses, truth] = [contestant.value, names[0]].map((name) => data.seen[name].nll);
+    return index ? losses[index - 1] - truth[index - 1] : 0;
   };
   const kept = (index) => data.seen[contestant.value].kept?.[index] ?? 0;
 

@@ -107,7 +107,7 @@ export class Attachments {
         const remove = element("button", { type: "button", className: "plain", textContent: "Remove" });
         remove.ariaLabel = `Remove ${text.name}`;
         remove.onclick = () => {
-          this.replace(this.texts.filter((other) => other !== text));
+          this.replace(this.texts.filter((kept) => kept !== text));
           this._onChange();
           byId("prompt").focus();
         };

@@ -16,7 +16,7 @@ export function keptChats() {
     .map((id) => ({ id, chat: readChat(id), draft: readDraft(id) }))
     .filter(({ chat, draft }) => chat || draft)
     .map((kept) => ({ ...kept, created: (kept.chat ?? kept.draft).created }))
-    .sort((one, other) => one.created - other.created);
+    .sort((first, second) => first.created - second.created);
 }
 
 export function readChat(id) {
@@ -30,11 +30,11 @@ export function readChat(id) {
  * an id of its own.
  */
 export function keepChat(id, revision, chat) {
-  const other = readChat(id);
-  const own = other && other.revision !== revision ? newId() : id;
+  const stored = readChat(id);
+  const target = stored && stored.revision !== revision ? newId() : id;
   const next = newId();
-  const kept = new Stored(AREA, CHAT + own).set(JSON.stringify({ ...chat, revision: next }));
-  return kept ? { id: own, revision: next, kept } : { id, revision, kept };
+  const kept = new Stored(AREA, CHAT + target).set(JSON.stringify({ ...chat, revision: next }));
+  return kept ? { id: target, revision: next, kept } : { id, revision, kept };
 }
 
 /** → whether the browser took it. An empty message is none. */

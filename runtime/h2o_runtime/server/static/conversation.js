@@ -164,7 +164,7 @@ export class Conversation {
 
   _change(turn) {
     turn.root.remove();
-    this._turns = this._turns.filter((other) => other !== turn);
+    this._turns = this._turns.filter((kept) => kept !== turn);
     this.keep();
     this._onChange(turn.message);
   }

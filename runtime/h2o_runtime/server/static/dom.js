@@ -7,9 +7,9 @@ export const byId = (id) => document.getElementById(id);
 
 /** An element; `properties` are set on it as they are. */
 export function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
 }
 
 /** A copy of a <template>: its root, and its elements by their data-part. */

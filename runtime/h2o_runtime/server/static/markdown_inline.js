@@ -86,10 +86,10 @@ class Inline {
   _link(at) {
     LINK.lastIndex = at;
     const [whole, label, address] = (this._links && LINK.exec(this._text)) || [];
-    const made = whole && label && anchor(address);
-    if (!made) return;
-    made.append(new Inline(label, false, false).nodes());
-    this._add(made, at, at + whole.length);
+    const link = whole && label && anchor(address);
+    if (!link) return;
+    link.append(new Inline(label, false, false).nodes());
+    this._add(link, at, at + whole.length);
   }
 
   _address(at) {
@@ -97,12 +97,12 @@ class Inline {
     ADDRESS.lastIndex = start;
     const [found] = (this._links && !isWord(this._text[at - 1]) && ADDRESS.exec(this._text)) || [];
     const address = found && (start === at ? withoutTail(found) : found);
-    const made = address && anchor(address);
-    if (!made) return;
-    made.append(address);
+    const link = address && anchor(address);
+    if (!link) return;
+    link.append(address);
     const end = start + address.length;
-    if (start === at) this._add(made, at, end);
-    else if (this._text[end] === ">") this._add(made, at, end + 1);
+    if (start === at) this._add(link, at, end);
+    else if (this._text[end] === ">") this._add(link, at, end + 1);
   }
 
   /** Stars, underscores or tildes: they end what they can, and what is left of them begins something. */

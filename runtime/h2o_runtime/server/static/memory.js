@@ -179,8 +179,8 @@ function legend(heads) {
     element("span", {}, element("i", { className: `swatch ${className}` }), text);
   const swatches = [swatch("", "left out")];
   for (let step = 1; step <= Math.min(heads, STEPS); step++) {
-    const most = Math.floor((step * heads) / Math.min(heads, STEPS));
-    swatches.push(swatch(`kept k${stepOf(most, heads)}`, heads <= STEPS ? `${most}` : `to ${most}`));
+    const upper = Math.floor((step * heads) / Math.min(heads, STEPS));
+    swatches.push(swatch(`kept k${stepOf(upper, heads)}`, heads <= STEPS ? `${upper}` : `to ${upper}`));
   }
   return [...swatches, element("span", { textContent: heads === 1 ? "head" : "heads" })];
 }

@@ -104,7 +104,7 @@ export class TokenText {
 }
 
 function span(text) {
-  const made = element("span", { textContent: text });
-  if (/^\n+$/.test(text)) made.dataset.newline = ""; // nothing else of it would be seen
-  return made;
+  const node = element("span", { textContent: text });
+  if (/^\n+$/.test(text)) node.dataset.newline = ""; // nothing else of it would be seen
+  return node;
 }
