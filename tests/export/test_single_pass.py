@@ -22,7 +22,7 @@ from h2o_export.comparison.pipeline import PipelineComparison
 from h2o_export.policies.h2o.scores.colsum import ColumnSumPass
 from h2o_export.policies.h2o.scores.window import VotePass
 from h2o_export.policies.h2o.single_pass import SinglePass
-from h2o_export.validation.reference import StreamedModel
+from h2o_export.reference.streamed_model import StreamedModel
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.model_spec import ModelSpec

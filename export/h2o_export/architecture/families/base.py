@@ -10,7 +10,6 @@ from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
-from h2o_export.architecture.own import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, longest, read_rope, read_ropes, rotation
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError

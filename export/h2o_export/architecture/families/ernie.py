@@ -33,7 +33,7 @@ class ErnieMixtureFamily(Family):
         count, size = integer(raw, "moe_num_experts"), integer(raw, "moe_intermediate_size")
         return ExpertsConfig(
             count=count,
-            chosen=integer(raw, "moe_k", most=count),
+            chosen=integer(raw, "moe_k", limit=count),
             size=size,
             shared_size=size * integer(raw, "moe_num_shared_experts", least=0),
             layers=mixed,
