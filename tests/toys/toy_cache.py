@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ class Backwards(Cache):
     title: ClassVar[str] = "last row first"
 
     def new_store(
-        self, model: ModelSpec, capacity: int, device: Device, provider: AttentionProvider
+        self, model: ModelSpec, capacity: int, device: Device, providers: Sequence[AttentionProvider]
     ) -> BackwardsStore:
         return BackwardsStore(model, capacity)
 

@@ -17,6 +17,7 @@ from h2o_export.policies.h2o.base import ScoreEntry
 from h2o_export.policies.h2o.single_pass import ChainPass
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
 from h2o_runtime.attention import AttentionProvider, AttentionShape
+from h2o_runtime.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -44,5 +45,5 @@ class EveryKthEntry(ScoreEntry[EveryKth]):
     def phase2(self, policy: EveryKth) -> EveryKthPhase2:
         return EveryKthPhase2(policy)
 
-    def single_pass(self, policy: EveryKth, kv_heads: int, sets: NDArray[np.int32]) -> EveryKthPass:
-        return EveryKthPass(policy, kv_heads, sets)
+    def single_pass(self, policy: EveryKth, model: ModelSpec, sets: NDArray[np.int32]) -> EveryKthPass:
+        return EveryKthPass(policy, model, sets)
