@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.runtime.server.running import Server, error_of, wait_for
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import read_at_once
+from h2o_runtime.bundles.manifest import EmbeddingSpec, Manifest
 from h2o_runtime.names import Pooling
 from h2o_runtime.text import Tokenizer
 
@@ -61,6 +63,19 @@ def test_the_last_token_alone(serve: Serve, tiny_bundle: Path, tiny_generator: G
     wanted = read_at_once(tiny_generator.embed(np.array(ids), Pooling.LAST))
     server = serve("--pooling", "last", "--ctx-size", 512)
     np.testing.assert_allclose(embed(server, ids).json()["data"][0]["embedding"], wanted, atol=1e-6)
+    assert server.get("/props").json()["pooling"] == "last"
+
+
+def test_the_pooling_is_the_bundles_own(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    manifest = Manifest.read(bundle)
+    own = EmbeddingSpec(pooling=Pooling.LAST, normalized=False)
+    manifest.model_copy(update={"embedding": own}).write(bundle)
+    server = serve("--ctx-size", 512, bundle=bundle)
+    with Generator.load(bundle, context=512) as generator:
+        wanted = read_at_once(generator.embed(np.array([5, 6, 7])))
+    assert abs(np.linalg.norm(wanted) - 1) > 0.1
+    np.testing.assert_allclose(embed(server, [5, 6, 7]).json()["data"][0]["embedding"], wanted, rtol=1e-5)
     assert server.get("/props").json()["pooling"] == "last"
 
 
