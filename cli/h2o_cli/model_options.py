@@ -67,12 +67,8 @@ class Compute(AttentionCompute):
 def _with_layers() -> type[Compute]:
     """`Compute` with the settings of all kinds of layers: loading knows which a model has."""
     layers = [
-        (
-            setting.name,
-            setting.type,
-            option(setting.default, setting.meaning, label=setting.label, least=setting.least),
-        )
-        for setting in layer_options()
+        (field.name, field.type, option(field.default, field.meaning, label=field.label, least=field.least))
+        for field in layer_options()
     ]
     return make_dataclass("ModelCompute", layers, bases=(Compute,), frozen=True)
 

@@ -161,11 +161,7 @@ class Measurement:
 
     def _opened(self, name: str, length: int, stack: ExitStack) -> list[OpenContestant]:
         """The settings of one peer that go through the rounds, opened and warm."""
-        settings = [
-            contestant
-            for contestant in self._contestants
-            if contestant.name == name and contestant.sensible(length)
-        ]
+        settings = [entry for entry in self._contestants if entry.name == name and entry.sensible(length)]
         before, seconds = self._last.get(name, (length, 0.0))
         if seconds * (length / before) ** 2 > self._rounds.time_limit:
             reason = (

@@ -106,10 +106,8 @@ def _losses(axes: Any, rows: list[Row]) -> None:
     ours = _colours(rows)
     for name in dict.fromkeys(row["name"] for row in lossy):
         points = [row for row in lossy if row["name"] == name]
-        times, losses = (
-            [row["median_s"] for row in points],
-            [100 * row["perplexity_change"] for row in points],
-        )
+        times = [row["median_s"] for row in points]
+        losses = [100 * row["perplexity_change"] for row in points]
         axes.plot(times, losses, "o-", color=ours.get(name) or next(peers), label=name, markersize=4)
         for row, time, loss in zip(points, times, losses, strict=True):
             axes.annotate(

@@ -199,11 +199,7 @@ def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
     contestant = series.contestant
     if contestant.exact or series.nll is None:
         return None
-    exact = [
-        measured.nll
-        for measured in alike
-        if measured.contestant.system == contestant.system and measured.contestant.exact
-    ]
+    exact = [row.nll for row in alike if row.contestant.system == contestant.system and row.contestant.exact]
     known = [nll for nll in exact if nll is not None]
     return math.expm1(series.nll - known[0]) if known else None
 

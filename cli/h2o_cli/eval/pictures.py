@@ -109,15 +109,10 @@ def _by_layer(plot: Any, values: Sequence[Value], summaries: Sequence[Summary]) 
     figure, axes = plot.subplots(figsize=(8, 3.6), layout="constrained")
     names = short_names(row.contestant for row in _main(summaries))
     for row in _main(summaries):
-        recall_at = recall.get(row.contestant, {})
-        layers = sorted(map(int, recall_at))
-        axes.plot(
-            layers,
-            [recall_at[str(layer)] for layer in layers],
-            "o-",
-            markersize=3,
-            label=names[row.contestant],
-        )
+        by_layer = recall.get(row.contestant, {})
+        layers = sorted(map(int, by_layer))
+        shares = [by_layer[str(layer)] for layer in layers]
+        axes.plot(layers, shares, "o-", markersize=3, label=names[row.contestant])
     axes.set_xlabel("layer")
     axes.set_ylabel("recall")
     axes.set_ylim(0, 1.02)

@@ -107,9 +107,7 @@ def _pack_integers(products: Sequence[QuantizedProduct], tensors: Mapping[str, A
     for matrix, place in zip(read, np.split(weights, stops[:-1]), strict=True):
         pack(matrix.q, bits, block_size, place)  # in place: a copy of all weights would take as long again
     offsets = [
-        floats(tensors[product.offset.input[1]], folder).T
-        for product in products
-        if product.offset is not None
+        floats(tensors[node.offset.input[1]], folder).T for node in products if node.offset is not None
     ]
     return Packed(
         read[0].q.shape[1],

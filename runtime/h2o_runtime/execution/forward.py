@@ -259,10 +259,8 @@ class Forward:
         for layer, bound_layer in enumerate(bound.layers):
             with session.store.open(layer) as cache:
                 bound_layer.run()
-                decoding, policy_layer = (
-                    self.layers[layer].decoding(self.decoding),
-                    self._policy_layers[layer],
-                )
+                decoding = self.layers[layer].decoding(self.decoding)
+                policy_layer = self._policy_layers[layer]
                 new = cache.uncommitted(rows) if decoding.appends else None
                 if new is None:
                     cache.commit(rows)

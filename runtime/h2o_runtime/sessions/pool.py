@@ -205,18 +205,10 @@ class SessionPool:
         if self.folder is not None:
             filed: list[WaitingSession | SavedSession] = [*self.folder.waiting(), *self.folder.files()]
             waiting += [file for file in filed if _has_room(session, file.shape.length)]
-        waiting += [
-            live
-            for neighbour in self._live
-            if neighbour is not session and (live := LiveSession.of(neighbour))
-        ]
+        waiting += [live for peer in self._live if peer is not session and (live := LiveSession.of(peer))]
         context, decode = session.spec.context, session.spec.decoding
-        fitting = [
-            session
-            for session in waiting
-            if session.shape.length <= context and session.shape.decode == decode
-        ]
-        return max(fitting, key=lambda session: _gains(session, tokens, policy), default=None)
+        fitting = [kept for kept in waiting if kept.shape.length <= context and kept.shape.decode == decode]
+        return max(fitting, key=lambda kept: _gains(kept, tokens, policy), default=None)
 
     def _add(self, waiting: WaitingSession, session: Session, patient: bool = False) -> None:
         self._waiting.append(waiting)
