@@ -51,8 +51,6 @@ from h2o_runtime.sessions.spec import SessionSpec
 
 log = logging.getLogger(__name__)
 
-Int32 = NDArray[np.int32]
-
 
 class Generator:
     """A loaded model and a live session: one request at a time. Not thread-safe.
@@ -218,13 +216,11 @@ class Generator:
         read_given(self.loaded.forward, session, tokens, watch)
         yield from self._every_logits(len(tokens))
 
-    def logprobs(
-        self, ids: ArrayLike, policy: PrefillPolicy[Any] | None = None, watch: Watch | None = None
-    ) -> Float32:
+    def logprobs(self, ids: ArrayLike, policy: PrefillPolicy[Any] | None = None) -> Float32:
         """log p(ids[t+1] | ids[:t+1]) under the policy, float32 [N - 1]. Starts from an empty cache."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
         out: Float32 = np.empty(len(tokens) - 1, np.float32)
-        for rows, logits in self.each_logits(tokens, policy, watch):
+        for rows, logits in self.each_logits(tokens, policy):
             known = tokens[rows.start + 1 : rows.stop + 1]  # the token after the last one is unknown
             told = log_probabilities(logits[: len(known)])[np.arange(len(known)), known]
             out[rows.start : rows.start + len(known)] = told
@@ -367,7 +363,7 @@ class Generator:
             return None
         return session.state_policy.seen_share(session.prefill_state)
 
-    def boundary_memory(self) -> Int32:
+    def boundary_memory(self) -> NDArray[np.int32]:
         """Memory sets at every chunk boundary of a prompt run from an empty cache, [layers, boundaries, Hs, M].
 
         Boundary b comes after chunk b; only boundaries that the last such prompt passed have content.
