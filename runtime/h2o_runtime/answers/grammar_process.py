@@ -48,7 +48,7 @@ MEMORY = 256 << 20  # bytes above the fork server's size
 
 # Small models tend to fill an answer with blanks, which flexible whitespace would allow endlessly. If members
 # of a `oneOf` overlap, an answer follows at least one of them, because llguidance cannot count matches.
-_COMPACT: Any = {
+COMPACT: Any = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
@@ -178,7 +178,7 @@ class _ForkServer:
     def _source(self, kind: bytes, text: str) -> Any:
         matcher = self._library.LLMatcher
         if kind == JSON_SCHEMA:
-            return matcher.grammar_from_json_schema(text, overrides=_COMPACT)
+            return matcher.grammar_from_json_schema(text, overrides=COMPACT)
         from llguidance.gbnf_to_lark import gbnf_to_lark
 
         return matcher.grammar_from_lark(gbnf_to_lark(text))

@@ -1,0 +1,66 @@
+"""Mistral's calls: a list of JSON objects, or since 2025 the function's name and its arguments."""
+
+from __future__ import annotations
+
+import secrets
+import string
+
+from h2o_runtime.answers.dialects import json_parts
+from h2o_runtime.answers.dialects.answer import Answer
+from h2o_runtime.answers.dialects.base import Dialect, Thinking, json_name
+from h2o_runtime.answers.dialects.incoming import Incoming, Wait
+
+_LETTERS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # the templates refuse any other
+
+
+class Mistral(Dialect):
+    name = "mistral"
+    title = "Mistral and Mixtral up to 2024"
+    begins = ("[TOOL_CALLS]",)
+    ends = ("[ARGS]", "[CALL_ID]")
+    thinking = Thinking("[THINK]", "[/THINK]")
+
+    @classmethod
+    def spoken(cls, template: str) -> bool:
+        return "[TOOL_CALLS]" in template
+
+    def opening(self, name: str) -> str:
+        return f'[TOOL_CALLS][{{"name": {json_name(name)}, "arguments": '
+
+    @property
+    def closing(self) -> str:
+        return "}]"
+
+    def new_id(self) -> str:
+        return "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
+
+    def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
+        yield from text.blanks()
+        if (yield from text.next_is("[{")) or (yield from text.next_is("{")):
+            return (yield from json_parts.calls(text, answer))
+        name = yield from json_parts.bare_name(text, answer)
+        if not name:
+            return False
+        id = None
+        if (yield from text.take("[CALL_ID]")) is not None:
+            id = (yield from text.take_any(_LETTERS)) or None
+        yield from text.take("[ARGS]")
+        yield from text.blanks()
+        return (yield from json_parts.arguments(text, answer, name, id))
+
+
+class Ministral(Mistral):
+    name = "ministral"
+    title = "Mistral Small 3.2, Magistral, Ministral 3, Devstral"
+
+    @classmethod
+    def spoken(cls, template: str) -> bool:
+        return "[TOOL_CALLS]" in template and "[ARGS]" in template
+
+    def opening(self, name: str) -> str:
+        return f"[TOOL_CALLS]{name}[ARGS]"
+
+    @property
+    def closing(self) -> str:
+        return ""
