@@ -15,6 +15,7 @@ from h2o_cli.help import Group, HelpfulCommand, grouped
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.settings_text import SettingsText
+from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.config.load_options import LoadOptions
@@ -116,6 +117,13 @@ _server_options = grouped(
         metavar="N|auto",
         help="Number of requests that are answered at once, or auto, the default, and what they share: "
         '"4 memory=2048 piece=1024"; help prints more.',
+    ),
+    click.option(
+        "--dialect",
+        type=click.Choice(["auto", *DIALECTS.names]),
+        default="auto",
+        show_default=True,
+        help="How the model writes calls of functions, and how it is told to; auto: as its chat template shows.",
     ),
     click.option(
         "--pooling",
@@ -224,8 +232,13 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         "speculate": flags.pop("speculate"),
     }
 
+    dialect: str = flags.pop("dialect")
+
     def load() -> TextModel:
-        return TextModel.load(bundle, **arguments)
+        model = TextModel.load(bundle, **arguments)
+        if dialect != "auto":
+            model.speak(DIALECTS[dialect]())
+        return model
 
     if not serve(settings, prefill, load):
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.

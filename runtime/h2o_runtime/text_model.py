@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from h2o_runtime.answers.completion import Completion, FinishReason, TextDelta, TextEvent, Timings
+from h2o_runtime.answers.dialects import Dialect, choose
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.events import (
     GenerationEvent,
     Prefilled,
@@ -55,6 +57,8 @@ class TextModel:
 
     slots    generators over the same weights, each for one run
 
+    speech   how the model writes thoughts and calls
+
     end_ids: token ids that end an answer: the checkpoint's EOS, and what its chat template ends a turn with.
     """
 
@@ -66,10 +70,10 @@ class TextModel:
         self.slots = (generator, *generator.others)
         self.tokenizer = tokenizer
         self._template = template
-        self._tool_use = None if isinstance(template, BundleError) else ToolUse(template)
+        self.speak(choose(self.chat_template))
         self._markup = Markup(tokenizer, () if isinstance(template, BundleError) else template.texts.values())
         known = generator.model.vocab_size
-        ends = tokenizer.eos_ids | _turn_ends(template, tokenizer)
+        ends = tokenizer.eos_ids | (_turn_ends(template, tokenizer) - self.speech.shown)
         self.end_ids = frozenset(token for token in ends if token < known)
         self._transcripts = Transcripts()
         for transcript in generator.pool.transcripts():
@@ -110,6 +114,12 @@ class TextModel:
     def chat_template(self) -> str | None:
         """Source of the chat template; None if the bundle has none."""
         return None if isinstance(self._template, BundleError) else self._template.texts.get("default")
+
+    def speak(self, dialect: Dialect) -> None:
+        """Read and ask for calls in this dialect, rather than the one that the chat template shows."""
+        self.speech = Speech.of(dialect, self.chat_template, self.tokenizer.special_id)
+        template = self._template
+        self._tool_use = None if isinstance(template, BundleError) else ToolUse(template, dialect.written)
 
     def text_prompt(self, text: str) -> Prompt:
         """A text to continue. Raises InputError for empty or invalid text, ContextOverflowError if it is
@@ -275,7 +285,7 @@ class _Answer:
         self._prefill = request.prefill or generator.bundle.manifest.prefill
         # A chat's answer begins a text; any other continues the prompt's last character.
         prefix = () if request.prompt.chat else request.prompt.ids
-        self._stream = TextStream(model.tokenizer, prefix)
+        self._stream = TextStream(model.tokenizer, prefix, request.shown)
         self._stops = StopStrings(request.stop)
         self._texts: list[str] = []
         self._tokens: list[SampledToken] = []

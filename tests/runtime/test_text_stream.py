@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -158,9 +159,9 @@ def test_the_cost_of_a_token_does_not_grow(make: object, text: str, monkeypatch:
     ids = tokenizer.encode(text * 300, add_special_tokens=False)
     decode, lengths = tokenizer.decode, []
 
-    def counted(ids: list[int], skip_special_tokens: bool = True) -> str:
+    def counted(ids: list[int], skip_special_tokens: bool = True, shown: Collection[int] = ()) -> str:
         lengths.append(len(ids))
-        return decode(ids, skip_special_tokens)
+        return decode(ids, skip_special_tokens, shown)
 
     monkeypatch.setattr(tokenizer, "decode", counted)
     stream(tokenizer, ids)

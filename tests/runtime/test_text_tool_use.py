@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tests.conftest import EXAMPLE
 
+from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.errors import InputError
 from h2o_runtime.text import ChatTemplate, ToolUse
 
+WRITTEN = DIALECTS["json"]().written
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 ASK = {"role": "user", "content": "How warm?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -30,7 +32,7 @@ def result(content: str, key: str = "call_1") -> dict[str, Any]:
 
 
 def render(source: str, messages: Sequence[dict[str, Any]], **options: Any) -> str:
-    return ToolUse(ChatTemplate({"default": source}, {}, "test")).render(messages, **options)
+    return ToolUse(ChatTemplate({"default": source}, {}, "test"), WRITTEN).render(messages, **options)
 
 
 TEXTS = "{% for m in messages %}[{{ m['role'] + ': ' + m['content'] }}]{% endfor %}"
@@ -129,7 +131,7 @@ def test_a_refusal_of_a_template_that_knows_calls_stays_a_refusal() -> None:
 
 
 def test_the_examples_template_reads_a_whole_agents_loop() -> None:
-    use = ToolUse(ChatTemplate.load(EXAMPLE))
+    use = ToolUse(ChatTemplate.load(EXAMPLE), WRITTEN)
     text = use.render([ASK, called(call(unit="kelvin"), content=None), result("281")], tools=[TOOL])
     for part in ("get_weather", '{"unit": "kelvin"}', "281", "How warm?", "<|eot_id|>"):
         assert part in text

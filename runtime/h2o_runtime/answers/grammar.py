@@ -68,6 +68,10 @@ class GrammarCompiler:
         """Answers that follow a grammar in llama.cpp's notation. Otherwise as `json_schema`."""
         return self._grammar(process.GBNF, text, "a GBNF grammar", field, cancelled)
 
+    def lark(self, text: str, *, field: str, cancelled: IsCancelled = lambda: False) -> Grammar:
+        """Answers that follow a grammar in llguidance's own notation. Otherwise as `json_schema`."""
+        return self._grammar(process.LARK, text, "a JSON schema", field, cancelled)
+
     def _grammar(self, kind: bytes, source: str, title: str, field: str, cancelled: IsCancelled) -> Grammar:
         if not self._end_ids:
             raise ConfigError(

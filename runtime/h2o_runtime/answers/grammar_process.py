@@ -13,10 +13,11 @@ and has one thread, as forking requires.
 
 Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, requests a process on
 that connection, and the answer is its id; an id ends that process. Parent and process speak over a
-`Connection`: first JSON_SCHEMA or GBNF and the text, then TOKEN and one int64 per token. Each time two messages
-come back: FORCED and the tokens that must come next, as int64, which the process follows at once; and MASK and
-the bits of the tokens allowed after these. In place of either comes one of the words below and a sentence. DRAFT
-and tokens that might come after these are answered by FITTING and how many of them the grammar allows, as int64.
+`Connection`: first JSON_SCHEMA, GBNF or LARK and the text, then TOKEN and one int64 per token. Each time two
+messages come back: FORCED and the tokens that must come next, as int64, which the process follows at once; and
+MASK and the bits of the tokens allowed after these. In place of either comes one of the words below and a sentence.
+DRAFT and tokens that might come after these are answered by FITTING and how many of them the grammar allows, as
+int64.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-JSON_SCHEMA, GBNF = b"s", b"g"  # what a grammar is written in
+JSON_SCHEMA, GBNF, LARK = b"s", b"g", b"l"  # what a grammar is written in
 TOKEN, DRAFT = b"t", b"d"
 FORCED, MASK, FITTING = b"f", b"m", b"n"
 REFUSED, BROKEN = b"r", b"b"  # BROKEN: the grammar is invalid
@@ -179,6 +180,8 @@ class _ForkServer:
         matcher = self._library.LLMatcher
         if kind == JSON_SCHEMA:
             return matcher.grammar_from_json_schema(text, overrides=COMPACT)
+        if kind == LARK:
+            return matcher.grammar_from_lark(text)
         from llguidance.gbnf_to_lark import gbnf_to_lark
 
         return matcher.grammar_from_lark(gbnf_to_lark(text))

@@ -40,6 +40,7 @@ class Request:
     slot        of those of `TextModel.slots` that are free, the one to run in if it is among them
     speculate   whether the answer is read ahead, which does not change it; None: as the model was loaded
     constraint  which tokens may come; it follows one answer, so such a request can be run once
+    shown       special tokens that are part of the answer's text, for a parser of the text
     pooling     the prompt is embedded in place of an answer, by this pooling; the cache has no say in that
     """
 
@@ -54,6 +55,7 @@ class Request:
     slot: int | None = None
     speculate: Speculation | None = None
     constraint: Constraint | None = None
+    shown: frozenset[int] = frozenset()
     pooling: Pooling | None = None
 
     def __post_init__(self) -> None:

@@ -16,7 +16,8 @@ from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, I
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.server.answers.choices import Choices
-from h2o_runtime.server.answers.constraint import AnswerConstraint, chat_constraint, generation_constraint
+from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, generation_constraint
+from h2o_runtime.server.answers.reader import answer_constraint
 from h2o_runtime.server.answers.tools import check_tools
 from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Message
 from h2o_runtime.server.apis.completions.schema import CompletionRequest
@@ -51,9 +52,10 @@ class RequestBuilder:
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
         check_tools(body)
-        constraint = chat_constraint(body)
+        prompt = self._chat_prompt(body)
+        constraint = answer_constraint(body, prompt, self.model.speech)
         _check_end(body, constraint)
-        if body.continue_final_message and constraint is not None and constraint.is_json:
+        if body.continue_final_message and constraint is not None and constraint.is_whole:
             raise ConfigError(
                 "continue_final_message: an answer by a schema, or a required call, is a JSON text of its own and "
                 "cannot continue a message: leave out one of the two",
@@ -61,10 +63,10 @@ class RequestBuilder:
             )
         if constraint is not None and constraint.is_call:
             body = body.model_copy(update={"stop": None})  # it ends texts, and not in the middle of arguments
-        prompt = self._chat_prompt(body)
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
-        return Choices(self._requests(body, prompt, limit, top), constraint)
+        requests = self._requests(body, prompt, limit, top)
+        return Choices([replace(request, shown=self.model.speech.shown) for request in requests], constraint)
 
     def _chat_prompt(self, body: ChatRequest) -> Prompt:
         try:
@@ -256,6 +258,8 @@ class RequestBuilder:
         """The constraint factory for one answer; `cancelled` and errors are those of `GrammarCompiler`."""
         if isinstance(wanted.grammar, str):
             return self.grammars.gbnf(wanted.grammar, field=wanted.field, cancelled=cancelled)
+        if isinstance(wanted.grammar, CallGrammar):
+            return self.grammars.lark(wanted.grammar.text, field=wanted.field, cancelled=cancelled)
         return self.grammars.json_schema(wanted.grammar, field=wanted.field, cancelled=cancelled)
 
 

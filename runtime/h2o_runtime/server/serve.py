@@ -139,6 +139,11 @@ class _Run:
                 *(generator.context, generator.spec.provider.name),
                 *(len(model.slots), self._settings.limits.queue),
             )
+            dialect, thinks = model.speech.dialect, model.speech.thinks
+            log.info(
+                "calls of functions are read as %s (%s), and answers %s with thoughts",
+                *(dialect.name, dialect.title, "may begin" if thinks else "do not begin"),
+            )
             if generator.spec.device.memory == "cpu":
                 warn_of_little_memory(int(service.estimated_bytes()))
 

@@ -13,7 +13,6 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.server.about.metrics import Metrics
 from h2o_runtime.server.about.vllm_metrics import VllmNames
-from h2o_runtime.server.answers.reasoning_reader import END
 from h2o_runtime.server.apis.shared.answers import Health
 from h2o_runtime.server.http.problems import shutting_down, unavailable
 from h2o_runtime.server.http.room import LISTS, Room
@@ -110,11 +109,6 @@ class Service:
         """The loaded model. Raises Problem while there is none."""
         self.handler.check_inference()
         return self.inference.model
-
-    @property
-    def thinks(self) -> bool:
-        """Whether the model's chat template supports thoughts."""
-        return END in (self.model.chat_template or "")
 
     @cached_property
     def grammars(self) -> GrammarCompiler:

@@ -10,7 +10,7 @@ show(stops.push(stream.finish()) + stops.finish())
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.text.tokenizer import Tokenizer
@@ -34,10 +34,13 @@ class TextStream:
     UTF-8. Characters of that run that were already returned stay as they were.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prefix: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, prefix: Sequence[int] = (), shown: Collection[int] = ()) -> None:
         """prefix: the prompt's ids, if the answer continues its text. Without it the answer is separate, as
         in a chat, and a sentencepiece tokenizer's first space is dropped.
+
+        shown: special tokens that are text here.
         """
+        self._shown_special = shown
         self._tokenizer = tokenizer
         self._window: list[int] = []
         self._settled = 0  # the window's first tokens, already returned, which only serve as context
@@ -47,10 +50,10 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """The text that is certain now that `token` has arrived; often one word, sometimes nothing."""
-        if not self._tokenizer.shows(token):
+        if token not in self._shown_special and not self._tokenizer.shows(token):
             return ""
         self._window.append(token)
-        text = self._tokenizer.decode(self._window)
+        text = self._decoded(self._window)
         begin = self._shown
         if not text.endswith(_REPLACEMENT):
             self._restart(self._window[self._settled :], pending="")
@@ -61,20 +64,23 @@ class TextStream:
             return text[begin:end]
         # So many tokens cannot be one unfinished character. Only the last replacement may still become one.
         context = self._window[-_CONTEXT:]
-        pending = _REPLACEMENT if self._tokenizer.decode(context).endswith(_REPLACEMENT) else ""
+        pending = _REPLACEMENT if self._decoded(context).endswith(_REPLACEMENT) else ""
         self._restart(context, pending)
         return text[begin:].removesuffix(pending)
 
     def finish(self) -> str:
         """The text held back: the replacement of an unfinished character, or nothing. Resets the stream."""
-        text = self._tokenizer.decode(self._window)[self._shown :]
+        text = self._decoded(self._window)[self._shown :]
         self._window, self._settled, self._shown = [], 0, 0
         return text
+
+    def _decoded(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, shown=self._shown_special)
 
     def _restart(self, context: list[int], pending: str) -> None:
         """Make `context` the whole window, of which all but `pending` at its end was returned."""
         self._window, self._settled = context, len(context)
-        self._shown = len(self._tokenizer.decode(context).removesuffix(pending))
+        self._shown = len(self._decoded(context).removesuffix(pending))
 
 
 class StopStrings:

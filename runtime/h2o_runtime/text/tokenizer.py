@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -150,18 +150,25 @@ class Tokenizer:
         added = (len(entry.content.encode()) for entry in self.raw.get_added_tokens_decoder().values())
         return growth * max(max(lengths, default=1), max(added, default=1))
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+    def special_id(self, text: str) -> int | None:
+        """The id of a special token; None for any other text."""
+        token = self.raw.token_to_id(text)
+        return token if token in self.special_ids else None
+
+    def decode(
+        self, ids: Iterable[int], skip_special_tokens: bool = True, shown: Collection[int] = ()
+    ) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids without a token become nothing,
         because a model's vocabulary may be padded beyond its tokenizer's.
 
-        Raises `UnknownTokenError` for an id that no vocabulary has.
+        shown: special tokens that are not skipped. Raises `UnknownTokenError` for an id that no vocabulary has.
         """
         ids = [int(token) for token in ids]
         for position, token in enumerate(ids):
             if not 0 <= token < 2**31:
                 raise UnknownTokenError(token, self.vocab_size, position)
         if skip_special_tokens:
-            ids = [token for token in ids if token not in self.special_ids]
+            ids = [token for token in ids if token not in self.special_ids or token in shown]
         return str(self.raw.decode(ids, skip_special_tokens=False))
 
     def shows(self, token: int) -> bool:

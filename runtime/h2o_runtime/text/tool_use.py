@@ -18,11 +18,12 @@ from h2o_runtime.text.chat_template import ChatTemplate
 __all__ = ["ToolUse"]
 
 Message = Mapping[str, Any]
+Written = Callable[[str, Mapping[str, Any] | str], str]
 
 _CAN_CALL = "You can call these functions:"
 _HOW_TO_CALL = (
-    'To call one, answer with nothing but {"name": its name, "parameters": an object with its arguments}. '
-    "The user then tells you its result."
+    "To call one, answer with nothing but this, with its name and its arguments:",
+    "The user then tells you its result.",
 )
 
 # What a template must show of a call and of its result to count as supporting them.
@@ -54,8 +55,10 @@ _PROBE = (
 class ToolUse:
     """Renders conversations with tools, for templates that may not support tools."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, written: Written) -> None:
+        """written: a call, by name and arguments, as the model writes it."""
         self._template = template
+        self._written = written
         self._styles: dict[bool, Callable[[Sequence[Message]], list[Message]]] = {}  # by: are there tools
 
     def render(
@@ -67,7 +70,9 @@ class ToolUse:
         text = self._template.render(messages, tools=tools, **options)
         if not tools or text != self._template.render(messages, **options):
             return text
-        words = "\n".join([_CAN_CALL, *map(_text_of, tools), _HOW_TO_CALL])
+        before, after = _HOW_TO_CALL
+        example = self._written("NAME", {"ARGUMENT": "VALUE"})
+        words = "\n".join([_CAN_CALL, *map(_text_of, tools), before, example, after])
         try:
             return self._template.render(_with_system(messages, words), **options)
         except InputError:  # some templates have no system role
@@ -77,9 +82,12 @@ class ToolUse:
         """The message format in which the template shows calls."""
         if with_tools not in self._styles:
             known = (style for style in (_as_they_are, _with_content, _as_text, _as_text_with_content))
-            found = next((style for style in known if self._shows(style, with_tools)), _in_words)
+            found = next((style for style in known if self._shows(style, with_tools)), self._in_words)
             self._styles[with_tools] = found
         return self._styles[with_tools]
+
+    def _in_words(self, messages: Sequence[Message]) -> list[Message]:
+        return _in_words(messages, self._written)
 
     def _shows(self, style: Callable[[Sequence[Message]], list[Message]], with_tools: bool) -> bool:
         try:
@@ -127,7 +135,7 @@ def _text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _in_words(messages: Sequence[Message]) -> list[Message]:
+def _in_words(messages: Sequence[Message], written: Written) -> list[Message]:
     """For templates that know only texts; the results of one message's calls become one message."""
     told: list[Message] = []
     names: dict[str, str] = {}  # names of functions, by their calls' ids
@@ -135,7 +143,7 @@ def _in_words(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         if message.get("tool_calls"):
             names |= {call["id"]: call["function"]["name"] for call in message["tool_calls"] if "id" in call}
-            calls = "; ".join(map(_call_in_words, message["tool_calls"]))
+            calls = "\n".join(_call_in_words(call, written) for call in message["tool_calls"])
             said = message.get("content")
             told.append({"role": message["role"], "content": f"{said}\n{calls}" if said else calls})
         elif message.get("role") == "tool":
@@ -150,9 +158,8 @@ def _in_words(messages: Sequence[Message]) -> list[Message]:
     return told
 
 
-def _call_in_words(call: Message) -> str:
-    name, arguments = json.dumps(call["function"]["name"], ensure_ascii=False), call["function"]["arguments"]
-    return f'{{"name": {name}, "parameters": {_text_of(arguments)}}}'
+def _call_in_words(call: Message, written: Written) -> str:
+    return written(call["function"]["name"], call["function"]["arguments"])
 
 
 def _with_system(messages: Sequence[Message], words: str) -> list[Message]:

@@ -43,7 +43,15 @@ def test_an_answer_that_ends_early_is_read_the_same_in_pieces(family: str) -> No
 def marked() -> list[str]:
     """Pieces of all dialects' texts."""
     marks = {mark for kind in DIALECTS for mark in kind().marks}
-    return [*sorted(marks), "get_time", '{"name": "get_time", "arguments": ', '{"city": "Oslo"}', "}", "[", "\n"]
+    return [
+        *sorted(marks),
+        "get_time",
+        '{"name": "get_time", "arguments": ',
+        '{"city": "Oslo"}',
+        "}",
+        "[",
+        "\n",
+    ]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.names)
@@ -81,7 +89,7 @@ def test_the_first_call_alone(family: str) -> None:
 def test_arguments_come_while_they_are_written(family: str) -> None:
     dialect, answer, *_ = FAMILIES[family]
     reader = AnswerReader(DIALECTS[dialect](), FUNCTIONS, thinks=True)
-    told = [part for part in reader.push(answer[: answer.index("Oslo", answer.index("city")) + 4])]
+    told = reader.push(answer[: answer.index("Oslo", answer.index("city")) + 4])
     written = "".join(part.text for part in told if isinstance(part, Arguments))
     assert written == OSLO[1][: len(written)]
     assert len(written) >= len('{"city": "Os')

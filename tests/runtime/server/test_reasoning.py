@@ -13,9 +13,11 @@ from tests.runtime.server.conftest import Serve, with_template
 from tests.runtime.server.running import Server, error_of
 
 from h2o_runtime.answers.completion import Completion, TextDelta, Timings
+from h2o_runtime.answers.dialects import DIALECTS
+from h2o_runtime.answers.dialects.answer import Thought
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.policies.prefill import Query
-from h2o_runtime.server.answers.reasoning_reader import ReasoningReader, Thought
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.messages.format import MessageBlocks, MessageFormat
 from h2o_runtime.server.apis.responses.format import ResponseFormat
@@ -34,7 +36,7 @@ CASES = [
 
 
 def read(text: str, prompt: str, cuts: list[int], thinks: bool = True) -> tuple[str, str]:
-    reader, found = ReasoningReader(thinks, prompt), []
+    reader, found = Speech(DIALECTS["hermes"](), thinks, {}).reader({}, prompt), []
     ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     for begin, end in itertools.pairwise(ends):
         found += reader.push(text[begin:end])
@@ -150,7 +152,8 @@ def test_thoughts_come_before_the_answer_in_both_forms() -> None:
     chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "?"}]})
     body = ResponseRequest.model_validate({"input": "?"})
     prompt = Prompt((1,), "? <think>")
-    for form in (MessageFormat(chat, "m", thinks=True), ResponseFormat(body, chat, "m", thinks=True)):
+    speech = Speech(DIALECTS["hermes"](), True, {})
+    for form in (MessageFormat(chat, "m", speech), ResponseFormat(body, chat, "m", speech)):
         choice = form.choice(0, prompt)
         texts = ["Two and", " two.</th", "ink>\n\nFo", "ur."]
         told = [chunk for text in texts for chunk in choice.text_delta(TextDelta(text, ()))]

@@ -82,9 +82,10 @@ class Dialect(ABC):
         """For a call to which the model gives none."""
         return f"call_{secrets.token_hex(12)}"
 
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """A call as the model writes it."""
-        return self.opening(name) + self.arguments(arguments) + self.closing
+    def written(self, name: str, arguments: Mapping[str, Any] | str) -> str:
+        """A call as the model writes it. Arguments that are text are no JSON, and stay as they are."""
+        text = arguments if isinstance(arguments, str) else self.arguments(arguments)
+        return self.opening(name) + text + self.closing
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -98,7 +99,7 @@ class Dialect(ABC):
 
 
 def tried(text: Incoming, answer: Answer, call: Wait[bool], mark: str = "") -> Wait[bool]:
-    """Read a call, or what looks like one, which then is text with the `mark` before it → whether a call was begun."""
+    """Read a call → whether one was begun. What only looks like a call is text, with the `mark` before it."""
     text.hold()
     begun = yield from call
     held = text.held()

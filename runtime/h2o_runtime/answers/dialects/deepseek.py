@@ -1,4 +1,4 @@
-"""DeepSeek's calls: between special tokens, the function's name and its arguments, up to V3 and R1 as a block of code."""
+"""DeepSeek's calls: between special tokens, the function's name and its arguments. R1 writes a block of code."""
 
 from __future__ import annotations
 

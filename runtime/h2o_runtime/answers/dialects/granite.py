@@ -17,7 +17,9 @@ class Granite(Dialect):
 
     @classmethod
     def spoken(cls, template: str) -> bool:
-        return "<|tool_call|>" in template or "<|start_of_role|>" in template and "<tool_call>" not in template
+        return "<|tool_call|>" in template or (
+            "<|start_of_role|>" in template and "<tool_call>" not in template
+        )
 
     def opening(self, name: str) -> str:
         return f'<|tool_call|>[{{"name": {json_name(name)}, "arguments": '

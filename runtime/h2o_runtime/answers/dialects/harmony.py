@@ -1,7 +1,7 @@
 """The channels of gpt-oss: every message has a header that says whether it is thought, text or a call.
 
-    <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
-    <|message|>{…}<|call|>
+<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
+<|message|>{…}<|call|>
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Incoming:
             yield
 
     def all_until(self, *marks: str, most: int) -> Wait[tuple[str, str | None]]:
-        """All text before the first of `marks`, and the mark; no mark if the text ends, or is longer than `most`."""
+        """All text before the first of `marks`, and the mark; none if the text ends, or is longer than `most`."""
         whole = ""
         while True:
             text, mark = yield from self.until(*marks)

@@ -80,7 +80,9 @@ def known_name(text: Incoming, answer: Answer) -> Wait[str | None]:
 def bare_name(text: Incoming, answer: Answer) -> Wait[str]:
     """The longest beginning of the text with which a function's name begins, consumed."""
     name = ""
-    while (one := (yield from text.peek())) and any(known.startswith(name + one) for known in answer.functions):
+    while (one := (yield from text.peek())) and any(
+        known.startswith(name + one) for known in answer.functions
+    ):
         yield from text.take(one)
         name += one
     return name if name in answer.functions else ""
@@ -172,10 +174,10 @@ def _held(text: Incoming) -> Wait[str | None]:
 
 def _late(answer: Answer, name: str, given: str | None, bare: bool) -> bool:
     """A call whose arguments are known at its end: none, before the name, or an object written as a string."""
-    if given is None and bare:
-        return False
-    given = "{}" if given in (None, "null") else given
-    assert given is not None
+    if given is None or given == "null":
+        if bare:
+            return False
+        given = "{}"
     if given.startswith('"'):
         try:
             given = str(json.loads(given)).strip()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection
-from typing import Any
 
 from h2o_runtime.answers.dialects.answer import Schema
 from h2o_runtime.answers.grammar_process import COMPACT
@@ -41,6 +40,10 @@ class Lark:
             return f"/(.|\\n)*/ <[{token}]>"
         return self.rule("/(.|\\n)*/", f"[suffix={json.dumps(mark)}]")
 
+    def lazy(self, mark: str) -> str:
+        """Any text up to the first such mark, which is no special token."""
+        return self.rule(f"/(.|\\n)*/ {_quoted(mark)}", "[lazy]")
+
     def rule(self, body: str, options: str = "") -> str:
         """The name of a new rule."""
         name = f"part{len(self._rules)}"
@@ -58,5 +61,5 @@ def _quoted(text: str) -> str:
     return json.dumps(text) if text else ""
 
 
-def optional(body: Any) -> str:
+def optional(body: str) -> str:
     return f"({body})?"

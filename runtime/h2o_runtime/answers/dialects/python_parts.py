@@ -37,7 +37,9 @@ def arguments_grammar(schema: Schema, lark: Lark) -> str:
         for key, own in schema.get("properties", {}).items()
         if key.isidentifier()
     ]
-    required = [key in schema.get("required", ()) for key in schema.get("properties", {}) if key.isidentifier()]
+    required = [
+        key in schema.get("required", ()) for key in schema.get("properties", {}) if key.isidentifier()
+    ]
     rest = '""'  # the pairs from one on, after an earlier one; then without one before
     first = '""'
     for pair, needed in reversed(list(zip(pairs, required, strict=True))):

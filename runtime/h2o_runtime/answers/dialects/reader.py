@@ -35,9 +35,9 @@ class AnswerReader:
         self._text = Incoming()
         self._forced = forced
         self._own = ""  # the text of a forced answer, while it has no call
-        began = prompt.rstrip().endswith(dialect.thinking.begin)
-        self._began_thinking = thinks and began
-        self._parser = self._read(thinks, began)
+        self._thinks = thinks
+        self._began = prompt.rstrip().endswith(dialect.thinking.begin)
+        self._parser = self._read()
         self._waits = True
 
     @property
@@ -71,9 +71,9 @@ class AnswerReader:
     def _go_on(self) -> None:
         self._waits = self._waits and next(self._parser, "ended") is None
 
-    def _read(self, thinks: bool, began: bool) -> Wait[None]:
-        if thinks:
-            yield from _thoughts(self._text, self._answer, self._dialect.thinking, began)
+    def _read(self) -> Wait[None]:
+        if self._thinks:
+            yield from _thoughts(self._text, self._answer, self._dialect.thinking, self._began)
         yield from self._dialect.read(self._text, self._answer)
 
     def _forced_name(self) -> str | None:
@@ -81,8 +81,9 @@ class AnswerReader:
         if not self._forced or self.calls:
             return None
         written = self._own
-        if self._began_thinking:
-            _, end, written = written.partition(self._dialect.thinking.end)
+        marks = self._dialect.thinking
+        if self._thinks and (self._began or written.lstrip().startswith(marks.begin)):
+            _, end, written = written.partition(marks.end)
             if not end:
                 return None
             written = written.lstrip()
@@ -111,5 +112,3 @@ def _thoughts(text: Incoming, answer: Answer, marks: Thinking, began: bool) -> W
         blanks = piece[len(thought) :]
         answer.thought(thought)
     yield from text.blanks()
-
-

@@ -136,6 +136,8 @@ def _props(service: Service) -> dict[str, Any]:
         "total_slots": len(model.slots),
         "default_generation_settings": {"n_ctx": model.generator.context},
         "chat_template": model.chat_template,
+        "dialect": model.speech.dialect.name,
+        "thinks": model.speech.thinks,
         "bos_token": model.tokenizer.special_tokens.get("bos_token"),
         "eos_token": model.tokenizer.special_tokens.get("eos_token"),
         "build_info": f"h2o-edge {metadata.version('h2o-edge')}",

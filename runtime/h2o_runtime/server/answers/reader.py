@@ -1,49 +1,57 @@
-"""Splits an answer, as it is generated, into thoughts, text and calls of functions."""
+"""The reader of a chat's answer, and the constraint on it, from the request's tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
+from h2o_runtime.answers.dialects.reader import AnswerReader
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
-from h2o_runtime.server.answers.call_reader import CallReader, Delta
-from h2o_runtime.server.answers.constraint import chat_constraint
-from h2o_runtime.server.answers.reasoning_reader import ReasoningReader, Thought
-from h2o_runtime.server.apis.chat.schema import ChatRequest, ToolChoice
+from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, chat_constraint
+from h2o_runtime.server.answers.schema_keywords import without_left_out
+from h2o_runtime.server.answers.tools import forced_tools, parameters, usable_tools
+from h2o_runtime.server.apis.chat.schema import ChatRequest, Tool
 
 
-class AnswerReader:
-    """Reads one answer to a chat. Calls are in the answer's own text, not in its thoughts.
-
-    calls: the reader of calls, which knows how many there were
-    """
-
-    def __init__(self, body: ChatRequest, prompt: Prompt, thinks: bool) -> None:
-        """thinks: whether the chat template supports thoughts; an answer with a constraint has none."""
-        self.calls = _call_reader(body)
-        self._reasoning = ReasoningReader(thinks and chat_constraint(body) is None, prompt.text or "")
-
-    def push(self, text: str) -> list[Delta | Thought]:
-        """The events that are certain after `text`."""
-        return self._read(self._reasoning.push(text))
-
-    def finish(self) -> list[Delta | Thought]:
-        """The rest, as no more comes."""
-        return [*self._read(self._reasoning.finish()), *self.calls.finish()]
-
-    def _read(self, texts: Iterable[Thought | str]) -> list[Delta | Thought]:
-        read: list[Delta | Thought] = []
-        for text in texts:
-            read += [text] if isinstance(text, Thought) else self.calls.push(text)
-        return read
+def answer_reader(body: ChatRequest, prompt: Prompt, speech: Speech) -> AnswerReader:
+    """Reads one answer to a chat. An answer with a constraint of the client's own has no thoughts."""
+    forced = forced_tools(body)
+    return speech.reader(
+        {tool.function.name: parameters(tool) for tool in forced or usable_tools(body)},
+        prompt.text or "",
+        thinks=chat_constraint(body) is None,
+        forced=bool(forced),
+        only_one=body.parallel_tool_calls is False,
+    )
 
 
-def _call_reader(body: ChatRequest) -> CallReader:
-    """Reads the calls of functions that the answer may call."""
-    choice = body.tool_choice
-    names = {tool.function.name for tool in body.tools or ()}
-    if choice == "none":
-        names = set()
-    elif isinstance(choice, ToolChoice):
-        names = {choice.function.name}
-    forced = choice == "required" or isinstance(choice, ToolChoice)
-    return CallReader(names, forced=forced, only_one=body.parallel_tool_calls is False)
+def answer_constraint(body: ChatRequest, prompt: Prompt, speech: Speech) -> AnswerConstraint | None:
+    """The constraint on an answer: the client's own, a required call, or the schemas of strict functions."""
+    own = chat_constraint(body)
+    if own is not None:
+        return own
+    if forced := forced_tools(body):
+        functions, left_out = _followed(forced)
+        grammar = speech.call_grammar(functions, prompt.text or "")
+        return AnswerConstraint(CallGrammar(grammar, required=True), "tools", left_out)
+    usable = usable_tools(body)
+    if not any(tool.function.strict for tool in usable):
+        return None
+    functions, left_out = _followed(usable)
+    loose: Mapping[str, Any] = {"type": "object"}
+    for tool in usable:
+        if not tool.function.strict:
+            functions[tool.function.name] = loose
+    text = speech.strict_grammar(functions, prompt.text or "")
+    return None if text is None else AnswerConstraint(CallGrammar(text), "tools", left_out)
+
+
+def _followed(tools: list[Tool]) -> tuple[dict[str, Mapping[str, Any]], frozenset[str]]:
+    """Schemas of functions as a grammar can follow them, by name, and the keywords that it cannot."""
+    functions: dict[str, Mapping[str, Any]] = {}
+    left_out: frozenset[str] = frozenset()
+    for tool in tools:
+        functions[tool.function.name], more = without_left_out(parameters(tool))
+        left_out |= more
+    return functions, left_out

@@ -1,12 +1,12 @@
-"""The functions that a chat may call, and calls as a JSON schema, for answers that must be one."""
+"""The functions that a chat may call, or must."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Tool, ToolMessage
+from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Tool, ToolChoice, ToolMessage
 
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -33,22 +33,28 @@ def check_tools(body: ChatRequest) -> None:
             )
 
 
-def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
-    """The JSON schema of a call of one of `tools`."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": tool.function.name},
-                "parameters": {**(tool.function.parameters or _NO_PARAMETERS), "type": "object"},
-            },
-            "required": ["name", "parameters"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    definitions: dict[str, Any] = {}
-    for tool in tools:  # references in a schema start at its root, which differs here
-        definitions |= (tool.function.parameters or {}).get("$defs", {})
-    root = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    return {**root, "$defs": definitions} if definitions else root
+def usable_tools(body: ChatRequest) -> list[Tool]:
+    """The functions that the answer may call."""
+    return [] if body.tool_choice == "none" else body.tools or []
+
+
+def forced_tools(body: ChatRequest) -> list[Tool]:
+    """The functions one of which the answer must call; empty if the answer is free. Raises ConfigError."""
+    if body.tool_choice is None or body.tool_choice in ("none", "auto"):
+        return []
+    if not body.tools:
+        raise ConfigError(
+            "tool_choice requires a call, but tools is empty: add a function to tools", field="tool_choice"
+        )
+    if isinstance(body.tool_choice, ToolChoice):
+        name = body.tool_choice.function.name
+        chosen = [tool for tool in body.tools if tool.function.name == name]
+        if not chosen:
+            raise ConfigError(f"tool_choice names {name!r}, which is not in tools", field="tool_choice")
+        return chosen
+    return body.tools
+
+
+def parameters(tool: Tool) -> Mapping[str, Any]:
+    """The JSON schema of a call's arguments."""
+    return {**(tool.function.parameters or _NO_PARAMETERS), "type": "object"}

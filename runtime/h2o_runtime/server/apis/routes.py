@@ -34,7 +34,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await service.handler.answer(
             http,
             lambda: builder.chat(body),
-            ChatFormat(body, alias, service.grammars.token_bytes, service.thinks),
+            ChatFormat(body, alias, service.grammars.token_bytes, service.model.speech),
             constrain=builder.constraint,
             stream=bool(body.stream),
             progress=bool(body.return_progress),
@@ -62,7 +62,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await service.handler.answer(
             http,
             lambda: NAMES.choices(lambda: builder.chat(chat)),
-            ResponseFormat(body, chat, alias, service.thinks),
+            ResponseFormat(body, chat, alias, service.model.speech),
             constrain=builder.constraint,
             stream=bool(body.stream),
             progress=False,

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2o_runtime.answers.completion import Completion, TextDelta
+from h2o_runtime.answers.dialects.answer import Arguments, CallBegun, Delta, Thought
+from h2o_runtime.answers.dialects.reader import AnswerReader
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.answers.sampling import SampledToken
-from h2o_runtime.server.answers.call_reader import Arguments, CallBegun, CallReader, Delta
 from h2o_runtime.server.answers.format import (
     ChoicesFormat,
     Chunk,
@@ -19,8 +21,7 @@ from h2o_runtime.server.answers.format import (
     prompt_progress,
     token_name,
 )
-from h2o_runtime.server.answers.reader import AnswerReader
-from h2o_runtime.server.answers.reasoning_reader import Thought
+from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.scheduling.inference import Progress
 
@@ -28,16 +29,16 @@ from h2o_runtime.server.scheduling.inference import Progress
 class ChatFormat(ChoicesFormat):
     """One chat answer, of one choice or several."""
 
-    def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes, thinks: bool = False) -> None:
-        """thinks: whether answers may begin with thoughts, according to the chat template."""
+    def __init__(self, body: ChatRequest, model: str, token_bytes: TokenBytes, speech: Speech) -> None:
+        """speech: how the model writes thoughts and calls."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         super().__init__(Head.new("chatcmpl", kind, model), body.choices, body.stream_options)
         self._body = body
         self._token_bytes = token_bytes
-        self._thinks = thinks
+        self._speech = speech
 
     def choice(self, index: int, prompt: Prompt) -> ChatChoice:
-        reader = AnswerReader(self._body, prompt, self._thinks)
+        reader = answer_reader(self._body, prompt, self._speech)
         return ChatChoice(self._head, index, self._body, self._token_bytes, reader)
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
@@ -76,7 +77,7 @@ class ChatChoice:
         yield from self._deltas(self._reader.finish())
         left = completion.tokens[self._given :]  # those without a text of their own at the end
         if left and self._logprobs:
-            yield self._delta({} if self._reader.calls.calls else {"content": ""}, self._told(left))
+            yield self._delta({} if self._reader.calls else {"content": ""}, self._told(left))
         last = self._choice({"delta": {}}, None, self._reason(completion))
         yield self._head.chunk([last], **extras([completion]))
 
@@ -86,15 +87,15 @@ class ChatChoice:
         text = "".join(delta for delta in deltas if isinstance(delta, str))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if thoughts := "".join(delta.text for delta in read if isinstance(delta, Thought)):
-            message["reasoning_content"] = thoughts
-        if self._reader.calls.calls:
+            message |= _thought(thoughts)
+        if self._reader.calls:
             message |= {"content": text or None, "tool_calls": _calls(deltas)}
         return self._choice({"message": message}, self._told(completion.tokens), self._reason(completion))
 
     def _reason(self, completion: Completion) -> str:
-        return finish_reason(self._reader.calls, completion)
+        return finish_reason(self._reader, completion)
 
-    def _deltas(self, deltas: Sequence[Delta | Thought]) -> Iterable[Chunk]:
+    def _deltas(self, deltas: Sequence[Delta]) -> Iterable[Chunk]:
         for delta in deltas:
             tokens, self._pending = self._pending, ()
             yield self._delta(_delta(delta), self._told(tokens))
@@ -122,7 +123,7 @@ class ChatChoice:
         return {**entry(sampled.token, sampled.logprob), "top_logprobs": top}
 
 
-def finish_reason(reader: CallReader, completion: Completion) -> str:
+def finish_reason(reader: AnswerReader, completion: Completion) -> str:
     """Why the answer ended, once the reader has finished; a truncated call is not reported as a call."""
     if reader.calls and not reader.cut:
         return "tool_calls"
@@ -130,14 +131,19 @@ def finish_reason(reader: CallReader, completion: Completion) -> str:
     return "length" if reader.calls and completion.stop is not None else completion.finish_reason
 
 
-def _delta(delta: Delta | Thought) -> dict[str, Any]:
+def _delta(delta: Delta) -> dict[str, Any]:
     if isinstance(delta, str):
         return {"content": delta}
     if isinstance(delta, Thought):
-        return {"reasoning_content": delta.text}
+        return _thought(delta.text)
     if isinstance(delta, CallBegun):
         return {"tool_calls": [{"index": delta.index, **_call(delta)}]}
     return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+
+
+def _thought(text: str) -> dict[str, Any]:
+    """Servers have two names for it, and clients read one of them."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _call(begun: CallBegun) -> dict[str, Any]:

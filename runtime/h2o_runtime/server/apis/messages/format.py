@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import secrets
@@ -9,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2o_runtime.answers.completion import Completion, TextDelta
+from h2o_runtime.answers.dialects.answer import CallBegun, Delta, Thought
+from h2o_runtime.answers.dialects.reader import AnswerReader
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
-from h2o_runtime.server.answers.call_reader import CallBegun, Delta
 from h2o_runtime.server.answers.format import Chunk, extras
-from h2o_runtime.server.answers.reader import AnswerReader
-from h2o_runtime.server.answers.reasoning_reader import Thought
+from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.scheduling.inference import Progress
@@ -28,14 +30,14 @@ class MessageFormat:
 
     done = None
 
-    def __init__(self, chat: ChatRequest, model: str, thinks: bool) -> None:
-        """chat: the translated request. thinks: whether the chat template supports thoughts."""
+    def __init__(self, chat: ChatRequest, model: str, speech: Speech) -> None:
+        """chat: the translated request. speech: how the model writes thoughts and calls."""
         self.name = f"msg_{secrets.token_hex(12)}"
-        self._chat, self._thinks = chat, thinks
+        self._chat, self._speech = chat, speech
         self._head = {"id": self.name, "type": "message", "role": "assistant", "model": model}
 
     def choice(self, index: int, prompt: Prompt) -> MessageBlocks:
-        reader = AnswerReader(self._chat, prompt, self._thinks)
+        reader = answer_reader(self._chat, prompt, self._speech)
         self._blocks = MessageBlocks(self, reader, len(prompt.ids))
         return self._blocks
 
@@ -92,12 +94,12 @@ class MessageBlocks:
 
     def ending(self, completion: Completion) -> dict[str, Any]:
         """The reason why the message ended."""
-        reason = _REASONS[finish_reason(self._reader.calls, completion)]
+        reason = _REASONS[finish_reason(self._reader, completion)]
         if reason == "end_turn" and completion.stop is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop}
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _deltas(self, deltas: Iterable[Delta | Thought]) -> Iterable[Chunk]:
+    def _deltas(self, deltas: Iterable[Delta]) -> Iterable[Chunk]:
         for delta in deltas:
             if isinstance(delta, str):
                 if delta:
@@ -105,7 +107,7 @@ class MessageBlocks:
             elif isinstance(delta, Thought):
                 yield from self._thought(delta.text)
             elif isinstance(delta, CallBegun):
-                use = {"type": "tool_use", "id": delta.id.replace("call", "toolu"), "name": delta.name}
+                use = {"type": "tool_use", "id": _use_id(delta.id), "name": delta.name}
                 yield from self._begin(use | {"input": ""}, use | {"input": {}})
             else:
                 self.blocks[-1]["input"] += delta.text
@@ -119,7 +121,7 @@ class MessageBlocks:
         yield self._delta({"type": "text_delta", "text": text})
 
     def _thought(self, text: str) -> Iterable[Chunk]:
-        """Append to a block of thoughts. The server does not check the signature that a client may send back."""
+        """Append to a block of thoughts."""
         if not self._open or self.blocks[-1]["type"] != "thinking":
             empty = {"type": "thinking", "thinking": "", "signature": ""}
             yield from self._begin(dict(empty), empty)
@@ -136,10 +138,19 @@ class MessageBlocks:
         """End the last block, if it may still grow."""
         if self._open:
             self._open = False
+            if self.blocks[-1]["type"] == "thinking":
+                signature = _signature(self.blocks[-1]["thinking"])
+                self.blocks[-1]["signature"] = signature
+                yield self._delta({"type": "signature_delta", "signature": signature})
             yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
 
     def _delta(self, delta: dict[str, Any]) -> Chunk:
         return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
+
+
+def _use_id(id: str) -> str:
+    """As Anthropic writes ids; those with which a model's dialect has plans stay."""
+    return f"toolu_{id.removeprefix('call_')}" if id.startswith("call_") else id
 
 
 def _usage(completion: Completion) -> dict[str, int]:
@@ -151,6 +162,11 @@ def _usage(completion: Completion) -> dict[str, int]:
         "cache_read_input_tokens": timings.cache_n,
         "output_tokens": timings.predicted_n,
     }
+
+
+def _signature(thinking: str) -> str:
+    """Some clients drop thoughts that have none. It proves nothing, and nobody checks it."""
+    return hashlib.sha256(thinking.encode()).hexdigest()
 
 
 def _object(text: str) -> Any:

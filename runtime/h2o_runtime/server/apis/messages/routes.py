@@ -25,7 +25,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return await service.handler.answer(
             http,
             lambda: NAMES.choices(lambda: builder.chat(chat)),
-            MessageFormat(chat, service.settings.alias, service.thinks),
+            MessageFormat(chat, service.settings.alias, service.model.speech),
             constrain=builder.constraint,
             stream=bool(body.stream),
             progress=False,

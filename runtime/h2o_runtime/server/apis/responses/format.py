@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2o_runtime.answers.completion import Completion, TextDelta
+from h2o_runtime.answers.dialects.answer import CallBegun, Delta, Thought
+from h2o_runtime.answers.dialects.reader import AnswerReader
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
-from h2o_runtime.server.answers.call_reader import CallBegun, Delta
 from h2o_runtime.server.answers.format import Chunk, extras, usage
-from h2o_runtime.server.answers.reader import AnswerReader
-from h2o_runtime.server.answers.reasoning_reader import Thought
+from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.responses.schema import ResponseRequest
@@ -27,16 +28,16 @@ class ResponseFormat:
 
     done = None
 
-    def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str, thinks: bool) -> None:
-        """chat: the translation of `body`. thinks: whether the chat template supports thoughts."""
+    def __init__(self, body: ResponseRequest, chat: ChatRequest, model: str, speech: Speech) -> None:
+        """chat: the translation of `body`. speech: how the model writes thoughts and calls."""
         self.name = f"resp_{secrets.token_hex(24)}"
-        self._chat, self._thinks = chat, thinks
+        self._chat, self._speech = chat, speech
         self._count = itertools.count()
         self._head = {"id": self.name, "object": "response", "created_at": int(time.time()), "model": model}
         self._head |= {"error": None, "incomplete_details": None, **_asked(body)}
 
     def choice(self, index: int, prompt: Prompt) -> ResponseItems:
-        self._items = ResponseItems(self, AnswerReader(self._chat, prompt, self._thinks))
+        self._items = ResponseItems(self, answer_reader(self._chat, prompt, self._speech))
         return self._items
 
     def progress(self, progress: Progress, seconds: float) -> Chunk:
@@ -96,7 +97,7 @@ class ResponseItems:
         yield from self._deltas(self._reader.finish())
         if not self.items:
             yield from self._text("")
-        self.cut = finish_reason(self._reader.calls, completion) == "length"
+        self.cut = finish_reason(self._reader, completion) == "length"
         yield from self._close("incomplete" if self.cut else "completed")
 
     def whole(self, completion: Completion) -> list[Item]:
@@ -104,7 +105,7 @@ class ResponseItems:
             pass
         return self.items
 
-    def _deltas(self, deltas: Iterable[Delta | Thought]) -> Iterable[Chunk]:
+    def _deltas(self, deltas: Iterable[Delta]) -> Iterable[Chunk]:
         for delta in deltas:
             if isinstance(delta, str):
                 yield from self._text(delta)

@@ -1,18 +1,18 @@
-"""Which texts are tool calls, and which may still become one."""
+"""Llama 3's calls: which texts are calls, and which stay texts."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.runtime.dialects.families import read as read_as
 
-from h2o_runtime.server.answers.call_reader import Arguments, CallBegun, CallReader, may_become_call
-from h2o_runtime.server.answers.tools import call_schema
-from h2o_runtime.server.apis.chat.schema import Tool
+from h2o_runtime.answers.dialects import DIALECTS
+from h2o_runtime.answers.dialects.answer import Arguments, CallBegun
+from h2o_runtime.answers.dialects.reader import AnswerReader
 
 NAMES = {"f", "g.h"}
 CALL = '{"name": "f", "parameters": {"x": 1}}'
@@ -23,18 +23,7 @@ Calls = list[tuple[str, str]]
 
 def read(*pieces: str, names: Collection[str] = NAMES, **options: bool) -> tuple[str, Calls, bool]:
     """Text, names and arguments of the calls, and whether the last one was cut."""
-    reader = CallReader(names, **options)
-    parts = [part for piece in pieces for part in reader.push(piece)] + reader.finish()
-    begun = [part for part in parts if isinstance(part, CallBegun)]
-    assert [call.index for call in begun] == list(range(reader.calls))
-    assert all(call.id.startswith("call_") for call in begun)
-    assert len({call.id for call in begun}) == len(begun)
-    arguments = [""] * len(begun)
-    for part in parts:
-        if isinstance(part, Arguments):
-            arguments[part.index] += part.text
-    text = "".join(part for part in parts if isinstance(part, str))
-    return text, [(call.name, json_of) for call, json_of in zip(begun, arguments, strict=True)], reader.cut
+    return read_as("json", *pieces, functions=names, **options)[1:]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +126,7 @@ def test_a_name_that_is_whole_is_not_the_beginning_of_another() -> None:
 
 
 def test_arguments_come_in_pieces() -> None:
-    reader = CallReader(NAMES)
+    reader = AnswerReader(DIALECTS["json"](), {name: {} for name in NAMES})
     assert reader.push('{"name": "f", "param') == []
     begun, first = reader.push('eters": {"x"')
     assert isinstance(begun, CallBegun)
@@ -152,47 +141,3 @@ def test_the_cut_into_pieces_changes_nothing(text: str, cuts: list[int]) -> None
     for whole in (text, CALL[:-5] + text, f"{CALL}{text}"):
         places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
         assert read(*(whole[a:b] for a, b in itertools.pairwise(places))) == read(whole)
-
-
-@pytest.mark.parametrize("text", ["", " \n", "{", ' {"name"', "<", "<|python_tag|>", "<|python_tag|>{", CALL])
-def test_what_may_become_a_call(text: str) -> None:
-    assert may_become_call(text)
-
-
-@pytest.mark.parametrize("text", ["a", " a", "[", "<|eot", "<p>", '"', "0", "é", " ;{"])
-def test_what_cannot_become_a_call(text: str) -> None:
-    assert not may_become_call(text)
-
-
-@given(st.integers(0, 60))
-def test_every_beginning_of_a_call_may_become_one(end: int) -> None:
-    """Otherwise a stream would have shown a part of it as text."""
-    for text in (CALL, f"<|python_tag|>{CALL}", f"\n {CALL}"):
-        assert may_become_call(text[:end])
-
-
-def tool(name: str, parameters: dict[str, Any] | None = None) -> Tool:
-    return Tool.model_validate({"type": "function", "function": {"name": name, "parameters": parameters}})
-
-
-def test_the_schema_of_one_tool_and_of_several() -> None:
-    one = call_schema([tool("f", {"type": "object", "properties": {"x": {"type": "integer"}}})])
-    assert one["properties"]["name"] == {"const": "f"}
-    assert one["required"] == ["name", "parameters"]
-    several = call_schema([tool("f"), tool("g")])
-    assert [entry["properties"]["name"]["const"] for entry in several["anyOf"]] == ["f", "g"]
-
-
-def test_a_tool_without_parameters_takes_none() -> None:
-    schema = call_schema([tool("f")])["properties"]["parameters"]
-    assert schema == {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-def test_definitions_move_to_the_root_where_references_look_for_them() -> None:
-    parameters = {
-        "type": "object",
-        "properties": {"x": {"$ref": "#/$defs/X"}},
-        "$defs": {"X": {"type": "null"}},
-    }
-    assert call_schema([tool("f", parameters)])["$defs"] == {"X": {"type": "null"}}
-    assert call_schema([tool("f", parameters), tool("g")])["$defs"] == {"X": {"type": "null"}}
