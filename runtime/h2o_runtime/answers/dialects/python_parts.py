@@ -26,11 +26,12 @@ def call_all(written: str, answer: Answer) -> bool:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    """Keyword arguments whose values are JSON: its strings are Python's too, and its words are understood."""
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
 
 
 def arguments_grammar(schema: Schema, lark: Lark) -> str:
-    """Keyword arguments whose values are JSON: its strings are Python's too, and its words are understood."""
+    """Arguments as `arguments_text` writes them."""
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     pairs = [
         f"{lark.literal(f'{key}=')} {lark.json({**own, **shared} if isinstance(own, Mapping) else {})}"

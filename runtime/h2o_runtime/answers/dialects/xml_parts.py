@@ -61,13 +61,19 @@ class XmlDialect(Dialect, ABC):
         parts = []
         shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
         for key, own in schema.get("properties", {}).items():
-            value = lark.json({**own, **shared} if isinstance(own, Mapping) else {})
-            end = lark.literal(self.value_end)
-            if _is_text(own):
-                value, end = lark.text_before(self.value_end), ""
-            part = f'{lark.literal(self._before(key))} {value} {end} "\\n"'
+            value = self._value_grammar(own, shared, lark)
+            part = f'{lark.literal(self._before(key))} {value} "\\n"'
             parts.append(part if key in schema.get("required", ()) else optional(part))
         return " ".join(parts)
+
+    def _value_grammar(self, schema: Any, shared: Schema, lark: Lark) -> str:
+        """A parameter's value and its end."""
+        end = lark.literal(self.value_end)
+        if not _is_text(schema):
+            return f"{lark.json({**schema, **shared} if isinstance(schema, Mapping) else {})} {end}"
+        if "enum" in schema:
+            return f"{lark.either([lark.literal(word) for word in schema['enum']])} {end}"
+        return lark.text_before(self.value_end)
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         begun = False
@@ -146,7 +152,13 @@ class XmlDialect(Dialect, ABC):
 
 
 def _is_text(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") == "string" and "enum" not in schema
+    """Whether a parameter's value is written as it is."""
+    if not isinstance(schema, Mapping):
+        return False
+    words = schema.get("enum")
+    if words is None:
+        return schema.get("type") == "string"
+    return bool(words) and all(isinstance(word, str) and word for word in words)
 
 
 def _as_json(written: str) -> str:
