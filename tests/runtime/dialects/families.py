@@ -111,6 +111,7 @@ FAMILIES: dict[str, tuple[str, str, str, str, Calls]] = {
         "<|tool_call_start|>[get_time(city='Oslo'), g.h()]<|tool_call_end|>I look.",
         *("", "I look.", [OSLO, ("g.h", "{}")]),
     ),
+    "lfm 2, json": ("lfm", f"<|tool_call_start|>[{_JSON}]<|tool_call_end|>", "", "", [OSLO]),
     "gpt-oss": (
         "harmony",
         "<|channel|>analysis<|message|>Oslo?<|end|><|start|>assistant<|channel|>commentary<|message|>I look."

@@ -72,22 +72,18 @@ def test_a_chat() -> None:
     message = choice["message"]
     assert message["reasoning_content"] == message["reasoning"] == "Which time?"
     assert (message["content"], choice["finish_reason"]) == ("I will look.", "tool_calls")
-    found = [
-        (call["function"]["name"], json.loads(call["function"]["arguments"]))
-        for call in message["tool_calls"]
-    ]
-    assert found == CALLS
+    written = names_of(message["tool_calls"])
+    assert [(name, json.loads(arguments)) for name, arguments in written] == CALLS
     assert len({call["id"] for call in message["tool_calls"]}) == 2
 
 
 def test_a_streamed_chat() -> None:
     deltas = [chunk["choices"][0]["delta"] for chunk in streamed(chat_form(), ANSWER)]
-    for name, text in (
-        ("reasoning_content", "Which time?"),
-        ("reasoning", "Which time?"),
-        ("content", "I will look."),
-    ):
-        assert "".join(delta.get(name) or "" for delta in deltas) == text
+    told = {
+        name: "".join(delta.get(name) or "" for delta in deltas)
+        for name in ("reasoning_content", "reasoning", "content")
+    }
+    assert [*told.values()] == ["Which time?", "Which time?", "I will look."]
     calls: list[dict[str, str]] = []
     pieces = 0
     for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
@@ -168,7 +164,8 @@ def test_a_call_that_is_no_json_stays_text() -> None:
         assert choice["finish_reason"] == "stop"
 
 
-GBNF = 'root ::= "<tool_call>\\n{\\"name\\": \\"get_time\\", \\"arguments\\": {\\"city\\": \\"Oslo\\"}}\\n</tool_call>"'
+CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Oslo"}}\n</tool_call>'
+GBNF = f"root ::= {json.dumps(CALL)}"
 
 
 def names_of(calls: Iterable[Any]) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from h2o_runtime.answers.dialects import python_parts
+from h2o_runtime.answers.dialects import json_parts, python_parts
 from h2o_runtime.answers.dialects.answer import Answer, Schema
 from h2o_runtime.answers.dialects.base import Dialect
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
@@ -38,6 +38,8 @@ class Lfm(Dialect):
         return python_parts.arguments_grammar(schema, lark)
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
+        if (yield from text.next_is("[{")):  # as the templates show earlier calls
+            return (yield from json_parts.marked(text, answer, _END))
         written, end = yield from text.all_until(_END, most=python_parts.MOST)
         if end is not None:
             return python_parts.call_all(written, answer)
