@@ -32,7 +32,7 @@ ALWAYS = {
     *("prompt", "file", "chat", "max_tokens", "stop", "ignore_eos", "temperature", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "load_cache", "save_cache"),
     *("host", "port", "alias", "api_key_file", "cors_origin", "allowed_hosts", "metrics_names"),
-    *("slots", "pooling", "limits", "grace"),
+    *("slots", "dialect", "pooling", "limits", "grace"),
     *("cache_pool", "cache_dir"),
     *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file", "png_file", "shard"),
     *("beside", "decode_tokens"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.server.conftest import Serve
+from tests.runtime.server.conftest import Serve, with_template
 from tests.runtime.server.running import Server
 
 from h2o_runtime.answers.completion import Completion, TextDelta, Timings
@@ -190,6 +190,40 @@ def test_the_flag_chooses_the_dialect(serve: Serve, tiny_bundle: Path) -> None:
     assert call["function"]["name"] == "get_time"
     plain = server.chat(**CHAT, max_tokens=1).json()["usage"]["prompt_tokens"]
     assert plain > server.chat(messages=CHAT["messages"], max_tokens=1).json()["usage"]["prompt_tokens"]
+
+
+@pytest.fixture
+def special_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A model that calls in Mistral's dialect, whose mark is a special token."""
+    template = tmp_path / "mistral.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{# [TOOL_CALLS] #}")
+    bundle = with_template(tiny_bundle, tmp_path / "bundle", template)
+    for name in ("tokenizer.json", "manifest.json"):
+        text = (bundle / name).read_text(encoding="utf-8")
+        (bundle / name).unlink()  # the copies may be links
+        if name == "manifest.json":
+            manifest = json.loads(text)
+            del manifest["files"]["tokenizer.json"]
+            text = json.dumps(manifest)
+        (bundle / name).write_text(text.replace("<|start_header_id|>", "[TOOL_CALLS]"), encoding="utf-8")
+    return bundle
+
+
+def test_a_mark_that_is_a_special_token_is_read_and_not_shown(serve: Serve, special_bundle: Path) -> None:
+    server = serve("--ctx-size", 512, bundle=special_bundle)
+    assert server.get("/props").json()["dialect"] == "mistral"
+    tools = [{"type": "function", "function": {"name": "ping"}}]
+    asked = {**CHAT, "tools": tools, "tool_choice": "required", "max_tokens": 100, "temperature": 0}
+    (choice,) = server.post("/v1/chat/completions", asked).json()["choices"]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "ping", "arguments": "{}"}
+    assert len(call["id"]) == 9
+    ids = server.post("/tokenize", {"content": "[TOOL_CALLS]"}).json()["tokens"]
+    assert len(ids) == 1
+    bias = {str(ids[0]): 100}  # it writes nothing else
+    plain = server.chat(temperature=0, logit_bias=bias).json()["choices"][0]["message"]["content"]
+    assert plain == ""
 
 
 @pytest.mark.parametrize("name", DIALECTS.names)
