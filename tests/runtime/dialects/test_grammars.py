@@ -150,5 +150,26 @@ def test_strict_functions_are_followed_only_in_calls(special: dict[str, int]) ->
     assert not follows(grammar, "I look.\n", *broken)
 
 
-def test_where_nothing_marks_a_call_strict_functions_are_not_followed() -> None:
-    assert speech("json").strict_grammar(FUNCTIONS, "") is None
+def test_where_nothing_marks_a_call_alone_strict_functions_are_not_followed() -> None:
+    for name in ("json", "glm4", "gemma", "harmony"):
+        assert speech(name).strict_grammar(FUNCTIONS, "") is None
+
+
+def test_a_channel_of_thoughts_may_come_before_a_call_that_is_required() -> None:
+    spoken = speech("harmony", thinks=True)
+    call = spoken.dialect.written("ping", {})
+    grammar = spoken.call_grammar(FUNCTIONS, "<|start|>assistant")
+    assert follows(grammar, call)
+    assert follows(grammar, f"<|channel|>analysis<|message|>Ping?<|end|><|start|>assistant{call}")
+    assert not follows(grammar, "<|channel|>final<|message|>Ping?")
+
+
+@pytest.mark.parametrize("name", ["hermes", "kimi", "deepseek", "mistral", "qwen-coder", "lfm"])
+def test_strict_functions_are_read_back(name: str) -> None:
+    spoken = speech(name)
+    grammar = spoken.strict_grammar(FUNCTIONS, "")
+    assert grammar is not None
+    answer = f"I look.\n{spoken.dialect.written(*CALLS[0])}"
+    assert follows(grammar, answer)
+    assert read_back(spoken, answer) == CALLS[:1]
+    assert not follows(grammar, f"I look.\n{spoken.dialect.written('get_time', {'city': 'Oslo'})}")

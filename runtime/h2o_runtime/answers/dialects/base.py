@@ -16,10 +16,11 @@ from h2o_runtime.answers.dialects.lark import Lark
 
 @dataclass(frozen=True)
 class Thinking:
-    """The marks around thoughts."""
+    """The marks around thoughts. then: what is written between them and the answer, other than blanks."""
 
     begin: str
     end: str
+    then: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Dialect(ABC):
     dropped   further marks, which are never text
     ends      marks inside of calls and after them
     thinking  the marks around thoughts, where the chat template has them
+    marked    whether the first mark of a call begins nothing but calls
     """
 
     name: ClassVar[str]
@@ -40,6 +42,7 @@ class Dialect(ABC):
     dropped: ClassVar[tuple[str, ...]] = ()
     ends: ClassVar[tuple[str, ...]] = ()
     thinking: ClassVar[Thinking] = Thinking("<think>", "</think>")
+    marked: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod

@@ -24,15 +24,12 @@ class Harmony(Dialect):
     title = "gpt-oss"
     begins = (_CHANNEL, _START)
     ends = (_MESSAGE, "<|constrain|>", *_ENDS[:-1])
-    thinking = Thinking(f"{_CHANNEL}analysis{_MESSAGE}", "<|end|>")
+    thinking = Thinking(f"{_CHANNEL}analysis{_MESSAGE}", "<|end|>", f"{_START}assistant")
+    marked = False
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return _CHANNEL in template and _MESSAGE in template
-
-    @classmethod
-    def thinks(cls, template: str) -> bool:
-        return False  # its channels are read with the rest
 
     def opening(self, name: str) -> str:
         return f"{_CHANNEL}commentary to=functions.{name} <|constrain|>json{_MESSAGE}"

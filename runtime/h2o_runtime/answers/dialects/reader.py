@@ -86,7 +86,7 @@ class AnswerReader:
             _, end, written = written.partition(marks.end)
             if not end:
                 return None
-            written = written.lstrip()
+            written = written.lstrip().removeprefix(marks.then)
         functions = self._answer.functions
         possible = [name for name in functions if self._dialect.opening(name).startswith(written)]
         return possible[0] if len(possible) == 1 else None

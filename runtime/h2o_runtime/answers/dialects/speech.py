@@ -10,6 +10,8 @@ from h2o_runtime.answers.dialects.base import Dialect
 from h2o_runtime.answers.dialects.lark import Lark, optional
 from h2o_runtime.answers.dialects.reader import AnswerReader
 
+BLANK_LINES = r"/\n{0,2}/"  # after thoughts
+
 
 @dataclass(frozen=True)
 class Speech:
@@ -68,7 +70,7 @@ class Speech:
     def strict_grammar(self, functions: Mapping[str, Schema], prompt: str) -> str | None:
         """A grammar of any text with any calls of these functions; None if text could not be told from a call."""
         trigger = next((mark for mark in self.dialect.marks if self._begin_with(functions, mark)), None)
-        if trigger is None:
+        if trigger is None or not self.dialect.marked:
             return None
         lark = self._lark()
         rest = lark.either([self._call(name, schema, lark, trigger) for name, schema in functions.items()])
@@ -97,7 +99,7 @@ class Speech:
         if not self.may_think(prompt):
             return ""
         marks = self.dialect.thinking
-        rest = f"{lark.text_before(marks.end)} /\\n{{0,2}}/"
+        rest = f"{lark.text_before(marks.end)} {lark.literal(marks.then) or BLANK_LINES}"
         if prompt.rstrip().endswith(marks.begin):
             return rest
         return optional(f"{lark.literal(marks.begin)} {rest}")
