@@ -112,6 +112,25 @@ FAMILIES: dict[str, tuple[str, str, str, str, Calls]] = {
         *("", "I look.", [OSLO, ("g.h", "{}")]),
     ),
     "lfm 2, json": ("lfm", f"<|tool_call_start|>[{_JSON}]<|tool_call_end|>", "", "", [OSLO]),
+    "seed-oss": (
+        "seed",
+        "<seed:think>Oslo?</seed:think>\n<seed:tool_call>\n<function=get_time>\n<parameter=city>Oslo</parameter>\n"
+        "<parameter=hours>12</parameter>\n</function>\n</seed:tool_call>",
+        *("Oslo?", "", [("get_time", '{"city": "Oslo", "hours": 12}')]),
+    ),
+    "nemotron nano 2": ("nemotron", f"<TOOLCALL>[{_JSON}, {_JSON}]</TOOLCALL>", "", "", [OSLO, OSLO]),
+    "gemma 4": (
+        "gemma4",
+        '<|channel>thought\nOslo?<channel|>I look.<|tool_call>call:get_time{city:<|"|>Oslo<|"|>,hours:12}'
+        '<tool_call|><|tool_call>call:g.h{x:[{a:true},<|"|>,<|"|>]}<tool_call|>',
+        *("Oslo?", "I look."),
+        [("get_time", '{"city": "Oslo", "hours": 12}'), ("g.h", '{"x": [{"a": true}, ","]}')],
+    ),
+    "functiongemma": (
+        "functiongemma",
+        "<start_function_call>call:get_time{city:<escape>Oslo<escape>}<end_function_call>",
+        *("", "", [OSLO]),
+    ),
     "gpt-oss": (
         "harmony",
         "<|channel|>analysis<|message|>Oslo?<|end|><|start|>assistant<|channel|>commentary<|message|>I look."

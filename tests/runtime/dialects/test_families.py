@@ -104,3 +104,14 @@ def test_what_a_dialect_writes_it_reads(name: str) -> None:
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [
         ("get_time", {"city": 'O"s\nl\\o', "hours": 3})
     ]
+
+
+@pytest.mark.parametrize("name", DIALECTS.names)
+def test_a_required_call_that_is_cut_early_has_its_name(name: str) -> None:
+    """Its client learns which function the model had to call, wherever the limit was."""
+    opening = DIALECTS[name]().opening("g.h")
+    for end in range(len(opening)):
+        found = read(name, opening[:end], functions=["g.h"], forced=True)
+        assert found[:2] == ("", "")
+        assert found[2] in ([("g.h", "")], [("g.h", "{")])
+        assert found[3]

@@ -6,6 +6,7 @@ from h2o_runtime.answers.dialects.bare_json import BareJson
 from h2o_runtime.answers.dialects.base import Dialect
 from h2o_runtime.answers.dialects.deepseek import DeepSeek, DeepSeekR1
 from h2o_runtime.answers.dialects.gemma import Gemma
+from h2o_runtime.answers.dialects.gemma4 import FunctionGemma, Gemma4
 from h2o_runtime.answers.dialects.glm import Glm
 from h2o_runtime.answers.dialects.glm4 import Glm4
 from h2o_runtime.answers.dialects.granite import Granite
@@ -15,8 +16,10 @@ from h2o_runtime.answers.dialects.kimi import Kimi
 from h2o_runtime.answers.dialects.lfm import Lfm
 from h2o_runtime.answers.dialects.minimax import MiniMax
 from h2o_runtime.answers.dialects.mistral import Ministral, Mistral
+from h2o_runtime.answers.dialects.nemotron import Nemotron
 from h2o_runtime.answers.dialects.phi4 import Phi4
 from h2o_runtime.answers.dialects.qwen_coder import QwenCoder
+from h2o_runtime.answers.dialects.seed import Seed
 from h2o_runtime.components.registry import Registry
 
 __all__ = ["DIALECTS", "Dialect", "choose"]
@@ -29,6 +32,7 @@ DIALECTS: Registry[Dialect] = Registry(
     DeepSeekR1,
     DeepSeek,
     MiniMax,
+    Seed,
     QwenCoder,
     Glm,
     Glm4,
@@ -36,6 +40,9 @@ DIALECTS: Registry[Dialect] = Registry(
     Mistral,
     Phi4,
     Lfm,
+    Nemotron,
+    Gemma4,
+    FunctionGemma,
     Granite,
     Gemma,
     Hermes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from h2o_runtime.answers.dialects.answer import Schema
 from h2o_runtime.answers.grammar_process import COMPACT
@@ -16,7 +16,7 @@ class Lark:
     def __init__(self, marks: Collection[str], token_of: Callable[[str], int | None]) -> None:
         """marks: those that may be special tokens. token_of: the id of a special token, None for other texts."""
         self._token_of = token_of
-        ordered = sorted(marks, key=len, reverse=True)
+        ordered = sorted((mark for mark in marks if token_of(mark) is not None), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._rules: list[str] = []
 
@@ -24,9 +24,8 @@ class Lark:
         """This text, in which special tokens are themselves."""
         parts, at = [], 0
         for found in self._marks.finditer(text):
-            if (token := self._token_of(found[0])) is not None:
-                parts += [_quoted(text[at : found.start()]), f"<[{token}]>"]
-                at = found.end()
+            parts += [_quoted(text[at : found.start()]), f"<[{self._token_of(found[0])}]>"]
+            at = found.end()
         return " ".join(part for part in (*parts, _quoted(text[at:])) if part)
 
     def json(self, schema: Schema) -> str:
@@ -52,6 +51,15 @@ class Lark:
 
     def either(self, bodies: Collection[str]) -> str:
         return f"({' | '.join(map(self.rule, bodies))})"
+
+    def listed(self, parts: Sequence[tuple[str, bool]], separator: str) -> str:
+        """Parts in this order, with separators; of each whether it must be there."""
+        first = rest = '""'  # the parts from one on: the first ones, or those behind another
+        for part, needed in reversed(parts):
+            here, behind = self.rule(f"{part} {rest}"), self.rule(f"{_quoted(separator)} {part} {rest}")
+            first = here if needed else self.rule(f"{here} | {first}")
+            rest = behind if needed else self.rule(f"{behind} | {rest}")
+        return first
 
     def grammar(self, start: str) -> str:
         return "\n".join([f"start: {start}", *self._rules])

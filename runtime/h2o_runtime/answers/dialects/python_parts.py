@@ -34,20 +34,14 @@ def arguments_grammar(schema: Schema, lark: Lark) -> str:
     """Arguments as `arguments_text` writes them."""
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     pairs = [
-        f"{lark.literal(f'{key}=')} {lark.json({**own, **shared} if isinstance(own, Mapping) else {})}"
+        (
+            f"{lark.literal(f'{key}=')} {lark.json({**own, **shared} if isinstance(own, Mapping) else {})}",
+            key in schema.get("required", ()),
+        )
         for key, own in schema.get("properties", {}).items()
         if key.isidentifier()
     ]
-    required = [
-        key in schema.get("required", ()) for key in schema.get("properties", {}) if key.isidentifier()
-    ]
-    rest = '""'  # the pairs from one on, after an earlier one; then without one before
-    first = '""'
-    for pair, needed in reversed(list(zip(pairs, required, strict=True))):
-        here, behind = lark.rule(f"{pair} {rest}"), lark.rule(f'", " {pair} {rest}')
-        rest = behind if needed else lark.rule(f"{behind} | {rest}")
-        first = here if needed else lark.rule(f"{here} | {first}")
-    return first
+    return lark.listed(pairs, ", ")
 
 
 def _calls(written: str, answer: Answer) -> list[tuple[str, dict[str, Any]]]:

@@ -36,7 +36,7 @@ class AnswerReader:
         self._forced = forced
         self._own = ""  # the text of a forced answer, while it has no call
         self._thinks = thinks
-        self._began = prompt.rstrip().endswith(dialect.thinking.begin)
+        self._began = prompt.rstrip().endswith(dialect.thinking.begin.rstrip())
         self._parser = self._read()
         self._waits = True
 

@@ -100,6 +100,6 @@ class Speech:
             return ""
         marks = self.dialect.thinking
         rest = f"{lark.text_before(marks.end)} {lark.literal(marks.then) or BLANK_LINES}"
-        if prompt.rstrip().endswith(marks.begin):
+        if prompt.rstrip().endswith(marks.begin.rstrip()):
             return rest
         return optional(f"{lark.literal(marks.begin)} {rest}")
