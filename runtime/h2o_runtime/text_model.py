@@ -201,7 +201,7 @@ class TextModel:
             tokens.close()
         yield from answer.rest()
         completion = answer.completion()
-        self._remember(request.prompt, completion, generator.session)
+        self._remember(request, completion, generator.session)
         yield completion
         generator.pool.share(generator.session)
 
@@ -260,11 +260,12 @@ class TextModel:
                 return (*ids.tolist(), *rest)
         return ()
 
-    def _remember(self, prompt: Prompt, completion: Completion, session: Session) -> None:
+    def _remember(self, request: Request, completion: Completion, session: Session) -> None:
         """Store the tokens of a chat's answer for `_continued`, if they decode to exactly its text."""
+        prompt = request.prompt
         if prompt.chat and prompt.text is not None and completion.stop is None and completion.tokens:
             answer = [sampled.token for sampled in completion.tokens]
-            written = self._markup.of_answer(completion.text, answer)
+            written = self._markup.of_answer(completion.text, answer, request.shown)
             if written is not None:
                 session.transcript = self._transcripts.answered(
                     prompt.text, np.array(prompt.ids, np.int64), written, np.array(answer, np.int64)

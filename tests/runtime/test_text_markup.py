@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from tests.runtime.chat_templates import FAMILIES, Family
 
+from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.errors import InputError
 from h2o_runtime.text import ChatTemplate, Markup, Tokenizer, ToolUse
 
@@ -47,7 +48,7 @@ class Chat:
         (folder / "tokenizer_config.json").write_text(json.dumps({**roles, "chat_template": family.template}))
         self.family, self.folder = family, folder
         self.tokenizer = Tokenizer.load(folder)
-        self.tool_use = ToolUse(ChatTemplate.load(folder))
+        self.tool_use = ToolUse(ChatTemplate.load(folder), DIALECTS["json"]().written)
         self.markup = Markup(self.tokenizer, [family.template])
         marks = (*family.special, *(text for text in family.plain if text.strip()))
         self.mark_ids = {self.tokenizer.raw.token_to_id(text) for text in marks}
@@ -185,6 +186,8 @@ def test_the_written_form_of_an_answer(tmp_path: Path) -> None:
     assert chat.markup.of_answer("<tool_call>", spelled) == "<\ufdd0tool_call>"
     assert chat.markup.of_answer("<tool_call><tool_call>", [*encode("<tool_call>"), *spelled]) is None
     assert chat.markup.of_answer("\ufdd0", encode("\ufdd0")) == "\ufdd0\ufdd0"
+    end = encode("<|im_end|>")
+    assert chat.markup.of_answer("x<|im_end|>", [*encode("x"), *end], shown=end) == "x<|im_end|>"
 
 
 def test_a_mark_that_cannot_be_read_as_text_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -98,10 +98,13 @@ class Markup:
             "text: leave it out"
         )
 
-    def of_answer(self, text: str, ids: Iterable[int]) -> str | None:
-        """The written form of a generated text. None if it holds a mark both as one token and as several."""
+    def of_answer(self, text: str, ids: Iterable[int], shown: Collection[int] = ()) -> str | None:
+        """The written form of a generated text. None if it holds a mark both as one token and as several.
+
+        shown: special tokens that are part of the text
+        """
         pieces = self._split(_doubled(text))
-        generated = [token for token in self._marks_in(ids) if self._tokenizer.shows(token)]
+        generated = [token for token in self._marks_in(ids) if token in shown or self._tokenizer.shows(token)]
         if not generated:
             return self._guarded(text, foreign=True)
         return "".join(pieces) if generated == [self._ids[mark] for mark in pieces[1::2]] else None
