@@ -107,6 +107,25 @@ def test_what_a_dialect_writes_it_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS.names)
+def test_long_answers_without_sense_are_read(name: str) -> None:
+    """Neither their depth nor their marks may be too many."""
+    dialect = DIALECTS[name]()
+    opening = dialect.opening("get_time")
+    for part in (
+        *dialect.marks,
+        "[",
+        "{",
+        '{"function": ',
+        '{"a": "',
+        opening,
+        opening + "{",
+        opening + "{city:[",
+    ):
+        text = part * 1500
+        assert read(name, text, thinks=True) == read(name, text[:1000], text[1000:], thinks=True)
+
+
+@pytest.mark.parametrize("name", DIALECTS.names)
 def test_a_required_call_that_is_cut_early_has_its_name(name: str) -> None:
     """Its client learns which function the model had to call, wherever the limit was."""
     opening = DIALECTS[name]().opening("g.h")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
@@ -39,40 +40,33 @@ class Harmony(Dialect):
         return ""
 
     def read(self, text: Incoming, answer: Answer) -> Wait[None]:
+        mark: str | None = None
         while True:
+            if mark in self.begins:
+                mark = yield from self._message(text, answer)
+                continue
             piece, mark = yield from text.until(_MESSAGE, _CHANNEL, *_ENDS)
             answer.text(piece)
             if mark is None and not piece:
                 return
-            if mark in self.begins:
-                yield from self._message(text, answer)
 
-    def _message(self, text: Incoming, answer: Answer) -> Wait[None]:
-        """Read a message behind the first mark of its header."""
+    def _message(self, text: Incoming, answer: Answer) -> Wait[str | None]:
+        """Read a message behind the first mark of its header → the mark that ended it."""
         header, mark = yield from text.all_until(_MESSAGE, most=_LONGEST_HEADER)
         if mark is None:
-            return  # a header is never text
+            return None  # a header is never text
         recipient = _RECIPIENT.search(header)
-        if recipient is not None and recipient[1] in answer.functions:
-            yield from self._call(text, answer, recipient[1])
-            return
-        tell = answer.thought if "analysis" in header else answer.text
+        if recipient is None or recipient[1] not in answer.functions:
+            return (yield from self._body(text, answer.thought if "analysis" in header else answer.text))
+        yield from text.blanks()
+        if (yield from json_parts.arguments(text, answer, recipient[1])):
+            return None
+        answer.begin(recipient[1])  # the model wrote something else, or was cut
+        return (yield from self._body(text, answer.arguments))
+
+    def _body(self, text: Incoming, tell: Callable[[str], None]) -> Wait[str | None]:
         while True:
             piece, mark = yield from text.until(*_ENDS)
             tell(piece)
-            if mark == _START:
-                yield from self._message(text, answer)
             if mark is not None or not piece:
-                return
-
-    def _call(self, text: Incoming, answer: Answer, name: str) -> Wait[None]:
-        yield from text.blanks()
-        if not (yield from json_parts.arguments(text, answer, name)):
-            answer.begin(name)  # the model wrote something else, or was cut
-            while True:
-                piece, mark = yield from text.until(*_ENDS)
-                answer.arguments(piece)
-                if mark is not None or not piece:
-                    break
-            if mark == _START:
-                yield from self._message(text, answer)
+                return mark

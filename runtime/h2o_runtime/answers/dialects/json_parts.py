@@ -99,10 +99,10 @@ def arguments(text: Incoming, answer: Answer, name: str, id: str | None = None) 
     return True
 
 
-def call(text: Incoming, answer: Answer, bare: bool = False) -> Wait[bool]:
+def call(text: Incoming, answer: Answer, bare: bool = False, nested: bool = False) -> Wait[bool]:
     """A call, an object with a name and arguments, in whichever order → whether a call was begun.
 
-    bare: no mark shows that it is a call, so the object must have arguments.
+    bare: no mark shows that it is a call, so the object must have arguments. nested: it is inside of another.
     """
     if (yield from text.take("{")) is None:
         return False
@@ -124,8 +124,8 @@ def call(text: Incoming, answer: Answer, bare: bool = False) -> Wait[bool]:
                 return begun
         elif key in ARGUMENTS and name is not None and not begun and (yield from text.next_is("{")):
             begun = yield from arguments(text, answer, name)
-        elif key == _NESTED and not begun and (yield from text.next_is("{")):
-            begun = yield from call(text, answer, bare)
+        elif key == _NESTED and not (begun or nested) and (yield from text.next_is("{")):
+            begun = yield from call(text, answer, bare, nested=True)
         else:
             other = yield from _held(text)
             if other is None:

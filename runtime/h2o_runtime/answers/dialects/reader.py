@@ -8,6 +8,8 @@ from h2o_runtime.answers.dialects.answer import Answer, Delta, Schema
 from h2o_runtime.answers.dialects.base import Dialect, Thinking
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
+_BLOCK = 4096  # characters read at a time: the cost of a mark grows with them
+
 
 class AnswerReader:
     """Reads one answer. Calls are in the answer's own text, not in its thoughts."""
@@ -52,8 +54,9 @@ class AnswerReader:
 
     def push(self, text: str) -> list[Delta]:
         """The parts that are certain after `text`."""
-        self._text.push(text)
-        self._go_on()
+        for start in range(0, len(text), _BLOCK):
+            self._text.push(text[start : start + _BLOCK])
+            self._go_on()
         self._own = self._own + text if self._forced and not self.calls else ""
         return self._answer.taken()
 
