@@ -112,6 +112,11 @@ FAMILIES: dict[str, tuple[str, str, str, str, Calls]] = {
         *("", "I look.", [OSLO, ("g.h", "{}")]),
     ),
     "lfm 2, json": ("lfm", f"<|tool_call_start|>[{_JSON}]<|tool_call_end|>", "", "", [OSLO]),
+    "olmo 3": (
+        "olmo",
+        "<function_calls>\nget_time(city='Oslo')\ng.h()\n</function_calls>",
+        *("", "", [OSLO, ("g.h", "{}")]),
+    ),
     "seed-oss": (
         "seed",
         "<seed:think>Oslo?</seed:think>\n<seed:tool_call>\n<function=get_time>\n<parameter=city>Oslo</parameter>\n"

@@ -48,6 +48,7 @@ TEMPLATES = {
         "<start_of_turn>model\n<start_function_call>call:f{}<end_function_call>",
     ),
     "lfm 2": ("lfm", "<|im_start|>system\nList of tools: <|tool_list_start|>[]<|tool_list_end|>"),
+    "olmo 3": ("olmo", "<|im_start|>{{ m.role }}<functions></functions><function_calls></function_calls>"),
     "nemotron nano 2": (
         "nemotron",
         "<SPECIAL_10>System<AVAILABLE_TOOLS></AVAILABLE_TOOLS><TOOLCALL>[]</TOOLCALL>",

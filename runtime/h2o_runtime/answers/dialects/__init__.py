@@ -17,6 +17,7 @@ from h2o_runtime.answers.dialects.lfm import Lfm
 from h2o_runtime.answers.dialects.minimax import MiniMax
 from h2o_runtime.answers.dialects.mistral import Ministral, Mistral
 from h2o_runtime.answers.dialects.nemotron import Nemotron
+from h2o_runtime.answers.dialects.olmo import Olmo
 from h2o_runtime.answers.dialects.phi4 import Phi4
 from h2o_runtime.answers.dialects.qwen_coder import QwenCoder
 from h2o_runtime.answers.dialects.seed import Seed
@@ -40,6 +41,7 @@ DIALECTS: Registry[Dialect] = Registry(
     Mistral,
     Phi4,
     Lfm,
+    Olmo,
     Nemotron,
     Gemma4,
     FunctionGemma,
