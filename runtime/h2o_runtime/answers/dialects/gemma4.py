@@ -107,7 +107,11 @@ class Gemma4(Dialect):
         if isinstance(value, str):
             return f"{self.quote}{value}{self.quote}"
         if isinstance(value, Mapping):
-            return "{" + ",".join(f"{key}:{self._written(one)}" for key, one in sorted(value.items())) + "}"
+            return (
+                "{"
+                + ",".join(f"{key}:{self._written(member)}" for key, member in sorted(value.items()))
+                + "}"
+            )
         if isinstance(value, list):
             return "[" + ",".join(map(self._written, value)) + "]"
         return json.dumps(value)
@@ -125,8 +129,8 @@ class Gemma4(Dialect):
         if schema.get("type") == "object":
             needed = schema.get("required", ())
             members = [
-                (f"{lark.literal(f'{key}:')} {self._grammar(own, shared, lark, depth + 1)}", key in needed)
-                for key, own in sorted(schema.get("properties", {}).items())
+                (f"{lark.literal(f'{key}:')} {self._grammar(member, shared, lark, depth + 1)}", key in needed)
+                for key, member in sorted(schema.get("properties", {}).items())
             ]
             return f'"{{" {lark.listed(members, ",")} "}}"'
         if schema.get("type") == "array":

@@ -72,9 +72,9 @@ class Incoming:
     def take_any(self, characters: str) -> Wait[str]:
         """All characters up to the first one that is not among `characters`."""
         taken = ""
-        while (next_one := (yield from self.peek())) and next_one in characters:
+        while (character := (yield from self.peek())) and character in characters:
             self._at += 1
-            taken += next_one
+            taken += character
         return taken
 
     def blanks(self) -> Wait[str]:

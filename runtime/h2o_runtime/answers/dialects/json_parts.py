@@ -80,11 +80,11 @@ def known_name(text: Incoming, answer: Answer) -> Wait[str | None]:
 def bare_name(text: Incoming, answer: Answer) -> Wait[str]:
     """The longest beginning of the text with which a function's name begins, consumed."""
     name = ""
-    while (one := (yield from text.peek())) and any(
-        known.startswith(name + one) for known in answer.functions
+    while (character := (yield from text.peek())) and any(
+        known.startswith(name + character) for known in answer.functions
     ):
-        yield from text.take(one)
-        name += one
+        yield from text.take(character)
+        name += character
     return name if name in answer.functions else ""
 
 

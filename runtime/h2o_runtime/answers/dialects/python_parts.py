@@ -35,10 +35,10 @@ def arguments_grammar(schema: Schema, lark: Lark) -> str:
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     pairs = [
         (
-            f"{lark.literal(f'{key}=')} {lark.json({**own, **shared} if isinstance(own, Mapping) else {})}",
+            f"{lark.literal(f'{key}=')} {lark.json({**member, **shared} if isinstance(member, Mapping) else {})}",
             key in schema.get("required", ()),
         )
-        for key, own in schema.get("properties", {}).items()
+        for key, member in schema.get("properties", {}).items()
         if key.isidentifier()
     ]
     return lark.listed(pairs, ", ")
@@ -70,9 +70,9 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
         return _JSON_WORDS[node.id]
     if isinstance(node, ast.List | ast.Tuple):
-        return [_value(one) for one in node.elts]
+        return [_value(item) for item in node.elts]
     if isinstance(node, ast.Dict):
-        return {_key(key): _value(one) for key, one in zip(node.keys, node.values, strict=True)}
+        return {_key(key): _value(item) for key, item in zip(node.keys, node.values, strict=True)}
     value = ast.literal_eval(node)
     json.dumps(value)  # sets and bytes are no arguments
     return value

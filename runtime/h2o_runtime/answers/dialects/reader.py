@@ -36,7 +36,7 @@ class AnswerReader:
         self._answer = Answer(functions, dialect.new_id, hidden, only_one)
         self._text = Incoming()
         self._forced = forced
-        self._own = ""  # the text of a forced answer, while it has no call
+        self._written = ""  # the text of a forced answer, while it has no call
         self._thinks = thinks
         self._began = prompt.rstrip().endswith(dialect.thinking.begin.rstrip())
         self._parser = self._read()
@@ -57,7 +57,7 @@ class AnswerReader:
         for start in range(0, len(text), _BLOCK):
             self._text.push(text[start : start + _BLOCK])
             self._go_on()
-        self._own = self._own + text if self._forced and not self.calls else ""
+        self._written = self._written + text if self._forced and not self.calls else ""
         return self._answer.taken()
 
     def finish(self) -> list[Delta]:
@@ -83,7 +83,7 @@ class AnswerReader:
         """The function whose call was cut before its arguments, if only one is possible."""
         if not self._forced or self.calls:
             return None
-        written = self._own
+        written = self._written
         marks = self._dialect.thinking
         if self._thinks and (self._began or written.lstrip().startswith(marks.begin)):
             _, end, written = written.partition(marks.end)

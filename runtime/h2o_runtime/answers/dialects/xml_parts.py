@@ -60,8 +60,8 @@ class XmlDialect(Dialect, ABC):
     def arguments_grammar(self, schema: Schema, lark: Lark) -> str:
         parts = []
         shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-        for key, own in schema.get("properties", {}).items():
-            value = self._value_grammar(own, shared, lark)
+        for key, member in schema.get("properties", {}).items():
+            value = self._value_grammar(member, shared, lark)
             part = f'{lark.literal(self._before(key))} {value} "\\n"'
             parts.append(part if key in schema.get("required", ()) else optional(part))
         return " ".join(parts)

@@ -28,9 +28,9 @@ def answer_reader(body: ChatRequest, prompt: Prompt, speech: Speech) -> AnswerRe
 
 def answer_constraint(body: ChatRequest, prompt: Prompt, speech: Speech) -> AnswerConstraint | None:
     """The constraint on an answer: the client's own, a required call, or the schemas of strict functions."""
-    own = chat_constraint(body)
-    if own is not None:
-        return own
+    constraint = chat_constraint(body)
+    if constraint is not None:
+        return constraint
     if forced := forced_tools(body):
         functions, left_out = _followed(forced)
         grammar = speech.call_grammar(functions, prompt.text or "")
