@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model test check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
+.PHONY: demo model clients test check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "               MODEL=gemma3-270m (253 MB), a base model that only continues a text;"
 	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make clients   Codex and Claude Code, for their tests: 360 MB to fetch, 850 MB installed"
 	@echo "make check     lint, and the quick tests of what changed since the remote main, or since the last commit"
 	@echo "make lint      ruff, mypy --strict, clang-format, length of sentences"
 	@echo "make cpp-test  C++ tests of the kernels"
@@ -58,6 +59,11 @@ model: $(VENV)/installed
 	@test -f out/$(MODEL).gguf || $(BIN)/python -m tools.real_model $(MODEL) out/$(MODEL).gguf
 	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
 	@echo "$(BUNDLE)"
+
+# The real coding agents, for tests/runtime/server/test_coding_agents.py. Not a part of `make test`, which they would make
+# slower than all its other downloads together.
+clients:
+	npm install --silent --no-audit --no-fund --prefix build/clients @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.332
 
 # Downloads, pip and mypy leave cores idle, and builds take them. apt is asked for nothing twice at once.
 # Others wait for pip: it need not compile 18,000 modules of which tests import some.

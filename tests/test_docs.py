@@ -41,6 +41,8 @@ OTHERS: dict[str, set[str]] = {
     "apt": set(),
     "cat": set(),
     "cd": set(),
+    "claude": {"--bare", "--continue", "--tools"},
+    "codex": set(),
     "cp": {"-r"},
     "ctest": {"--test-dir", "--output-on-failure"},
     "curl": {"-H", "-d", "--retry", "--retry-delay", "--retry-all-errors"},

@@ -78,8 +78,7 @@ def test_a_template_without_a_systems_role_has_them_before_the_first_words() -> 
     assert text.startswith("[user: ")
     assert json.dumps(TOOL) in text
     assert text.endswith("\n\nHow warm?]")
-    with pytest.raises(InputError):
-        render(source + TEXTS, [SYSTEM, ASK], tools=[TOOL])
+    assert render(source + TEXTS, [SYSTEM, ASK], tools=[TOOL]).startswith("[user: Be brief.\n\n")
 
 
 @pytest.mark.parametrize(

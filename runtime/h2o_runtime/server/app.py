@@ -27,7 +27,7 @@ from h2o_runtime.server.http.outcomes import Outcomes
 from h2o_runtime.server.http.paths import Paths
 from h2o_runtime.server.http.room import LISTS
 from h2o_runtime.server.http.stream import ClientGone
-from h2o_runtime.server.request_handler import LEFT_OUT
+from h2o_runtime.server.request_handler import LEFT_ALONE, LEFT_OUT
 from h2o_runtime.server.service import Service
 from h2o_runtime.server.settings import LOCAL_ORIGINS
 
@@ -98,7 +98,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # clients send extra headers, such as x-stainless-os
-        expose_headers=["Retry-After", LEFT_OUT],
+        expose_headers=["Retry-After", LEFT_OUT, LEFT_ALONE],
     )
     app.add_middleware(
         Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)

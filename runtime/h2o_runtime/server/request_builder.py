@@ -23,6 +23,7 @@ from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, M
 from h2o_runtime.server.apis.completions.schema import CompletionRequest
 from h2o_runtime.server.apis.embeddings.schema import EmbeddingRequest
 from h2o_runtime.server.apis.shared.generation import MOST_CHOICES, Generation
+from h2o_runtime.server.apis.shared.left_alone import left_alone
 from h2o_runtime.server.apis.shared.prefill import Prefill, forms
 from h2o_runtime.server.http.json_body import parse
 from h2o_runtime.text_model import TextModel
@@ -52,7 +53,8 @@ class RequestBuilder:
         if body.top_logprobs and not body.logprobs:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
         check_tools(body)
-        prompt = self._chat_prompt(body)
+        effort, unheard = self._effort(body)
+        prompt = self._chat_prompt(body, effort)
         constraint = answer_constraint(body, prompt, self.model.speech)
         _check_end(body, constraint)
         if body.continue_final_message and constraint is not None and constraint.is_whole:
@@ -65,13 +67,15 @@ class RequestBuilder:
             body = body.model_copy(update={"stop": None})  # it ends texts, and not in the middle of arguments
         limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         top = (body.top_logprobs or 0) if body.logprobs else None
+        alone = left_alone(body) | unheard
         requests = self._requests(body, prompt, limit, top)
-        return Choices([replace(request, shown=self.model.speech.shown) for request in requests], constraint)
+        shown = self.model.speech.shown
+        return Choices([replace(request, shown=shown) for request in requests], constraint, alone)
 
-    def _chat_prompt(self, body: ChatRequest) -> Prompt:
+    def _chat_prompt(self, body: ChatRequest, effort: Mapping[str, Any]) -> Prompt:
         try:
             messages = [_message(message) for message in body.messages]
-            return self.model.chat_prompt(messages, **_template_names(body), **self._effort(body))
+            return self.model.chat_prompt(messages, **_template_names(body), **effort)
         except ContextOverflowError as error:
             raise _named(error, "messages") from error
         except InputError as error:
@@ -84,20 +88,16 @@ class RequestBuilder:
                 field="messages",
             ) from error
 
-    def _effort(self, body: ChatRequest) -> dict[str, Any]:
-        """The template's variable that sets the amount of thought. Raises ConfigError if the template has none."""
+    def _effort(self, body: ChatRequest) -> tuple[dict[str, Any], set[str]]:
+        """The template's variable that sets the amount of thought, and what is left alone if it has none."""
         effort, template = body.reasoning_effort, self.model.chat_template or ""
         if effort is None:
-            return {}
+            return {}, set()
         named = body.chat_template_kwargs or {}
         for name, value in (("reasoning_effort", effort), ("enable_thinking", effort != "none")):
             if name in template and name not in named:
-                return {name: value}
-        raise ConfigError(
-            "reasoning_effort cannot be honoured: this model's chat template uses neither this name nor "
-            "enable_thinking, or chat_template_kwargs sets it already; leave it out",
-            field="reasoning_effort",
-        )
+                return {name: value}, set()
+        return {}, {"reasoning_effort"}
 
     def completion(self, body: CompletionRequest) -> Choices:
         """The choices of each prompt, one prompt after the other. Errors are those of `chat`."""
@@ -110,7 +110,7 @@ class RequestBuilder:
         for given in prompts:
             prompt = self._text_prompt(given, bool(body.echo))
             requests += self._requests(body, prompt, limit, body.logprobs)
-        return Choices(requests, constraint)
+        return Choices(requests, constraint, left_alone(body))
 
     def embedding(self, body: EmbeddingRequest, pooling: Pooling | None) -> Choices:
         """A request for each input. Errors are those of `chat`."""

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
+LEFT_ALONE = "X-Left-Alone"  # a header that names what the request has and no answer here depends on
 
 _COMPILERS = 2  # threads that wait for grammars: a slow one does not block the next
 
@@ -114,6 +115,9 @@ class RequestHandler:
             response = await self._whole(http, jobs, shape)
         if jobs.constraint is not None and jobs.constraint.left_out:
             response.headers[LEFT_OUT] = ", ".join(sorted(jobs.constraint.left_out))
+        if jobs.left_alone:
+            response.headers[LEFT_ALONE] = ", ".join(sorted(jobs.left_alone))
+            log.debug("%s: left alone: %s", jobs.name, response.headers[LEFT_ALONE])
         return response
 
     async def complete(

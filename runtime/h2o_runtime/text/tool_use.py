@@ -14,6 +14,7 @@ from typing import Any
 
 from h2o_runtime.errors import InputError
 from h2o_runtime.text.chat_template import ChatTemplate
+from h2o_runtime.text.turns import Turns
 
 __all__ = ["ToolUse"]
 
@@ -53,11 +54,11 @@ _PROBE = (
 
 
 class ToolUse:
-    """Renders conversations with tools, for templates that may not support tools."""
+    """Renders conversations with tools, for templates that may not support tools, in an order that they accept."""
 
     def __init__(self, template: ChatTemplate, written: Written) -> None:
         """written: a call, by name and arguments, as the model writes it."""
-        self._template = template
+        self._template = Turns(template)
         self._written = written
         self._styles: dict[bool, Callable[[Sequence[Message]], list[Message]]] = {}  # by: are there tools
 
@@ -73,10 +74,7 @@ class ToolUse:
         before, after = _HOW_TO_CALL
         example = self._written("NAME", {"ARGUMENT": "VALUE"})
         words = "\n".join([_CAN_CALL, *map(_text_of, tools), before, example, after])
-        try:
-            return self._template.render(_with_system(messages, words), **options)
-        except InputError:  # some templates have no system role
-            return self._template.render(_with_preface(messages, words), **options)
+        return self._template.render(_with_system(messages, words), **options)
 
     def _style(self, with_tools: bool) -> Callable[[Sequence[Message]], list[Message]]:
         """The message format in which the template shows calls."""
@@ -168,8 +166,3 @@ def _with_system(messages: Sequence[Message], words: str) -> list[Message]:
     if first.get("role") == "system":
         return [{**first, "content": f"{first.get('content') or ''}\n\n{words}".strip()}, *rest]
     return [{"role": "system", "content": words}, first, *rest]
-
-
-def _with_preface(messages: Sequence[Message], words: str) -> list[Message]:
-    """The messages with `words` before the text of the first one."""
-    return [{**messages[0], "content": f"{words}\n\n{messages[0].get('content') or ''}"}, *messages[1:]]

@@ -100,7 +100,7 @@ BOTH = [
     *wrong("user", 1, []),
     *wrong("metadata", 1, "x", []),
     *wrong("store", True, 1, 0),
-    *wrong("service_tier", "priority", 1),
+    *wrong("service_tier", 1, []),
     *wrong("safety_identifier", 1),
     *wrong("prompt_cache_key", 1),
     *wrong("cache_prompt", 1, "no"),
@@ -164,7 +164,7 @@ CHAT_ONLY = [
     *wrong("tools", 1, {}, [{"type": "function", "function": {"name": "f"}}] * 129),
     *wrong("tools", ["f"], [1], param="tools.0"),
     *wrong("tools", [{"type": "function"}], param="tools.0.function"),
-    *wrong("tools", [{"type": "search", "function": {"name": "f"}}], param="tools.0.type"),
+    *wrong("tools", [{"type": "a search", "function": {"name": "f"}}], param="tools.0.type"),
     *wrong(
         "tools",
         [{"type": "function", "function": {"name": ""}}],

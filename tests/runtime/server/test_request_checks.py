@@ -131,7 +131,6 @@ def test_reasoning_is_read_under_every_name(serve: Serve, tiny_bundle: Path, tmp
         (CHAT, {"type": "file", "file": {}}, "files"),
         (MESSAGES, {"type": "image", "source": {}}, "images"),
         (MESSAGES, {"type": "document", "source": {}}, "documents"),
-        (MESSAGES, {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image"}]}, "images"),
         (RESPONSES, {"type": "input_image", "image_url": "data:,"}, "images"),
         (RESPONSES, {"type": "input_file", "file_id": "x"}, "files"),
     ],

@@ -146,14 +146,13 @@ ITEM = {"role": "user", "content": "x"}
         ({"priority": 1}, "priority"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"reasoning": {"effort": "low"}}, "reasoning"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
+        ({"include": ["message.output_text.logprobs"]}, "include.0"),
         ({"tool_choice": "required"}, "tool_choice"),
         (
             {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
             "text.format.schema",
         ),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"prefill": {"heavy": 99999}}, "prefill.heavy"),
     ],
 )

@@ -10,7 +10,12 @@ from h2o_runtime.server.answers.constraint import AnswerConstraint
 
 @dataclass(frozen=True)
 class Choices:
-    """One request for each choice, and the constraint that all of them follow; None if they are free."""
+    """One request for each choice.
+
+    constraint: what all of them follow; None if they are free. left_alone: what the client's request has that no
+    answer here depends on, by its names.
+    """
 
     requests: list[Request]
     constraint: AnswerConstraint | None
+    left_alone: frozenset[str] = frozenset()

@@ -61,7 +61,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         builder, chat = service.builder, chat_of(body)
         return await service.handler.answer(
             http,
-            lambda: NAMES.choices(lambda: builder.chat(chat)),
+            lambda: NAMES.choices(body, lambda: builder.chat(chat)),
             ResponseFormat(body, chat, alias, service.model.speech),
             constrain=builder.constraint,
             stream=bool(body.stream),

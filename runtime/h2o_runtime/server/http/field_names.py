@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from pydantic import BaseModel
+
 from h2o_runtime.errors import ConfigError, ContextOverflowError
 from h2o_runtime.server.answers.choices import Choices
+from h2o_runtime.server.apis.shared.left_alone import left_alone
 
 
 @dataclass(frozen=True)
@@ -15,8 +18,8 @@ class FieldNames:
 
     own: Mapping[str, str]
 
-    def choices(self, make: Callable[[], Choices]) -> Choices:
-        """The result of `make`. Raises its errors with the request's names."""
+    def choices(self, body: BaseModel, make: Callable[[], Choices]) -> Choices:
+        """The result of `make`, which translates `body`. Raises its errors with the request's names."""
         try:
             choices = make()
         except (ConfigError, ContextOverflowError) as error:
@@ -24,7 +27,8 @@ class FieldNames:
         constraint = choices.constraint and replace(
             choices.constraint, field=self._name(choices.constraint.field)
         )
-        return replace(choices, constraint=constraint)
+        names = left_alone(body).union(map(self._name, choices.left_alone))
+        return replace(choices, constraint=constraint, left_alone=names)
 
     def renamed(self, error: ConfigError | ContextOverflowError) -> ConfigError | ContextOverflowError:
         name = self._name(error.field)

@@ -33,6 +33,7 @@ class Jobs:
     events      of all jobs, as they happen
     counted     whether /metrics has the request
     left        set when no client waits for the answer any more
+    left_alone  what the client's request has that no answer depends on
     prompts     prompts that several choices share
     """
 
@@ -51,6 +52,7 @@ class Jobs:
         answered: called at a job's last event, before any client learns of it. ended: called when the inference
         thread is done with a job. All in the event loop."""
         self.constraint, self.constrain, self.left = choices.constraint, constrain, left
+        self.left_alone = choices.left_alone
         self.compiling: list[asyncio.Task[None]] = []
         self.events: asyncio.Queue[tuple[Job, JobEvent]] = asyncio.Queue()
         asked = [request.prompt.ids for request in choices.requests]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Strict
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Strict, in_words
 from h2o_runtime.server.apis.shared.generation import Generation
+from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 
 
 class Cacheable(Strict):
     """Cache marks of clients; here everything that can be kept is kept, marked or not."""
 
-    cache_control: dict[str, Any] | None = None
+    cache_control: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
 
 
 class TextContentPart(Cacheable):
@@ -22,6 +23,7 @@ class TextContentPart(Cacheable):
 
 
 Content = str | list[Annotated[TextContentPart, TEXT_ALONE]]
+ResultContent = str | list[Annotated[TextContentPart, in_words("text")]]
 
 
 class FunctionCall(Strict):
@@ -77,7 +79,7 @@ class AssistantMessage(Cacheable):
 
 class ToolMessage(Cacheable):
     role: Literal["tool"]
-    content: Content
+    content: ResultContent
     tool_call_id: str
     name: str | None = None
 
@@ -115,6 +117,25 @@ class Tool(Cacheable):
     function: Function
 
 
+class ForeignTool(Foreign):
+    """A tool that another service runs, or one in a form that only its own models know."""
+
+
+def own_or_foreign(*types: str) -> Discriminator:
+    """Tells our tools, whose types are `types`, from foreign ones. Those without a type are ours."""
+
+    def origin(tool: Any) -> str:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        return "own" if kind is None or kind in types else "foreign"
+
+    return Discriminator(origin)
+
+
+Skipped = Annotated[ForeignTool, Tag("foreign")]
+GivenTool = Annotated[Annotated[Tool, Tag("own")] | Skipped, own_or_foreign("function")]
+GivenTools = Annotated[list[GivenTool], Field(max_length=128)]
+
+
 class NamedFunction(Strict):
     name: str = Field(min_length=1)
 
@@ -147,19 +168,22 @@ class JsonSchemaFormat(Strict):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class ChatRequest(Generation):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    given_tools: GivenTools | None = Field(None, alias="tools")
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further variables for the chat template, such as enable_thinking."
     )
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+    reasoning_effort: Effort | None = Field(
         None, description="For chat templates that can be told how much to think."
     )
     add_generation_prompt: bool | None = Field(None, description="false needs continue_final_message.")
@@ -167,3 +191,13 @@ class ChatRequest(Generation):
         None, description="The answer continues the last message, which is the assistant's."
     )
     modalities: list[Literal["text"]] | None = None
+    verbosity: Ignored = None
+    prediction: Ignored = None
+    web_search_options: Ignored = None
+
+    @property
+    def tools(self) -> list[Tool] | None:
+        """Those that the model may call."""
+        if self.given_tools is None:
+            return None
+        return [tool for tool in self.given_tools if isinstance(tool, Tool)]

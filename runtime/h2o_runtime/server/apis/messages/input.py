@@ -12,6 +12,7 @@ from h2o_runtime.server.apis.messages.schema import (
     ClientTool,
     MessageRequest,
     OneTool,
+    SystemTurn,
     Thinking,
     TokenCountRequest,
     ToolResult,
@@ -26,6 +27,7 @@ NAMES = FieldNames(
         "continue_final_message": "messages",
         "response_format": "output_config.format",
         "response_format.json_schema.schema": "output_config.format.schema",
+        "reasoning_effort": "output_config.effort",
     }
 )
 
@@ -43,7 +45,8 @@ def chat_of(body: TokenCountRequest) -> ChatRequest:
             "tool_choice": _choice(body),
             "parallel_tool_calls": _parallel(body),
             "response_format": _format(body),
-            "chat_template_kwargs": None if body.thinking is None else {"enable_thinking": False},
+            "chat_template_kwargs": _thinking(body),
+            "reasoning_effort": None if body.output_config is None else body.output_config.effort,
             **(_generation(body) if isinstance(body, MessageRequest) else {}),
         }
     )
@@ -65,7 +68,10 @@ def _messages(body: TokenCountRequest) -> Iterable[dict[str, Any]]:
     if body.system:
         yield {"role": "system", "content": _text(body.system)}
     for turn in body.messages:
-        yield from _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
+        if isinstance(turn, SystemTurn):
+            yield {"role": "system", "content": _text(turn.content)}
+        else:
+            yield from _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
 
 
 def _user(turn: UserTurn) -> Iterable[dict[str, Any]]:
@@ -117,6 +123,13 @@ def _choice(body: TokenCountRequest) -> Any:
 
 def _parallel(body: TokenCountRequest) -> bool | None:
     return False if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use else None
+
+
+def _thinking(body: TokenCountRequest) -> dict[str, bool] | None:
+    """The switch of thoughts, by the names that templates have for it."""
+    if body.thinking is None:
+        return None
+    return dict.fromkeys(("enable_thinking", "thinking"), body.thinking.type != "disabled")
 
 
 def _format(body: TokenCountRequest) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         builder, chat = service.builder, chat_of(body)
         return await service.handler.answer(
             http,
-            lambda: NAMES.choices(lambda: builder.chat(chat)),
+            lambda: NAMES.choices(body, lambda: builder.chat(chat)),
             MessageFormat(chat, service.settings.alias, service.model.speech),
             constrain=builder.constraint,
             stream=bool(body.stream),
@@ -35,5 +35,5 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def count_tokens(http: Request, body: TokenCountRequest) -> TokenCount:
         """How many tokens a prompt has."""
         builder, chat = service.builder, chat_of(body)
-        choices = await service.handler.look_up(http, lambda: NAMES.choices(lambda: builder.chat(chat)))
+        choices = await service.handler.look_up(http, lambda: NAMES.choices(body, lambda: builder.chat(chat)))
         return TokenCount(input_tokens=len(choices.requests[0].prompt.ids))

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
-from h2o_runtime.server.apis.chat.schema import Cacheable, FunctionName, Parameters, TextContentPart
+from h2o_runtime.server.apis.chat.schema import (
+    Cacheable,
+    Effort,
+    FunctionName,
+    Parameters,
+    ResultContent,
+    Skipped,
+    TextContentPart,
+    own_or_foreign,
+)
 from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict
+from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 
 
@@ -22,7 +32,7 @@ class ToolUse(Cacheable):
 class ToolResult(Cacheable):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Annotated[TextContentPart, TEXT_ALONE]] | None = None
+    content: ResultContent | None = None
     is_error: bool | None = None
 
 
@@ -34,17 +44,37 @@ class Thinking(Strict):
     signature: str | None = None
 
 
-class UserTurn(Strict):
+class RedactedThinking(Foreign):
+    """Thoughts that only Anthropic's service can read."""
+
+    type: Literal["redacted_thinking"]
+
+
+class AnyTurn(Strict):
+    output_config: Ignored = None  # the request's own holds for all turns
+
+
+class SystemTurn(AnyTurn):
+    role: Literal["system", "developer"]
+    content: str | list[Annotated[TextContentPart, TEXT_ALONE]]
+
+
+class UserTurn(AnyTurn):
     role: Literal["user"]
     content: str | list[Annotated[TextContentPart | ToolResult, Field(discriminator="type"), TEXT_ALONE]]
 
 
-class AssistantTurn(Strict):
+AssistantBlock = Annotated[
+    TextContentPart | ToolUse | Thinking | RedactedThinking, Field(discriminator="type")
+]
+
+
+class AssistantTurn(AnyTurn):
     role: Literal["assistant"]
-    content: str | list[Annotated[TextContentPart | ToolUse | Thinking, Field(discriminator="type")]]
+    content: str | list[AssistantBlock]
 
 
-Turn = Annotated[UserTurn | AssistantTurn, Field(discriminator="role")]
+Turn = Annotated[SystemTurn | UserTurn | AssistantTurn, Field(discriminator="role")]
 
 
 class ClientTool(Cacheable):
@@ -53,6 +83,13 @@ class ClientTool(Cacheable):
     description: str | None = None
     input_schema: Parameters
     strict: bool | None = None
+    eager_input_streaming: Ignored = None
+    defer_loading: Ignored = None
+    allowed_callers: Ignored = None
+    input_examples: Ignored = None
+
+
+GivenTool = Annotated[Annotated[ClientTool, Tag("own")] | Skipped, own_or_foreign("custom")]
 
 
 class AnyChoice(Strict):
@@ -73,10 +110,14 @@ class OutputFormat(Strict):
 
 class OutputConfig(Strict):
     format: OutputFormat | None = None
+    effort: Effort | None = Field(None, description="For chat templates that can be told how much to think.")
+    task_budget: Ignored = None
 
 
-class ThinkingDisabled(Strict):
-    type: Literal["disabled"]
+class ThinkingSwitch(Strict):
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Ignored = None
+    display: Ignored = None
 
 
 class TokenCountRequest(Strict):
@@ -85,11 +126,20 @@ class TokenCountRequest(Strict):
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     messages: list[Turn] = Field(min_length=1)
     system: str | list[TextContentPart] | None = None
-    tools: Annotated[list[ClientTool], Field(max_length=128)] | None = None
+    given_tools: Annotated[list[GivenTool], Field(max_length=128)] | None = Field(None, alias="tools")
     tool_choice: Annotated[AnyChoice | OneTool, Field(discriminator="type")] | None = None
     output_config: OutputConfig | None = None
-    thinking: ThinkingDisabled | None = None
-    cache_control: dict[str, Any] | None = None
+    thinking: ThinkingSwitch | None = None
+    cache_control: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
+    context_management: Ignored = None
+    mcp_servers: Ignored = None
+
+    @property
+    def tools(self) -> list[ClientTool] | None:
+        """Those that the model may call."""
+        if self.given_tools is None:
+            return None
+        return [tool for tool in self.given_tools if isinstance(tool, ClientTool)]
 
 
 class MessageRequest(TokenCountRequest):
@@ -101,6 +151,7 @@ class MessageRequest(TokenCountRequest):
     top_k: Annotated[Count, WHOLE] | None = None
     prefill: Prefill | None = None
 
-    # No effect on the answer of a server that stores nothing.
-    metadata: dict[str, Any] | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    metadata: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
+    service_tier: Annotated[str | None, LEFT_ALONE] = None
+    inference_geo: Ignored = None
+    speed: Ignored = None

@@ -173,19 +173,22 @@ class ResponseItems:
 def _asked(body: ResponseRequest) -> dict[str, Any]:
     """The request's members that a response repeats."""
     told = body.model_dump(
-        include={"instructions", "max_output_tokens", "temperature", "top_p", "tool_choice", "tools"},
-        by_alias=True,
+        include={"instructions", "max_output_tokens", "temperature", "top_p", "tool_choice"}, by_alias=True
     )
+    effort = None if body.reasoning is None else body.reasoning.effort
+    text_format = None if body.text is None else body.text.format
     return told | {
-        "tools": told["tools"] or [],
+        "tools": [tool.model_dump(exclude={"defer_loading"}) for tool in body.tools or ()],
         "tool_choice": told["tool_choice"] or "auto",
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "text": {"format": {"type": "text"}} if body.text is None else body.text.model_dump(by_alias=True),
+        "text": {
+            "format": {"type": "text"} if text_format is None else text_format.model_dump(by_alias=True)
+        },
         "metadata": body.metadata or {},
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": effort, "summary": None},
         "truncation": "disabled",
         "store": False,
         "background": False,

@@ -23,6 +23,7 @@ NAMES = FieldNames(
         "messages": "input",
         "max_tokens": "max_output_tokens",
         "response_format": "text.format",
+        "reasoning_effort": "reasoning.effort",
         "response_format.json_schema.schema": "text.format.schema",
     }
 )
@@ -41,6 +42,7 @@ def chat_of(body: ResponseRequest) -> ChatRequest:
             "tools": None if body.tools is None else [_tool(tool.model_dump()) for tool in body.tools],
             "tool_choice": _choice(body),
             "parallel_tool_calls": body.parallel_tool_calls,
+            "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
             "prefill": body.prefill,
             **{name: getattr(body, name) for name in _SAMPLING},
         }

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, Tag
 
-from h2o_runtime.server.apis.chat.schema import FunctionCall, FunctionName, Parameters
-from h2o_runtime.server.apis.shared.base import TEXT_ALONE, Count, No, Real, Share, Strict
+from h2o_runtime.server.apis.chat.schema import (
+    Effort,
+    FunctionCall,
+    FunctionName,
+    Parameters,
+    Skipped,
+    own_or_foreign,
+)
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, Count, No, Real, Share, Strict, in_words
 from h2o_runtime.server.apis.shared.generation import TopK
+from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 from h2o_runtime.server.apis.shared.routers import RouterKeys
 
@@ -33,6 +41,7 @@ class InputMessage(Strict):
     content: str | list[Annotated[InputText | OutputText, Field(discriminator="type"), TEXT_ALONE]]
     id: str | None = None
     status: Status = None
+    phase: Ignored = None
 
 
 class InputCall(FunctionCall):
@@ -53,7 +62,7 @@ class InputReasoning(Strict):
     type: Literal["reasoning"]
     summary: list[Any] | None = None
     content: list[ReasoningText] | None = None
-    encrypted_content: None = None
+    encrypted_content: Annotated[str | None, LEFT_ALONE] = None
     id: str | None = None
     status: Status = None
 
@@ -61,7 +70,7 @@ class InputReasoning(Strict):
 class InputResult(Strict):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[Annotated[InputText, TEXT_ALONE]]
+    output: str | list[Annotated[InputText, in_words("input_text")]]
     id: str | None = None
     status: Status = None
 
@@ -83,6 +92,10 @@ class FlatFunction(Strict):
     description: str | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
+    defer_loading: Ignored = None
+
+
+GivenTool = Annotated[Annotated[FlatFunction, Tag("own")] | Skipped, own_or_foreign("function")]
 
 
 class FlatChoice(Strict):
@@ -108,6 +121,14 @@ class JsonSchemaType(Strict):
 
 class TextConfig(Strict):
     format: Annotated[TextType | JsonObjectType | JsonSchemaType, Field(discriminator="type")] | None = None
+    verbosity: Ignored = None
+
+
+class ReasoningConfig(Strict):
+    effort: Effort | None = Field(None, description="For chat templates that can be told how much to think.")
+    summary: Ignored = None
+    generate_summary: Ignored = None
+    context: Ignored = None
 
 
 class ObfuscationOptions(Strict):
@@ -118,6 +139,18 @@ def _with_words(items: list[Any]) -> list[Any]:
     if all(isinstance(item, InputReasoning) for item in items):
         raise ValueError("Input should have a message beside the thoughts")
     return items
+
+
+# More of what another service's tools and thoughts gave. Log-probabilities, which OpenAI has here too, are not.
+OthersOutput = Literal[
+    "reasoning.encrypted_content",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "file_search_call.results",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+]
 
 
 class ResponseRequest(RouterKeys):
@@ -138,22 +171,33 @@ class ResponseRequest(RouterKeys):
     stream: bool | None = None
     stream_options: ObfuscationOptions | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[FlatFunction], Field(max_length=128)] | None = None
+    reasoning: ReasoningConfig | None = None
+    given_tools: Annotated[list[GivenTool], Field(max_length=128)] | None = Field(None, alias="tools")
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
     prefill: Prefill | None = None
 
-    # No effect on the answer of a server that stores nothing.
-    store: bool | None = Field(
+    store: Annotated[bool | None, LEFT_ALONE] = Field(
         None,
         description="Nothing is stored, whatever the value: OpenAI's default is true, and the answer "
         "says false.",
     )
     background: No | None = None
     truncation: Literal["disabled"] | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    include: Annotated[list[OthersOutput] | None, LEFT_ALONE] = None
+    user: Annotated[str | None, LEFT_ALONE] = None
+    metadata: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
+    service_tier: Annotated[str | None, LEFT_ALONE] = None
+    safety_identifier: Annotated[str | None, LEFT_ALONE] = None
+    prompt_cache_key: Annotated[str | None, LEFT_ALONE] = None
+    prompt_cache_retention: Ignored = None
+    client_metadata: Ignored = None
+    context_management: Ignored = None
+    max_tool_calls: Ignored = None  # of built-in tools
+
+    @property
+    def tools(self) -> list[FlatFunction] | None:
+        """Those that the model may call."""
+        if self.given_tools is None:
+            return None
+        return [tool for tool in self.given_tools if isinstance(tool, FlatFunction)]

@@ -34,11 +34,15 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _medium(value: Any) -> str | None:
+    """What a part of a content is that no model here reads; None for a text."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return next((name for word, name in _MEDIA.items() if isinstance(kind, str) and word in kind), None)
+
+
 def _text_alone(value: Any) -> Any:
     """Content that clients send and no model here reads."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    found = next((name for word, name in _MEDIA.items() if isinstance(kind, str) and word in kind), None)
-    if found is not None:
+    if (found := _medium(value)) is not None:
         raise ValueError(f"{found} are not supported: this server reads text alone")
     return value
 
@@ -52,6 +56,26 @@ _MEDIA = {
     "file": "files",
 }
 TEXT_ALONE = BeforeValidator(_text_alone)
+
+
+def in_words(text_type: str) -> BeforeValidator:
+    """A sentence in the place of what a tool gives beside texts: the agent did not choose it, and goes on.
+
+    text_type: of the text that the sentence becomes
+    """
+
+    def replace(value: Any) -> Any:
+        if (found := _medium(value)) is not None:
+            return {"type": text_type, "text": _UNSEEN.format(found)}
+        if isinstance(value, dict) and value.get("type") == "tool_reference":  # of a search among tools
+            return {"type": text_type, "text": _FOUND.format(value.get("tool_name"))}
+        return value
+
+    return BeforeValidator(replace)
+
+
+_UNSEEN = "[The tool gave {} here, which cannot be shown: this model reads text alone.]"
+_FOUND = "[The tool {} can be called now.]"
 
 # The only value that is supported.
 One = Annotated[Literal[1], BeforeValidator(exactly(int)), BeforeValidator(_whole)]

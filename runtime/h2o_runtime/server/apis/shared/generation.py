@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
 from h2o_runtime.components.options import MOST
 from h2o_runtime.names import Speculation
 from h2o_runtime.server.apis.shared.base import WHOLE, Count, No, NotStored, Real, Share, Stop, Strict
+from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 from h2o_runtime.server.apis.shared.routers import RouterKeys
 
@@ -79,13 +80,13 @@ class Generation(RouterKeys):
         None, description="With stream: chunks with prompt_progress while the prompt is read."
     )
 
-    # No effect on the answer of a server that stores nothing.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
     store: NotStored | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    user: Annotated[str | None, LEFT_ALONE] = None
+    metadata: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
+    service_tier: Annotated[str | None, LEFT_ALONE] = None
+    safety_identifier: Annotated[str | None, LEFT_ALONE] = None
+    prompt_cache_key: Annotated[str | None, LEFT_ALONE] = None
+    prompt_cache_retention: Ignored = None
 
     @property
     def choices(self) -> int:
