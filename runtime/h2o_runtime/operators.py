@@ -106,6 +106,22 @@ MEMORY_SELECT = Operator(
     outputs=(_int32("memory_next", "Hs M"),),
     attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M")),
 )
+BLOCK_SELECT = Operator(  # QuerySelect's candidates, by the means of blocks of keys
+    "BlockSelect",
+    inputs=(_Q, _CACHES[0], _int64("past", "t")),
+    outputs=(_int32("candidates", "t Hs M"),),
+    attributes=(
+        _SCALE,
+        _TILE,
+        Attribute("stride", 1),
+        Attribute("block_size", 1),
+        Attribute("local", 0, gives="M"),
+        Attribute("heavy", 0, gives="M"),
+        Attribute("score_heads", 1, gives="Hs"),
+        _SOFTCAP,
+    ),
+    plugin=False,
+)
 QUERY_SELECT = Operator(
     "QuerySelect",
     inputs=(_Q, _model("k_cache", "cap Hkv d"), _int32("candidates", "c Hs Mp"), _int64("past", "t")),
@@ -214,6 +230,7 @@ OPERATORS = (  # an operator that another body calls comes before it
     MEMORY_FUSED_ATTENTION,
     CANDIDATE_SCORE,
     MEMORY_SELECT,
+    BLOCK_SELECT,
     QUERY_SELECT,
     CACHED_ATTENTION,
     LANDMARK_UPDATE,

@@ -310,6 +310,60 @@ def query_select(
     return np.concatenate(chosen).reshape(len(past), -1, local + heavy)
 
 
+def block_score(
+    q: Array,
+    k_cache: Array,
+    past: int,
+    *,
+    scale: float,
+    stride: int,
+    block_size: int,
+    local: int,
+    score_heads: int,
+) -> Float64:
+    """What the rows below `past` get as candidates of a tile: the votes for the mean key of their block, of all whole
+    blocks. Rows from the block on in which the local window begins come before all others.
+
+    q [n, Hq, d]; k_cache [cap, Hkv, d] -> [past, Hs], infinite for those rows.
+    """
+    blocks = past // block_size
+    (keys,) = _float64(k_cache[: blocks * block_size])
+    means = keys.reshape(blocks, block_size, *keys.shape[1:]).mean(axis=1)
+    every = np.zeros((score_heads, 0), np.int32)
+    votes = query_score(q, means, every, blocks, scale=scale, stride=stride, reach=0)
+    score = np.full((past, score_heads), np.inf)
+    ranked = (past - local) // block_size * block_size
+    score[:ranked] = votes.repeat(block_size, axis=0)[:ranked]
+    return score
+
+
+def block_select(
+    q: Array,
+    k_cache: Array,
+    past: Array,
+    *,
+    scale: float,
+    tile: int,
+    stride: int,
+    block_size: int,
+    local: int,
+    heavy: int,
+    score_heads: int,
+) -> Int32:
+    """Each tile's last `local` rows below its past, and the best others by `block_score`.
+
+    q [n, Hq, d], `tile` rows a tile; past int64 [t] -> int32 [t, Hs, local + heavy], sorted.
+    """
+    rule = {"scale": scale, "stride": stride, "block_size": block_size, "local": local}
+    chosen = []
+    for i, end in enumerate(past.tolist()):
+        rows = q[i * tile : (i + 1) * tile]
+        score = block_score(rows, k_cache, end, **rule, score_heads=score_heads).astype(np.float32)
+        early = np.tile(np.arange(end - local, dtype=np.int32), (score_heads, 1))
+        chosen.append(memory_select(score, early, end - local, end, local=local, heavy=heavy))
+    return np.stack(chosen)
+
+
 def cached_attention(
     q: Array, k_cache: Array, v_cache: Array, length: int, *, scale: float, window: float = 0
 ) -> Float64:

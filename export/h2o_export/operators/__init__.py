@@ -33,7 +33,7 @@ from h2o_export.operators.opset import OPSET
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
 from h2o_export.operators.parts import HeadOutputs, HeadScores, HighestRising, SoftCap
 from h2o_export.operators.products import BlockProduct
-from h2o_export.operators.selection import CandidateScore, MemorySelect, QuerySelect
+from h2o_export.operators.selection import BlockSelect, CandidateScore, MemorySelect, QuerySelect, VotingRows
 from h2o_runtime import operators as table
 
 DOMAIN, VERSION = table.DOMAIN, table.VERSION
@@ -46,6 +46,7 @@ OPERATORS = (
     MemoryFusedAttention,
     CandidateScore,
     MemorySelect,
+    BlockSelect,
     QuerySelect,
     CachedAttention,
     LandmarkUpdate,
@@ -60,7 +61,7 @@ OPERATORS = (
 
 DENSE_OPERATORS = (BlockProduct,)
 # In other bodies: no graph names them. A part that another part calls comes before it.
-INLINED = (SoftCap, HeadScores, HeadOutputs, HighestRising, DiagonalBlocks, SubquadraticMask)
+INLINED = (SoftCap, HeadScores, HeadOutputs, HighestRising, DiagonalBlocks, SubquadraticMask, VotingRows)
 # What exported dense graphs name besides standard operators. No kernel is for one of them alone.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 

@@ -90,6 +90,123 @@ def MemorySelect(score, memory, chunk_range, local: int, heavy: int):
 
 
 @script(h2o, default_opset=op)
+def VotingRows(q, past, score_heads, votings, tile: int, stride: int):
+    """The rows of each tile that vote: of each `stride` rows one for each query head, row j * `stride` // G for head
+    j of the G of a score head, or the last row of a shorter rest.
+
+    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; past [t]; score_heads [1] is Hs, votings [1] Hv, a
+    divisor of Hq → sample [t, Hv, w, Hq/Hv, d]; real [t, 1, w, 1, 1]: false behind a tile's last row.
+    """
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    step = op.Constant(value_int=1)
+    first = op.Constant(value_int=0)
+    n = op.Shape(q, start=0, end=1)
+    query_heads = op.Shape(q, start=1, end=2)
+    d = op.Shape(q, start=2, end=3)
+    tiles = op.Shape(past, start=0, end=1)
+    size = op.Reshape(op.Constant(value_int=tile), one)
+    each_tile = op.Range(first, op.Squeeze(tiles, op.Constant(value_ints=[0])), step)
+    begin = op.Mul(each_tile, size)
+    stop = op.Unsqueeze(op.Min(op.Add(begin, size), n), one)  # [t, 1]
+    later = op.Range(first, op.Constant(value_int=tile), op.Constant(value_int=stride))
+    run = op.Add(op.Unsqueeze(begin, one), op.Unsqueeze(later, op.Constant(value_ints=[0])))  # [t, w]
+    real = op.Unsqueeze(op.Less(run, stop), op.Constant(value_ints=[1, 3, 4]))
+    together = op.Div(query_heads, score_heads)
+    query_head = op.Range(first, op.Squeeze(query_heads, op.Constant(value_ints=[0])), step)  # [Hq]
+    within = op.Div(op.Mul(op.Mod(query_head, together), op.Constant(value_int=stride)), together)
+    voter = op.Add(op.Unsqueeze(run, op.Constant(value_ints=[2])), within)
+    voter = op.Min(voter, op.Unsqueeze(op.Sub(stop, one), one))  # [t, w, Hq]
+    every_query = op.Reshape(op.Cast(q, to=1), op.Concat(minus_one, d, axis=0))
+    voting = op.Gather(every_query, op.Add(op.Mul(voter, query_heads), query_head), axis=0)
+    by_head = op.Concat(op.Shape(run), votings, minus_one, d, axis=0)
+    sample = op.Transpose(op.Reshape(voting, by_head), perm=[0, 2, 1, 3, 4])
+    return sample, real
+
+
+@script(h2o, default_opset=op)
+def BlockSelect(
+    q,
+    k_cache,
+    past,
+    scale: float,
+    tile: int,
+    stride: int,
+    block_size: int,
+    local: int,
+    heavy: int,
+    score_heads: int,
+    softcap: float = 0.0,
+):
+    """Candidates of query tiles, by the mean keys of blocks. The rows that vote are VotingRows.
+
+    q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local + heavy.
+    Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the softmax probability of
+    its mean key, over all whole blocks below past. A row's score is the sum of its block's votes, from all query
+    heads of its score head; the rows before the local window in the block where that begins come before all scores.
+    → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best others.
+    Ties and negligible scores are as in MemorySelect.
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
+    step = op.Constant(value_int=1)
+    first = op.Constant(value_int=0)
+    none = op.Constant(value_float=0.0)
+    lowest = op.Constant(value_float=float("-inf"))
+    size = op.Constant(value_int=block_size)
+    capacity = op.Shape(k_cache, start=0, end=1)
+    kv_heads = op.Shape(k_cache, start=1, end=2)
+    d = op.Shape(k_cache, start=2, end=3)
+    tiles = op.Shape(past, start=0, end=1)
+    sets = op.Reshape(op.Constant(value_int=score_heads), one)
+    spanned = op.Max(op.Div(kv_heads, sets), one)  # key/value heads of a score head
+    votings = op.Mul(sets, spanned)  # Hv = max(Hs, Hkv)
+    sample, real = h2o.VotingRows(q, past, sets, votings, tile=tile, stride=stride)
+    # The means, [Hv, Nb, d].
+    blocks = op.Div(capacity, size)
+    whole = op.Slice(op.Cast(k_cache, to=1), zero, op.Mul(blocks, size), zero)
+    by_block = op.Reshape(
+        whole, op.Concat(blocks, op.Reshape(size, one), kv_heads, d, axis=0), allowzero=1
+    )
+    means = op.ReduceMean(by_block, one, keepdims=0)  # [Nb, Hkv, d]
+    heads = op.Div(op.Range(first, op.Squeeze(votings, zero), step), op.Div(votings, kv_heads))  # [Hv]
+    keys = op.Transpose(op.Gather(means, heads, axis=1), perm=[1, 2, 0])  # [Hv, d, Nb]
+    # Their votes. A tile whose past has no whole block gives none.
+    packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
+    dots = op.Mul(op.MatMul(packed, keys), op.Constant(value_float=scale))
+    dots = h2o.SoftCap(dots, softcap=softcap)
+    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))  # [t, 1, 1]
+    block = op.Range(first, op.Squeeze(blocks, zero), step)
+    seen = op.Unsqueeze(op.Less(block, op.Div(end, size)), one)  # [t, 1, 1, Nb]
+    votes = op.Where(seen, op.Softmax(op.Where(seen, dots, lowest), axis=-1), none)
+    by_vote = op.Concat(op.Shape(sample, start=0, end=4), blocks, axis=0)
+    counted = op.Where(real, op.Reshape(votes, by_vote, allowzero=1), none)
+    of_each = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hv, Nb]
+    split = op.Reshape(of_each, op.Concat(tiles, sets, spanned, blocks, axis=0), allowzero=1)
+    got = op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)  # [t, Hs, Nb]
+    got = op.Where(op.Less(got, op.Constant(value_float=1e-30)), none, got)
+    # By row: those behind the last whole block have a score of their own, which nobody reads.
+    wide = op.Concat(tiles, sets, one, axis=0)
+    padded = op.Concat(got, op.Expand(none, wide), axis=2)
+    row = op.Range(first, op.Squeeze(capacity, zero), step)
+    ranks = op.Gather(padded, op.Div(row, size), axis=2)  # [t, Hs, cap]
+    border = op.Sub(end, op.Constant(value_int=local))
+    ranked = op.Mul(op.Div(border, size), size)
+    ranks = op.Where(op.Less(row, ranked), ranks, op.Constant(value_float=float("inf")))
+    ranks = op.Where(op.Less(row, border), ranks, op.Constant(value_float=-1.0))
+    # TopK prefers the earlier of equals.
+    wanted = op.Reshape(op.Constant(value_int=heavy), one)
+    best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
+    rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
+    chosen = op.GatherElements(where, order, axis=2)
+    window = op.Add(border, op.Range(first, op.Constant(value_int=local), step))  # [t, 1, L]
+    window = op.Expand(window, wide)
+    candidates = op.Cast(op.Concat(chosen, window, axis=2), to=6)
+    return candidates
+
+
+@script(h2o, default_opset=op)
 def QuerySelect(
     q,
     k_cache,
@@ -104,8 +221,7 @@ def QuerySelect(
     heavy: int,
     softcap: float = 0.0,
 ):
-    """Memory sets of query tiles. Of each `stride` rows of a tile one votes for each query head: row
-    j * `stride` // G for head j of the G of a score head, or the last row of a shorter rest.
+    """Memory sets of query tiles. The rows that vote are VotingRows.
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
     i chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below
@@ -122,32 +238,15 @@ def QuerySelect(
     minus_one = op.Constant(value_ints=[-1])
     step = op.Constant(value_int=1)
     first = op.Constant(value_int=0)
-    n = op.Shape(q, start=0, end=1)
     d = op.Shape(q, start=2, end=3)
     tiles = op.Shape(past, start=0, end=1)
     kv_heads = op.Shape(k_cache, start=1, end=2)
     score_heads = op.Shape(candidates, start=1, end=2)
-    size = op.Reshape(op.Constant(value_int=tile), one)
     spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads of a score head
     votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
-    # The voting rows, [t, Hv, w, Hq/Hv, d]. Behind a tile's last row nobody votes.
-    each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
-    begin = op.Mul(each_tile, size)
-    stop = op.Unsqueeze(op.Min(op.Add(begin, size), n), one)  # [t, 1]
-    later = op.Range(first, op.Constant(value_int=tile), op.Constant(value_int=stride))
-    run = op.Add(op.Unsqueeze(begin, one), op.Unsqueeze(later, zero))  # [t, w]
-    real = op.Unsqueeze(op.Less(run, stop), op.Constant(value_ints=[1, 3, 4]))
-    query_heads = op.Shape(q, start=1, end=2)
-    together = op.Div(query_heads, score_heads)
-    query_head = op.Range(first, op.Squeeze(query_heads, zero), step)  # [Hq]
-    within = op.Div(op.Mul(op.Mod(query_head, together), op.Constant(value_int=stride)), together)
-    voter = op.Add(op.Unsqueeze(run, op.Constant(value_ints=[2])), within)
-    voter = op.Min(voter, op.Unsqueeze(op.Sub(stop, one), one))  # [t, w, Hq]
-    every_query = op.Reshape(op.Cast(q, to=1), op.Concat(minus_one, d, axis=0))
-    voting = op.Gather(every_query, op.Add(op.Mul(voter, query_heads), query_head), axis=0)
-    by_head = op.Concat(op.Shape(run), votings, minus_one, d, axis=0)
-    sample = op.Transpose(op.Reshape(voting, by_head), perm=[0, 2, 1, 3, 4])
+    sample, real = h2o.VotingRows(q, past, score_heads, votings, tile=tile, stride=stride)
     # The rows looked at, [t, Hs, K].
+    each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
     listed = op.Gather(op.Cast(candidates, to=7), op.Div(each_tile, op.Constant(value_int=share)), axis=0)
     unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
     every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0
