@@ -29,7 +29,7 @@ from h2o_runtime.providers.functions import FunctionProvider
 Array = NDArray[Any]
 Tensors = dict[str, Array]
 OUTPUTS = {operator.name: operator.output_names for operator in OPERATORS}
-INT32 = ("memory_next",)
+INT32 = ("memory_next", "candidates")
 
 
 def run_operator(name: str, inputs: Tensors, **attributes: float) -> tuple[Array, ...]:

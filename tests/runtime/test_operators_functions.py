@@ -22,6 +22,7 @@ from tests.runtime.operator_cases import (
     provider_for,
     run_operator,
 )
+from tests.runtime.block_cases import BlockCall, block_calls
 from tests.runtime.query_cases import Call, calls
 
 from h2o_runtime.bundles.bundle import Bundle
@@ -236,6 +237,21 @@ def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_p
             local=1,
             memory_next=np.empty((1, 3), np.int32),
         )
+
+
+@settings(max_examples=20, deadline=None)
+@given(call=block_calls())
+def test_blocks_are_selected_as_the_reference_selects_them(tiny_bundle: Path, call: BlockCall) -> None:
+    call.check(call.run(FunctionProvider(Bundle.open(tiny_bundle), threads=2)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(call=block_calls())
+@example(call=BlockCall(n=3, first=5, tile=2, stride=1, block_size=8, local=2, heavy=3))  # no whole block
+@example(call=BlockCall(n=3, first=30, tile=2, stride=1, block_size=8, local=2, heavy=3))  # within one block
+def test_all_tiles_of_a_node_select_blocks_at_once(call: BlockCall) -> None:
+    (got,) = run_operator("BlockSelect", call.inputs, **call.attributes)
+    call.check(got)
 
 
 @settings(max_examples=20, deadline=None)

@@ -91,11 +91,11 @@ def MemorySelect(score, memory, chunk_range, local: int, heavy: int):
 
 @script(h2o, default_opset=op)
 def VotingRows(q, past, score_heads, votings, tile: int, stride: int):
-    """The rows of each tile that vote: of each `stride` rows one for each query head, row j * `stride` // G for head
-    j of the G of a score head, or the last row of a shorter rest.
+    """The rows of each tile that vote: of each `stride` rows one for each query head, row j * `stride` // G for
+    head j of the G of a score head, or the last row of a shorter rest.
 
-    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; past [t]; score_heads [1] is Hs, votings [1] Hv, a
-    divisor of Hq → sample [t, Hv, w, Hq/Hv, d]; real [t, 1, w, 1, 1]: false behind a tile's last row.
+    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; past [t]; score_heads [1] is Hs; votings [1] is
+    Hv, a divisor of Hq → sample [t, Hv, w, Hq/Hv, d]; real [t, 1, w, 1, 1]: false behind a tile's last row.
     """
     one = op.Constant(value_ints=[1])
     minus_one = op.Constant(value_ints=[-1])
@@ -140,12 +140,12 @@ def BlockSelect(
 ):
     """Candidates of query tiles, by the mean keys of blocks. The rows that vote are VotingRows.
 
-    q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local + heavy.
-    Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the softmax probability of
-    its mean key, over all whole blocks below past. A row's score is the sum of its block's votes, from all query
-    heads of its score head; the rows before the local window in the block where that begins come before all scores.
-    → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best others.
-    Ties and negligible scores are as in MemorySelect.
+    q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local +
+    heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the softmax
+    probability of its mean key, over all whole blocks below past. A row's score is the sum of its block's votes,
+    from all query heads of its score head. The rows before the local window, in the block where that begins, come
+    before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the
+    `heavy` best others. Ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -166,9 +166,7 @@ def BlockSelect(
     # The means, [Hv, Nb, d].
     blocks = op.Div(capacity, size)
     whole = op.Slice(op.Cast(k_cache, to=1), zero, op.Mul(blocks, size), zero)
-    by_block = op.Reshape(
-        whole, op.Concat(blocks, op.Reshape(size, one), kv_heads, d, axis=0), allowzero=1
-    )
+    by_block = op.Reshape(whole, op.Concat(blocks, op.Reshape(size, one), kv_heads, d, axis=0), allowzero=1)
     means = op.ReduceMean(by_block, one, keepdims=0)  # [Nb, Hkv, d]
     heads = op.Div(op.Range(first, op.Squeeze(votings, zero), step), op.Div(votings, kv_heads))  # [Hv]
     keys = op.Transpose(op.Gather(means, heads, axis=1), perm=[1, 2, 0])  # [Hv, d, Nb]

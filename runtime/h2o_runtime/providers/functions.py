@@ -17,6 +17,7 @@ from h2o_runtime.errors import BundleError, unimportable
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Attribute, Operator
 from h2o_runtime.operators import (
+    BLOCK_SELECT,
     CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
     CANDIDATE_SCORE,
@@ -173,12 +174,16 @@ class FunctionProvider:
             self.run_body(operator, kv.upto(length - n + block.stop), {**arguments, **cut})
 
     def _check_body(self, operator: Operator, attributes: dict[str, float]) -> None:
-        """Raises BundleError if the bundle's body asks for an attribute that the operator no longer has."""
+        """Raises BundleError if the bundle has no body of the operator, or one that asks for an attribute that the
+        operator no longer has."""
+        advice = "export the checkpoint again, or choose the native attention provider"
+        if all(body.name != operator.name for body in self._functions):
+            raise BundleError(f"{self.bundle.folder}: it has no function {operator.name}; {advice}")
         asked = {name for body in self._functions if body.name == operator.name for name in body.attribute}
         if gone := asked - set(attributes):
             raise BundleError(
                 f"{self.bundle.folder}: its function {operator.name} asks for {', '.join(sorted(gone))}, which the "
-                "operator no longer has; export the checkpoint again, or choose the native attention provider"
+                f"operator no longer has; {advice}"
             )
 
     def _one_node_model(
@@ -258,6 +263,27 @@ def _tile_by_tile(
         provider.run_body(QUERY_SELECT, keys, {**cut, "tile": tile, "share": 1, **attributes})
 
 
+def _blocks_tile_by_tile(
+    provider: FunctionProvider,
+    kv: KV,
+    q: Tensor,
+    past: Tensor,
+    tile: int,
+    candidates: Tensor,
+    **attributes: int,
+) -> None:
+    """The body scores the blocks of the longest past for all tiles."""
+    k_cache, v_cache = contiguous_rows(kv, provider.shape.dtype, provider.shape.value_size)
+    for i, end in enumerate(past):
+        cut = {
+            "q": q[i * tile : (i + 1) * tile],
+            "past": past[i : i + 1],
+            "candidates": candidates[i : i + 1],
+        }
+        keys = KV(k_cache[:end], v_cache[:end], int(end))
+        provider.run_body(BLOCK_SELECT, keys, {**cut, "tile": tile, **attributes})
+
+
 def _gather_and_score(provider: FunctionProvider, kv: KV, memory: Tensor, **arguments: Tensor) -> None:
     """The body takes gathered keys of the memory set."""
     shape = provider.shape
@@ -315,6 +341,7 @@ _ADAPTED: dict[Operator, Any] = {
     PROMPT_ATTENTION: _prompt_attention,
     PARTIAL_ATTENTION: _partial_attention,
     CHUNKED_INTRA_ATTENTION: _chunk_by_chunk,
+    BLOCK_SELECT: _blocks_tile_by_tile,
     QUERY_SELECT: _tile_by_tile,
     CACHED_CANDIDATE_SCORE: _gather_and_score,
     TILED_MEMORY_ATTENTION: _each_tile,

@@ -1,0 +1,104 @@
+"""Calls of BlockSelect, for every provider, and what must come of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from tests.reference import operators
+
+from h2o_runtime.attention.base import AttentionProvider, AttentionShape
+from h2o_runtime.kv import KV
+from h2o_runtime.operators import BLOCK_SELECT
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class BlockCall:
+    """Tiles whose past is a chunk's: chunks of `together` tiles behind `first` rows. `alike` key/value heads share a
+    list; 0: each query head has one.
+    """
+
+    n: int
+    first: int
+    tile: int
+    stride: int
+    block_size: int
+    local: int
+    heavy: int
+    together: int = 1
+    kv_heads: int = 2
+    group: int = 2
+    alike: int = 1
+    d: int = 16
+    dtype: Any = np.float32
+    softcap: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        heads = self.kv_heads * self.group
+        self.scale = float(np.float32(self.d**-0.5))
+        self.score_heads = self.kv_heads // self.alike if self.alike else heads
+        tiles = -(-self.n // self.tile)
+        self.past = self.first + np.arange(tiles, dtype=np.int64) // self.together * self.together * self.tile
+        cap = int(self.past[-1]) + 3
+        self.q = (2 * rng.standard_normal((self.n, heads, self.d))).astype(self.dtype)
+        self.k = rng.standard_normal((cap, self.kv_heads, self.d)).astype(self.dtype)
+        self.k[int(self.past[-1]) :] = np.nan  # nobody looks at these
+
+    @property
+    def attributes(self) -> dict[str, float]:
+        names = ("scale", "tile", "stride", "block_size", "local", "heavy", "score_heads")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def inputs(self) -> dict[str, Array]:
+        return {"q": self.q, "k_cache": self.k, "past": self.past}
+
+    def run(self, provider: AttentionProvider) -> Array:
+        shape = AttentionShape(self.q.shape[1], self.kv_heads, self.d, self.scale, np.dtype(self.dtype))
+        provider.activate(shape)
+        out = np.full((len(self.past), self.score_heads, self.local + self.heavy), -1, np.int32)
+        rule = {name: getattr(self, name) for name in ("tile", "stride", "block_size", "local")}
+        kv = KV(self.k, self.k, len(self.k))
+        provider.run(BLOCK_SELECT, kv, q=self.q, past=self.past, **rule, candidates=out)
+        return out
+
+    def check(self, got: Array, rtol: float = 1e-5) -> None:
+        """Raises AssertionError unless these are the reference's lists, but for near ties."""
+        expected = operators.block_select(self.q, self.k, self.past, **self.attributes)  # type: ignore[arg-type]
+        rule = {
+            name: getattr(self, name) for name in ("scale", "stride", "block_size", "local", "score_heads")
+        }
+        for i, end in enumerate(self.past.tolist()):
+            rows = self.q[i * self.tile : (i + 1) * self.tile]
+            score = operators.block_score(rows, self.k, end, **rule)
+            assert operators.same_but_for_near_ties(
+                expected[i], got[i], score, stop=end, local=self.local, rtol=rtol
+            )
+
+
+@st.composite
+def block_calls(draw: st.DrawFn) -> BlockCall:
+    local, heavy = draw(st.integers(0, 9)), draw(st.integers(1, 40))
+    kv_heads = draw(st.integers(1, 3))
+    return BlockCall(
+        n=draw(st.integers(1, 90)),
+        first=local + heavy + draw(st.integers(0, 90)),
+        tile=draw(st.integers(1, 30)),
+        stride=draw(st.integers(1, 8)),
+        block_size=draw(st.sampled_from([1, 3, 8, 16])),
+        local=local,
+        heavy=heavy,
+        together=draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        group=draw(st.sampled_from([1, 2, 4])),
+        alike=draw(st.sampled_from([0, 1, kv_heads])),
+        d=draw(st.sampled_from([8, 24, 64])),
+        dtype=draw(st.sampled_from([np.float32, np.float16])),
+        seed=draw(st.integers(0, 1 << 20)),
+    )
