@@ -321,8 +321,8 @@ def block_score(
     local: int,
     score_heads: int,
 ) -> Float64:
-    """What the rows below `past` get as candidates of a tile: the votes for the mean key of their block, of all whole
-    blocks. Rows from the block on in which the local window begins come before all others.
+    """What the rows below `past` get as candidates of a tile: the votes for their block's mean key, among those of
+    all whole blocks. Rows from the block on in which the local window begins come before all others.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d] -> [past, Hs], infinite for those rows.
     """

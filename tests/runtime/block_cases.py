@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class BlockCall:
-    """Tiles whose past is a chunk's: chunks of `together` tiles behind `first` rows. `alike` key/value heads share a
-    list; 0: each query head has one.
+    """Tiles whose past is a chunk's: chunks of `together` tiles behind `first` rows. `alike` key/value heads
+    share a list; 0: each query head has one.
     """
 
     n: int

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.reference import operators
 from tests.reference.delta import DeltaCase
+from tests.runtime.block_cases import BlockCall, block_calls
 from tests.runtime.operator_cases import (
     Array,
     Case,
@@ -22,7 +23,6 @@ from tests.runtime.operator_cases import (
     provider_for,
     run_operator,
 )
-from tests.runtime.block_cases import BlockCall, block_calls
 from tests.runtime.query_cases import Call, calls
 
 from h2o_runtime.bundles.bundle import Bundle

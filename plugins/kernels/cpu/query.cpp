@@ -2,22 +2,17 @@
 // item of work is one head of one tile: a score head; or one of the key/value heads that it spans, whose sums
 // wait until those of the others are there. Scores are column sums, and no value is read.
 
-#include "int8_keys.h"
 #include "rank.h"
-#include "sweep.h"
+#include "tile_votes.h"
 
 namespace h2o {
 namespace {
 
-// Tile i has rows [i * tile, (i + 1) * tile) of the n, and looks at the candidates of list i / share. Of each
-// stride of rows one votes, for each query head of those that vote together another one.
+// Tile i looks at the candidates of list i / share.
 struct Tiles {
-    int64_t n;           // query rows
-    int64_t tile;        // query rows of a tile
-    int64_t stride;      // query rows of which one votes
+    VotingTiles votes;
     int64_t share;       // consecutive tiles that have one list of candidates
     int64_t reach;       // cache rows on either side whose votes count by a quarter
-    int64_t tiles;       // t: n / tile, rounded up
     int64_t lists;       // c: of candidates, at least tiles / share, rounded up
     int64_t candidates;  // Mp: of a list; 0: a tile looks at every row below its past
     int64_t local;       // most recent cache rows, which every memory set has
@@ -32,7 +27,7 @@ struct Own {
     float* scores;    // [keys] these, with a quarter of what the rows within reach have
     float* of_power;  // [kNearBlock + reach] sums of runs of rows
     uint32_t* order;  // [take_room(keys)] bits that order like the scores
-    Int8Block block;  // queries of a block of rows, for int8 products
+    Int8Block block;  // for sum_votes
 };
 
 struct Query {
@@ -54,7 +49,7 @@ struct Query {
     }
     int64_t keys(int64_t tile) const { return listed() ? sizes.candidates : past[tile]; }
     int64_t most_keys() const {
-        return listed() ? sizes.candidates : *std::max_element(past, past + sizes.tiles);
+        return listed() ? sizes.candidates : *std::max_element(past, past + sizes.votes.tiles());
     }
     int64_t reach() const { return std::min(sizes.reach, most_keys()); }
     int64_t room() const { return round_up(most_keys(), kPanel); }  // of a head's sums
@@ -65,7 +60,7 @@ struct Query {
         return listed() ? std::lower_bound(rows, rows + sizes.candidates, border) - rows : border;
     }
     bool enough() const {
-        for (int64_t tile = 0; tile < sizes.tiles; ++tile) {
+        for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile) {
             if (past[tile] < sizes.slots || past[tile] > kv.rows) return false;
             for (int64_t set = 0; listed() && set < sets(); ++set) {
                 if (list(tile, set)[sizes.candidates - 1] >= past[tile]) return false;
@@ -79,10 +74,10 @@ struct Query {
     // keys once for all of them.
     void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
               float* waiting, int64_t index) const {
-        const int64_t together = listed() ? sizes.share : sizes.tiles;
+        const int64_t together = listed() ? sizes.share : sizes.votes.tiles();
         const int64_t group = index / (together * heads()), within = index % (together * heads());
         const int64_t tile = group * together + together - 1 - within % together;
-        if (tile >= sizes.tiles) return;
+        if (tile >= sizes.votes.tiles()) return;
         const int64_t head = within / together;
         float* const sums = waiting ? waiting + (tile * heads() + head) * room() : own.sums;
         score(context, scratch, own, packed, group * heads() + head, tile, head, sums);
@@ -100,27 +95,12 @@ struct Query {
 
     void score(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
                int64_t unit, int64_t tile, int64_t head, float* sums) const {
-        const int64_t count = keys(tile);
-        const int64_t first = tile * sizes.tile, rows = std::min(sizes.tile, sizes.n - first);
-        const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
-        Sweep votes =
-            head_sweep(context, shape, heads(), head, queries, (rows + sizes.stride - 1) / sizes.stride);
-        votes.stride = sizes.stride;
-        votes.last_row = rows - 1;
-        votes.first_voter = head % spanned() * votes.group;
-        votes.voters = spanned() * votes.group;
-        votes.keys = cache_rows(shape, kv_head(shape, heads(), head), keys_alone(kv),
-                                list(tile, head / spanned()), count);
-        votes.total_keys = votes.offset = votes.key_block = count;
+        const int64_t count = keys(tile), own_keys = kv_head(shape, heads(), head);
+        Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
+        votes.keys = cache_rows(shape, own_keys, keys_alone(kv), list(tile, head / spanned()), count);
         votes.unit = unit;
         std::memset(sums, 0, static_cast<size_t>(round_up(count, kPanel)) * sizeof(float));
-        if (packed != nullptr) {
-            const Int8Keys::Head own_keys = packed->head(kv_head(shape, heads(), head));
-            return vote_int8(context, votes, scratch, own.block, own_keys, sums);
-        }
-        std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
-        votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
-        context->kernels->sum_lanes(scratch.colsum, count, sums);
+        sum_votes(context, votes, scratch, own.block, packed, own_keys, sums);
     }
 
     // What places [0, count) have with a quarter of what their neighbours have, of all `filled` places.
@@ -190,7 +170,7 @@ struct Query {
         const int64_t alike = heads() / shape.kv_heads;  // that read a key/value head's keys
         context->pool.each(shape.kv_heads, [&](int64_t kv_head, int) {
             all.want(kv_head, !listed());
-            for (int64_t tile = 0; listed() && tile < sizes.tiles; ++tile) {
+            for (int64_t tile = 0; listed() && tile < sizes.votes.tiles(); ++tile) {
                 for (int64_t head = kv_head * alike; head < (kv_head + 1) * alike; ++head)
                     all.want(kv_head, list(tile, head / spanned()), sizes.candidates);
             }
@@ -205,9 +185,9 @@ struct Query {
         Carver measure(nullptr);
         carve(measure);
         const size_t each = measure.used(), all = each * context->arenas.size();
-        const int64_t sums = spanned() > 1 ? sizes.tiles * heads() * room() : 0;
-        const bool int8_scores = shape.softcap == 0 && int8_votes(context) != nullptr;
-        const int64_t rows = int8_scores ? *std::max_element(past, past + sizes.tiles) : 0;
+        const int64_t sums = spanned() > 1 ? sizes.votes.tiles() * heads() * room() : 0;
+        const int64_t longest = *std::max_element(past, past + sizes.votes.tiles());
+        const int64_t rows = votes_are_int8(context, shape) ? longest : 0;
         Carver room(nullptr);
         room.take<float>(sums);
         Int8Keys::carve(room, shape, rows);
@@ -221,23 +201,21 @@ struct Query {
             Carver carver(shared + static_cast<size_t>(thread) * each);
             return carve(carver);
         };
-        const int64_t together = listed() ? sizes.share : sizes.tiles;
-        const int64_t groups = (sizes.tiles + together - 1) / together;
+        const int64_t together = listed() ? sizes.share : sizes.votes.tiles();
+        const int64_t groups = (sizes.votes.tiles() + together - 1) / together;
         context->pool.each(groups * together * heads(), [&](int64_t index, int thread) {
             item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), packed, waiting,
                  index);
         });
         if (waiting == nullptr) return;
-        context->pool.each(sizes.tiles * sets(),
+        context->pool.each(sizes.votes.tiles() * sets(),
                            [&](int64_t index, int thread) { join(own(thread), waiting, index); });
     }
 };
 
 bool good(const Tiles& sizes) {
-    if (sizes.n <= 0 || sizes.tile <= 0 || sizes.stride <= 0 || sizes.share <= 0 || sizes.reach < 0)
-        return false;
-    if (sizes.tiles != (sizes.n + sizes.tile - 1) / sizes.tile || sizes.candidates < 0) return false;
-    if (sizes.candidates > 0 && sizes.lists * sizes.share < sizes.tiles) return false;
+    if (!sizes.votes.good() || sizes.share <= 0 || sizes.reach < 0 || sizes.candidates < 0) return false;
+    if (sizes.candidates > 0 && sizes.lists * sizes.share < sizes.votes.tiles()) return false;
     return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0;
 }
 
@@ -248,10 +226,10 @@ namespace h2o::cpu {
 
 h2o_status run(const calls::QuerySelect& call) {
     h2o_cpu* const context = cpu_of(call);
-    const Tiles tiles{call.n, call.tile, call.stride, call.share, call.reach,
-                      call.t, call.c,    call.Mp,     call.local, call.M};
+    const Tiles tiles{
+        {call.n, call.tile, call.stride}, call.share, call.reach, call.c, call.Mp, call.local, call.M};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
-    if (context == nullptr || !good(tiles)) return H2O_BAD_ARGUMENT;
+    if (context == nullptr || !good(tiles) || tiles.votes.tiles() != call.t) return H2O_BAD_ARGUMENT;
     if (!call.q || !call.past || !call.memory_next) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check_keys(call.kv, 1); status != H2O_OK) return status;
     const int64_t listed = tiles.lists * call.shape.score_heads * tiles.candidates;

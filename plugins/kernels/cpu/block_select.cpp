@@ -1,0 +1,157 @@
+// BlockSelect: a tile's queries score the mean keys of blocks of the past, and the rows of the best blocks
+// are the tile's candidates. Means are computed first, once for all tiles. An item of work is one list: a
+// score head of a tile.
+
+#include "rank.h"
+#include "tile_votes.h"
+
+namespace h2o {
+namespace {
+
+struct Lists {
+    VotingTiles votes;
+    int64_t block;  // cache rows of a block
+    int64_t local;  // most recent cache rows, which every list has
+    int64_t slots;  // M: cache rows of a list
+
+    bool good() const { return votes.good() && block > 0 && local >= 0 && slots >= local && slots > 0; }
+};
+
+// One thread's arrays.
+struct Own {
+    float* sums;      // [round_up(blocks, P)] probabilities of each block's mean, summed over the votes
+    uint32_t* order;  // [take_room(blocks)] bits that order like the sums
+    int32_t* best;    // [blocks]
+    Int8Block block;  // for sum_votes
+};
+
+struct BlockSelect {
+    const h2o_shape& shape;
+    const Lists& sizes;
+    const void* q;        // [n, Hq, d] of shape.dtype
+    const h2o_kv& kv;     // keys of the cache; values are not read
+    const int64_t* past;  // [t] cache rows that come before each tile
+    int32_t* candidates;  // [t, Hs, M] out: cache rows, rising
+
+    int64_t sets() const { return shape.score_heads; }
+    int64_t heads() const { return own_heads(shape); }
+    int64_t spanned() const { return heads() / sets(); }  // that share a list
+    int64_t width() const { return shape.kv_heads * shape.head_size; }
+    int64_t longest() const { return *std::max_element(past, past + sizes.votes.tiles()); }
+    int64_t blocks() const { return longest() / sizes.block; }
+
+    bool enough() const {
+        for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile)
+            if (past[tile] < sizes.slots || past[tile] > kv.rows) return false;
+        return pages_in_range(kv, longest());
+    }
+
+    // means [blocks][Hkv][d]: block `index`.
+    void average(const KernelTable* kernels, int64_t index, float* means) const {
+        const int64_t d = shape.head_size;
+        for (int64_t i = 0; i < sizes.block; ++i) {
+            const float share = 1.0f / static_cast<float>(i + 1);
+            const int64_t place = place_of(kv, index * sizes.block + i);
+            const char* const row = static_cast<const char*>(kv.k) + place * width() * element_size(kv.dtype);
+            float* const mean = means + index * width();
+            if (kv.k_scales == nullptr) {
+                kernels->average_row(row, kv.dtype, width(), 1.0f, share, mean);
+                continue;
+            }
+            for (int64_t head = 0; head < shape.kv_heads; ++head)
+                kernels->average_row(row + head * d, kv.dtype, d, kv.k_scales[place * shape.kv_heads + head],
+                                     share, mean + head * d);
+        }
+    }
+
+    // Lists of a head follow each other, the longest past first: so a thread packs means once for all of
+    // them.
+    void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const h2o_kv& means,
+              const Int8Keys* packed, int64_t index) const {
+        const int64_t tiles = sizes.votes.tiles(), tile = tiles - 1 - index % tiles, set = index / tiles;
+        const int64_t count = past[tile] / sizes.block;
+        std::memset(own.sums, 0, static_cast<size_t>(round_up(count, kPanel)) * sizeof(float));
+        for (int64_t i = 0; count > 0 && i < spanned(); ++i) {
+            const int64_t head = set * spanned() + i, kv_head_of = kv_head(shape, heads(), head);
+            Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
+            votes.keys = cache_rows(shape, kv_head_of, means, nullptr, count);
+            votes.unit = kv_head_of;
+            sum_votes(context, votes, scratch, own.block, packed, kv_head_of, own.sums);
+        }
+        choose(past[tile], own, candidates + (tile * sets() + set) * sizes.slots);
+    }
+
+    // The rows of the best whole blocks before the one in which the local window begins, of the worst of them
+    // only as many as are left; then all rows from that block on.
+    void choose(int64_t end, const Own& own, int32_t* out) const {
+        const int64_t border = end - sizes.local, heavy = sizes.slots - sizes.local;
+        const int64_t ranked = border / sizes.block, last = ranked * sizes.block;
+        const int64_t sure = std::min(border - last, heavy), left = heavy - sure;
+        const int64_t chosen = (left + sizes.block - 1) / sizes.block;
+        for (int64_t i = 0; i < ranked; ++i) own.order[i] = order(own.sums[i]);
+        take_first_best(own.order, ranked, chosen, own.best);
+        int64_t worst = 0;
+        for (int64_t i = 1; i < chosen; ++i)
+            if (own.order[own.best[i]] <= own.order[own.best[worst]]) worst = i;
+        for (int64_t i = 0; i < chosen; ++i) {
+            const int64_t rows = i == worst ? left - (chosen - 1) * sizes.block : sizes.block;
+            for (int64_t row = 0; row < rows; ++row)
+                *out++ = static_cast<int32_t>(own.best[i] * sizes.block + row);
+        }
+        for (int64_t i = 0; i < sure; ++i) *out++ = static_cast<int32_t>(last + i);
+        for (int64_t i = 0; i < sizes.local; ++i) *out++ = static_cast<int32_t>(border + i);
+    }
+
+    Own carve(Carver& carver) const {
+        return {carver.take<float>(round_up(blocks(), kPanel)), carver.take<uint32_t>(take_room(blocks())),
+                carver.take<int32_t>(blocks()), Int8Block::carve(carver, shape.head_size)};
+    }
+
+    void run(h2o_cpu* context) const {
+        prepare(context, {shape.head_size, 0, blocks(), 1, false, true}, context->scratch.data());
+        Carver measure(nullptr);
+        carve(measure);
+        const size_t each = measure.used(), all = each * context->arenas.size();
+        const int64_t int8_rows = votes_are_int8(context, shape) ? blocks() : 0;
+        Carver room(nullptr);
+        room.take<float>(blocks() * width());
+        Int8Keys::carve(room, shape, int8_rows);
+        char* const shared = context->shared.at_least(all + room.used());
+        Carver behind(shared + all);
+        float* const mean = behind.take<float>(blocks() * width());
+        const Int8Keys int8 = Int8Keys::carve(behind, shape, int8_rows);
+        context->pool.each(blocks(), [&](int64_t index, int) { average(context->kernels, index, mean); });
+        h2o_kv means{};
+        means.k = mean;
+        means.rows = blocks();
+        means.dtype = H2O_F32;
+        for (int64_t head = 0; head < shape.kv_heads; ++head) int8.want(head, true);
+        context->pool.each(shape.kv_heads * int8.blocks(),
+                           [&](int64_t index, int) { int8.pack(context, shape, means, index); });
+        const Int8Keys* const packed = int8_rows > 0 ? &int8 : nullptr;
+        context->pool.each(sizes.votes.tiles() * sets(), [&](int64_t index, int thread) {
+            Carver carver(shared + static_cast<size_t>(thread) * each);
+            item(context, *context->scratch[static_cast<size_t>(thread)], carve(carver), means, packed,
+                 index);
+        });
+    }
+};
+
+}  // namespace
+}  // namespace h2o
+
+namespace h2o::cpu {
+
+h2o_status run(const calls::BlockSelect& call) {
+    h2o_cpu* const context = cpu_of(call);
+    const Lists lists{{call.n, call.tile, call.stride}, call.block_size, call.local, call.M};
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (context == nullptr || !lists.good() || lists.votes.tiles() != call.t) return H2O_BAD_ARGUMENT;
+    if (!call.q || !call.past || !call.candidates) return H2O_BAD_ARGUMENT;
+    if (const h2o_status status = h2o_kv_check_keys(call.kv, 1); status != H2O_OK) return status;
+    const BlockSelect op{call.shape, lists, call.q, *call.kv, call.past, call.candidates};
+    if (call.kv->rows > INT32_MAX || !op.enough()) return H2O_BAD_ARGUMENT;
+    return guarded(context, [&] { op.run(context); });
+}
+
+}  // namespace h2o::cpu

@@ -1,0 +1,49 @@
+// Votes of tiles of queries for keys: what the operators that choose by a tile's queries have in common.
+#pragma once
+
+#include "int8_keys.h"
+
+namespace h2o {
+
+// Tile i has rows [i * tile, (i + 1) * tile) of the n. Of each stride of rows one votes, for each query head
+// of those that vote together another one.
+struct VotingTiles {
+    int64_t n;       // query rows
+    int64_t tile;    // query rows of a tile
+    int64_t stride;  // query rows of which one votes
+
+    bool good() const { return n > 0 && tile > 0 && stride > 0; }
+    int64_t tiles() const { return (n + tile - 1) / tile; }
+
+    // The votes of one tile for one of `heads` heads, of which `spanned` vote together; keys not yet named.
+    Sweep sweep(const h2o_cpu* context, const h2o_shape& shape, const void* q, int64_t index, int64_t heads,
+                int64_t spanned, int64_t head) const {
+        const int64_t first = index * tile, rows = std::min(tile, n - first);
+        const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
+        Sweep votes = head_sweep(context, shape, heads, head, queries, (rows + stride - 1) / stride);
+        votes.stride = stride;
+        votes.last_row = rows - 1;
+        votes.first_voter = head % spanned * votes.group;
+        votes.voters = spanned * votes.group;
+        return votes;
+    }
+};
+
+// Whether votes are to be sums of int8 products.
+inline bool votes_are_int8(const h2o_cpu* context, const h2o_shape& shape) {
+    return shape.softcap == 0 && int8_votes(context) != nullptr;
+}
+
+// Adds the probabilities that a sweep's votes give to each of its keys to sums [round_up(keys, P)]. `packed`:
+// the int8 keys of all key/value heads, if votes are int8. `votes` needs its keys and their unit.
+inline void sum_votes(const h2o_cpu* context, Sweep votes, SweepScratch& scratch, const Int8Block& block,
+                      const Int8Keys* packed, int64_t kv_head, float* sums) {
+    const int64_t count = votes.keys.count;
+    votes.total_keys = votes.offset = votes.key_block = count;
+    if (packed != nullptr) return vote_int8(context, votes, scratch, block, packed->head(kv_head), sums);
+    std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
+    votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
+    context->kernels->sum_lanes(scratch.colsum, count, sums);
+}
+
+}  // namespace h2o
