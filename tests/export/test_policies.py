@@ -26,7 +26,6 @@ from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
-from h2o_runtime.policies.prefill.h2o import query_tiles
 
 pytestmark = pytest.mark.timeout(240)
 NAME = "llama-g2-d64-llama3"
@@ -57,29 +56,27 @@ def compare(*args: Any) -> Any:
 
 
 @pytest.mark.parametrize("pick", [0, 1])
-def test_a_near_tie_at_the_candidates_border_may_go_either_way(
-    pick: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys come in pairs that are equal, and an odd number of them are candidates. Every query votes."""
-    monkeypatch.setattr(query_tiles, "NARROWING", 1)
-    policy = Query(chunk_size=32, local=2, heavy=21, candidates=23, dense_tail=0)
-    draw = torch.Generator().manual_seed(5)
-    q, k = torch.randn(1, 64, 8, generator=draw), torch.randn(1, 32, 8, generator=draw)
-    k, model = k.repeat_interleave(2, dim=1), grouped(1, 1)
+def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> None:
+    """Blocks of eight keys come in pairs that are equal, and an odd number of them are candidates; the last block
+    always is one."""
+    policy = Query(chunk_size=64, local=2, heavy=30, candidates=32, dense_tail=0)
+    draw = torch.Generator().manual_seed(9)
+    q, pairs = torch.randn(1, 128, 8, generator=draw), torch.randn(1, 4, 64, generator=draw)
+    k, model = pairs.repeat_interleave(2, dim=1).view(1, 64, 8), grouped(1, 1)
     own = QueryPass(policy, model)
-    chosen = (
-        own._choose(0, 32, q[:, 32:], k, 32, own._candidates(0, q[:, 32:], k, 32))[0].nonzero()[:, 0].tolist()
-    )
-    (lone,) = (row for row in chosen if row < 30 and row ^ 1 not in chosen)
-    sets = sorted({*chosen, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
+    chosen = own._choose(0, 64, q[:, 64:], k, 64, own._candidates(0, q[:, 64:], k, 64))[0].nonzero()[:, 0]
+    blocks = {row // 8 for row in chosen.tolist()}
+    (lone,) = (block for block in blocks if block ^ 1 not in blocks)
+    picked = sorted({*blocks, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
+    sets = [8 * block + row for block in picked for row in range(8)]
     rule = QueryPass(policy, model, np.array(sets, np.int32)[None, None, None])
-    rule._attend(0, q, k, k)
+    rule._attend(0, q, torch.cat([k, k], 1), torch.cat([k, k], 1))
     assert (rule.wrong, rule.verdict().sound) == (0, True)
-    strange = [row for row in range(30) if row not in chosen and row ^ 1 != lone][:1]
+    strange = next(8 * block for block in range(8) if block not in blocks and block ^ 1 != lone)
     rule = QueryPass(
-        policy, model, np.array(sorted({*sets, *strange} - {sets[0]}), np.int32)[None, None, None]
+        policy, model, np.array(sorted({*sets, strange} - {sets[0]}), np.int32)[None, None, None]
     )
-    rule._attend(0, q, k, k)
+    rule._attend(0, q, torch.cat([k, k], 1), torch.cat([k, k], 1))
     assert rule.wrong == 2
 
 

@@ -32,6 +32,7 @@ from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.policies.prefill.h2o.scores.query import Query
 
 
@@ -208,10 +209,11 @@ class QueryPass(SinglePass[Query]):
         everything = torch.ones(lists, past, dtype=torch.bool)
         if past <= self.policy.candidates_at(past):
             return Candidates(everything, ~everything).of_heads(heads)
-        rank = self._rank(q, self.policy.narrowing_stride_at(past), k, everything)
+        rank = self._block_rank(q, k[:, :past], lists)
         best = self._best(rank, self.policy.candidates_at(past) - self.policy.local)
         border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
-        return Candidates(best, (rank - border).abs() <= NEAR_TIE * border.abs()).of_heads(heads)
+        near = (rank - border).abs() <= NEAR_TIE * border.abs()
+        return Candidates(best, near & (near.sum(1, keepdim=True) > BLOCK)).of_heads(heads)
 
     def _choose(
         self, layer: int, first: int, q: Tensor, k: Tensor, past: int, candidates: Candidates
@@ -228,15 +230,33 @@ class QueryPass(SinglePass[Query]):
         chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
+    def _votes(self, q: Tensor, stride: int, heads: int) -> Tensor:
+        """One of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote together:
+        [Hq, votes, d]."""
+        head, together = torch.arange(len(q))[:, None], len(q) // heads
+        rows = torch.arange(0, q.shape[1], stride) + head % together * stride // together
+        return q[head, rows.clamp(max=q.shape[1] - 1)]
+
+    def _block_rank(self, q: Tensor, k: Tensor, heads: int) -> Tensor:
+        """Scores of the rows k [Hq, past, d] as candidates of a tile q [Hq, rows, d]: what the means of their
+        blocks get, [Hs, past]. Rows from the block on in which the local window begins come first."""
+        past, policy = k.shape[1], self.policy
+        blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
+        scores = self.scores(self._votes(q, policy.narrowing_stride, heads), blocks.mean(2))
+        given = torch.softmax(scores, dim=-1).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
+        rank = given.new_full((heads, past), torch.inf)
+        ranked = (past - policy.local) // BLOCK * BLOCK
+        rank[:, :ranked] = given.repeat_interleave(BLOCK, dim=1)[:, :ranked]
+        rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
+        rank[:, past - policy.local :] = -torch.inf  # selected whatever its score
+        return rank
+
     def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
         """Scores by one of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote
         together: [Hs, past]; -inf for keys that are no candidates.
         """
         heads, past = candidates.shape
-        head, together = torch.arange(len(q))[:, None], len(q) // heads
-        rows = torch.arange(0, q.shape[1], stride) + head % together * stride // together
-        votes = q[head, rows.clamp(max=q.shape[1] - 1)]
-        group = len(votes) // heads
+        votes, group = self._votes(q, stride, heads), len(q) // heads
         seen = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
         given = masked_softmax(self.scores(votes, k[:, :past]), seen).sum(1).double()
         given = given.view(heads, group, past).sum(1)

@@ -14,7 +14,7 @@ from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans, tail_start
 
-NARROWING = 8  # one in so many voting queries of a tile narrows the past to candidates
+BLOCK = 8  # keys whose mean stands for them where the past is narrowed to candidates
 # A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many.
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
@@ -122,9 +122,10 @@ class QueryTiles(H2O[QueryStore]):
         queries = self.queries * (GROWN_QUERIES if self._grows_at(past) else 1)
         return max(self.tile_rows // queries, 1)
 
-    def narrowing_stride_at(self, past: int) -> int:
+    @property
+    def narrowing_stride(self) -> int:
         """Distance between two queries of a tile that narrow its past to candidates."""
-        return self.vote_stride_at(past) * NARROWING
+        return max(self.tile_rows // self.queries, 1)
 
     def tiles_before(self, row: int) -> int:
         """The number of tiles of a prompt's rows before `row`."""

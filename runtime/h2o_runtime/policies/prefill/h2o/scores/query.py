@@ -19,11 +19,11 @@ from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
+from h2o_runtime.operators import BLOCK_SELECT, MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
 from h2o_runtime.policies.prefill.h2o.base import H2O, score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets
-from h2o_runtime.policies.prefill.h2o.query_tiles import NEVER, QueryTiles
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
 
@@ -39,8 +39,9 @@ class Query(QueryTiles):
 
     `queries` of a tile's queries vote for candidates with their true probabilities, and also for the rows
     around each candidate: in repetitive text the queries between two voting queries attend to the next rows. If
-    the past is longer than `candidates`, a few of the voting queries first narrow it to so many candidates.
-    Only they read the whole past, so the cost that grows with N² is a small share of full attention.
+    the past is longer than `candidates`, voting queries first narrow it to so many candidates: they score means of
+    blocks of keys. Only these stand for the whole past, so the cost that grows with N² is a small share of full
+    attention.
 
     A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
     tile.
@@ -131,14 +132,35 @@ class Query(QueryTiles):
         tiles, before = self._new_tiles(chunks), call.past + chunks.start
         sets, count = self._sets(call, state, tiles, chunks), self.candidates_at(before)
         candidates = state.every_row(sets.heads)
-        if before > count:  # a few queries choose the candidates, one list for all query heads of a group
-            narrowed, stride = state.narrowed(call.layer, sets, count), self.narrowing_stride_at(before)
-            self._vote(call, state, tiles, state.every_row(narrowed.shape[1]), stride, narrowed)
+        if before > count:  # one list for all query heads of a group
+            narrowed = state.narrowed(call.layer, sets, count)
+            self._narrow(call, state, tiles, narrowed)
             candidates = state.candidates(narrowed, sets.heads)
         stride = self.vote_stride_at(before)
         self._vote(call, state, tiles, candidates, stride, state.sets(call.layer, sets))
         rows = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
         state.last = LastTile(rows, sets.with_skipped())
+
+    def _narrow(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], candidates: Tensor) -> None:
+        """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
+        [t, Hs, Mp]."""
+        call.provider.run(
+            BLOCK_SELECT,
+            call.kv,
+            q=call.q[tiles[0].start : tiles[-1].stop],
+            past=self._past_of(call, state, tiles),
+            tile=self.tile_rows,
+            stride=self.narrowing_stride,
+            block_size=BLOCK,
+            local=self.local,
+            candidates=candidates,
+        )
+
+    def _past_of(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span]) -> Tensor:
+        """The rows before each tile's chunk, int64 [t]."""
+        begun = self.begun(call)
+        first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
+        return state.past_of_tiles[first : first + len(tiles)]
 
     def _vote(
         self,
@@ -152,15 +174,13 @@ class Query(QueryTiles):
         """Every `stride`-th query of each tile votes for candidates, int32 [t, Hs, Mp]; the best go to `chosen`,
         int32 [t, Hs, M].
         """
-        begun = self.begun(call)
-        first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
-        begins_chunk = (begun + tiles[0].start) % self.chunk_size == 0
+        begins_chunk = (self.begun(call) + tiles[0].start) % self.chunk_size == 0
         call.provider.run(
             QUERY_SELECT,
             call.kv,
             q=call.q[tiles[0].start : tiles[-1].stop],
             candidates=candidates,
-            past=state.past_of_tiles[first : first + len(tiles)],
+            past=self._past_of(call, state, tiles),
             tile=self.tile_rows,
             stride=stride,
             share=self.tiles_of_chunk if begins_chunk and not candidates.shape[-1] else 1,
