@@ -60,13 +60,13 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> Non
     """Blocks of eight keys come in pairs that are equal, and an odd number of them are candidates; the last block
     always is one."""
     policy = Query(chunk_size=64, local=2, heavy=30, candidates=32, dense_tail=0)
-    draw = torch.Generator().manual_seed(9)
+    draw = torch.Generator().manual_seed(7)
     q, pairs = torch.randn(1, 128, 8, generator=draw), torch.randn(1, 4, 64, generator=draw)
     k, model = pairs.repeat_interleave(2, dim=1).view(1, 64, 8), grouped(1, 1)
     own = QueryPass(policy, model)
     chosen = own._choose(0, 64, q[:, 64:], k, 64, own._candidates(0, q[:, 64:], k, 64))[0].nonzero()[:, 0]
     blocks = {row // 8 for row in chosen.tolist()}
-    (lone,) = (block for block in blocks if block ^ 1 not in blocks)
+    (lone,) = (block for block in blocks if block < 7 and block ^ 1 not in blocks)
     picked = sorted({*blocks, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
     sets = [8 * block + row for block in picked for row in range(8)]
     rule = QueryPass(policy, model, np.array(sets, np.int32)[None, None, None])
