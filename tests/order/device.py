@@ -15,6 +15,7 @@ from h2o_runtime.kv_entry import KV_ENTRY
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
+    BLOCK_SELECT,
     CACHE_APPEND,
     KEYS,
     MEMORY_STEP,
@@ -83,7 +84,7 @@ class RowLists:
         bound: int | None = None
         if operator is MEMORY_STEP:
             bound = arguments["stop"]
-        elif operator is QUERY_SELECT:
+        elif operator in (BLOCK_SELECT, QUERY_SELECT):
             bound = self._past(arguments)
         if bound is None:
             return
@@ -94,7 +95,7 @@ class RowLists:
 
     def read(self, operator: Operator, arguments: Mapping[str, Any]) -> int | None:
         """The bound of those rows that an operator reads, where it is not all of them."""
-        if operator is QUERY_SELECT:
+        if operator in (BLOCK_SELECT, QUERY_SELECT):
             return self._past(arguments)
         memory = arguments.get("memory")
         return None if memory is None else self.bound(memory.address, memory.nbytes)

@@ -25,6 +25,7 @@ from tests.plugins.native_cases import (
 from tests.reference import lines, subquadratic
 from tests.reference.subquadratic import Pattern
 from tests.runtime import operator_cases, test_policy_minference, test_policy_subquadratic
+from tests.runtime.block_cases import BlockCall
 from tests.runtime.query_cases import Call
 
 from h2o_runtime.attention.base import AttentionShape
@@ -104,6 +105,18 @@ def test_votes(isa: str | None, listed: int) -> None:
     call.q, call.k, call.scale = whole(call.q), whole(call.k), call.scale / 40**2
     # Scaled queries are rounded, but where votes are int8 products: there the exponential is a short one.
     call.check(call.run(NativeCpuProvider(2, isa, "bfloat16")), rtol=2**-8 if isa == "scalar" else 3e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_candidates(isa: str | None) -> None:
+    """Means are rounded: then lists are nearly those of float32."""
+    call = BlockCall(n=200, first=701, tile=64, stride=2, block_size=8, local=20, heavy=300, d=64)
+    lists = [
+        call.run(NativeCpuProvider(2, isa, precision)).reshape(-1, 320)
+        for precision in ("float32", "bfloat16")  # type: ignore[arg-type]
+    ]
+    assert all((np.diff(one) > 0).all() for one in lists[1])
+    assert np.mean([len(np.intersect1d(*two)) / 320 for two in zip(*lists, strict=True)]) > 0.97
 
 
 @pytest.mark.parametrize("cache", ["float16", "int8"])

@@ -12,6 +12,7 @@ from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
+    BLOCK_SELECT,
     CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
     CHUNKED_INTRA_ATTENTION,
@@ -161,6 +162,13 @@ class Stored:
         )
         return (out,)
 
+    def blocks(self, provider: AttentionProvider, kv: KV) -> Results:
+        past = np.array([2 * self.length // 3, self.length], np.int64)
+        out = np.full((2, HKV, 40), -1, np.int32)
+        rule = {"tile": 16, "stride": 2, "block_size": 8, "local": 7}
+        provider.run(BLOCK_SELECT, kv, q=self.draw(30, HQ), past=past, **rule, candidates=out)
+        return (out,)
+
     def landmarks(self, provider: AttentionProvider, kv: KV) -> Results:
         k_mean, v_mean = np.full((2, -(-self.length // BLOCK), HKV, self.d), np.nan, np.float32)
         provider.run(
@@ -240,6 +248,7 @@ OPERATORS: Operators = {
     "votes": Stored.voted,
     "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
     "queries choose of a list": lambda stored, provider, kv: stored.chosen(provider, kv, 70),
+    "queries choose blocks": Stored.blocks,
     "landmarks": Stored.landmarks,
     "subquadratic step": lambda stored, provider, kv: stored.subquadratic(provider, kv, 1),
     "subquadratic": lambda stored, provider, kv: stored.subquadratic(provider, kv, 90),

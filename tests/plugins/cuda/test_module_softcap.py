@@ -15,6 +15,7 @@ from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
+    BLOCK_SELECT,
     CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
     PAGE_ATTENTION,
@@ -101,3 +102,10 @@ def test_memory_sets(model: Model) -> None:
     q = 6 * model.rows(42, HQ)
     expected, got = both(model, QUERY_SELECT, sets, q=q, past=past, candidates=none, **sizes)
     np.testing.assert_array_equal(got["memory_next"], expected["memory_next"])
+
+
+def test_candidates(model: Model) -> None:
+    sizes = {"tile": 12, "stride": 4, "block_size": 8, "local": 5, "heavy": 20, "score_heads": HKV}
+    past, lists = np.array([60, 60, 84, 84], np.int64), {"candidates": np.empty((4, HKV, 25), np.int32)}
+    expected, got = both(model, BLOCK_SELECT, lists, q=6 * model.rows(42, HQ), past=past, **sizes)
+    np.testing.assert_array_equal(got["candidates"], expected["candidates"])
