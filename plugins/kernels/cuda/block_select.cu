@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kMeanThreads)
     float sum = 0;
     for (int row = 0; row < block && index < longest / block; ++row)
         sum += scaled(k, (index * block + row) * width + i % width, scales, d);
-    means[i] = static_cast<T>(sum / static_cast<float>(block));
+    put(means + i, sum / static_cast<float>(block));
 }
 
 struct RankedRows {
