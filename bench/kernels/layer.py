@@ -75,13 +75,12 @@ class QueryPhase2:
     to them."""
 
     TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
-    NARROWING, VOTING = 32, 4  # from one vote to the next
+    VOTING, BLOCK = 4, 8  # rows from one vote to the next, keys of a mean
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
         self.past, self.kv = len(k) - CHUNK, KV(k, v, len(k))
         tiles = CHUNK // self.TILE
-        self.none = np.empty((1, HKV, 0), np.int32)
         self.candidates = np.empty((tiles, HKV, self.CANDIDATES), np.int32)
         self.sets = np.empty((tiles, HKV, self.SLOTS), np.int32)
         self.past_of = np.full(tiles, self.past, np.int64)
@@ -90,26 +89,25 @@ class QueryPhase2:
 
     def flops(self) -> float:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
-        votes = CHUNK // self.NARROWING * self.past + CHUNK // self.VOTING * self.CANDIDATES
+        votes = CHUNK // self.VOTING * (self.past // self.BLOCK + self.CANDIDATES)
         return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
 
     def __call__(self) -> None:
-        self._select(self.none, self.NARROWING, self.candidates)
-        self._select(self.candidates, self.VOTING, self.sets)
+        tiles = {
+            "q": self.q,
+            "past": self.past_of,
+            "tile": self.TILE,
+            "stride": self.VOTING,
+            "local": self.LOCAL,
+        }
+        narrow = {**tiles, "block_size": self.BLOCK, "candidates": self.candidates}
+        self.kernels.run("BlockSelect", self.kv, narrow)
+        near = {"share": 1, "reach": self.VOTING // 2}
+        choose = {**tiles, **near, "candidates": self.candidates, "memory_next": self.sets}
+        self.kernels.run("QuerySelect", self.kv, choose)
         state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
         call = {"q": self.q, "memory": self.sets, "tile": self.TILE, **state}
         self.kernels.run("TiledMemoryAttention", self.kv, call)
-
-    def _select(self, candidates: Array, stride: int, out: Array) -> None:
-        rule = {"tile": self.TILE, "stride": stride, "share": 1, "reach": stride // 2, "local": self.LOCAL}
-        call = {
-            "q": self.q,
-            "candidates": candidates,
-            "past": self.past_of,
-            **rule,
-            "memory_next": out,
-        }
-        self.kernels.run("QuerySelect", self.kv, call)
 
 
 def torch_sdpa(q: Array, k: Array, v: Array) -> Callable[[], Any]:

@@ -239,6 +239,18 @@ def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_p
         )
 
 
+def test_a_body_that_an_older_bundle_lacks_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    path = bundle.path(bundle.graph("decode"))
+    model = onnx.load(path)
+    body = next(body for body in model.functions if body.name == "BlockSelect")
+    body.name = "RoundSelect"  # as long: the manifest has the file's size
+    onnx.save(model, path)
+    with pytest.raises(BundleError, match=r"no function BlockSelect; export the checkpoint again"):
+        call = BlockCall(n=3, first=30, tile=2, stride=1, block_size=8, local=2, heavy=3)
+        call.run(provider_for(bundle.folder, Case()))
+
+
 @settings(max_examples=20, deadline=None)
 @given(call=block_calls())
 def test_blocks_are_selected_as_the_reference_selects_them(tiny_bundle: Path, call: BlockCall) -> None:
