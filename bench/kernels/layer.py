@@ -75,7 +75,8 @@ class QueryPhase2:
     to them."""
 
     TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
-    VOTING, BLOCK = 4, 8  # rows from one vote to the next, keys of a mean
+    NARROWING, VOTING = 8, 4  # rows from one vote to the next
+    BLOCK = 4  # keys of a mean
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
@@ -89,21 +90,16 @@ class QueryPhase2:
 
     def flops(self) -> float:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
-        votes = CHUNK // self.VOTING * (self.past // self.BLOCK + self.CANDIDATES)
+        narrowing = CHUNK // self.NARROWING * (self.past // self.BLOCK)
+        votes = narrowing + CHUNK // self.VOTING * self.CANDIDATES
         return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
 
     def __call__(self) -> None:
-        tiles = {
-            "q": self.q,
-            "past": self.past_of,
-            "tile": self.TILE,
-            "stride": self.VOTING,
-            "local": self.LOCAL,
-        }
-        narrow = {**tiles, "block_size": self.BLOCK, "candidates": self.candidates}
-        self.kernels.run("BlockSelect", self.kv, narrow)
-        near = {"share": 1, "reach": self.VOTING // 2}
-        choose = {**tiles, **near, "candidates": self.candidates, "memory_next": self.sets}
+        tiles = {"q": self.q, "past": self.past_of, "tile": self.TILE, "local": self.LOCAL}
+        means = {"stride": self.NARROWING, "block_size": self.BLOCK}
+        self.kernels.run("BlockSelect", self.kv, {**tiles, **means, "candidates": self.candidates})
+        votes = {"stride": self.VOTING, "share": 1, "reach": self.VOTING // 2}
+        choose = {**tiles, **votes, "candidates": self.candidates, "memory_next": self.sets}
         self.kernels.run("QuerySelect", self.kv, choose)
         state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
         call = {"q": self.q, "memory": self.sets, "tile": self.TILE, **state}

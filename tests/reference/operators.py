@@ -322,7 +322,8 @@ def block_score(
     score_heads: int,
 ) -> Float64:
     """What the rows below `past` get as candidates of a tile: the votes for their block's mean key, among those of
-    all whole blocks. Rows from the block on in which the local window begins come before all others.
+    all whole blocks. The first block, and rows from the block on in which the local window begins, come before all
+    others.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d] -> [past, Hs], infinite for those rows.
     """
@@ -333,7 +334,7 @@ def block_score(
     votes = query_score(q, means, every, blocks, scale=scale, stride=stride, reach=0)
     score = np.full((past, score_heads), np.inf)
     ranked = (past - local) // block_size * block_size
-    score[:ranked] = votes.repeat(block_size, axis=0)[:ranked]
+    score[block_size:ranked] = votes.repeat(block_size, axis=0)[block_size:ranked]
     return score
 
 

@@ -143,8 +143,8 @@ def BlockSelect(
     q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local +
     heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the softmax
     probability of its mean key, over all whole blocks below past. A row's score is the sum of its block's votes,
-    from all query heads of its score head. The rows before the local window, in the block where that begins, come
-    before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the
+    from all query heads of its score head. The first block, and the rows before the local window in the block where
+    that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the
     `heavy` best others. Ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
@@ -191,7 +191,8 @@ def BlockSelect(
     ranks = op.Gather(padded, op.Div(row, size), axis=2)  # [t, Hs, cap]
     border = op.Sub(end, op.Constant(value_int=local))
     ranked = op.Mul(op.Div(border, size), size)
-    ranks = op.Where(op.Less(row, ranked), ranks, op.Constant(value_float=float("inf")))
+    scored = op.And(op.GreaterOrEqual(row, size), op.Less(row, ranked))
+    ranks = op.Where(scored, ranks, op.Constant(value_float=float("inf")))
     ranks = op.Where(op.Less(row, border), ranks, op.Constant(value_float=-1.0))
     # TopK prefers the earlier of equals.
     wanted = op.Reshape(op.Constant(value_int=heavy), one)

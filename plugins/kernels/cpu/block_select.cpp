@@ -81,14 +81,15 @@ struct BlockSelect {
         choose(past[tile], own, candidates + (tile * sets() + set) * sizes.slots);
     }
 
-    // The rows of the best whole blocks before the one in which the local window begins, of the worst of them
-    // only as many as are left; then all rows from that block on.
+    // The rows of the best whole blocks before the one in which the local window begins, the first block
+    // always among them, of the worst only as many as are left; then all rows from that block on.
     void choose(int64_t end, const Own& own, int32_t* out) const {
         const int64_t border = end - sizes.local, heavy = sizes.slots - sizes.local;
         const int64_t ranked = border / sizes.block, last = ranked * sizes.block;
-        const int64_t sure = std::min(border - last, heavy), left = heavy - sure;
+        const int64_t first = ranked > 0 ? std::min(sizes.block, heavy) : 0;
+        const int64_t sure = std::min(border - last, heavy - first), left = heavy - sure;
         const int64_t chosen = (left + sizes.block - 1) / sizes.block;
-        for (int64_t i = 0; i < ranked; ++i) own.order[i] = order(own.sums[i]);
+        for (int64_t i = 0; i < ranked; ++i) own.order[i] = i == 0 ? UINT32_MAX : order(own.sums[i]);
         take_first_best(own.order, ranked, chosen, own.best);
         int64_t worst = 0;
         for (int64_t i = 1; i < chosen; ++i)

@@ -2,7 +2,7 @@
 // of the best blocks become the tile's candidates.
 //
 // One launch computes the means of all whole blocks, which reads the keys once; votes sum as for single keys
-// (tile_votes.cuh), over an eighth of the rows if a block has eight. The last launch selects rows by their
+// (tile_votes.cuh), over a quarter of the rows if a block has four. The last launch selects rows by their
 // block's sum: equal scores go to the lower row, so of the last block its first rows are taken.
 
 #include "numbers.cuh"
@@ -45,11 +45,11 @@ __global__ void __launch_bounds__(kMeanThreads)
 struct RankedRows {
     const float* sums;  // [places] of blocks
     int block;
-    int ranked;  // first row that comes before all scores
+    int ranked;  // first row of the block in which the local window begins
 
     __device__ __forceinline__ int position(int i) const { return i; }
     __device__ __forceinline__ uint32_t bits(int i) const {
-        return i < ranked ? rank_bits(sums[i / block]) : rank_bits(0.f, true);
+        return rank_bits(sums[i < ranked ? i / block : 0], i < block || i >= ranked);
     }
 };
 

@@ -239,14 +239,15 @@ class QueryPass(SinglePass[Query]):
 
     def _block_rank(self, q: Tensor, k: Tensor, heads: int) -> Tensor:
         """Scores of the rows k [Hq, past, d] as candidates of a tile q [Hq, rows, d]: what the means of their
-        blocks get, [Hs, past]. Rows from the block on in which the local window begins come first."""
+        blocks get, [Hs, past]. The first block, and rows from the block on in which the local window begins, come
+        first."""
         past, policy = k.shape[1], self.policy
         blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
         scores = self.scores(self._votes(q, policy.narrowing_stride, heads), blocks.mean(2))
         given = torch.softmax(scores, dim=-1).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
         rank = given.new_full((heads, past), torch.inf)
         ranked = (past - policy.local) // BLOCK * BLOCK
-        rank[:, :ranked] = given.repeat_interleave(BLOCK, dim=1)[:, :ranked]
+        rank[:, BLOCK:ranked] = given.repeat_interleave(BLOCK, dim=1)[:, BLOCK:ranked]
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)
         rank[:, past - policy.local :] = -torch.inf  # selected whatever its score
         return rank
