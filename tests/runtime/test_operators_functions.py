@@ -246,9 +246,12 @@ def test_a_body_that_an_older_bundle_lacks_is_named(tiny_bundle: Path, tmp_path:
     body = next(body for body in model.functions if body.name == "BlockSelect")
     body.name = "RoundSelect"  # as long: the manifest has the file's size
     onnx.save(model, path)
+    call, provider = (
+        BlockCall(3, 30, 2, 1, block_size=8, local=2, heavy=3),
+        provider_for(bundle.folder, Case()),
+    )
     with pytest.raises(BundleError, match=r"no function BlockSelect; export the checkpoint again"):
-        call = BlockCall(n=3, first=30, tile=2, stride=1, block_size=8, local=2, heavy=3)
-        call.run(provider_for(bundle.folder, Case()))
+        call.run(provider)
 
 
 @settings(max_examples=20, deadline=None)
