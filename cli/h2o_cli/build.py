@@ -14,6 +14,7 @@ from rich.table import Table
 
 from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.effects import CheckedCommand
+from h2o_cli.help import version_option
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText, numbers_in
 from h2o_export.engines.selection import BuildOptions, EngineSelection, check_folder, select_engines
@@ -65,6 +66,7 @@ class TargetSettings:
 
 
 @click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@version_option
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--target",

@@ -24,7 +24,7 @@ from h2o_cli.common import (
     verbose_option,
 )
 from h2o_cli.effects import Beside, needing
-from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import Compute, compute_option, execution_options
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.short_names import short_names
@@ -122,6 +122,7 @@ _machine_options = grouped(
 
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
+@version_option
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_comparison_options
 @_machine_options

@@ -24,7 +24,7 @@ from h2o_cli.common import (
     start_logging,
     verbose_option,
 )
-from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
@@ -132,6 +132,7 @@ _output_options = grouped(
 
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
+@version_option
 @click.argument("checkpoint")
 @_weight_options
 @prefill_options

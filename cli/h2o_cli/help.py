@@ -10,6 +10,7 @@ import click
 
 from h2o_cli.effects import CheckedCommand, parameters
 
+version_option = click.version_option(package_name="h2o-edge", message="%(prog)s %(version)s")
 Command = TypeVar("Command", bound=Callable[..., Any])
 _ALL = "h2o_cli.help_all"  # key in a context's meta: show all options
 

@@ -11,7 +11,7 @@ import click
 
 from h2o_cli.common import Exit, guarded, verbose_option
 from h2o_cli.effects import Beside, needing
-from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.settings_text import SettingsText
@@ -196,6 +196,7 @@ _pool_options = grouped(
 
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
+@version_option
 @click.argument("bundle")
 @_server_options
 @prefill_options

@@ -27,7 +27,7 @@ from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
-from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import prefill_policy
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@version_option
 def main() -> None:
     """Measure speed against widely used tools, in interleaved rounds.
 

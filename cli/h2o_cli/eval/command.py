@@ -33,7 +33,7 @@ from h2o_cli.eval.summary import Summary, summarize
 from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual, from_sources
 from h2o_cli.eval.values import Value, to_json
-from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
 from h2o_cli.pyplot import import_pyplot
@@ -64,7 +64,7 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """A flag before the bundle belongs to `measure` too."""
-        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx), "--version"):
             args = ["measure", *args]
         return super().parse_args(ctx, args)
 
@@ -74,6 +74,7 @@ class Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR | merge DIR... -o DIR",
 )
+@version_option
 def main() -> None:
     """Measure the loss of quality from sparse prefill, compared with full attention.
 

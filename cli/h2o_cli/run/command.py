@@ -10,7 +10,7 @@ import click
 
 from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
-from h2o_cli.help import Group, HelpfulCommand, grouped
+from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments, model_options, speculate_option
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.run.conversation import converse, opening
@@ -105,6 +105,7 @@ _answer_options = grouped(
 
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
+@version_option
 @click.argument("bundle")
 @click.argument("source", metavar="[-]", required=False)
 @_prompt_options
