@@ -45,8 +45,9 @@ help:
 	@echo "make wheel-smoke  run the wheels for Python 3.11 in dist/, the one for Arm under qemu"
 	@echo "make clean     remove what was built"
 
-# Packages come while the kernels compile. A next target of this file takes both as they are.
+# Packages come while the kernels compile, without bytecode, which has 80 MB. Other targets take both as they are.
 demo: export PIP_COMPILE = 0
+demo: export PYTHONDONTWRITEBYTECODE = 1
 demo:
 	@test -e $(VENV)/exporter || echo "Packages of 1 GB are installed and kernels are compiled: one minute to two …"
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
@@ -106,7 +107,7 @@ $(VENV)/packages: pyproject.toml constraints.txt | $(VENV)/build-tools
 	@touch $@
 
 # torch's own tests and its headers, 180 MB: nothing here runs or compiles them.
-UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/torch/,test include bin/test_*)
+UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/torch/,test include bin/test_* bin/protoc*)
 
 # What exports and runs models.
 $(VENV)/exporter: $(VENV)/kernels $(VENV)/packages

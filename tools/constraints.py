@@ -24,10 +24,10 @@ HEAD = """\
 def line(package: metadata.Distribution) -> str:
     version = package.version.partition("+")[0]  # a build for CPUs has a version like 2.13.0+cpu
     name = package.name.lower().replace("_", "-")
-    return f"{name}=={version}{_marker(package.metadata.get('Requires-Python') or '')}"
+    return f"{name}=={version}{marker(package.metadata.get('Requires-Python') or '')}"
 
 
-def _marker(needs: str) -> str:
+def marker(needs: str) -> str:
     """Where the oldest Python is too old for this version, pip chooses one itself."""
     least = [part.strip()[2:].split(".") for part in needs.split(",") if part.strip().startswith(">=")]
     later = [tuple(map(int, numbers[:2])) for numbers in least if tuple(map(int, numbers[:2])) > OLDEST]

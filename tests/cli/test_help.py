@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import metadata
 
 import click
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from tests.path_options import all_commands
 
 from h2o_cli.bench.command import main as bench
+from h2o_cli.build import main as build
 from h2o_cli.compare import main as compare
 from h2o_cli.effects import flag_of
 from h2o_cli.eval.command import main as evaluate
@@ -106,3 +108,11 @@ def test_help_of_an_option_that_takes_a_policy(flags: tuple[str, ...], told: lis
     assert done.exit_code == 0
     assert all(one in done.output for one in told)
     assert ("minference" in done.output) is (flags == ("--prefill", "help"))
+
+
+@pytest.mark.parametrize(
+    "command", [run, serve, export, compare, evaluate, bench, build], ids=lambda one: one.callback.__module__
+)
+def test_every_command_tells_its_version(command: click.Command) -> None:
+    done = CliRunner().invoke(command, ["--version"], prog_name="h2o-run")
+    assert (done.exit_code, done.output) == (0, f"h2o-run {metadata.version('h2o-edge')}\n")
