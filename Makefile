@@ -46,13 +46,15 @@ help:
 	@echo "make clean     remove what was built"
 
 # Packages come while the kernels compile, without bytecode, which has 80 MB. Other targets take both as they are.
+LONG = out/tiny-llama-long.checkpoint
 demo: export PIP_COMPILE = 0
 demo: export PYTHONDONTWRITEBYTECODE = 1
 demo:
 	@test -e $(VENV)/exporter || echo "Packages of 1 GB are installed and kernels are compiled: one minute to two …"
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
-	@test -f out/tiny-llama/manifest.json || $(BIN)/h2o-export examples/tiny-llama -o out/tiny-llama
-	@$(BIN)/python examples/demo.py out/tiny-llama --picture out/demo.svg
+	@mkdir -p $(LONG) && cp examples/tiny-llama/* $(LONG) && cp examples/tiny-llama-long/config.json $(LONG)
+	@test -f out/tiny-llama-long/manifest.json || $(BIN)/h2o-export $(LONG) -o out/tiny-llama-long
+	@$(BIN)/python examples/demo.py out/tiny-llama-long --picture out/demo.svg
 	@echo "next: make model   a real model of 98 MB, and a command that asks it"
 
 # Models of more than 98 MB get weights of 8 bits: as floats they would take gigabytes.
