@@ -130,7 +130,7 @@ def main() -> None:
         Contestant("sparse prefill", Query()),
         Contestant("--prefill fast", PREFILL.read("fast")),
     ]
-    with Generator.load(given.bundle) as generator:
+    with Generator.load(given.bundle, context=max(lengths) + FOLLOWING) as generator:
         generator.prefill(questions[0].prompt)  # the first run takes memory, and does not count
         for question in questions:
             for _ in range(given.rounds):
