@@ -19,7 +19,7 @@ of_each_command = pytest.mark.parametrize("name", COMMANDS)
 
 # Options that have an effect whatever the others are.
 ALWAYS = {
-    *("help_all", "verbose", "as_json", "log_format", "dry_run", "force", "validate", "verify"),
+    *("help_all", "version", "verbose", "as_json", "log_format", "dry_run", "force", "validate", "verify"),
     *("threads", "context", "max_context", "batch_size", "decode", "cache"),
     *(
         "prefill",
