@@ -136,7 +136,7 @@ def others_of(condition: Any) -> set[str]:
     if isinstance(condition, Either):
         return others_of(condition.first) | others_of(condition.second)
     assert isinstance(condition, Beside | NotBeside | Where)
-    return {condition.other}
+    return {condition.parameter}
 
 
 def values_of(parameter: click.Parameter) -> tuple[str | None, ...]:
