@@ -108,8 +108,8 @@ $(VENV)/packages: pyproject.toml constraints.txt | $(VENV)/build-tools
 	@rm -rf $(UNUSED)
 	@touch $@
 
-# torch's own tests and its headers, 180 MB: nothing here runs or compiles them.
-UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/torch/,test include bin/test_* bin/protoc*)
+# Tests of torch and onnx, and torch's headers, 200 MB: nothing here runs or compiles them.
+UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/,$(addprefix torch/,test include bin/test_* bin/protoc*) onnx/backend/test)
 
 # What exports and runs models.
 $(VENV)/exporter: $(VENV)/kernels $(VENV)/packages
