@@ -12,7 +12,7 @@ h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
-from h2o_runtime.attention.native import NativeCpuProvider  # noqa: E402
+from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
 LARGE = BlockCall(n=300, first=901, tile=64, stride=4, block_size=8, local=20, heavy=301, together=2, d=64)
 
