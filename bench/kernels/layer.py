@@ -75,8 +75,8 @@ class QueryPhase2:
     to them."""
 
     TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
-    NARROWING, VOTING = 8, 4  # rows from one vote to the next
-    BLOCK = 4  # keys of a mean
+    NARROWING = VOTING = 4  # rows from one vote to the next
+    BLOCK = 8  # keys of a mean
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v

@@ -57,23 +57,23 @@ def compare(*args: Any) -> Any:
 
 @pytest.mark.parametrize("pick", [0, 1])
 def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> None:
-    """Blocks of four keys come in pairs that are equal, and the border of the candidates is inside a pair. The
+    """Blocks of eight keys come in pairs that are equal, and the border of the candidates is inside a pair. The
     first and the last block always are candidates.
     """
-    policy = Query(chunk_size=64, local=2, heavy=30, candidates=32, dense_tail=0)
+    policy = Query(chunk_size=64, local=2, heavy=22, candidates=24, dense_tail=0)
     draw = torch.Generator().manual_seed(5)
-    q, pairs = torch.randn(1, 128, 8, generator=draw), torch.randn(1, 8, 32, generator=draw)
+    q, pairs = torch.randn(1, 128, 8, generator=draw), torch.randn(1, 4, 64, generator=draw)
     k, model = pairs.repeat_interleave(2, dim=1).view(1, 64, 8), grouped(1, 1)
     own = QueryPass(policy, model)
     chosen = own._choose(0, 64, q[:, 64:], k, 64, own._candidates(0, q[:, 64:], k, 64))[0].nonzero()[:, 0]
-    blocks = {row // 4 for row in chosen.tolist()}
-    (lone,) = (block for block in blocks if 0 < block < 15 and block ^ 1 not in blocks)
+    blocks = {row // 8 for row in chosen.tolist()}
+    (lone,) = (block for block in blocks if 0 < block < 7 and block ^ 1 not in blocks)
     picked = sorted({*blocks, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
-    sets = [4 * block + row for block in picked for row in range(4)]
+    sets = [8 * block + row for block in picked for row in range(8)]
     rule = QueryPass(policy, model, np.array(sets, np.int32)[None, None, None])
     rule._attend(0, q, torch.cat([k, k], 1), torch.cat([k, k], 1))
     assert (rule.wrong, rule.verdict().sound) == (0, True)
-    strange = next(4 * block for block in range(16) if block not in blocks and block ^ 1 != lone)
+    strange = next(8 * block for block in range(8) if block not in blocks and block ^ 1 != lone)
     rule = QueryPass(
         policy, model, np.array(sorted({*sets, strange} - {sets[0]}), np.int32)[None, None, None]
     )

@@ -2,7 +2,7 @@
 // of the best blocks become the tile's candidates.
 //
 // One launch computes the means of all whole blocks, which reads the keys once; votes sum as for single keys
-// (tile_votes.cuh), over a quarter of the rows if a block has four. The last launch selects rows by their
+// (tile_votes.cuh), over an eighth of the rows if a block has eight. The last launch selects rows by their
 // block's sum: equal scores go to the lower row, so of the last block its first rows are taken.
 
 #include "numbers.cuh"

@@ -14,8 +14,7 @@ from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
 from h2o_runtime.schedule import Span, spans, tail_start
 
-BLOCK = 4  # keys whose mean stands for them where the past is narrowed to candidates
-NARROWING = 2  # one in so many of `queries` does that
+BLOCK = 8  # keys whose mean stands for them where the past is narrowed to candidates
 # A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many.
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
@@ -126,7 +125,7 @@ class QueryTiles(H2O[QueryStore]):
     @property
     def narrowing_stride(self) -> int:
         """Distance between two queries of a tile that narrow its past to candidates."""
-        return max(self.tile_rows // self.queries, 1) * NARROWING
+        return max(self.tile_rows // self.queries, 1)
 
     def tiles_before(self, row: int) -> int:
         """The number of tiles of a prompt's rows before `row`."""
