@@ -2,8 +2,8 @@
 // of the best blocks become the tile's candidates.
 //
 // One launch computes the means of all whole blocks, which reads the keys once; votes sum as for single keys
-// (tile_votes.cuh), over an eighth of the rows if a block has eight. The last launch selects rows by their
-// block's sum: equal scores go to the lower row, so of the last block its first rows are taken.
+// (tile_votes.cuh), over an eighth of the rows if a block has eight. The last launch selects blocks, an
+// eighth of the numbers to rank, and writes their rows.
 
 #include "numbers.cuh"
 #include "select.cuh"
@@ -42,39 +42,70 @@ __global__ void __launch_bounds__(kMeanThreads)
     put(means + i, sum / static_cast<float>(block));
 }
 
-struct RankedRows {
-    const float* sums;  // [places] of blocks
-    int block;
-    int ranked;  // first row of the block in which the local window begins
+struct RankedBlocks {
+    const float* sums;  // [places]
 
     __device__ __forceinline__ int position(int i) const { return i; }
-    __device__ __forceinline__ uint32_t bits(int i) const {
-        return rank_bits(sums[i < ranked ? i / block : 0], i < block || i >= ranked);
-    }
+    __device__ __forceinline__ uint32_t bits(int i) const { return rank_bits(sums[i], i == 0); }
 };
 
-// One block for each score head and tile.
+// Of a block of threads.
+struct SelectionShared {
+    SelectShared select;
+    uint32_t lowest;  // bits of the lowest sum of a selected block
+    int worst;        // the last place of a block with that sum
+};
+
+// The rows of the best blocks before the one in which the local window begins, block 0 always among them, of
+// the worst only as many as are left; then all rows from that block on. Equal sums go to the lower block.
+// best [tiles, Hs, places]. One block of threads for each score head and tile.
 __global__ void __launch_bounds__(kSelectThreads)
-    select_rows(const float* sums, int places, const int64_t* past, int rows, Lists lists, int32_t* out) {
-    const int head = blockIdx.x, heads = gridDim.x, tile = blockIdx.y;
-    const int border = bounded(past[tile], lists.local, rows) - lists.local;
-    const int64_t set = static_cast<int64_t>(tile) * heads + head;
-    out += set * (lists.local + lists.heavy);
-    const RankedRows all{sums + set * places, lists.block, border / lists.block * lists.block};
-    take_best(all, border, min(lists.heavy, border), *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
-    for (int i = threadIdx.x; i < lists.local; i += kSelectThreads) out[lists.heavy + i] = border + i;
+    select_blocks(const float* sums, int places, const int64_t* past, int rows, Lists lists, int32_t* best,
+                  int32_t* out) {
+    SelectionShared& shared = *reinterpret_cast<SelectionShared*>(dynamic_shared());
+    const int block = lists.block, heavy = lists.heavy;
+    const int64_t list = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+    best += list * places;
+    out += list * (lists.local + heavy);
+    const int border = bounded(past[blockIdx.y], lists.local, rows) - lists.local;
+    const int ranked = min(border / block, places);
+    const int first = ranked > 0 ? min(block, heavy) : 0;
+    const int sure = min(border - ranked * block, heavy - first), left = heavy - sure;
+    const int chosen = min((left + block - 1) / block, ranked);
+    const RankedBlocks all{sums + list * places};
+    if (threadIdx.x == 0) shared.lowest = 0xffffffffu, shared.worst = 0;
+    __syncthreads();
+    take_best(all, ranked, chosen, shared.select, [&](int place, int at) {
+        best[place] = at;
+        atomicMin(&shared.lowest, all.bits(at));
+    });
+    __syncthreads();
+    for (int i = threadIdx.x; i < chosen; i += kSelectThreads)
+        if (all.bits(best[i]) == shared.lowest) atomicMax(&shared.worst, i);
+    __syncthreads();
+    const int without = max(chosen * block - left, 0);  // rows of the worst block that find no place
+    for (int i = threadIdx.x; i < chosen * block; i += kSelectThreads) {
+        const int place = i / block, row = i - place * block;
+        if (place == shared.worst && row >= block - without) continue;
+        out[i - (place > shared.worst ? without : 0)] = best[place] * block + row;
+    }
+    for (int i = threadIdx.x; i < sure; i += kSelectThreads) out[left + i] = ranked * block + i;
+    for (int i = threadIdx.x; i < lists.local; i += kSelectThreads) out[heavy + i] = border + i;
 }
 
 struct Scratch {
     VoteScratch votes;
     void* means;     // [places, Hkv, d] of shape.dtype
     int64_t* whole;  // [tiles] whole blocks below a tile's past
+    int32_t* best;   // [tiles, Hs, places] selected blocks, rising
 
     Scratch(const h2o_shape& shape, const Lists& lists, int capacity, Workspace& workspace)
         : votes(shape, lists.votes, capacity < lists.block ? 1 : capacity / lists.block, workspace) {
         const int64_t numbers = static_cast<int64_t>(votes.places) * shape.kv_heads * shape.head_size;
         means = workspace.take<unsigned char>(numbers * element_bytes(shape.dtype));
         whole = workspace.take<int64_t>(lists.votes.count());
+        best = workspace.take<int32_t>(static_cast<int64_t>(lists.votes.count()) * shape.score_heads *
+                                       votes.places);
     }
 };
 
@@ -117,9 +148,9 @@ struct BlockSelect {
         if (status != H2O_OK) return status;
         const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(lists.votes.count()),
                         1);
-        return launch(select_rows, grid, kSelectThreads, sizeof(SelectShared), stream,
+        return launch(select_blocks, grid, kSelectThreads, sizeof(SelectionShared), stream,
                       static_cast<const float*>(scratch.votes.score), scratch.votes.places, past, rows, lists,
-                      out);
+                      scratch.best, out);
     }
 };
 

@@ -143,6 +143,18 @@ __attribute__((noinline, no_sanitize("thread"))) T atomicAdd(T* address, T value
     *address = old + value;
     return old;
 }
+template <class T>
+__attribute__((noinline, no_sanitize("thread"))) T atomicMin(T* address, T value) {
+    T old = *address;
+    if (value < old) *address = value;
+    return old;
+}
+template <class T>
+__attribute__((noinline, no_sanitize("thread"))) T atomicMax(T* address, T value) {
+    T old = *address;
+    if (old < value) *address = value;
+    return old;
+}
 
 template <class K>
 cudaError_t cudaFuncSetAttribute(K* kernel, cudaFuncAttribute, int shared_bytes) {
