@@ -19,7 +19,7 @@ from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import Finished, TokenGenerated
 from h2o_runtime.answers.grammar import Grammar, GrammarCompiler
-from h2o_runtime.answers.grammar_process import _COMPACT, MOST_FORCED
+from h2o_runtime.answers.grammar_process import COMPACT, MOST_FORCED
 from h2o_runtime.caches.paged import Paged
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import Tokenizer
@@ -97,7 +97,7 @@ def matcher(tiny_bundle: Path, generator: Generator, ends: list[int]) -> Callabl
     make = llguidance.LLMatcher
 
     def made(schema: Any) -> Any:
-        return make(tokenizer, make.grammar_from_json_schema(json.dumps(schema), overrides=_COMPACT))
+        return make(tokenizer, make.grammar_from_json_schema(json.dumps(schema), overrides=COMPACT))
 
     return made
 
