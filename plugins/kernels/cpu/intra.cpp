@@ -1,6 +1,7 @@
-// ChunkedIntraAttention. A unit is one score head of one chunk; its row blocks, from the chunk's start to its
-// end, are cut into parts of equal work. Every part has its own column sums. They are added in order at the
-// end, so the result does not depend on the threads.
+// ChunkedIntraAttention. A unit is one head of one chunk: a score head if column sums are wanted, else a
+// key/value head. Its row blocks, from the chunk's start to its end, are cut into parts of equal work. Every
+// part has its own column sums. They are added in order at the end, so the result does not depend on the
+// threads.
 #include "sweep.h"
 
 namespace h2o {

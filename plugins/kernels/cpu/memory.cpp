@@ -1,6 +1,6 @@
-// MemoryAttention and MemoryFusedAttention: every row sees every key of its score head's memory set. The
-// fused operator packs cache rows in place and fuses each block when it is done. Row tiles with their own
-// memory sets are one call, because few heads alone would not keep all threads busy.
+// MemoryAttention, MemoryFusedAttention and TiledMemoryAttention: every row sees every key of its score
+// head's memory set. The fused operators pack cache rows in place and fuse each block when it is done. Row
+// tiles with their own memory sets are one call, because few heads alone would not keep all threads busy.
 #include "fuse.h"
 #include "sweep.h"
 

@@ -19,8 +19,8 @@ typedef struct h2o_shape {
     int32_t score_heads;  // Hs: Hkv or Hq, or divides Hkv
     int32_t head_size;    // d
     float scale;          // of the dot products
-    h2o_dtype dtype;      // d_v, of values and outputs
-    int32_t value_size;   // dv; 0: d
+    h2o_dtype dtype;      // of queries and outputs, and of keys and values unless a cache says otherwise
+    int32_t value_size;   // dv, elements of a value and of an output; 0: d
     int32_t window;       // keys that a row sees at most, back from its own; 0: all
     float softcap;        // what a tanh keeps scores below; 0: nothing does
 } h2o_shape;

@@ -86,7 +86,7 @@ class Query(QueryTiles):
             self._see_all(call, state, batch, partial)
         for chunks in self._alike(call, state, batch):
             self._select(call, state, chunks)
-            self._remember(call, state, chunks, first, batch, partial)
+            self._attend_to_sets(call, state, chunks, first, batch, partial)
             call.checkpoint(chunks.stop)
         call.checkpoint(batch.stop)
 
@@ -201,7 +201,7 @@ class Query(QueryTiles):
             **partial.rows(0, rows).intra,
         )
 
-    def _remember(
+    def _attend_to_sets(
         self,
         call: LayerCall,
         state: QueryStore,
