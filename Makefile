@@ -160,7 +160,7 @@ build/%/configured: $(VENV)/installed
 	touch $@
 
 py-test: $(VENV)/installed packages smollm2
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -p tests.module_times
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -p tests.module_times
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
