@@ -54,7 +54,9 @@ def perform(name: str, given: dict[str, str], folder: Path, yes: bool) -> str:
     if name == "run_command":
         if not yes and input("Run it? [y/N] ").strip().lower() != "y":
             return "The user does not want that."
-        ran = subprocess.run(given["command"], shell=True, cwd=folder, capture_output=True, text=True)
+        ran = subprocess.run(
+            given["command"], shell=True, cwd=folder, capture_output=True, text=True, timeout=600
+        )
         return f"{ran.stdout}{ran.stderr}exit status {ran.returncode}"
     file = (folder / given["path"]).resolve()
     if not file.is_relative_to(folder):

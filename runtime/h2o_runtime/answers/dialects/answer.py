@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from h2o_runtime.answers.dialects.incoming import BLANKS
+from h2o_runtime.answers.dialects.strict_json import parsed
 
 Schema = Mapping[str, Any]
 
@@ -45,6 +45,7 @@ class Answer:
     functions  those that the answer may call: schemas of their parameters, by name
     calls      begun so far
     cut        whether the last call is not whole
+    broken     whether an earlier one is not
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Answer:
         self.functions = functions
         self._new_id = new_id
         self.calls = 0
-        self.cut = False
+        self.cut = self.broken = False
         self._hidden = hidden
         self._only_one = only_one
         self._full = False
@@ -99,8 +100,10 @@ class Answer:
         """A call whose arguments follow. id: the model's own for it."""
         self._blanks = self._blanks if self._spoke else ""
         self._after_call = True
+        self._full |= self._only_one and self.calls > 0
         if self._full:
             return
+        self.broken |= self.cut
         self.calls += 1
         self.cut = True
         self._arguments = []
@@ -108,6 +111,7 @@ class Answer:
 
     def arguments(self, text: str) -> None:
         """More of the last call's arguments."""
+        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
         if text and not self._full:
             self._arguments.append(text)
             self._deltas.append(Arguments(self.calls - 1, text))
@@ -129,6 +133,6 @@ class Answer:
 def _is_object(text: str) -> bool:
     """Whether a client can read it as a call's arguments."""
     try:
-        return isinstance(json.loads(text, parse_int=str), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parsed(text), dict)
+    except ValueError:
         return False

@@ -39,12 +39,12 @@ class BareJson(Dialect):
         while True:
             if begins_line:
                 answer.text((yield from text.blanks()))
-                if not in_code and (yield from text.next_is("{")):
+                may_call = bool(answer.functions) and not in_code
+                if may_call and (yield from text.next_is("{")):
                     begins_line = yield from tried(text, answer, self._bare_calls(text, answer))
                     continue
-                if not in_code and (fence := (yield from text.take(*self.fences))) is not None:
-                    begins_line = yield from tried(text, answer, self.fenced_call(text, answer), fence)
-                    in_code = not begins_line
+                if may_call and (fence := (yield from text.take(*self.fences))) is not None:
+                    in_code = not (yield from tried(text, answer, self.fenced_call(text, answer), fence))
                     continue
                 if (yield from text.take(_FENCE)) is not None:
                     answer.text(_FENCE)
@@ -63,7 +63,7 @@ class BareJson(Dialect):
         return json_parts.marked(text, answer, "</tool_call>")
 
     def fenced_call(self, text: Incoming, answer: Answer) -> Wait[bool]:
-        """Read what follows one of `fences` → whether a call was begun."""
+        """Read what follows one of `fences` → whether a call was begun. If not, the code's end is still to come."""
         raise NotImplementedError
 
     def _bare_calls(self, text: Incoming, answer: Answer) -> Wait[bool]:

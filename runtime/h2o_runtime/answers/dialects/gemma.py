@@ -32,6 +32,9 @@ class Gemma(BareJson):
         if (yield from text.next_is("{")) or (yield from text.next_is("[{")):
             return (yield from json_parts.marked(text, answer, _END))
         written, end = yield from text.all_until(_END, most=python_parts.MOST)
-        if end is not None:
-            return python_parts.call_all(written, answer)
-        return False
+        if end is None:
+            return False
+        called = python_parts.call_all(written, answer)
+        if not called:
+            text.give_back(len(end))
+        return called

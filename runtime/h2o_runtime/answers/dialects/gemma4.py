@@ -11,6 +11,7 @@ from h2o_runtime.answers.dialects.answer import Answer, Schema
 from h2o_runtime.answers.dialects.base import Dialect, Thinking
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 from h2o_runtime.answers.dialects.lark import Lark
+from h2o_runtime.answers.dialects.strict_json import as_json
 
 _LONGEST_KEY = 1000
 _DEEPEST = 50
@@ -69,7 +70,7 @@ class Gemma4(Dialect):
             if after is None:
                 return False
             text.give_back(len(after))
-            tell(_as_json(word.strip()))
+            tell(as_json(word := word.strip(), word))
             return True
         end = "}" if begin == "{" else "]"
         tell(begin)
@@ -152,12 +153,3 @@ class FunctionGemma(Gemma4):
     @classmethod
     def spoken(cls, template: str) -> bool:
         return "<start_function_call>" in template
-
-
-def _as_json(word: str) -> str:
-    """A scalar; a text, if it is none."""
-    try:
-        json.loads(word, parse_int=str)
-    except (ValueError, RecursionError):
-        return json.dumps(word, ensure_ascii=False)
-    return word

@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from h2o_runtime.answers.dialects.answer import Schema
 from h2o_runtime.answers.grammar_process import COMPACT
+from h2o_runtime.errors import ConfigError
+
+_LONGEST = 1 << 19  # characters; a schema that refers to itself several times could make endlessly many
 
 
 class Lark:
@@ -19,6 +22,7 @@ class Lark:
         ordered = sorted((mark for mark in marks if token_of(mark) is not None), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._rules: list[str] = []
+        self._length = 0
 
     def literal(self, text: str) -> str:
         """This text, in which special tokens are themselves."""
@@ -29,8 +33,8 @@ class Lark:
         return " ".join(part for part in (*parts, _quoted(text[at:])) if part)
 
     def json(self, schema: Schema) -> str:
-        """One JSON value of a schema."""
-        return f"%json {json.dumps({**schema, 'x-guidance': COMPACT})}"
+        """One JSON value of a schema. Raises ConfigError as `rule` does."""
+        return self._counted(f"%json {json.dumps({**schema, 'x-guidance': COMPACT})}")
 
     def text_before(self, mark: str) -> str:
         """Any text without the mark, and the mark."""
@@ -44,10 +48,20 @@ class Lark:
         return self.rule(f"/(.|\\n)*/ {_quoted(mark)}", "[lazy]")
 
     def rule(self, body: str, options: str = "") -> str:
-        """The name of a new rule."""
+        """The name of a new rule. Raises ConfigError for a grammar that gets too long."""
         name = f"part{len(self._rules)}"
-        self._rules.append(f"{name}{options}: {body}")
+        self._rules.append(self._counted(f"{name}{options}: {body}"))
         return name
+
+    def _counted(self, text: str) -> str:
+        self._length += len(text)
+        if self._length > _LONGEST:
+            raise ConfigError(
+                "the tools' parameters make too long a grammar: leave out definitions that refer to themselves, or "
+                "let tool_choice be auto without strict",
+                field="tools",
+            )
+        return text
 
     def either(self, bodies: Collection[str]) -> str:
         return f"({' | '.join(map(self.rule, bodies))})"

@@ -52,7 +52,7 @@ def _calls(written: str, answer: Answer) -> list[tuple[str, dict[str, Any]]]:
             tree = ast.parse(written.strip(), mode="eval").body
         nodes = tree.elts if isinstance(tree, ast.List) else [tree]
         return [_call(node, answer) for node in nodes]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
         return []
 
 
@@ -74,7 +74,7 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Dict):
         return {_key(key): _value(item) for key, item in zip(node.keys, node.values, strict=True)}
     value = ast.literal_eval(node)
-    json.dumps(value)  # sets and bytes are no arguments
+    json.dumps(value, allow_nan=False)  # sets, bytes and infinite numbers are no arguments
     return value
 
 

@@ -49,8 +49,8 @@ class AnswerReader:
 
     @property
     def cut(self) -> bool:
-        """Whether the last call is not whole; final after `finish`."""
-        return self._answer.cut
+        """Whether a call is not whole; final after `finish`."""
+        return self._answer.cut or self._answer.broken
 
     def push(self, text: str) -> list[Delta]:
         """The parts that are certain after `text`."""

@@ -15,6 +15,7 @@ from h2o_runtime.answers.dialects.answer import Answer, Schema
 from h2o_runtime.answers.dialects.base import Dialect
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 from h2o_runtime.answers.dialects.lark import Lark, optional
+from h2o_runtime.answers.dialects.strict_json import as_json
 
 _LONGEST_KEY = 1000
 _LONGEST_VALUE = 1 << 20
@@ -163,9 +164,4 @@ def _is_text(schema: Any) -> bool:
 
 def _as_json(written: str) -> str:
     word = written.strip()
-    try:
-        json.loads(word, parse_int=str)
-    except (ValueError, RecursionError):
-        value = _WORDS.get(word.lower(), written)
-        return json.dumps(value, ensure_ascii=False)
-    return word
+    return as_json(word, _WORDS.get(word.lower(), written))

@@ -94,6 +94,26 @@ def _of_objects(schema: dict[str, Any]) -> dict[str, Any]:
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise ValueError('Input should be the schema of an object: give it the type "object"')
+    return dict(_checked(schema, "Input"))
+
+
+_FORMS = {"properties": dict, "$defs": dict, "required": list, "enum": list}
+
+
+def _checked(schema: Any, place: str) -> Any:
+    """A schema without members that are null, which some clients send. Raises ValueError for a malformed one."""
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: value for key, value in schema.items() if value is not None or key not in _FORMS}
+    for key, form in _FORMS.items():
+        if not isinstance(schema.get(key, form()), form):
+            raise ValueError(f"{place}.{key} should be {'an object' if form is dict else 'a list'}")
+    for key in ("properties", "$defs"):
+        if key in schema:
+            members = schema[key].items()
+            schema[key] = {name: _checked(member, f"{place}.{key}.{name}") for name, member in members}
+    if "items" in schema:
+        schema["items"] = _checked(schema["items"], f"{place}.items")
     return schema
 
 

@@ -18,6 +18,7 @@ from h2o_runtime.server.answers.format import Chunk, extras
 from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
+from h2o_runtime.server.http.json_body import parse
 from h2o_runtime.server.scheduling.inference import Progress
 
 Block = dict[str, Any]
@@ -170,8 +171,10 @@ def _signature(thinking: str) -> str:
 
 
 def _object(text: str) -> Any:
-    """A tool's input; empty if a limit truncated it."""
+    """A tool's input; empty if it is no whole object of JSON."""
     try:
-        return json.loads(text)
+        value = parse(text)
+        sendable = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except ValueError:
         return {}
+    return json.loads(sendable) if isinstance(value, dict) else {}
