@@ -2,12 +2,13 @@
 // of the best blocks become the tile's candidates.
 //
 // One launch computes the means of all whole blocks, which reads the keys once; votes sum as for single keys
-// (tile_votes.cuh), over an eighth of the rows if a block has eight. The last launch selects blocks, an
+// (tile_votes.h), over an eighth of the rows if a block has eight. The last launch selects blocks, an
 // eighth of the numbers to rank, and writes their rows.
 
 #include "numbers.cuh"
+#include "row_range.cuh"
 #include "select.cuh"
-#include "tile_votes.cuh"
+#include "tile_votes.h"
 
 namespace h2o::cuda {
 namespace {

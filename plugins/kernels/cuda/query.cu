@@ -1,10 +1,11 @@
 // QuerySelect: some of a tile's queries (its votes) score the rows of the past, and the best rows become the
 // tile's memory set.
 //
-// One launch ranks the candidates by their sums of votes (tile_votes.cuh), and one selects.
+// One launch ranks the candidates by their sums of votes (tile_votes.h), and one selects.
 
+#include "row_range.cuh"
 #include "select.cuh"
-#include "tile_votes.cuh"
+#include "tile_votes.h"
 
 namespace h2o::cuda {
 namespace {

@@ -185,8 +185,8 @@ EXECUTED = [
     Fault(
         "a prefix sum that takes lanes below the first",
         "select.cuh",
-        "if (lane >= i) above += other;",
-        "above += other;",
+        "if (lane >= i) above += before;",
+        "above += before;",
         "select.cu",
         "select",
         VALUES,
@@ -203,8 +203,8 @@ EXECUTED = [
     Fault(
         "missing __syncwarp between a warp's weights and their readers",
         "subquadratic.cu",
-        "        own.landmark[lane] = place.landmark;\n        __syncwarp();\n",
-        "        own.landmark[lane] = place.landmark;\n",
+        "        shared.landmark[lane] = place.landmark;\n        __syncwarp();\n",
+        "        shared.landmark[lane] = place.landmark;\n",
         "subquadratic.cu",
         "subquadratic",
         RACE,
