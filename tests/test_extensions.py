@@ -191,7 +191,7 @@ def everything(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.ndar
     ids, found = random_ids(200, seed=3, vocab=2000), []
     found.append(generator.prefill(ids, policy))
     found += [generator.decode(token) for token in (5, 6, 7)]
-    found += generator.report().last
+    found.append(generator.report().last)
     for turn in (100, 20):
         more = np.concatenate([ids, [5, 6, 7], random_ids(turn, seed=turn, vocab=2000)])
         found.append(generator.prefill(more, policy))

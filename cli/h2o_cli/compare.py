@@ -27,7 +27,7 @@ from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import Compute, compute_option, execution_options
 from h2o_cli.policy_options import prefill_options, prefill_policy
-from h2o_cli.short_names import short_names
+from h2o_cli.short_names import FITTING, short_names
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
 from h2o_runtime.files.inputs import read_input
@@ -304,13 +304,13 @@ def _import_comparison() -> Any:
 
 
 def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
-    # Names are not cut on a narrow terminal: readers look for them.
+    # Names are not cut on a narrow terminal: readers look for them. Those of policies go on in the next line.
     table = Table(
-        "stage",
-        Column("graph", no_wrap=True),
+        Column("stage", no_wrap=True),
+        Column("graph", min_width=FITTING),
         Column("output", no_wrap=True),
-        "by",
-        "against",
+        Column("by", no_wrap=True),
+        Column("against", no_wrap=True),
         "max error",
         "mean",
         "p99",

@@ -77,7 +77,7 @@ EXPORT: dict[str, Misuse] = {
         1,
         "RoPE scaling 'axial' is not supported",
     ),
-    "a head size": (lambda p: p.configure(head_dim=48), ("{ck}", "-o", "{out}"), 1, "head size 48 is not"),
+    "a head size": (lambda p: p.configure(head_dim=258), ("{ck}", "-o", "{out}"), 1, "head size 258 is not"),
     "quantized": (
         lambda p: p.configure(quantization_config={"bits": 4}),
         ("{ck}", "-o", "{out}"),

@@ -59,7 +59,7 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         step=None,
         context=1000,
         length=0,
-        forgets=lambda tokens: 0,
+        spec=SimpleNamespace(forgets=lambda tokens: 0),
         session=None,
         drafts=DraftCount(),
         seen=lambda: None,

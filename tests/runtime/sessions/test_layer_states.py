@@ -191,7 +191,7 @@ def test_rows_in_a_file_pages_that_are_chosen_and_rows_that_go(bundle: Path, tmp
         for token in range(2, 70):
             logits = evicting.decode(token)
         assert np.isfinite(logits).all()
-        assert evicting.forgets(evicting.length) > 0
+        assert evicting.spec.forgets(evicting.length) > 0
 
 
 def test_answers_are_not_read_ahead(bundle: Path) -> None:
