@@ -61,7 +61,7 @@ def test_kernels_against_float64(ptx: Ptx, tmp_path: Path) -> None:
 
 
 def test_operators_of_the_module(ptx: Ptx, tmp_path: Path) -> None:
-    files = ("operators", "policies", "query", "stored", "delta", "sinks")
+    files = ("operators", "policies", "query", "blocks", "stored", "delta", "sinks")
     ptx.run_tests(tmp_path, *(f"test_module_{name}.py" for name in files))
 
 

@@ -75,6 +75,12 @@ uint32_t add(uint32_t old, uint32_t operand) {
 uint32_t increment(uint32_t old, uint32_t most) {
     return old >= most ? 0 : old + 1;
 }
+uint32_t lower(uint32_t old, uint32_t operand) {
+    return std::min(old, operand);
+}
+uint32_t higher_signed(uint32_t old, uint32_t operand) {
+    return static_cast<int32_t>(old) < static_cast<int32_t>(operand) ? operand : old;
+}
 
 // Threads run one at a time.
 template <uint32_t (*F)(uint32_t, uint32_t)>
@@ -122,9 +128,18 @@ bool decode_memory_operation(const std::string& opcode, Instruction& instruction
     if (parts[0] == "ld" || parts[0] == "st") {
         decode_access(parts, instruction);
         instruction.execute = parts[0] == "ld" ? load : store;
-    } else if (opcode == "atom.global.inc.u32" || opcode == "atom.shared.add.u32") {
-        instruction.space = parts[1] == "global" ? Space::kGlobal : Space::kShared;
-        instruction.execute = parts[2] == "inc" ? atomic<increment> : atomic<add>;
+    } else if (opcode == "atom.global.inc.u32") {
+        instruction.space = Space::kGlobal;
+        instruction.execute = atomic<increment>;
+    } else if (opcode == "atom.shared.add.u32") {
+        instruction.space = Space::kShared;
+        instruction.execute = atomic<add>;
+    } else if (opcode == "atom.shared.min.u32") {
+        instruction.space = Space::kShared;
+        instruction.execute = atomic<lower>;
+    } else if (opcode == "atom.shared.max.s32") {
+        instruction.space = Space::kShared;
+        instruction.execute = atomic<higher_signed>;
     } else if (opcode == "cp.async.cg.shared.global") {
         instruction.execute = copy_to_shared<16>;
     } else if (opcode == "cp.async.ca.shared.global") {
