@@ -1,6 +1,8 @@
 // Loads, stores, asynchronous copies and atomics. Addresses of device memory are those of this process;
 // shared, local and parameter memory begin at 0.
 
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
