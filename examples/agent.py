@@ -21,6 +21,7 @@ from typing import Any
 
 SYSTEM = "You work on the files of a folder with the functions. At the end, say in a sentence what you did."
 MOST = 20_000  # characters of a result that the model sees
+REQUESTS = 30  # of one task: a small model may go round in circles
 TOOLS = {  # what each does, and its arguments, which are texts
     "read_file": ("Read a text file.", ["path"]),
     "edit_file": ("Replace a text that occurs exactly once in a file.", ["path", "old", "new"]),
@@ -78,10 +79,12 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8080", help="of h2o-serve")
     given = parser.parse_args()
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": given.task}]
-    while messages[-1]["role"] != "assistant":
+    for _ in range(REQUESTS):
         messages.append(answer := ask(given.url, messages))
         print(answer["content"] or "", end="\n" if answer["content"] else "")
-        for call in answer.get("tool_calls", ()):
+        if not answer.get("tool_calls"):
+            return
+        for call in answer["tool_calls"]:
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             print(f"- {name} {arguments}")
             try:
@@ -89,6 +92,7 @@ def main() -> None:
             except Exception as error:  # for the model, which may do better next time
                 result = f"Error: {error!r}"
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result[:MOST]})
+    sys.exit(f"the task is not done after {REQUESTS} requests")
 
 
 if __name__ == "__main__":

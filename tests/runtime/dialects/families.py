@@ -36,6 +36,18 @@ FAMILIES: dict[str, tuple[str, str, str, str, Calls]] = {
         *("hermes", f"<think>\nOslo?\n</think>\n\n<tool_call>\n{_JSON}\n</tool_call>"),
         *("Oslo?", "", [OSLO]),
     ),
+    "qwen 2.5 coder, code": (
+        "hermes",
+        f"I look.\n```json\n{_JSON}\n```\nWait.",
+        "",
+        "I look.\nWait.",
+        [OSLO],
+    ),
+    "qwen 2.5 coder, a list": ("hermes", f"```json\n[{_JSON},\n{_JSON}]\n```", "", "", [OSLO, OSLO]),
+    "qwen 2.5 coder, no marks": ("hermes", f"{_JSON}\n", "", "", [OSLO]),
+    "qwen 2.5 coder, an example": (
+        *("hermes", '```json\n{"name": "get_time"}\n```', "", '```json\n{"name": "get_time"}\n```', []),
+    ),
     "smollm2": ("hermes", f"<tool_call>[\n{_JSON},\n{_JSON}\n]</tool_call>", "", "", [OSLO, OSLO]),
     "qwen3-coder": (
         "qwen-coder",

@@ -16,6 +16,7 @@ from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.policies.prefill import Query
+from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import ChatFormat
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.messages.format import MessageFormat
@@ -179,6 +180,16 @@ def test_a_call_that_a_model_writes_is_a_call(server: Server) -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     assert names_of(choice["message"]["tool_calls"]) == [("get_time", '{"city": "Oslo"}')]
+
+
+def test_a_strict_function_is_called_only_where_its_schema_is_enforced() -> None:
+    written = CALL.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+    strict = {**CHAT, "tools": [{"type": "function", "function": {**TOOL, "strict": True}}]}
+    for asked, calls in ((CHAT, 1), (strict, 0)):
+        reader = answer_reader(ChatRequest.model_validate(asked), PROMPT, SPEECH)
+        told = [*reader.push(written), *reader.finish()]
+        assert reader.calls == calls
+        assert calls or "".join(map(str, told)) == written
 
 
 def test_the_flag_chooses_the_dialect(serve: Serve, tiny_bundle: Path) -> None:

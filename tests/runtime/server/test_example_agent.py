@@ -44,6 +44,13 @@ def test_it_reads_a_file_edits_it_and_runs_it(serve: Serve, tmp_path: Path) -> N
     assert server.metric("h2o_prompt_cached_tokens_total") > 0.7 * read
 
 
+def test_it_gives_up(serve: Serve, tmp_path: Path) -> None:
+    server = serve("--ctx-size", 8192, environment=script(tmp_path, [call("read_file", path="none")]))
+    tried = run(tmp_path, server.url)
+    assert tried.returncode == 1
+    assert "not done after 30 requests" in tried.stderr
+
+
 def test_it_says_what_is_wrong_with_the_server(serve: Serve, tmp_path: Path) -> None:
     nobody = run(tmp_path, "http://127.0.0.1:9")
     assert nobody.returncode == 1

@@ -9,6 +9,9 @@ import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, events
 
+from h2o_runtime.server.apis.messages.input import chat_of
+from h2o_runtime.server.apis.messages.schema import MessageRequest
+
 ASK = "How warm is it in Oslo?"
 TALK = [{"role": "user", "content": ASK}]
 WEATHER = {
@@ -97,6 +100,18 @@ def test_a_loop(anthropic: Any, stream: bool) -> None:
     talk += [{"role": "assistant", "content": told.content}, {"role": "user", "content": "And now?"}]
     again = answered(talk, tool_choice={"type": "tool", "name": "get_weather"})
     assert again.content[0].type == "tool_use"
+
+
+def test_a_function_that_failed_is_told_to_the_model() -> None:
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "no such file"}
+    for failed, text in ((None, "no such file"), (False, "no such file"), (True, "Error: no such file")):
+        body = {
+            "model": "m",
+            "max_tokens": 1,
+            "messages": [{"role": "user", "content": [result | {"is_error": failed}]}],
+        }
+        (message,) = chat_of(MessageRequest.model_validate(body)).messages
+        assert message.content == text
 
 
 @pytest.mark.parametrize("tools", [False, True])

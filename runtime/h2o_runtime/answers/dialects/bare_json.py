@@ -1,10 +1,12 @@
 """Llama 3's calls: {"name": …, "parameters": {…}}, several after a ";". Nothing but their place marks them.
 
-So a call begins a line, outside of code. A model without a format of its own may also have learned Hermes' marks.
+So a call begins a line, or is all of a block of code marked as JSON. A model without a format of its own may also
+have learned Hermes' marks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from h2o_runtime.answers.dialects import json_parts
@@ -15,13 +17,18 @@ from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 _FENCE = "```"
 
 
+@dataclass(frozen=True)
 class BareJson(Dialect):
+    """unmarked: whether calls are read that only their place shows."""
+
+    unmarked: bool = True
+
     name = "json"
     title = "Llama 3; any template that shows no other dialect"
     begins = ("<tool_call>",)
-    dropped = ("<|python_tag|>",)
+    dropped: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     ends = ("</tool_call>",)
-    fences: ClassVar[tuple[str, ...]] = ()  # beginnings of code that is a call
+    fences: ClassVar[tuple[str, ...]] = ("```json",)  # beginnings of code that may be a call
 
     @classmethod
     def spoken(cls, template: str) -> bool:
@@ -39,7 +46,7 @@ class BareJson(Dialect):
         while True:
             if begins_line:
                 answer.text((yield from text.blanks()))
-                may_call = bool(answer.functions) and not in_code
+                may_call = self.unmarked and bool(answer.functions) and not in_code
                 if may_call and (yield from text.next_is("{")):
                     begins_line = yield from tried(text, answer, self._bare_calls(text, answer))
                     continue
@@ -64,7 +71,7 @@ class BareJson(Dialect):
 
     def fenced_call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         """Read what follows one of `fences` → whether a call was begun. If not, the code's end is still to come."""
-        raise NotImplementedError
+        return json_parts.marked(text, answer, _FENCE, bare=True)
 
     def _bare_calls(self, text: Incoming, answer: Answer) -> Wait[bool]:
         if not (yield from json_parts.call(text, answer, bare=True)):

@@ -73,6 +73,10 @@ class Dialect(ABC):
             elif mark is None and not piece:
                 return
 
+    def only_marked(self) -> Dialect:
+        """The same, without calls that no mark shows: a grammar cannot enforce their schemas."""
+        return self
+
     def arguments(self, arguments: Mapping[str, Any]) -> str:
         """Arguments as the model writes them."""
         return json.dumps(arguments, ensure_ascii=False)

@@ -1,18 +1,21 @@
-"""Hermes' calls, which Qwen, SmolLM and others have too: <tool_call> and a JSON object, or a list of them."""
+"""Hermes' calls, which Qwen, SmolLM and others have too: <tool_call> and a JSON object, or a list of them.
+
+Small models, Qwen2.5-Coder above all, often leave out the marks: so JSON is read as in the dialect `json` as well.
+"""
 
 from __future__ import annotations
 
-from h2o_runtime.answers.dialects import json_parts
-from h2o_runtime.answers.dialects.answer import Answer
+from dataclasses import dataclass, replace
+
+from h2o_runtime.answers.dialects.bare_json import BareJson
 from h2o_runtime.answers.dialects.base import Dialect, json_name
-from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 
-class Hermes(Dialect):
+@dataclass(frozen=True)
+class Hermes(BareJson):
     name = "hermes"
     title = "Hermes, Qwen 2.5, Qwen 3, SmolLM2, SmolLM3, Granite 4; templates of ChatML without tools"
-    begins = ("<tool_call>",)
-    ends = ("</tool_call>",)
+    dropped = ()
 
     @classmethod
     def spoken(cls, template: str) -> bool:
@@ -25,5 +28,5 @@ class Hermes(Dialect):
     def closing(self) -> str:
         return "}\n</tool_call>"
 
-    def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
-        return json_parts.marked(text, answer, "</tool_call>")
+    def only_marked(self) -> Dialect:
+        return replace(self, unmarked=False)

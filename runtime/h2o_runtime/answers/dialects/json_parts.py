@@ -139,14 +139,14 @@ def call(text: Incoming, answer: Answer, bare: bool = False, nested: bool = Fals
     return begun
 
 
-def calls(text: Incoming, answer: Answer) -> Wait[bool]:
+def calls(text: Incoming, answer: Answer, bare: bool = False) -> Wait[bool]:
     """A call or a list of calls → whether one was begun. Stops where it is neither."""
     if (yield from text.take("[")) is None:
-        return (yield from call(text, answer))
+        return (yield from call(text, answer, bare))
     begun = False
     while True:
         yield from text.blanks()
-        if not (yield from call(text, answer)):
+        if not (yield from call(text, answer, bare)):
             yield from text.take("]")
             return begun
         begun = True
@@ -156,10 +156,10 @@ def calls(text: Incoming, answer: Answer) -> Wait[bool]:
             return begun
 
 
-def marked(text: Incoming, answer: Answer, end: str) -> Wait[bool]:
+def marked(text: Incoming, answer: Answer, end: str, bare: bool = False) -> Wait[bool]:
     """Calls between marks, of which the first is consumed → whether one was begun. The `end` may be missing."""
     yield from text.blanks()
-    begun = yield from calls(text, answer)
+    begun = yield from calls(text, answer, bare)
     if begun:
         yield from text.blanks()
         yield from text.take(end)

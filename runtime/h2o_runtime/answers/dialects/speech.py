@@ -49,10 +49,14 @@ class Speech:
         thinks: bool = True,
         forced: bool = False,
         only_one: bool = False,
+        strict: bool = False,
     ) -> AnswerReader:
-        """Reads one answer; arguments are those of `AnswerReader`. thinks: whether thoughts are allowed."""
+        """Reads one answer; arguments are those of `AnswerReader`.
+
+        thinks: whether thoughts are allowed. strict: whether `strict_grammar` holds for the answer.
+        """
         return AnswerReader(
-            self.dialect,
+            self.dialect.only_marked() if strict else self.dialect,
             functions,
             thinks=self.thinks and thinks,
             prompt=prompt,

@@ -16,13 +16,14 @@ from h2o_runtime.server.apis.chat.schema import ChatRequest, Tool
 
 def answer_reader(body: ChatRequest, prompt: Prompt, speech: Speech) -> AnswerReader:
     """Reads one answer to a chat. An answer with a constraint of the client's own has no thoughts."""
-    forced = forced_tools(body)
+    forced, usable = forced_tools(body), usable_tools(body)
     return speech.reader(
-        {tool.function.name: parameters(tool) for tool in forced or usable_tools(body)},
+        {tool.function.name: parameters(tool) for tool in forced or usable},
         prompt.text or "",
         thinks=chat_constraint(body) is None,
         forced=bool(forced),
         only_one=body.parallel_tool_calls is False,
+        strict=any(tool.function.strict for tool in usable),
     )
 
 

@@ -81,7 +81,7 @@ def _user(turn: UserTurn) -> Iterable[dict[str, Any]]:
         return
     for block in turn.content:
         if isinstance(block, ToolResult):
-            text = _text(block.content or "")
+            text = ("Error: " if block.is_error else "") + _text(block.content or "")
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
     texts = [block for block in turn.content if isinstance(block, TextContentPart)]
     if texts or not turn.content:
