@@ -15,6 +15,7 @@ from h2o_runtime.backend import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.dense_graphs.choice import chosen_dense_form
+from h2o_runtime.dense_graphs.cuda_provider import without_dequantization
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
 from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
@@ -59,8 +60,9 @@ class OnnxRuntimeBackend:
     graph.
 
     On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.dense_graphs.native,
-    .integer_products and .fusion. Weights that stay as they are stay in the bundle's files and are mapped; those of
-    products of our own are packed, in memory or in files of `packed`.
+    .integer_products and .fusion. On a GPU only integer weights are: see .cuda_provider. Weights that stay as they
+    are stay in the bundle's files and are mapped; those of products of our own are packed, in memory or in files of
+    `packed`.
     """
 
     name = "onnxruntime"
@@ -137,9 +139,7 @@ class OnnxRuntimeBackend:
             multiply = functools.partial(multiply_natively, precision=self._precision)
             session = self._open(self._rewritten(model, path, multiply), path.parent)
         else:
-            session = open_session(
-                model.SerializeToString(), threads=1, device=self.device, beside=path.parent
-            )
+            session = self._open_on_gpu(model, path.parent)
         self._sessions[HIDDEN] = BoundSession(session, self.device.memory)
 
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
@@ -183,6 +183,12 @@ class OnnxRuntimeBackend:
             weights=rewritten.weights,
         )
 
+    def _open_on_gpu(self, model: Any, folder: Path) -> Any:
+        if self.model.quantized:
+            model = without_dequantization(model, folder)
+        # Threads of its own would be idle.
+        return open_session(model.SerializeToString(), threads=1, device=self.device, beside=folder)
+
     def _loaded(self, graph: str) -> BoundSession:
         try:
             return self._sessions[graph]
@@ -192,15 +198,15 @@ class OnnxRuntimeBackend:
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
         try:
+            model = _read(path)
             if self.device.memory == "cpu":
-                model = _read(path)
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
                 rewritten = self._rewritten(model, path, self._multiplying(graph))
                 session = self._open(rewritten, path.parent)
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
             else:
-                session = open_session(str(path), threads=1, device=self.device)  # its threads would be idle
+                session = self._open_on_gpu(model, path.parent)
             return BoundSession(session, self.device.memory)
         except BackendError:
             raise
@@ -283,7 +289,7 @@ def _read(path: Path) -> Any:
     except ImportError as error:
         raise unimportable(
             error,
-            "running dense graphs on a CPU needs the package onnx: pip install 'h2o-edge[cpu]' brings it",
+            "running dense graphs needs the package onnx: pip install 'h2o-edge[cpu]' or 'h2o-edge[gpu]' brings it",
         ) from None
     return onnx.load(str(path), load_external_data=False)
 

@@ -115,7 +115,7 @@ class _Rewritten:
         """Returns how many columns of `out` each product has."""
         matrices = [Matrix.read(product, self._given, self._folder) for product in products]
         bits, block_size, k = products[0].bits, products[0].block_size, matrices[0].q.shape[1]
-        q = np.concatenate([_unsigned(matrix.q, bits) for matrix in matrices])
+        q = np.concatenate([unsigned(matrix.q, bits) for matrix in matrices])
         weight = self._add(products[0].weight, q.reshape(len(q), k // block_size, block_size * bits // 8))
         scales = self._add(products[0].scales, np.concatenate([matrix.scales for matrix in matrices]))
         self._node(
@@ -154,7 +154,7 @@ class _Rewritten:
         self.nodes.append(node)
 
 
-def _unsigned(q: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
+def unsigned(q: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
     """int8 [N, K] around 0 → [N, K · bits / 8], around the middle of the unsigned range."""
     if bits == 8:
         return np.bitwise_xor(q.view(np.uint8), np.uint8(0x80))
