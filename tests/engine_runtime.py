@@ -26,27 +26,15 @@ SCRATCH_BYTES = 1000  # not a multiple of the alignment, as TensorRT's sizes may
 Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class RuntimeDouble(Double):
-    """`cuda` is the emulated module, whose streams the engines run on."""
+class HostFunctions:
+    """Calls of Python as work of the emulated module's streams."""
 
-    class ExecutionContextAllocationStrategy(Enum):
-        STATIC = 0
-        ON_PROFILE_CHANGE = 1
-        USER_MANAGED = 2
-
-    def __init__(self, cuda: ModuleType, bundle: Bundle) -> None:
-        super().__init__()
+    def __init__(self, cuda: ModuleType) -> None:
         assert cuda.__file__ is not None
         self._runtime = ctypes.CDLL(cuda.__file__)
         self._runtime.cudaLaunchHostFunc.argtypes = [ctypes.c_void_p, Work, ctypes.c_void_p]
         self._kept: list[Any] = []  # callbacks, which a recorded graph may call at any time
-        self.bundle = bundle
         self.failures: list[BaseException] = []
-        self.executions: dict[str, int] = {}
-        self.refuse_plan = False
-        self.refusals = 0  # executions that will fail from now on
-        self.scratch: set[tuple[int, int]] = set()
-        self.Runtime = lambda logger: Runtime(self, logger)
 
     def enqueue(self, stream: int, work: Callable[[], None]) -> bool:
         def run(nothing: object) -> None:
@@ -62,6 +50,26 @@ class RuntimeDouble(Double):
         callback = Work(run)
         self._kept.append(callback)
         return int(self._runtime.cudaLaunchHostFunc(stream, callback, None)) == 0
+
+
+class RuntimeDouble(Double):
+    """`cuda` is the emulated module, whose streams the engines run on."""
+
+    class ExecutionContextAllocationStrategy(Enum):
+        STATIC = 0
+        ON_PROFILE_CHANGE = 1
+        USER_MANAGED = 2
+
+    def __init__(self, cuda: ModuleType, bundle: Bundle) -> None:
+        super().__init__()
+        functions = HostFunctions(cuda)
+        self.enqueue, self.failures = functions.enqueue, functions.failures
+        self.bundle = bundle
+        self.executions: dict[str, int] = {}
+        self.refuse_plan = False
+        self.refusals = 0  # executions that will fail from now on
+        self.scratch: set[tuple[int, int]] = set()
+        self.Runtime = lambda logger: Runtime(self, logger)
 
 
 class Runtime:

@@ -49,7 +49,6 @@ class Backend(Protocol):
 
     most_rows   the most rows of one call
     step_rows   the most rows of a `bound` call
-    recordable  whether its calls can be recorded into a CUDA graph after a first run
     native_products  whether our own products multiply in its graphs, inside mixtures of experts too
     dense_precision  of the factors of products with float weights; None: the backend decides
     model       the bundle's, with the dtype of its graphs' inputs and results here
@@ -58,10 +57,13 @@ class Backend(Protocol):
     name: str
     most_rows: int
     step_rows: int
-    recordable: bool
     native_products: bool
     dense_precision: DensePrecision | None
     model: ModelSpec
+
+    @property
+    def recordable(self) -> bool:
+        """Whether its calls can be recorded into a CUDA graph after a first run. Known after `activate`."""
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all dense graphs, or those named in `only`. Raises BackendError if the backend's library is

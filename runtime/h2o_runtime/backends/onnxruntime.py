@@ -22,6 +22,7 @@ from h2o_runtime.dense_graphs.integer_products import multiply_integers
 from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16, multiply_natively, operators
 from h2o_runtime.dense_graphs.packed import takes
 from h2o_runtime.dense_graphs.packed_files import PackedFolder
+from h2o_runtime.dense_graphs.recordable import unrecordable
 from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, whole_step
 from h2o_runtime.dense_graphs.widen import widen
 from h2o_runtime.devices import Device, HostDevice
@@ -63,11 +64,13 @@ class OnnxRuntimeBackend:
     .integer_products and .fusion. On a GPU only integer weights are: see .cuda_provider. Weights that stay as they
     are stay in the bundle's files and are mapped; those of products of our own are packed, in memory or in files of
     `packed`.
+
+    On a GPU its calls can be recorded, if all its graphs can: see .recordable. They use one stream, buffers of the
+    caller, and scratch memory of an arena that never shrinks. So a replay finds everything where it was.
     """
 
     name = "onnxruntime"
     step_rows = MOST_STEP_ROWS
-    recordable = False
 
     def __init__(
         self,
@@ -97,9 +100,14 @@ class OnnxRuntimeBackend:
                 field="packed_weights",
             )
         self._packed = packed
+        self._unrecordable: set[str] = set()  # operators
         self.model = as_computed(bundle.manifest.model, self.native_products)
         self._sessions: dict[str, BoundSession] = {}
         self._native_graphs: dict[str, RewrittenGraph] = {}  # sessions with native products
+
+    @property
+    def recordable(self) -> bool:
+        return self.device.memory != "cpu" and not self._unrecordable
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all graphs with weights, or those named in `only`.
@@ -112,6 +120,11 @@ class OnnxRuntimeBackend:
         for graph in sorted(manifest.weighty_graphs(), key=lambda graph: -_bytes_of(graph, manifest)):
             if only is None or graph.name in only:
                 self._sessions[graph.name] = self._load(graph)
+        if self._unrecordable:
+            log.warning(
+                "decode runs step by step, because it cannot be recorded: ONNX Runtime may need the host for %s",
+                ", ".join(sorted(self._unrecordable)),
+            )
         if self._unnamed:
             log.warning(
                 "%s: an earlier version exported it, and its graphs do not name their norms, gates and rotations: "
@@ -139,7 +152,7 @@ class OnnxRuntimeBackend:
             multiply = functools.partial(multiply_natively, precision=self._precision)
             session = self._open(self._rewritten(model, path, multiply), path.parent)
         else:
-            session = self._open_on_gpu(model, path.parent)
+            session = self._open_on_gpu(self._for_gpu(model, path.parent), path.parent)
         self._sessions[HIDDEN] = BoundSession(session, self.device.memory)
 
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
@@ -183,9 +196,10 @@ class OnnxRuntimeBackend:
             weights=rewritten.weights,
         )
 
+    def _for_gpu(self, model: Any, folder: Path) -> Any:
+        return without_dequantization(model, folder) if self.model.quantized else model
+
     def _open_on_gpu(self, model: Any, folder: Path) -> Any:
-        if self.model.quantized:
-            model = without_dequantization(model, folder)
         # Threads of its own would be idle.
         return open_session(model.SerializeToString(), threads=1, device=self.device, beside=folder)
 
@@ -206,6 +220,8 @@ class OnnxRuntimeBackend:
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
             else:
+                model = self._for_gpu(model, path.parent)
+                self._unrecordable |= unrecordable(model)
                 session = self._open_on_gpu(model, path.parent)
             return BoundSession(session, self.device.memory)
         except BackendError:

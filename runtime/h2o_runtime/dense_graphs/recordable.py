@@ -1,0 +1,47 @@
+"""Which dense graphs a recorded step may contain, when ONNX Runtime's CUDA provider runs them.
+
+A recording replays what a run enqueued, with the same addresses. Some operators run on the host, which a replay
+would not do again. Others copy sizes from host memory that ONNX Runtime frees after the run: a replay would read
+freed memory. So only operators are recorded whose kernels get all they need as arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from h2o_runtime.dense_graphs.graph_view import GATES, RMS_NORM, ROTATION
+from h2o_runtime.operators import DOMAIN
+
+# Concat and Split are not among them: with parts of different sizes they copy from the host. Those in the body of
+# Rotation have halves.
+OPERATORS = frozenset(
+    (
+        *(
+            "Add",
+            "Cast",
+            "CastLike",
+            "Constant",
+            "Cos",
+            "Div",
+            "Exp",
+            "Floor",
+            "Identity",
+            "Log",
+            "Mul",
+            "Neg",
+        ),
+        *("Pow", "Reciprocal", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Tanh"),
+        *("Gather", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
+        *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum"),
+    )
+)
+FUNCTIONS = frozenset((RMS_NORM, ROTATION, *GATES))
+
+
+def unrecordable(model: Any) -> set[str]:
+    """Operators of a ModelProto that keep it out of a recording."""
+    return {
+        node.op_type
+        for node in model.graph.node
+        if node.op_type not in (FUNCTIONS if node.domain == DOMAIN else OPERATORS)
+    }

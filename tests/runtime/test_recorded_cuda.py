@@ -1,0 +1,167 @@
+"""Decode steps with ONNX Runtime that a GPU records, whose place the emulation takes.
+
+There ONNX Runtime's CUDA provider would enqueue kernels. Here a dense graph is a function that the emulated stream
+calls when it gets to it, recorded or not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from tests import bundles
+from tests.bundles import random_ids
+from tests.engine_runtime import HostFunctions
+
+from h2o_runtime import Generator
+from h2o_runtime.backend import Tensors
+from h2o_runtime.backends import onnxruntime
+from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
+from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.dense_graphs.recordable import unrecordable
+from h2o_runtime.execution.step_rows import StepRow
+from h2o_runtime.ort import session
+from h2o_runtime.policies.prefill import Full
+
+CONTEXT = 200
+FULL = Full()
+
+
+@pytest.fixture
+def bundle(shared_folder: Path) -> Path:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
+
+
+@pytest.fixture
+def functions(emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> HostFunctions:
+    """Dense graphs on the dense lane, which may be recorded."""
+    functions = HostFunctions(emulated_cuda)
+    bound = OnnxRuntimeBackend.bound
+
+    def on_lane(
+        self: OnnxRuntimeBackend, graph: str, inputs: Tensors, outputs: Tensors
+    ) -> Callable[[], None]:
+        run = bound(self, graph, inputs, outputs)
+        if self.device.name != "cuda":
+            return run
+        stream = self.device.lanes.dense.handle  # type: ignore[attr-defined]
+        return lambda: functions.enqueue(stream, run)  # type: ignore[return-value]
+
+    monkeypatch.setattr(OnnxRuntimeBackend, "bound", on_lane)
+    monkeypatch.setattr(OnnxRuntimeBackend, "infer", lambda self, *call: self.bound(*call)())
+    monkeypatch.setattr(OnnxRuntimeBackend, "recordable", True)
+    return functions
+
+
+@pytest.fixture
+def both(bundle: Path, functions: HostFunctions) -> Iterator[tuple[Generator, Generator]]:
+    with (
+        Generator.load(bundle, context=CONTEXT, device="cuda", slots=3) as ours,
+        Generator.load(bundle, context=CONTEXT, device="cpu") as theirs,
+    ):
+        yield ours, theirs
+    assert functions.failures == []
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
+
+
+def test_steps_are_recorded_and_equal_the_cpus(
+    both: tuple[Generator, Generator], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    ours, theirs = both
+    for generator in both:
+        generator.prefill(random_ids(40), FULL)
+    for token in (3, 4):
+        same(ours.decode(token), theirs.decode(token))
+    assert "recorded the decode step of 2 layers with 1 row" in caplog.text
+    monkeypatch.setattr(ours.loaded.backend, "bound", None)  # a replay calls ONNX Runtime no more
+    for token in range(5, 25):
+        same(ours.decode(token), theirs.decode(token))
+
+
+def test_a_prompt_between_two_replays(both: tuple[Generator, Generator]) -> None:
+    """And a session of other length at other addresses."""
+    ours, theirs = both
+    for n in (40, 130, 7):
+        for generator in both:
+            generator.reset()
+            generator.prefill(random_ids(n, seed=n), FULL)
+        for token in (3, 4, 5):
+            same(ours.decode(token), theirs.decode(token))
+
+
+def test_rows_of_several_sessions(both: tuple[Generator, Generator]) -> None:
+    ours, theirs = both
+    slots, prompts = (ours, *ours.others), [random_ids(20 + 30 * i, seed=i) for i in range(3)]
+    for slot, ids in zip(slots, prompts, strict=True):
+        slot.prefill(ids, FULL)
+    steps = []
+    for token in (3, 4, 5):
+        rows = ours.loaded.forward.decode_rows([StepRow(token, slot.session) for slot in slots])
+        steps.append(rows.copy())
+        for slot in slots:
+            slot.session.decoded([token])
+    for index, ids in enumerate(prompts):
+        theirs.reset()
+        theirs.prefill(ids, FULL)
+        for token, rows in zip((3, 4, 5), steps, strict=True):
+            same(rows[index], theirs.decode(token))
+
+
+# What is recorded
+
+
+def backend_on_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntimeBackend:
+    """With sessions that never run."""
+
+    def open_session(model: bytes, *, beside: Path, **_: Any) -> Any:
+        return session.open_session(model, threads=1, beside=beside)
+
+    monkeypatch.setattr(onnxruntime, "open_session", open_session)
+    gpu: Any = SimpleNamespace(memory="cuda")
+    backend = OnnxRuntimeBackend(Bundle.open(bundle), device=gpu)
+    backend.activate()
+    return backend
+
+
+@pytest.mark.parametrize("weights", ["float", "int8", "int4+offset"])
+def test_graphs_of_a_bundle_are_recorded(
+    weights: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variant = "" if weights == "float" else f"-{weights}"
+    folder = bundles.named(shared_folder, "qwen2-g4-d32", variant, weights=weights)[1]
+    assert backend_on_gpu(folder, monkeypatch).recordable
+
+
+def test_on_a_cpu_nothing_is_recorded(bundle: Path) -> None:
+    assert not OnnxRuntimeBackend(Bundle.open(bundle)).recordable
+
+
+def test_what_runs_on_the_host_is_not_recorded(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(onnxruntime, "unrecordable", lambda model: {"NonZero", "Concat"})
+    assert not backend_on_gpu(bundle, monkeypatch).recordable
+    assert "decode runs step by step" in caplog.text
+    assert caplog.text.count("Concat, NonZero") == 1
+
+
+def test_a_function_counts_by_its_domain() -> None:
+    """Concat of the standard may have parts of different sizes; the halves inside Rotation have not."""
+    nodes = [
+        helper.make_node("Rotation", ["x", "cos", "sin"], ["y"], domain="h2o"),
+        helper.make_node("Concat", ["y", "rest"], ["z"], axis=2),
+        helper.make_node("SwiGLU", ["z", "z"], ["out"], domain="elsewhere"),
+    ]
+    value = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    model = helper.make_model(helper.make_graph(nodes, "graph", [], [value]))
+    assert unrecordable(model) == {"Concat", "SwiGLU"}
