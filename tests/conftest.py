@@ -138,9 +138,11 @@ def _emulated_cuda_module() -> ModuleType:
 def emulated_cuda(_emulated_cuda_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """h2o_plugins._cuda on the CPU, for this test alone: the others find no GPU that is none."""
     import h2o_plugins
+    from tests.emulation import short_warm_up
 
     monkeypatch.setitem(sys.modules, "h2o_plugins._cuda", _emulated_cuda_module)
     monkeypatch.setattr(h2o_plugins, "_cuda", _emulated_cuda_module, raising=False)
+    short_warm_up(monkeypatch)
     return _emulated_cuda_module
 
 

@@ -22,6 +22,12 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+    from h2o_runtime.sessions.session import Session
 
 REPO = Path(__file__).resolve().parents[1]
 BUILD = REPO / "build" / "emulation-python"  # kept, so that only the first of many test sessions waits for it
@@ -108,6 +114,20 @@ def install() -> ModuleType:
     sys.modules["h2o_plugins._cuda"] = module
     h2o_plugins._cuda = module
     return module
+
+
+def short_warm_up(patch: pytest.MonkeyPatch) -> None:
+    """A few tokens warm a generator up: the emulation takes seconds for a logical batch."""
+    from h2o_runtime.execution.recorded import RecordedForward
+    from h2o_runtime.policies.prefill import Full
+
+    real = RecordedForward.warm_up
+
+    @functools.wraps(real)
+    def warm_up(self: RecordedForward, policy: object, session: Session) -> None:
+        real(self, Full(batch_size=5), session)
+
+    patch.setattr(RecordedForward, "warm_up", warm_up)
 
 
 def _run(*command: object) -> None:

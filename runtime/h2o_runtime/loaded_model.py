@@ -10,7 +10,7 @@ from h2o_runtime.backend import Backend
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.config.compatibility import check_layers
+from h2o_runtime.config.compatibility import check_layers, check_policy
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.dense_graphs.packed_files import PackedFolder
 from h2o_runtime.devices import Device, HostDevice
@@ -21,6 +21,7 @@ from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.process import available_bytes, check_threads
 from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.session import Session
@@ -89,7 +90,12 @@ class LoadedModel:
 
     def warm_up(self, session: Session) -> None:
         """Do the one-time work of a first prompt and a first step. The session must be empty."""
-        self.forward.warm_up(self.spec.bundle.manifest.prefill.batch_size, session)
+        policy = self.spec.bundle.manifest.prefill
+        try:
+            check_policy(self.spec.layers, policy, self.spec.device)
+        except ConfigError:  # raised again where a prompt asks for it
+            policy = Full(batch_size=policy.batch_size)
+        self.forward.warm_up(policy, session)
 
     def close(self) -> None:
         """Free memory; no session can be used afterwards."""

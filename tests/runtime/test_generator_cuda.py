@@ -6,7 +6,9 @@ Attention runs as late as it may.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import bundles
-from tests.prefill import prefill_of
+from tests.prefill import altered, prefill_of
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.sampling import Sampling
@@ -170,6 +172,46 @@ def test_float16(shared_folder: Path, emulated_cuda: ModuleType) -> None:
         theirs_next = cpu.decode(3)
     for one, other in ((ours, theirs), (ours_next, theirs_next)):
         assert np.linalg.norm(one - other) <= 2e-2 * np.linalg.norm(other)
+
+
+def test_a_warm_up_reads_a_prompt_and_leaves_nothing(
+    cuda: Generator, cpu: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels of the bundle's policy run before the first prompt does."""
+    ran: set[str] = set()
+    provider, policy = cuda.spec.layers.providers[0], altered(POLICIES["query"], dense_tail=20)
+    monkeypatch.setattr(type(provider), "run", told(type(provider).run, ran))
+    forward: Any = cuda.loaded.forward
+    type(forward).warm_up.__wrapped__(forward, policy, cuda.session)
+    assert ran >= {"ChunkedIntraAttention", "BlockSelect", "PromptAttention"}
+    assert cuda.length == 0
+    ids = prompt(150)
+    same(cuda.prefill(ids, policy), cpu.prefill(ids, policy))
+    assert cuda.reused == 0
+    same_sets(cuda, cpu)
+
+
+def told(run: Callable[..., None], ran: set[str]) -> Callable[..., None]:
+    """Which operators run."""
+
+    def run_then(self: Any, operator: Any, *rest: Any, **tensors: Any) -> None:
+        ran.add(operator.name)
+        run(self, operator, *rest, **tensors)
+
+    return run_then
+
+
+def test_a_bundle_whose_policy_is_for_the_cpu_loads(
+    bundle: Path, tmp_path: Path, emulated_cuda: ModuleType
+) -> None:
+    folder = shutil.copytree(bundle, tmp_path / "bundle")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["prefill"]["missed"] = 0.0025
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with Generator.load(folder, context=CONTEXT, device="cuda") as generator:
+        with pytest.raises(ConfigError, match="works only on the CPU"):
+            generator.prefill(prompt(20))
+        generator.prefill(prompt(20), POLICIES["full"])
 
 
 # What is refused

@@ -273,10 +273,8 @@ class Forward:
         bound.head()
         return self.buffers.logits[:1]
 
-    def warm_up(self, rows: int, session: Session) -> None:
-        """Do the one-time work of a first prompt of `rows` tokens and a first step. The session must be
-        empty.
-        """
+    def warm_up(self, policy: PrefillPolicy[Any], session: Session) -> None:
+        """Do the one-time work of a first prompt under a policy, and of a first step. The session must be empty."""
         self.graph(session)
 
     def release(self) -> None:

@@ -12,16 +12,18 @@ import numpy as np
 from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Rows
+from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Tensor
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.execution.device_rows import DeviceRows, RowInputs
-from h2o_runtime.execution.forward import Float32, Forward
+from h2o_runtime.execution.forward import Float32, Forward, PromptRun
 from h2o_runtime.execution.recording import Recording
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import LiveLayers
 from h2o_runtime.operators import STEP_ROWS_ATTENTION
 from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.session import Session
 
@@ -77,21 +79,17 @@ class RecordedForward(Forward):
         recording.run()
         return self._answer
 
-    def warm_up(self, rows: int, session: Session) -> None:
-        """Run every dense graph once on `rows` arbitrary rows, for the one-time work of libraries.
+    def warm_up(self, policy: PrefillPolicy[Any], session: Session) -> None:
+        """Read a logical batch of arbitrary tokens, for the one-time work of libraries and of kernels.
 
         Arenas then have room for the largest batch, in one block. The session must be empty.
         """
-        rows = min(rows, len(self.buffers.tokens), self.backend.most_rows)
-        self.device.clear(self.buffers.tokens[:rows])
-        self.device.lanes.join()
-        session.store.before_prompt(0, rows, rows)
-        for layer in range(self.model.layers):
-            with session.store.open(layer) as cache:
-                self.dense(layer, Span(0, rows), session, cache)
-        self.head(Span(0, min(rows, self.head_rows)))
+        n = min(policy.batch_size, len(self.buffers.tokens), self.backend.most_rows)
+        session.prepare(policy)
+        self.prefill(PromptRun(np.zeros(n, np.int64), Prefix.NONE, policy, session))
+        self.head(Span(0, min(n, self.head_rows)))
         self.device.synchronize()
-        session.store.truncate(0)
+        session.reset()
 
     def release(self) -> None:
         super().release()
