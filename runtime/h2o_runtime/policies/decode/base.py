@@ -47,6 +47,7 @@ class DecodePolicy(ABC, Generic[State]):
     joined_by_sinks  whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
     full_attention_only  whether a step is attention to all cached rows, and nothing else
     appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
+    slow_on_gpu  what a GPU loses with it, for a warning
     """
 
     name: ClassVar[str]
@@ -57,6 +58,7 @@ class DecodePolicy(ABC, Generic[State]):
     joined_by_sinks: ClassVar[bool] = False
     full_attention_only: ClassVar[bool] = False
     appends: ClassVar[bool] = False
+    slow_on_gpu: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_options(self)
