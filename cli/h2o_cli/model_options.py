@@ -14,6 +14,8 @@ from h2o_cli.effects import Where, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.policy_options import PolicyValue
 from h2o_cli.settings_text import SettingsText
+from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import CACHES, Contiguous
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.layers.live import layer_options
@@ -28,6 +30,7 @@ from h2o_runtime.names import (
     ProviderChoice,
 )
 from h2o_runtime.policies.decode import DECODE, FullDecode
+from h2o_runtime.policies.prefill import PrefillPolicy
 
 
 @dataclass(frozen=True)
@@ -196,3 +199,13 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
     layers = {option.name: compute.pop(option.name) for option in layer_options()}
     arguments = {name: flags.pop(name) for name in names} | compute
     return arguments | {"layers": layers, "decoding": flags.pop("decode")}
+
+
+def on_device(
+    arguments: dict[str, Any], manifest: Manifest, policy: PrefillPolicy[Any] | None
+) -> dict[str, Any]:
+    """Arguments of `Generator.load` with a known device: "auto" is one that runs the bundle under its policy, or
+    under that of the flags.
+    """
+    refusal = refusal_on_gpu(manifest.model, policy or manifest.prefill)
+    return arguments | {"device": resolve_device(arguments["device"], arguments["backend"], refusal)}

@@ -89,7 +89,15 @@ def prefill_options(command: Command) -> Command:
 
 
 def prefill_policy(default: PrefillPolicy[Any], flags: dict[str, Any]) -> PrefillPolicy[Any]:
-    """The policy that the flags ask for; `default` is a bundle's, or the built-in one.
+    """The policy that the flags ask for, otherwise `default`: a bundle's, or the built-in one.
+
+    Takes its own arguments out of `flags`. Raises ConfigError.
+    """
+    return chosen_prefill(default, flags) or default
+
+
+def chosen_prefill(default: PrefillPolicy[Any], flags: dict[str, Any]) -> PrefillPolicy[Any] | None:
+    """The policy that the flags ask for, by changing `default`; None if they ask for none.
 
     Takes its own arguments out of `flags`. Raises ConfigError.
     """
@@ -99,4 +107,4 @@ def prefill_policy(default: PrefillPolicy[Any], flags: dict[str, Any]) -> Prefil
     for name, names, _ in _SHORT:
         if name in short and name in given:
             raise ConfigError(f"{name} is given twice: by --prefill and by {names[-1]}", field=name)
-    return PREFILL.make(given | short, default)
+    return PREFILL.make(given | short, default) if text is not None or short else None

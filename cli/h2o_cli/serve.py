@@ -12,8 +12,8 @@ import click
 from h2o_cli.common import Exit, guarded, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
-from h2o_cli.model_options import load_arguments, model_options, speculate_option
-from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
+from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.settings_text import SettingsText
 from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.bundles.manifest import Manifest
@@ -208,8 +208,9 @@ _pool_options = grouped(
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
-    Requests that name no policy are read with that of --prefill. After the first Ctrl-C or SIGTERM running requests
-    finish; the second one stops them.
+    Requests that name no policy are read with that of --prefill. Without it that is the bundle's, or on a GPU full
+    attention if few tokens are new. After the first Ctrl-C or SIGTERM running requests finish; the
+    second one stops them.
     """
     try:
         from h2o_runtime.server.http.logs import start_logging
@@ -221,9 +222,10 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         ) from error
     start_logging(log_format, verbose)
     slots: SlotSettings = flags.pop("slots")
-    settings = _settings(bundle, slots.piece, flags)
-    prefill = prefill_policy(Manifest.read(Path(bundle)).prefill, flags)
-    arguments = load_arguments(flags) | {
+    manifest = Manifest.read(Path(bundle))
+    chosen = chosen_prefill(manifest.prefill, flags)
+    settings = _settings(bundle, slots.piece, chosen is None, flags)
+    arguments = on_device(load_arguments(flags), manifest, chosen) | {
         "slots": None if slots.slots == "auto" else slots.slots,
         "slot_bytes": None if slots.memory == "auto" else slots.memory * _MIB,
         "pool_bytes": flags.pop("cache_pool") * _MIB,
@@ -241,12 +243,12 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             model.speak(DIALECTS[dialect]())
         return model
 
-    if not serve(settings, prefill, load):
+    if not serve(settings, chosen or manifest.prefill, load):
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.
         os._exit(Exit.ERROR)
 
 
-def _settings(bundle: str, piece: int, flags: dict[str, Any]) -> ServerSettings:
+def _settings(bundle: str, piece: int, by_length: bool, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
     return ServerSettings(
         host=flags.pop("host"),
@@ -257,6 +259,7 @@ def _settings(bundle: str, piece: int, flags: dict[str, Any]) -> ServerSettings:
         allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
         prompt_piece=piece,
+        by_length=by_length,
         pooling=flags.pop("pooling"),
         metrics_names=flags.pop("metrics_names"),
         limits=flags.pop("limits"),

@@ -153,15 +153,15 @@ class Generator:
 
     def keeps(self, ids: Sequence[int] | IntArray, policy: PrefillPolicy[Any] | None = None) -> int:
         """The number of prompt tokens that the live session already holds. Raises as `prefill`."""
-        tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        policy = policy or self.bundle.manifest.prefill
-        return self._reader.keeps(tokens, policy)
+        return self._reader.keeps(*self._checked(ids, policy, None)[:2])
 
     def finds(self, ids: Sequence[int] | IntArray, policy: PrefillPolicy[Any] | None = None) -> int:
         """As `keeps`, and what a session that waits or is live elsewhere holds. Raises as `prefill`."""
-        tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        policy = policy or self.bundle.manifest.prefill
-        return max(self._reader.keeps(tokens, policy), self.pool.offers(self.session, tokens, policy))
+        return self._reader.finds(*self._checked(ids, policy, None)[:2])
+
+    def default_policy(self, ids: Sequence[int] | IntArray) -> PrefillPolicy[Any]:
+        """The policy of a prompt for which none is chosen: see `PromptReader.default_policy`."""
+        return self._reader.default_policy(np.asarray(ids, np.int64))
 
     # The three main calls: prefill, decode, logprobs
 
@@ -393,7 +393,7 @@ class Generator:
         self, ids: ArrayLike, policy: PrefillPolicy[Any] | None, watch: Watch | None
     ) -> tuple[IntArray, PrefillPolicy[Any], Watch]:
         """A prompt, and how it is read. Raises as `prefill`."""
-        policy = policy or self.bundle.manifest.prefill
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
+        policy = policy or self.default_policy(tokens)
         check_policy(self.spec.layers, policy, self.spec.device)
         return tokens, policy, watch or Watch()

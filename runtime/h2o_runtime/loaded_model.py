@@ -8,7 +8,7 @@ from pathlib import Path
 
 from h2o_runtime.backend import Backend
 from h2o_runtime.backends.select import make_backend
-from h2o_runtime.backends.select_device import make_device
+from h2o_runtime.backends.select_device import make_device, refusal_on_gpu
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.config.compatibility import check_layers, check_policy
 from h2o_runtime.config.load_options import LoadOptions
@@ -21,7 +21,7 @@ from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.prefill import Full
+from h2o_runtime.policies.prefill import Full, full_for_short
 from h2o_runtime.process import available_bytes, check_threads
 from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.session import Session
@@ -61,10 +61,13 @@ class LoadedModel:
             bundle.verify()
         context = _context(bundle.manifest.model, options.context)
         check_threads(options.threads)
-        device = make_device(options.device, options.backend)
+        refusal = refusal_on_gpu(bundle.manifest.model, bundle.manifest.prefill)
+        device = make_device(options.device, options.backend, refusal)
         place = options.packed_weights
         if isinstance(device, HostDevice):
             _warn_of_little_memory(bundle.manifest.model)
+        elif options.decoding.slow_on_gpu:
+            log.warning("%s", options.decoding.slow_on_gpu)
         packed = None if place is None else PackedFolder.open(Path(place), options.verify)
         backend = make_backend(
             options.backend,
@@ -90,12 +93,14 @@ class LoadedModel:
 
     def warm_up(self, session: Session) -> None:
         """Do the one-time work of a first prompt and a first step. The session must be empty."""
-        policy = self.spec.bundle.manifest.prefill
+        policy, device = self.spec.bundle.manifest.prefill, self.spec.device
+        short, limit = full_for_short(policy, device.name)
         try:
-            check_policy(self.spec.layers, policy, self.spec.device)
+            check_policy(self.spec.layers, policy, device)
         except ConfigError:  # raised again where a prompt asks for it
             policy = Full(batch_size=policy.batch_size)
-        self.forward.warm_up(policy, session)
+        for one in (policy, short) if limit else (policy,):
+            self.forward.warm_up(one, session)
 
     def close(self) -> None:
         """Free memory; no session can be used afterwards."""

@@ -183,7 +183,7 @@ class TextModel:
         if request.pooling is not None:
             yield from self._embed(request, request.pooling, watch, generator, prompt_piece)
             return
-        request = self._resolved(request)
+        request = self._resolved(request, generator)
         answer = _Answer(self, request, generator)
         tokens = generator.run(request, watch, prompt_piece, shared)
         logits = None
@@ -214,7 +214,8 @@ class TextModel:
         prompt_piece: int | None,
     ) -> Run[TextEvent]:
         """As `run`, for a prompt that is embedded; yields only a Completion."""
-        policy, ids = request.prefill or generator.bundle.manifest.prefill, request.prompt.ids
+        ids = request.prompt.ids
+        policy = request.prefill or generator.default_policy(ids)
         reading, seconds = generator.embed(ids, pooling, policy, watch, prompt_piece), 0.0
         embedding: Float32 | None = None
         reason: FinishReason = "stop"
@@ -235,9 +236,11 @@ class TextModel:
         )
         yield Completion("", reason, (), timings, policy, request.sampling.seed or 0, embedding=embedding)
 
-    def _resolved(self, request: Request) -> Request:
-        """With a known seed, and with the model's end tokens, which are banned if they must not end the answer."""
+    def _resolved(self, request: Request, generator: Generator) -> Request:
+        """With a policy, a known seed, and the model's end tokens, banned if they must not end the answer."""
         sampling = request.sampling
+        if request.prefill is None:
+            request = replace(request, prefill=generator.default_policy(request.prompt.ids))
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
         if not request.ignore_eos:
@@ -283,7 +286,8 @@ class _Answer:
         self.reason: FinishReason = "length"
         self.ended = False
         self._generator = generator
-        self._prefill = request.prefill or generator.bundle.manifest.prefill
+        assert request.prefill is not None, "it is resolved"
+        self._prefill = request.prefill
         # A chat's answer begins a text; any other continues the prompt's last character.
         prefix = () if request.prompt.chat else request.prompt.ids
         self._stream = TextStream(model.tokenizer, prefix, request.shown)

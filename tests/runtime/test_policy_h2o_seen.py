@@ -197,4 +197,4 @@ def test_a_guard_needs_checks_and_the_cpu() -> None:
     with pytest.raises(ConfigError, match="must be at most 1, which is all attention"):
         Query(missed=2.0)
     assert Query().refusal("cuda") == Query(missed=0.1).refusal("cpu") == ""
-    assert "use `device=cpu`" in Query(missed=0.1).refusal("cuda")
+    assert "works only on the CPU" in Query(missed=0.1).refusal("cuda")

@@ -31,7 +31,7 @@ from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import prefill_policy
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
-from h2o_runtime.backends.select_device import resolve_device
+from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file
@@ -121,8 +121,8 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         raise ConfigError(
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
-    backend, device = flags["backend"], resolve_device(flags["device"], flags["backend"])
-    prefill = prefill_policy(model.manifest.prefill, flags)
+    prefill, backend = prefill_policy(model.manifest.prefill, flags), flags["backend"]
+    device = resolve_device(flags["device"], backend, refusal_on_gpu(model.manifest.model, prefill))
     entry = Entry(
         model,
         threads,

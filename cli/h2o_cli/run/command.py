@@ -11,8 +11,8 @@ import click
 from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
-from h2o_cli.model_options import load_arguments, model_options, speculate_option
-from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
+from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.run.conversation import converse, opening
 from h2o_cli.run.prompt import PromptSource, is_piped
 from h2o_cli.run.report import answer_json
@@ -131,8 +131,8 @@ def main(
     """Answer a prompt with the model in the folder BUNDLE.
 
     The answer streams to standard output, everything else to standard error. Ctrl-C stops it. With - in place
-    of --prompt, the prompt comes from standard input. Without --prefill the bundle's policy reads it; --json shows
-    it.
+    of --prompt, the prompt comes from standard input. Without --prefill the bundle's policy reads it, or on a GPU
+    full attention if few tokens are new; --json shows which.
     """
     start_logging(verbose)
     prepare_output()
@@ -144,14 +144,15 @@ def main(
         as_json,
         logprobs=flags["logprobs"] is not None,
     )
-    default = Manifest.read(Path(bundle)).prefill
+    manifest = Manifest.read(Path(bundle))
     cache = SavedCache.of(flags)
-    settings = _settings(cache.default(default), flags)
+    settings = _settings(cache.default(manifest.prefill), cache.loaded is not None, flags)
     text = shown.source.read() if shown.source else None
     speculate = flags.pop("speculate")
+    arguments = on_device(load_arguments(flags), manifest, settings.prefill)
     with (
-        TextModel.load(bundle, **load_arguments(flags), speculate=speculate) as model,
-        cache.around(model.generator, settings.prefill or default),
+        TextModel.load(bundle, **arguments, speculate=speculate) as model,
+        cache.around(model.generator, settings.prefill or manifest.prefill),
     ):
         if shown.converses:
             converse(model, settings, system, text, cache.prompt_piece)
@@ -159,8 +160,10 @@ def main(
             _answer_once(model, settings, text, shown, cache.prompt_piece)
 
 
-def _settings(default: PrefillPolicy[Any], flags: dict[str, Any]) -> Request:
+def _settings(default: PrefillPolicy[Any], loaded: bool, flags: dict[str, Any]) -> Request:
     """The request without its prompt; takes its own arguments out of `flags`.
+
+    loaded: whether the default is that of a loaded session, which goes on under it
 
     Needs no model, so that a contradiction is reported before a large model is loaded.
     """
@@ -171,7 +174,7 @@ def _settings(default: PrefillPolicy[Any], flags: dict[str, Any]) -> Request:
         sampling=sampling,
         stop=tuple(argument_text(stop, "--stop") for stop in flags.pop("stop")),
         ignore_eos=flags.pop("ignore_eos"),
-        prefill=prefill_policy(default, flags),
+        prefill=chosen_prefill(default, flags) or (default if loaded else None),
     )
 
 

@@ -54,7 +54,8 @@ def answer(
     completion = None
     tokens, context = len(request.prompt.ids), model.generator.context
     with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
-        log.info("prompt of %d tokens, context %d, %s", tokens, context, request.prefill)
+        policy = request.prefill or model.generator.default_policy(request.prompt.ids)
+        log.info("prompt of %d tokens, context %d, %s", tokens, context, policy)
         watch = Watch(progress=bar.show, cancelled=cancelled)
         for event in model.complete(request, watch, prompt_piece):
             if isinstance(event, Prefilled):

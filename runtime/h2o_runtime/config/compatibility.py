@@ -17,7 +17,7 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> 
     of the model's layers.
     """
     if refusal := policy.refusal(device.name):
-        raise ConfigError(refusal, field="policy")
+        raise ConfigError(f"{refusal}: use `device=cpu`, or leave it out", field="policy")
     for kind in layers.kinds.values():
         if reason := kind.prefill_refusal(policy):
             raise ConfigError(reason, field="policy")

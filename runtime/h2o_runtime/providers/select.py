@@ -10,6 +10,7 @@ from h2o_runtime.attention.base import AttentionProvider, AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import PROVIDERS, PrecisionChoice
 from h2o_runtime.providers.precision import choose_precision
 
@@ -36,14 +37,10 @@ def make_provider(
     model = bundle.manifest.model
     shape = model.attention
     if device.name == "cuda":
-        if model.lends_rows or model.layer_embedding:
-            raise ConfigError(
-                "layers without keys of their own, or with embeddings of their own, do not run on a GPU yet: use "
-                "`device=cpu`",
-                field="device",
-            )
+        if refusal := refusal_on_gpu(model):
+            raise ConfigError(f"{refusal}: use `device=cpu`", field="device")
         choose_precision(precision, "native", device, model)
-        return _on_cuda(name, device, shape)
+        return _on_cuda(name, device)
     if name == "native" or (name == "auto" and cpu_kernels() is not None):
         from h2o_runtime.providers.native import NativeCpuProvider
 
@@ -79,11 +76,22 @@ def provider_factory(
     return lambda: ready.pop() if ready else make_provider(chosen, bundle, device, threads, precision)
 
 
+def refusal_on_gpu(model: ModelSpec) -> str:
+    """Why a GPU does not run a model, for messages; empty if it does."""
+    from h2o_runtime.providers.cuda import NativeCudaProvider
+
+    if model.lends_rows or model.layer_embedding:
+        return "layers without keys of their own, or with embeddings of their own, do not run on a GPU yet"
+    if not NativeCudaProvider.takes(model.attention):
+        return f"{_no_kernel(model.attention)} on a GPU"
+    return ""
+
+
 def _no_kernel(shape: AttentionShape) -> str:
     return f"no kernel takes keys of {shape.head_size} and values of {shape.value_size} elements"
 
 
-def _on_cuda(name: str, device: Device, shape: AttentionShape) -> AttentionProvider:
+def _on_cuda(name: str, device: Device) -> AttentionProvider:
     if name == "functions":
         raise ConfigError(
             "`attention=functions` runs on the CPU only: use `attention=native`, or `device=cpu`",
@@ -92,7 +100,5 @@ def _on_cuda(name: str, device: Device, shape: AttentionShape) -> AttentionProvi
     from h2o_runtime.devices.cuda import CudaDevice
     from h2o_runtime.providers.cuda import NativeCudaProvider
 
-    if not NativeCudaProvider.takes(shape):
-        raise ConfigError(f"{_no_kernel(shape)} on a GPU: use `device=cpu`", field="device")
     assert isinstance(device, CudaDevice)
     return NativeCudaProvider(device)

@@ -37,11 +37,15 @@ _TOLD = {"role", "content", "name", "tool_call_id"}  # message keys that templat
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """Makes runtime requests for one model. prefill: the policy of requests that name none."""
+    """Makes runtime requests for one model.
+
+    prefill: the policy of requests that name none. by_length: those are read with a policy for their length
+    """
 
     model: TextModel
     grammars: GrammarCompiler
     prefill: PrefillPolicy[Any]
+    by_length: bool = False
 
     def chat(self, body: ChatRequest) -> Choices:
         """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
@@ -120,7 +124,7 @@ class RequestBuilder:
                 f"dimensions must be {size}, the size of this model's embeddings, or be left out",
                 field="dimensions",
             )
-        prefill, inputs = self.prefill_policy(body.prefill), body.inputs()
+        prefill, inputs = self._named_policy(body.prefill), body.inputs()
         if len(inputs) > _MOST_INPUTS:
             raise ConfigError(
                 f"input may have at most {_MOST_INPUTS} inputs, but has {len(inputs):,}: send several requests",
@@ -161,6 +165,10 @@ class RequestBuilder:
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
 
+    def _named_policy(self, given: Prefill | None) -> PrefillPolicy[Any] | None:
+        """None where the prompt's length decides. Raises ConfigError."""
+        return None if given is None and self.by_length else self.prefill_policy(given)
+
     def prefill_forms(self) -> list[dict[str, Any]]:
         """What the page offers: see `forms`."""
         spec = self.model.generator.spec
@@ -186,7 +194,7 @@ class RequestBuilder:
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # raises here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
-        sampling, prefill = self._sampling(body, top_logprobs), self.prefill_policy(body.prefill)
+        sampling, prefill = self._sampling(body, top_logprobs), self._named_policy(body.prefill)
         return [
             Request(
                 prompt,

@@ -130,7 +130,7 @@ class Service:
 
     @property
     def builder(self) -> RequestBuilder:
-        return RequestBuilder(self.model, self.grammars, self.prefill)
+        return RequestBuilder(self.model, self.grammars, self.prefill, self.settings.by_length)
 
     def _capacity(self) -> float:
         return sum(one.context for one in self.inference.model.slots) if self.inference.ready else 0

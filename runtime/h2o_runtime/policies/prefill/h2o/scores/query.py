@@ -271,10 +271,7 @@ class Query(QueryTiles):
     def refusal(self, device: str) -> str:
         if device == "cpu" or self.missed >= 1:
             return ""
-        return (
-            f"missed={self.missed:g}, as the preset guarded sets it, works only on the CPU: use "
-            "`device=cpu`, or leave it out"
-        )
+        return f"missed={self.missed:g}, as the preset guarded sets it, works only on the CPU"
 
     def reuse(self, shared: int, cached: int, n: int, origin: Provenance) -> Reuse:
         """If the tails of both prompts begin at the same row, also the shared rows of the tail, which saw every
