@@ -1,4 +1,4 @@
-"""Integer weights as ONNX Runtime's CUDA provider multiplies them, by the same nodes of its CPU provider."""
+"""Dense graphs as ONNX Runtime's CUDA provider runs them, by the same nodes of its CPU provider."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 import pytest
 from numpy.typing import NDArray
 from tests import bundles
@@ -17,7 +18,7 @@ from h2o_runtime import Generator
 from h2o_runtime.backends import onnxruntime
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.dense_graphs.cuda_provider import without_dequantization
+from h2o_runtime.dense_graphs.cuda_provider import rotated_by_one_node, without_dequantization
 from h2o_runtime.ort import session
 from h2o_runtime.policies.prefill import Full
 
@@ -37,6 +38,11 @@ def exported(root: Path, name: str) -> Path:
     return bundles.named(root, shape, variant, **options)[1]
 
 
+def inlined(model: Any) -> Any:
+    """With the bodies of its functions, and nothing else changed."""
+    return onnx.inliner.inline_local_functions(model)
+
+
 def logits(folder: Path, form: Any) -> NDArray[np.float32]:
     """After a prompt and two steps."""
     with Generator.load(folder, context=64, threads=1, device="cpu", dense_form=form) as generator:
@@ -52,6 +58,30 @@ def test_numbers_are_those_of_the_graph_as_it_is(
     exact = logits(folder, "exact")
     monkeypatch.setattr(onnxruntime, "multiply_integers", without_dequantization)
     assert relative_error(logits(folder, "blocks"), exact) < BUNDLES[name][3]
+
+
+@pytest.mark.parametrize(
+    ("shape", "variant", "options"), [(TIED, "-float16", {"dtype": "float16"}), (UNTIED, "", {})]
+)
+def test_a_rotation_of_one_node_rotates_as_its_body(
+    shape: str, variant: str, options: Any, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, of halves too: these may be rounded otherwise once."""
+    folder = bundles.named(shared_folder, shape, variant, **options)[1]
+
+    def rewritten(model: Any) -> Any:
+        model = rotated_by_one_node(model)
+        turned = [node for node in model.graph.node if node.op_type in ("Rotation", "RotaryEmbedding")]
+        assert {node.op_type for node in turned} <= {"RotaryEmbedding"}
+        rotations.extend(turned)
+        return model
+
+    rotations: list[Any] = []
+    monkeypatch.setattr(onnxruntime, "fuse", inlined)
+    exact = logits(folder, "exact")
+    monkeypatch.setattr(onnxruntime, "fuse", lambda model: inlined(rewritten(model)))
+    assert relative_error(logits(folder, "exact"), exact) < (2e-3 if options else 1e-5)
+    assert len(rotations) == 2 * Bundle.open(folder).manifest.model.layers  # queries and keys
 
 
 @pytest.mark.parametrize("name", ["int8, tied", "offsets"])

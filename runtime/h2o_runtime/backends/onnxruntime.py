@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from h2o_runtime.backend import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.dense_graphs.choice import chosen_dense_form
-from h2o_runtime.dense_graphs.cuda_provider import without_dequantization
+from h2o_runtime.dense_graphs.cuda_provider import rotated_by_one_node, without_dequantization
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
 from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
@@ -46,6 +45,7 @@ log = logging.getLogger(__name__)
 # where these activations are kept for all rows at once. With fewer rows, all weights are read more often, and
 # threads wait for each other more often.
 BETWEEN_BYTES, FEW_ROWS = 64 << 20, 512
+MOST_ROWS_ON_GPU = 1 << 15  # rows are blocks of a grid in the CUDA provider's RotaryEmbedding: at most 65,535
 STEP = "decode step"
 
 Multiply = Callable[[Any, Path, int], tuple[Any, Mapping[str, NDArray[Any]]]]  # as `multiply_natively`
@@ -61,9 +61,8 @@ class OnnxRuntimeBackend:
     graph.
 
     On the CPU graphs are rewritten as they are loaded, by `dense_form`: see h2o_runtime.dense_graphs.native,
-    .integer_products and .fusion. On a GPU only integer weights are: see .cuda_provider. Weights that stay as they
-    are stay in the bundle's files and are mapped; those of products of our own are packed, in memory or in files of
-    `packed`.
+    .integer_products and .fusion; on a GPU: see .cuda_provider. Weights that stay as they are stay in the bundle's
+    files and are mapped; those of products of our own are packed, in memory or in files of `packed`.
 
     On a GPU its calls can be recorded, if all its graphs can: see .recordable. They use one stream, buffers of the
     caller, and scratch memory of an arena that never shrinks. So a replay finds everything where it was.
@@ -85,8 +84,8 @@ class OnnxRuntimeBackend:
         self.bundle = bundle
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
-        self.most_rows = rows_on_cpu(bundle.manifest.model) if self.device.memory == "cpu" else sys.maxsize
         on_cpu = self.device.memory == "cpu"
+        self.most_rows = rows_on_cpu(bundle.manifest.model) if on_cpu else MOST_ROWS_ON_GPU
         precision = self._precision = chosen_precision(bundle.manifest.model, dense_form, dense_precision)
         self.dense_precision: DensePrecision | None = precision
         self.dense_form: DenseForm = "exact"
@@ -197,6 +196,7 @@ class OnnxRuntimeBackend:
         )
 
     def _for_gpu(self, model: Any, folder: Path) -> Any:
+        model = rotated_by_one_node(model)
         return without_dequantization(model, folder) if self.model.quantized else model
 
     def _open_on_gpu(self, model: Any, folder: Path) -> Any:

@@ -1,24 +1,54 @@
-"""Dense graphs with integer weights for ONNX Runtime's CUDA provider, whose DequantizeLinear has blocks only of 4
-bits.
+"""Dense graphs for ONNX Runtime's CUDA provider.
 
-A product becomes MatMulNBits, with activations as they are: it multiplies one row by integers, and for more rows it
-makes floats of the matrix once in a call, in scratch memory, for a GEMM. Rows that are looked up become floats with
-Mul.
+A rotation becomes one node of ONNX Runtime's own in place of some ten. DequantizeLinear has blocks only of 4 bits
+there. So a product with integer weights becomes MatMulNBits, with activations as they are. That node multiplies
+one row by integers. For more rows it makes floats of the matrix once in a call, in scratch memory, for a GEMM.
+Rows that are looked up become floats with Mul.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from h2o_runtime.dense_graphs.graph_view import keep_needed
-from h2o_runtime.dense_graphs.integer_products import MICROSOFT, unsigned
+from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft, rotated
+from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
+from h2o_runtime.dense_graphs.integer_products import unsigned
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
 
 FLOAT_ACTIVATIONS = 1  # MatMulNBits' accuracy_level; the CUDA provider has no other
+
+
+def rotated_by_one_node(model: Any) -> Any:
+    """A ModelProto, changed: RotaryEmbedding in place of the function Rotation, in float32 as its body."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    view = GraphView(graph)
+    rotations = {rotation.out: rotation for rotation in view.rotations()}
+    halves = {rotation.out: rotation for rotation in view.rotations("float16")}
+    nodes = list[Any]()
+    for node in graph.node:
+        out = node.output[0]
+        if out in rotations:
+            nodes += rotated(rotations[out], graph)
+        elif rotation := halves.get(out):
+            x, turned = f"{out}/float32", f"{out}/turned/float32"
+            nodes.append(helper.make_node("Cast", [rotation.x], [x], name=x, to=TensorProto.FLOAT))
+            nodes += rotated(replace(rotation, x=x, out=turned), graph)
+            nodes.append(helper.make_node("Cast", [turned], [out], name=out, to=TensorProto.FLOAT16))
+        else:
+            nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    if rotations or halves:
+        import_microsoft(model)
+    keep_needed(graph)
+    return model
 
 
 def without_dequantization(model: Any, folder: Path) -> Any:
@@ -42,7 +72,8 @@ def without_dequantization(model: Any, folder: Path) -> Any:
         weights += made[1]
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.functions.extend(model.functions)
-    result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(MICROSOFT, 1)])
+    result.opset_import.extend(model.opset_import)
+    import_microsoft(result)
     initializers = [*graph.initializer, *weights]
     result.graph.CopyFrom(onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
     keep_needed(result.graph)

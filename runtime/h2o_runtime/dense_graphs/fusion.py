@@ -23,7 +23,7 @@ def names_functions(model: Any) -> bool:
 
 def fuse(model: Any) -> Any:
     """A ModelProto → one without functions of domain h2o."""
-    from onnx import helper, inliner
+    from onnx import inliner
 
     graph = model.graph
     view = GraphView(graph)
@@ -32,17 +32,25 @@ def fuse(model: Any) -> Any:
     for node in graph.node:
         out = node.output[0]
         if out in rotations:
-            nodes.extend(_rotated(rotations[out], graph))
+            nodes.extend(rotated(rotations[out], graph))
         elif (norm := view.norm(out)) is not None and view.is_float32(norm.weight):
             nodes.append(_normed(norm, out))
         else:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    if rotations and all(opset.domain != MICROSOFT for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    if rotations:
+        import_microsoft(model)
     keep_needed(graph)
     return inliner.inline_local_functions(model) if model.functions else model
+
+
+def import_microsoft(model: Any) -> None:
+    """Let a ModelProto use ONNX Runtime's own operators."""
+    from onnx import helper
+
+    if all(opset.domain != MICROSOFT for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 
 def _normed(norm: Norm, out: str) -> Any:
@@ -58,7 +66,7 @@ def _normed(norm: Norm, out: str) -> Any:
     )
 
 
-def _rotated(rotation: Rotation, graph: Any) -> list[Any]:
+def rotated(rotation: Rotation, graph: Any) -> list[Any]:
     """As a sequence of n rows that starts at row 0 of the tables, because the tables hold these rows only."""
     from onnx import helper, numpy_helper
 

@@ -32,7 +32,7 @@ OPERATORS = frozenset(
         ),
         *("Pow", "Reciprocal", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Tanh"),
         *("Gather", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
-        *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum"),
+        *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum", "RotaryEmbedding"),
     )
 )
 FUNCTIONS = frozenset((RMS_NORM, ROTATION, *GATES))
