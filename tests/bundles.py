@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tests import traces
 from tests.reference import checkpoints, llama
 
 IntArray = NDArray[np.int64]
@@ -29,7 +30,7 @@ def export(
     from h2o_export.staging import staged_folder
 
     look_up_once()
-    _trace_once()
+    traces.share()
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
@@ -54,28 +55,6 @@ def look_up_once() -> None:
         lazy.get_torchlib_ops = functools.cache(lazy.get_torchlib_ops)
         operators._materialize_cpp_cia_ops = functools.cache(operators._materialize_cpp_cia_ops)
         registry.from_torchlib = staticmethod(functools.cache(registry.from_torchlib))
-
-
-def _trace_once() -> None:
-    """A model is exported with weights of many kinds: its graphs are the same until weights are bound to them."""
-    from h2o_export.dense import graphs
-
-    real = graphs.trace_graph
-    if hasattr(real, "traced"):
-        return
-    traced: dict[Any, tuple[Any, list[str]]] = {}
-
-    def trace_graph(dense: Any, config: Any, dtype: str) -> tuple[Any, list[Any]]:
-        key = dense.alike(config), config, dtype
-        if key not in traced:
-            model, parameters = real(dense, config, dtype)
-            traced[key] = model, [value.name for value in parameters]
-        kept, names = traced[key]
-        model = kept.clone()
-        return model, [model.graph.initializers[name] for name in names]
-
-    trace_graph.traced = traced  # type: ignore[attr-defined]
-    graphs.trace_graph = trace_graph
 
 
 def named(root: Path, name: str, variant: str = "", **options: Any) -> tuple[Path, Path]:

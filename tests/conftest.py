@@ -46,7 +46,7 @@ SLOW_FIXTURES = {"_emulated_cuda_module", "program", "smollm2", "smollm2_bundle"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+    if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("nightly"):
         item.add_marker("slow")
 
 
@@ -196,7 +196,9 @@ def _export(checkpoint: Path, bundle: Path) -> None:
     from h2o_export.checkpoints import open_checkpoint
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
+    from tests import traces
 
+    traces.share()
     with staged_folder(bundle, force=False) as folder:
         options = ExportOptions(checkpoint=str(checkpoint), output=bundle)
         write_bundle(open_checkpoint(str(checkpoint)), options, folder, progress=lambda stage: None)

@@ -168,14 +168,15 @@ class Forked:
             )
 
 
-def commands(name: str) -> Forked:
-    """What starts `h2o_cli.NAME`: one for all tests of a worker that need the same libraries."""
-    return _with_libraries(LIBRARIES + THEIR_LIBRARIES if name in EXPORTERS else LIBRARIES)
+def commands(name: str, **environment: str) -> Forked:
+    """What starts `h2o_cli.NAME`: one for all tests of a worker that need the same libraries and variables."""
+    libraries = LIBRARIES + THEIR_LIBRARIES if name in EXPORTERS else LIBRARIES
+    return _with_libraries(libraries, tuple(environment.items()))
 
 
 @functools.cache
-def _with_libraries(libraries: tuple[str, ...]) -> Forked:
-    forked = Forked({**os.environ, "HF_HUB_OFFLINE": "1"}, *libraries)
+def _with_libraries(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Forked:
+    forked = Forked({**os.environ, "HF_HUB_OFFLINE": "1", **dict(environment)}, *libraries)
     atexit.register(forked.close)
     return forked
 
@@ -245,25 +246,19 @@ def _load(libraries: tuple[str, ...]) -> None:
             del sys.modules[f"h2o_cli.{command}"]
     know_rates()
     if set(THEIR_LIBRARIES) <= set(libraries):
-        _trace_a_graph()
+        share_traces()
     status = Path("/proc/self/status").read_text()
     assert "\nThreads:\t1\n" in status, "a fork takes no threads along"
     gc.freeze()
 
 
-def _trace_a_graph() -> None:
-    """What torch's exporter looks up for its first graph, the commands that are forked have then."""
-    from tqdm import tqdm
-
-    from h2o_export.checkpoints import open_checkpoint
-    from h2o_export.dense import graphs
-    from tests import bundles
+def share_traces() -> None:
+    """Exports read what other processes have traced, and look up once what torch's exporter needs of each graph."""
+    from tests import bundles, traces
 
     bundles.look_up_once()
-    config = open_checkpoint(str(ROOT / "examples" / "tiny-llama")).config
+    traces.share()
     gc.set_threshold(50_000, 20, 100)  # as tests/conftest.py says
-    with mock.patch.object(tqdm, "monitor_interval", 0):  # it would be a thread
-        graphs.trace_graph(next(iter(graphs.dense_graphs(config))), config, "float32")
 
 
 def know_rates() -> None:

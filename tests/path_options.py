@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from tests.forked import COMMANDS, LIBRARIES, THEIR_LIBRARIES, know_rates
+from tests.forked import COMMANDS, LIBRARIES, THEIR_LIBRARIES, know_rates, share_traces
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 HUB_NAME = "owner/name"
@@ -158,6 +158,7 @@ def main() -> None:
     for library in (*LIBRARIES, *THEIR_LIBRARIES):
         importlib.import_module(library)
     know_rates()
+    share_traces()
     for case in cases():
         run(case, commands[case.name], bundle, folder)
 

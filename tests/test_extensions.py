@@ -6,9 +6,6 @@ They lie in `toys`, which is an installed package as far as Python's metadata go
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import pytest
 from h2o_runtime import Generator
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Window
 from tests.bundles import random_ids
+from tests.forked import commands
 from tests.runtime.server.running import Server
 
 TOYS = Path(__file__).parent / "toys"
@@ -31,15 +29,10 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(module: str, *arguments: object, status: int = 0) -> str:
     """A command with the toys installed → its standard output."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        env={**os.environ, **ENVIRONMENT, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    name = module.removeprefix("h2o_cli.")
+    done = commands(name, **ENVIRONMENT, COLUMNS="200").run(name, [*map(str, arguments)], None, timeout=300)
     assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout if status == 0 else done.stderr
+    return (done.stdout if status == 0 else done.stderr).decode()
 
 
 def answer(bundle: Path, *flags: object) -> dict[str, Any]:
