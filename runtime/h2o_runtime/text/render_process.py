@@ -26,8 +26,8 @@ SECONDS = 5  # seconds of processor time per rendering
 MEMORY = 512 << 20  # bytes above the process's initial size
 
 
-def main(descriptor: int) -> None:
-    """Serve requests until the parent hangs up."""
+def main(descriptor: int, seconds: int) -> None:
+    """Serve requests until the parent hangs up. `seconds` of processor time are allowed per rendering."""
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -37,7 +37,7 @@ def main(descriptor: int) -> None:
         templates: dict[str, str] = pickle.loads(parent.recv_bytes())
         environment = _environment()
         _limit_memory()
-        _allow_seconds()
+        _allow(seconds)
         compiled = {}
         for name, text in templates.items():
             try:
@@ -48,7 +48,7 @@ def main(descriptor: int) -> None:
         parent.send_bytes(DONE)
         while True:
             name, names = pickle.loads(parent.recv_bytes())
-            _allow_seconds()
+            _allow(seconds)
             letter, text = _rendered(compiled[name], names)
             parent.send_bytes(letter + text.encode("utf-8", "surrogatepass"))
 
@@ -135,13 +135,13 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _allow_seconds() -> None:
+def _allow(seconds: int) -> None:
     """From now on; the system ends the process if it takes more."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(used.ru_utime + used.ru_stime) + 1 + SECONDS
+    limit = int(used.ru_utime + used.ru_stime) + 1 + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 if __name__ == "__main__":
     del sys.path[0]  # this folder, whose modules the process must not import
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

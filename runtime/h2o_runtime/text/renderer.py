@@ -34,16 +34,20 @@ class TemplateError(Exception):
 class Renderer:
     """Compiled templates by name. Any thread may render; renderings run one after the other."""
 
-    def __init__(self, templates: Mapping[str, str]) -> None:
-        """Raises TemplateError for a template that cannot be compiled, BackendError without a process."""
+    def __init__(self, templates: Mapping[str, str], seconds: int = SECONDS) -> None:
+        """seconds  of processor time per rendering
+
+        Raises TemplateError for a template that cannot be compiled, BackendError without a process.
+        """
         self._templates = dict(templates)
+        self._seconds = seconds
         self._lock = threading.Lock()
-        self._worker: _Worker | None = _Worker(self._templates)
+        self._worker: _Worker | None = _Worker(self._templates, seconds)
 
     def render(self, name: str, names: Mapping[str, Any]) -> str:
         """The text of template `name` with the variables `names`. Raises TemplateError."""
         with self._lock:
-            worker = self._worker or _Worker(self._templates)
+            worker = self._worker or _Worker(self._templates, self._seconds)
             self._worker = None  # cleared until the process has survived
             try:
                 text = worker.ask((name, dict(names)))
@@ -63,12 +67,13 @@ class Renderer:
 
 
 class _Worker:
-    def __init__(self, templates: dict[str, str]) -> None:
+    def __init__(self, templates: dict[str, str], seconds: int) -> None:
+        self._seconds = seconds
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, str(SCRIPT), str(theirs.fileno())],
+                    [sys.executable, str(SCRIPT), str(theirs.fileno()), str(seconds)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -91,7 +96,7 @@ class _Worker:
             answer = b""
         if not answer:
             self.end()
-            limit = f"{SECONDS} s of processor time or {MEMORY >> 20} MiB"
+            limit = f"{self._seconds} s of processor time or {MEMORY >> 20} MiB"
             raise TemplateError(TemplateError.ENDED, f"takes more than {limit}")
         kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         if kind != DONE:
