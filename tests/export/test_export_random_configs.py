@@ -58,6 +58,7 @@ def test_what_is_said_in_another_way(tmp_path: Path, what: str) -> None:
     _compare(tmp_path, {**SIZES, **OWN_SIZES, **SAID[what]})
 
 
+@pytest.mark.nightly  # test_export_config_defaults.py reads such configs too, without an export
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in BUILT_AS_ANOTHER])
 def test_random_configs(tmp_path: Path, model_type: str, seed: int) -> None:

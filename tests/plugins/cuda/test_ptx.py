@@ -16,12 +16,16 @@ from pathlib import Path
 
 import pytest
 from tests import emulation
+from tests.plugins.cuda.toolkit import REPO
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc"),
     pytest.mark.skipif(emulation.missing() is not None, reason="needs cmake"),
 ]
+
+
+ARGUMENTS = ("windows", "caps")  # groups of calls that differ from those of others in an argument
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,22 @@ def ptx() -> Ptx:
 
 
 def test_kernels_against_float64(ptx: Ptx, tmp_path: Path) -> None:
-    """Each call once: test_emulated.py runs calls of one head size twice, in other orders of threads."""
-    ptx.run(tmp_path, str(ptx.program), "--small", "--once")
+    """Each call once: test_emulated.py runs calls of one head size twice, in other orders of threads.
+
+    Windows and caps are arguments of kernels that other groups run with all head sizes: two sizes are enough.
+    """
+    cmake = (REPO / "tests" / "plugins" / "cuda" / "CMakeLists.txt").read_text()
+    groups = re.findall(r"set\(H2O_CUDA_TEST_GROUPS ([\w ]+)\)", cmake)[0].split()
+    others = [name for name in groups if name not in ARGUMENTS]
+    assert len(others) == len(groups) - len(ARGUMENTS)
+    ptx.run(tmp_path, str(ptx.program), "--small", "--once", *others)
+    for size in ("64", "80"):
+        ptx.run(tmp_path, str(ptx.program), "--small", "--once", "--head-size", size, *ARGUMENTS)
+
+
+@pytest.mark.nightly
+def test_windows_and_caps_of_every_head_size(ptx: Ptx, tmp_path: Path) -> None:
+    ptx.run(tmp_path, str(ptx.program), "--small", "--once", *ARGUMENTS)
 
 
 def test_operators_of_the_module(ptx: Ptx, tmp_path: Path) -> None:
