@@ -41,19 +41,20 @@ MODEL = ModelSpec(
 class Layer:
     """Random rows on the emulated GPU, all attended to by one policy."""
 
-    def __init__(self, module: ModuleType, policy: PrefillPolicy[Any]) -> None:
+    def __init__(self, module: ModuleType, policy: PrefillPolicy[Any], dtype: str = "float32") -> None:
         library = ctypes.CDLL(module.__file__)
         self._operations = library.emulated_operations
         self._operations.restype = ctypes.c_size_t
         self._device, self._policy = CudaDevice(), policy
         self._provider = NativeCudaProvider(self._device)
-        self._provider.activate(MODEL.attention)
-        self._state: Any = self._policy.new_state(MODEL, CHUNK * CHUNKS, self._device)
+        model = MODEL.model_copy(update={"dtype": dtype})
+        self._provider.activate(model.attention)
+        self._state: Any = self._policy.new_state(model, CHUNK * CHUNKS, self._device)
         rng = np.random.default_rng(0)
         self._rows = {}
         for name, heads in (("q", 4), ("k", 2), ("v", 2), ("o", 4)):
-            values = rng.standard_normal((CHUNK * CHUNKS, heads, 32)).astype(np.float32)
-            self._rows[name] = self._device.empty(values.shape, np.float32)
+            values = rng.standard_normal((CHUNK * CHUNKS, heads, 32)).astype(dtype)
+            self._rows[name] = self._device.empty(values.shape, values.dtype)
             self._device.upload(values, self._rows[name])
 
     def enqueued(self, chunks: int) -> int:
@@ -82,21 +83,22 @@ class Layer:
 
 
 @pytest.mark.parametrize(
-    ("score", "own", "a_chunk", "a_batch"),
+    ("score", "own", "dtype", "a_chunk", "a_batch"),
     [
-        ("colsum", {}, 4, 9),
-        ("window", {"window": 8}, 6, 9),
-        ("query", {"tile": 16, "candidates": 32}, 0, 20),
+        ("colsum", {}, "float32", 4, 9),
+        ("window", {"window": 8}, "float32", 6, 9),
+        ("query", {"tile": 16, "candidates": 32}, "float32", 0, 19),
+        ("query", {"tile": 16, "candidates": 32}, "float16", 0, 11),
     ],
 )
 def test_operations_of_a_chunk_and_of_a_logical_batch(
-    emulated_cuda: ModuleType, score: str, own: dict[str, Any], a_chunk: int, a_batch: int
+    emulated_cuda: ModuleType, score: str, own: dict[str, Any], dtype: str, a_chunk: int, a_batch: int
 ) -> None:
     """One chunk more in a batch, and one batch more of as many chunks."""
     settings = {**SMALL, "score": score, **own}
-    one = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * CHUNKS))
+    one = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * CHUNKS), dtype)
     counts = [one.enqueued(chunks) for chunks in (3, 4, 6)]
     assert [counts[1] - counts[0], (counts[2] - counts[1]) / 2] == [a_chunk, a_chunk]
-    three = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * 3))
+    three = Layer(emulated_cuda, prefill_of(**settings, batch_size=CHUNK * 3), dtype)
     counts = [three.enqueued(chunks) for chunks in (3, 6, 9)]
     assert [b - a - 3 * a_chunk for a, b in pairwise(counts)] == [a_batch, a_batch]

@@ -49,10 +49,6 @@ bool step_in_one(int group, int head_size, int value_size, h2o_dtype dtype, bool
     return form == Form::kLatent || (form == Form::kTiles && small_tile(group));
 }
 
-bool column_sums_of_parts(int d, h2o_dtype dtype) {
-    return dtype == H2O_F16 && has_tiles(d);
-}
-
 h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream) {
     const int d = args.head_size;
     if (args.dtype == H2O_F16 && (has_tiles(d) || d == kMostTiledHeadSize || d == kMostHeadSize))

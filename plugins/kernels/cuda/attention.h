@@ -10,8 +10,6 @@ namespace h2o::cuda {
 
 h2o_status launch_attention(const AttentionArgs& args, cudaStream_t stream);
 h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream);
-// Whether launch_column_sums takes sum_rows.
-bool column_sums_of_parts(int head_size, h2o_dtype dtype);
 
 // The blocks of a launch_attention: packed rows per block, and blocks that run at once on a multiprocessor.
 struct BlockForm {

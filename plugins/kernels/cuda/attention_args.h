@@ -47,8 +47,7 @@ struct KeySource {
     KeyList list;                     // replaces memory, keys, length and causal
     int keys = 0;                     // of a set, or of all chunks
     const int64_t* length = nullptr;  // on the device; replaces `keys`, and the last token is at length - 1;
-                                      // row tile t has number t * lengths_per_tile
-    int lengths_per_tile = 1;
+                                      // each row tile has its own
     // On the device, one for each row tile: replace k, v and their scales, and have rows like theirs. Not
     // with a memory set or a list. A tile whose length is below 1 has no rows.
     const h2o_kv* caches = nullptr;
@@ -137,14 +136,12 @@ struct ColumnSumArgs {
     const float* l = nullptr;   // [tokens, heads]
 
     // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
-    // With row tiles, p counts tiles. With sum_rows > 0 a tile has a sum for every so many packed rows, and p
-    // counts sums: only in float16 (column_sums_of_parts), and without spanned sets or a mask.
+    // With row tiles, p counts tiles.
     float* out = nullptr;      // sums of probabilities
     int splits = 1;            // parts of the rows
     int64_t split_stride = 0;  // floats, like the next two
     int64_t key_stride = 0;
     int64_t set_stride = 0;
-    int sum_rows = 0;  // packed rows
 };
 
 }  // namespace h2o::cuda

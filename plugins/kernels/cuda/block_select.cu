@@ -1,14 +1,12 @@
 // BlockSelect: some of a tile's queries (its votes) score the mean keys of blocks of the past, and the rows
 // of the best blocks become the tile's candidates.
 //
-// One launch computes the means of all whole blocks, which reads the keys once; votes sum as for single keys
-// (tile_votes.h), over an eighth of the rows if a block has eight. The last launch selects blocks, an
-// eighth of the numbers to rank, and writes their rows.
+// One launch computes the means of all whole blocks, which reads the keys once for all tiles. In float16
+// another one does the rest (votes_f16.cuh), over an eighth of the rows if a block has eight: votes sum as
+// for single keys, and blocks are ranked, not their rows.
 
 #include "numbers.cuh"
-#include "row_range.cuh"
-#include "select.cuh"
-#include "tile_votes.h"
+#include "votes_f16.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -24,9 +22,15 @@ struct Lists {
     bool good() const { return votes.good() && block > 0 && local >= 0 && heavy >= 0 && local + heavy > 0; }
 };
 
+template <class S, int COUNT>
+struct alignas(COUNT * sizeof(S)) Piece {
+    S numbers[COUNT];
+};
+
 // means [places, width] = those of all whole blocks below the longest past; zeros for block 0 if there is
-// none. whole [tiles] = a tile's whole blocks.
-template <class S, class T>
+// none. whole [tiles] = a tile's whole blocks. A thread has COUNT numbers of a mean, 16 bytes of it, in one
+// of `count` places; it reads as many of each row at once.
+template <class S, class T, int COUNT = 16 / static_cast<int>(sizeof(T))>
 __global__ void __launch_bounds__(kMeanThreads)
     average_blocks(const S* k, const float* scales, int d, int width, int rows, int block, int64_t count,
                    const int64_t* past, int tiles, T* means, int64_t* whole) {
@@ -35,12 +39,21 @@ __global__ void __launch_bounds__(kMeanThreads)
     for (int tile = 0; tile < tiles; ++tile) longest = max(longest, bounded(past[tile], 0, rows));
     if (i < tiles) whole[i] = bounded(past[i], 0, rows) / block;
     if (i >= count) return;
-    const int64_t index = i / width;
+    const int64_t first = i * COUNT, index = first / width;
     if (index >= max(longest / block, 1)) return;
-    float sum = 0;
-    for (int row = 0; row < block && index < longest / block; ++row)
-        sum += scaled(k, (index * block + row) * width + i % width, scales, d);
-    put(means + i, sum / static_cast<float>(block));
+    float sum[COUNT] = {};
+#pragma unroll 8
+    for (int row = 0; row < block && index < longest / block; ++row) {
+        const int64_t at = (index * block + row) * width + first % width;
+        const auto piece = *reinterpret_cast<const Piece<S, COUNT>*>(k + at);
+        const float scale = sizeof(S) == 1 ? scales[at / d] : 1.f;
+#pragma unroll
+        for (int j = 0; j < COUNT; ++j) sum[j] = fmaf(to_float(piece.numbers[j]), scale, sum[j]);
+    }
+    Piece<T, COUNT> mean;
+#pragma unroll
+    for (int j = 0; j < COUNT; ++j) put(mean.numbers + j, sum[j] / static_cast<float>(block));
+    *reinterpret_cast<Piece<T, COUNT>*>(means + first) = mean;
 }
 
 struct RankedBlocks {
@@ -59,40 +72,48 @@ struct SelectionShared {
 
 // The rows of the best blocks before the one in which the local window begins, block 0 always among them, of
 // the worst only as many as are left; then all rows from that block on. Equal sums go to the lower block.
-// best [tiles, Hs, places]. One block of threads for each score head and tile.
-__global__ void __launch_bounds__(kSelectThreads)
-    select_blocks(const float* sums, int places, const int64_t* past, int rows, Lists lists, int32_t* best,
-                  int32_t* out) {
-    SelectionShared& shared = *reinterpret_cast<SelectionShared*>(dynamic_shared());
-    const int block = lists.block, heavy = lists.heavy;
-    const int64_t list = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
-    best += list * places;
-    out += list * (lists.local + heavy);
-    const int border = bounded(past[blockIdx.y], lists.local, rows) - lists.local;
-    const int ranked = min(border / block, places);
-    const int first = ranked > 0 ? min(block, heavy) : 0;
-    const int sure = min(border - ranked * block, heavy - first), left = heavy - sure;
-    const int chosen = min((left + block - 1) / block, ranked);
-    const RankedBlocks all{sums + list * places};
-    if (threadIdx.x == 0) shared.lowest = 0xffffffffu, shared.worst = 0;
-    __syncthreads();
-    take_best(all, ranked, chosen, shared.select, [&](int place, int at) {
-        best[place] = at;
-        atomicMin(&shared.lowest, all.bits(at));
-    });
-    __syncthreads();
-    for (int i = threadIdx.x; i < chosen; i += kSelectThreads)
-        if (all.bits(best[i]) == shared.lowest) atomicMax(&shared.worst, i);
-    __syncthreads();
-    const int without = max(chosen * block - left, 0);  // rows of the worst block that find no place
-    for (int i = threadIdx.x; i < chosen * block; i += kSelectThreads) {
-        const int place = i / block, row = i - place * block;
-        if (place == shared.worst && row >= block - without) continue;
-        out[i - (place > shared.worst ? without : 0)] = best[place] * block + row;
+struct BestBlocks {
+    static constexpr size_t kSharedBytes = sizeof(SelectionShared);
+    Lists lists;
+    const int64_t* past;  // [t] cache rows that come before each tile
+    int rows;             // of the cache
+    int places;
+    int32_t* best;  // [t, Hs, places] scratch: selected blocks, rising
+    int32_t* out;   // [t, Hs, M] cache rows, rising
+
+    template <int THREADS>
+    __device__ void choose(const float* sums, int tile, int head, int heads, unsigned char* memory) const {
+        SelectionShared& shared = *reinterpret_cast<SelectionShared*>(memory);
+        const int block = lists.block, heavy = lists.heavy;
+        const int64_t list = static_cast<int64_t>(tile) * heads + head;
+        int32_t* const chosen_blocks = best + list * places;
+        int32_t* const to = out + list * (lists.local + heavy);
+        const int border = bounded(past[tile], lists.local, rows) - lists.local;
+        const int ranked = min(border / block, places);
+        const int first = ranked > 0 ? min(block, heavy) : 0;
+        const int sure = min(border - ranked * block, heavy - first), left = heavy - sure;
+        const int chosen = min((left + block - 1) / block, ranked);
+        const RankedBlocks all{sums};
+        if (threadIdx.x == 0) shared.lowest = 0xffffffffu, shared.worst = 0;
+        __syncthreads();
+        take_best<THREADS>(all, ranked, chosen, shared.select, [&](int place, int at) {
+            chosen_blocks[place] = at;
+            atomicMin(&shared.lowest, all.bits(at));
+        });
+        __syncthreads();
+        for (int i = threadIdx.x; i < chosen; i += THREADS)
+            if (all.bits(chosen_blocks[i]) == shared.lowest) atomicMax(&shared.worst, i);
+        __syncthreads();
+        const int without = max(chosen * block - left, 0);  // rows of the worst block that find no place
+        for (int i = threadIdx.x; i < chosen * block; i += THREADS) {
+            const int place = i / block, row = i - place * block;
+            if (place == shared.worst && row >= block - without) continue;
+            to[i - (place > shared.worst ? without : 0)] = chosen_blocks[place] * block + row;
+        }
+        for (int i = threadIdx.x; i < sure; i += THREADS) to[left + i] = ranked * block + i;
+        for (int i = threadIdx.x; i < lists.local; i += THREADS) to[heavy + i] = border + i;
     }
-    for (int i = threadIdx.x; i < sure; i += kSelectThreads) out[left + i] = ranked * block + i;
-    for (int i = threadIdx.x; i < lists.local; i += kSelectThreads) out[heavy + i] = border + i;
-}
+};
 
 struct Scratch {
     VoteScratch votes;
@@ -122,7 +143,8 @@ struct BlockSelect {
     template <class T>
     h2o_status average(const Scratch& scratch) const {
         const int width = shape.kv_heads * shape.head_size, tiles = lists.votes.count();
-        const int64_t count = static_cast<int64_t>(scratch.votes.places) * width;
+        const int64_t count =
+            static_cast<int64_t>(scratch.votes.places) * width * static_cast<int64_t>(sizeof(T)) / 16;
         const int64_t threads = count > tiles ? count : tiles;
         return with_stored<T>(kv, [&](auto zero) {
             using S = decltype(zero);
@@ -137,7 +159,7 @@ struct BlockSelect {
         const int rows = static_cast<int>(kv.rows);
         const Scratch scratch(shape, lists, rows, pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-        h2o_status status = shape.dtype == H2O_F16 ? average<half>(scratch) : average<float>(scratch);
+        const h2o_status status = shape.dtype == H2O_F16 ? average<half>(scratch) : average<float>(scratch);
         if (status != H2O_OK) return status;
         h2o_kv means{};
         means.k = scratch.means;
@@ -145,13 +167,8 @@ struct BlockSelect {
         means.dtype = shape.dtype;
         KeySource keys = cache_keys(shape, means, false, scratch.votes.places, own_heads(shape));
         keys.length = scratch.whole;
-        status = sum_votes(shape, lists.votes, q, keys, 1, scratch.votes, stream);
-        if (status != H2O_OK) return status;
-        const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(lists.votes.count()),
-                        1);
-        return launch(select_blocks, grid, kSelectThreads, sizeof(SelectionShared), stream,
-                      static_cast<const float*>(scratch.votes.score), scratch.votes.places, past, rows, lists,
-                      scratch.best, out);
+        const BestBlocks choice{lists, past, rows, scratch.votes.places, scratch.best, out};
+        return choose_by_votes<half>(shape, lists.votes, q, keys, scratch.votes, choice, stream);
     }
 };
 

@@ -6,15 +6,15 @@
 namespace h2o::cuda {
 namespace {
 
-template <int D, Columns COLUMNS>
+template <int D, bool MEMORY>
 h2o_status launch_tile(const ColumnSumArgs& args, cudaStream_t stream) {
     using Tile = ColumnSumTile<D>;
     const auto run = [&](auto kernel) {
         return launch(kernel, column_sum_grid(args, Tile::kKeys), Tile::kThreads, Tile::kSharedBytes, stream,
                       args);
     };
-    return args.keys.dtype == H2O_I8 ? run(column_sums_f16<D, COLUMNS, int8_t>)
-                                     : run(column_sums_f16<D, COLUMNS, half>);
+    return args.keys.dtype == H2O_I8 ? run(column_sums_f16<D, MEMORY, int8_t>)
+                                     : run(column_sums_f16<D, MEMORY, half>);
 }
 
 }  // namespace
@@ -23,11 +23,7 @@ h2o_status launch_column_sums_f16(const ColumnSumArgs& args, cudaStream_t stream
     const int d = args.head_size;
     const auto run = [&](auto size) {
         constexpr int D = decltype(size)::value;
-        if constexpr (has_tiles(D)) {
-            if (args.sum_rows > 0) return launch_tile<D, Columns::kParts>(args, stream);
-        }
-        return args.keys.memory ? launch_tile<D, Columns::kMemory>(args, stream)
-                                : launch_tile<D, Columns::kRows>(args, stream);
+        return args.keys.memory ? launch_tile<D, true>(args, stream) : launch_tile<D, false>(args, stream);
     };
     if (d == kMostHeadSize) return run(HeadSize<kMostHeadSize>());
     return dispatch_sizes(d, d == 192 ? 128 : d, run);

@@ -3,8 +3,7 @@
 // A block keeps 128 keys of a set in registers as the stationary operand. It walks over the packed rows in
 // tiles of 64 and recomputes the scores k q^T with the rows' final m and l. For latents, 64 keys and tiles of
 // 32 fit. A column sum is a sum along the accumulator's rows. It stays in registers, needs no atomics and has
-// a fixed order. A tile can have several sums, each of consecutive rows: its keys are then loaded once for
-// all of them.
+// a fixed order.
 //
 // Floor: 2 * d FLOP for each (row, visible key), half of attention's; q is read once per block.
 #pragma once
@@ -35,16 +34,9 @@ struct ColumnSumTile {
     static constexpr int kSharedBytes = kOffsetsAt + 2 * kRows * 4;
 };
 
-// The keys of a column-sum kernel, and how many sums its rows have.
-enum class Columns {
-    kRows,    // consecutive rows
-    kMemory,  // KeySource::memory
-    kParts    // consecutive rows, and one sum for every ColumnSumArgs::sum_rows
-};
-
-template <int D, Columns COLUMNS, class S>
+// MEMORY: keys are those of KeySource::memory, not consecutive rows.
+template <int D, bool MEMORY, class S>
 __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16(const ColumnSumArgs args) {
-    constexpr bool kParts = COLUMNS == Columns::kParts;
     using Tile = ColumnSumTile<D>;
     constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows, kBlocks = Tile::kBlocks;
     const RowSource& rows = args.rows;
@@ -66,27 +58,12 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
     const half* q = static_cast<const half*>(rows.q);
 
     float sums[kBlocks][2] = {};
-    const int sums_a_tile = kParts ? rows.tile * rows.group / args.sum_rows : 1;
-    float* out = args.out + blockIdx.y * args.set_stride +
-                 static_cast<int64_t>(blockIdx.z) * sums_a_tile * args.split_stride;
-    int sum_end = kParts ? min(args.sum_rows, row_end) : 0;  // the first row after the current sum
-    const auto put_sums = [&] {
-#pragma unroll
-        for (int i = 0; i < kBlocks; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float sum = lanes_sum<4>(sums[i][h]);
-                const int key = first_key + warp * kBlocks * 16 + i * 16 + h * 8 + lane / 4;
-                if (lane % 4 == 0 && key < extent.keys) out[(extent.first_key + key) * args.key_stride] = sum;
-            }
-    };
     for (int set = block.first_set; set <= block.last_set; ++set) {
         if (set != block.first_set) __syncthreads();  // every warp has finished with the previous rows
         const SetRows<S> k_base = set_keys<S>(keys, set, extent.first_key);
         copy_rows<D, Tile::kKeys, kThreads>(rows_shared, k_base, [&](int i) {
             const int key = min(first_key + i, extent.keys - 1);  // surplus sums are discarded
-            if constexpr (COLUMNS == Columns::kMemory)
-                return row_within(list_of(keys, extent, set)[key], keys.last_row);
+            if constexpr (MEMORY) return row_within(list_of(keys, extent, set)[key], keys.last_row);
             return key;
         });
         copy_commit();
@@ -176,31 +153,10 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                         p[i][h][0] = exp2_fast(x);
                         p[i][h][1] = exp2_fast(y);
                     }
-                const auto add = [&](bool first, bool second) {
 #pragma unroll
-                    for (int i = 0; i < kBlocks; ++i)
+                for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
-                        for (int h = 0; h < 2; ++h) {
-                            sums[i][h] += first ? p[i][h][0] : 0.f;
-                            sums[i][h] += second ? p[i][h][1] : 0.f;
-                        }
-                };
-                const int ends = sum_end - row - nn * 8;  // so many of these eight rows end the current sum
-                if (!kParts || ends > 8) {
-                    add(true, true);
-                    continue;
-                }
-                int from = 0;
-                for (int to = ends; to <= 8; to = sum_end - row - nn * 8) {
-                    add(from <= column && column < to, from <= column + 1 && column + 1 < to);
-                    put_sums();
-                    out += args.split_stride;
-#pragma unroll
-                    for (int i = 0; i < kBlocks; ++i) sums[i][0] = sums[i][1] = 0;
-                    sum_end = sum_end < row_end ? min(sum_end + args.sum_rows, row_end) : INT32_MAX;
-                    from = to;
-                }
-                add(from <= column, from <= column + 1);
+                    for (int h = 0; h < 2; ++h) sums[i][h] += p[i][h][0] + p[i][h][1];
             }
             if (more) keep_state(stage ^ 1);
         };
@@ -212,7 +168,15 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
         for (; row < row_end; row += kRows, stage ^= 1) add_tile(row, stage, std::false_type());
     }
 
-    if constexpr (!kParts) put_sums();
+    float* out = args.out + blockIdx.y * args.set_stride + blockIdx.z * args.split_stride;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float sum = lanes_sum<4>(sums[i][h]);
+            const int key = first_key + warp * kBlocks * 16 + i * 16 + h * 8 + lane / 4;
+            if (lane % 4 == 0 && key < extent.keys) out[(extent.first_key + key) * args.key_stride] = sum;
+        }
 }
 
 }  // namespace h2o::cuda

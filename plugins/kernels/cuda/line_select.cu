@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     const int length = args.keys(), there = min(wanted.count, length);
     const Candidates all{wanted.score + static_cast<int64_t>(blockIdx.x) * args.rows, wanted.forced};
     int32_t* const out = wanted.out + static_cast<int64_t>(blockIdx.x) * wanted.count;
-    take_best(all, length, there, *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
+    take_best<kSelectThreads>(all, length, there, *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
     for (int i = there + threadIdx.x; i < wanted.count; i += kSelectThreads) out[i] = -1;
 }
 

@@ -1,27 +1,21 @@
 // QuerySelect: some of a tile's queries (its votes) score the rows of the past, and the best rows become the
-// tile's memory set.
-//
-// One launch ranks the candidates by their sums of votes (tile_votes.h), and one selects.
+// tile's memory set: one launch in float16 (votes_f16.cuh).
 
-#include "row_range.cuh"
-#include "select.cuh"
-#include "tile_votes.h"
+#include "numbers.cuh"
+#include "votes_f16.cuh"
 
 namespace h2o::cuda {
 namespace {
 
-constexpr int kRankThreads = 256;
 constexpr int kMostRows = 1 << 30;
 
 struct Tiles {
     VotingTiles votes;
-    int share;   // consecutive tiles that have one list of candidates, or one past
+    int share;   // consecutive tiles that have one list of candidates
     int reach;   // cache rows on either side whose votes count by a quarter
     int listed;  // Mp: candidates of a list; 0: all rows
     int local;   // most recent cache rows, which every memory set has
     int heavy;   // other cache rows of a memory set: M - local
-
-    int together() const { return listed > 0 ? 1 : share; }  // tiles that read the same rows of the past
 };
 
 // The number of rows of a sorted list below `border`.
@@ -63,67 +57,52 @@ __device__ __forceinline__ bool within_reach(int lower, int higher, int reach) {
     return static_cast<unsigned>(higher) - static_cast<unsigned>(lower) <= static_cast<unsigned>(reach);
 }
 
-// bits [tiles, Hs, places]: the ranking key of score [tiles, Hs, places] plus a quarter of the neighbours'
-// scores. A thread ranks one candidate; z counts tiles, y heads. This is a launch of its own because the
-// search below reads each key five times.
-__global__ void __launch_bounds__(kRankThreads)
-    rank_votes(const float* score, int places, const int32_t* candidates, const int64_t* past, Tiles tiles,
-               uint32_t* bits) {
-    const int head = blockIdx.y, heads = gridDim.y, tile = blockIdx.z;
-    const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
-    const int i = blockIdx.x * kRankThreads + threadIdx.x;
-    if (i >= looked.count) return;
-    const int64_t first = (static_cast<int64_t>(tile) * heads + head) * places;
-    score += first;
-    const int at = looked.position(i);
-    float beside = 0;
-    for (int j = i - 1; j >= 0 && within_reach(looked.position(j), at, tiles.reach); --j) beside += score[j];
-    for (int j = i + 1; j < looked.filled && within_reach(at, looked.position(j), tiles.reach); ++j)
-        beside += score[j];
-    bits[first + i] = rank_bits(score[i] + 0.25f * beside);
-}
-
+// The rows by their sums plus a quarter of their neighbours' sums.
 struct Ranked {
     Looked looked;
-    const uint32_t* all;  // [places] bits that order like the scores
+    const float* sums;
+    int reach;
 
     __device__ __forceinline__ int position(int i) const { return looked.position(i); }
-    __device__ __forceinline__ uint32_t bits(int i) const { return all[i]; }
-};
-
-// One block for each score head and tile.
-__global__ void __launch_bounds__(kSelectThreads)
-    select_by_votes(const uint32_t* bits, int places, const int32_t* candidates, const int64_t* past,
-                    Tiles tiles, int32_t* out) {
-    const int head = blockIdx.x, heads = gridDim.x, tile = blockIdx.y;
-    const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
-    const int64_t set = static_cast<int64_t>(tile) * heads + head;
-    out += set * (tiles.local + tiles.heavy);
-    const Ranked all{looked, bits + set * places};
-    take_best(all, looked.count, min(tiles.heavy, looked.count),
-              *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
-    for (int i = threadIdx.x; i < tiles.local; i += kSelectThreads) out[tiles.heavy + i] = looked.border + i;
-}
-
-struct Scratch {
-    VoteScratch votes;
-    uint32_t* bits;  // [tiles, Hs, places] bits that order like the final scores
-
-    Scratch(const h2o_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace)
-        : votes(shape, tiles.votes, tiles.listed > 0 ? tiles.listed : capacity, workspace) {
-        const int64_t sets = static_cast<int64_t>(tiles.votes.count()) * shape.score_heads;
-        bits = workspace.take<uint32_t>(sets * votes.places);
+    __device__ __forceinline__ uint32_t bits(int i) const {
+        const int at = position(i);
+        float beside = 0;
+        for (int j = i - 1; j >= 0 && within_reach(position(j), at, reach); --j) beside += sums[j];
+        for (int j = i + 1; j < looked.filled && within_reach(at, position(j), reach); ++j) beside += sums[j];
+        return rank_bits(sums[i] + 0.25f * beside);
     }
 };
+
+struct BestRows {
+    static constexpr size_t kSharedBytes = sizeof(SelectShared);
+    Tiles tiles;
+    const int32_t* candidates;  // [c, Hs, Mp] cache rows, rising; not read if Mp is 0
+    const int64_t* past;        // [t] cache rows that come before each tile
+    int places;
+    int32_t* out;  // [t, Hs, M] cache rows, rising
+
+    template <int THREADS>
+    __device__ void choose(const float* sums, int tile, int head, int heads, unsigned char* shared) const {
+        const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
+        int32_t* const set = out + (static_cast<int64_t>(tile) * heads + head) * (tiles.local + tiles.heavy);
+        take_best<THREADS>(Ranked{looked, sums, tiles.reach}, looked.count, min(tiles.heavy, looked.count),
+                           *reinterpret_cast<SelectShared*>(shared), set);
+        for (int i = threadIdx.x; i < tiles.local; i += THREADS) set[tiles.heavy + i] = looked.border + i;
+    }
+};
+
+VoteScratch scratch_of(const h2o_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
+    return VoteScratch(shape, tiles.votes, tiles.listed > 0 ? tiles.listed : capacity, workspace);
+}
 
 struct Query {
     const h2o_shape& shape;
     Tiles tiles;
     const void* q;              // [n, Hq, d] of shape.dtype
     const h2o_kv& kv;           // keys of the cache; values are not read
-    const int32_t* candidates;  // [c, Hs, Mp] cache rows, rising; not read if Mp is 0
-    const int64_t* past;        // [t] cache rows that come before each tile
-    int32_t* out;               // [t, Hs, M] cache rows, rising
+    const int32_t* candidates;  // as in BestRows, like the next two
+    const int64_t* past;
+    int32_t* out;
     cudaStream_t stream;
 
     KeySource keys(int places) const {
@@ -134,26 +113,19 @@ struct Query {
             keys.last_row = static_cast<int>(kv.rows - 1);
         } else {
             keys.length = past;
-            keys.lengths_per_tile = tiles.together();
         }
         return keys;
     }
 
     h2o_status run(Workspace pieces) const {
-        const Scratch scratch(shape, tiles, static_cast<int>(kv.rows), pieces);
+        const VoteScratch scratch = scratch_of(shape, tiles, static_cast<int>(kv.rows), pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-        const int places = scratch.votes.places;
-        h2o_status status =
-            sum_votes(shape, tiles.votes, q, keys(places), tiles.together(), scratch.votes, stream);
-        if (status != H2O_OK) return status;
-        const auto heads = static_cast<unsigned>(shape.score_heads);
-        const auto all = static_cast<unsigned>(tiles.votes.count());
-        status = launch(rank_votes, dim3(ceil_div(places, kRankThreads), heads, all), kRankThreads, 0, stream,
-                        static_cast<const float*>(scratch.votes.score), places, candidates, past, tiles,
-                        scratch.bits);
-        if (status != H2O_OK) return status;
-        return launch(select_by_votes, dim3(heads, all, 1), kSelectThreads, sizeof(SelectShared), stream,
-                      static_cast<const uint32_t*>(scratch.bits), places, candidates, past, tiles, out);
+        const BestRows choice{tiles, candidates, past, scratch.places, out};
+        const auto choose = [&](auto zero) {
+            return choose_by_votes<decltype(zero)>(shape, tiles.votes, q, keys(scratch.places), scratch,
+                                                   choice, stream);
+        };
+        return kv.dtype == H2O_I8 ? choose(int8_t{}) : choose(half{});
     }
 };
 
@@ -174,7 +146,7 @@ size_t workspace(const calls::QuerySelect& call) {
         const Tiles tiles{{call.n, call.tile, call.stride}, 1, 0, listed, 1, 0};
         if (check_shape(&call.shape) != H2O_OK || !good(tiles) || call.cap <= 0) return 0;
         Workspace room;
-        Scratch scratch(call.shape, tiles, call.cap, room);
+        scratch_of(call.shape, tiles, call.cap, room);
         if (room.used() > most) most = room.used();
     }
     return most;

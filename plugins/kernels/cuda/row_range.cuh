@@ -45,8 +45,7 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
         // Causal rows are the last of the keys, so each has a key. Rows without a mask may outnumber the
         // keys.
         const int fewest = keys.causal ? tokens : 1;
-        e.keys =
-            keys.length ? bounded(keys.length[piece * keys.lengths_per_tile], fewest, keys.keys) : keys.keys;
+        e.keys = keys.length ? bounded(keys.length[piece], fewest, keys.keys) : keys.keys;
         e.first_position = keys.length ? e.keys - tokens : keys.first_position;
     }
     if (!keys.causal) e.first_position = e.keys;

@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     };
     const int count = step.remembered + (stop - start) - recent;
     const int wanted_total = min(total - recent, count);
-    take_best(candidates, count, wanted_total, *reinterpret_cast<SelectShared*>(dynamic_shared()), put);
+    take_best<kSelectThreads>(candidates, count, wanted_total,
+                              *reinterpret_cast<SelectShared*>(dynamic_shared()), put);
     for (int i = threadIdx.x; i < recent; i += kSelectThreads) put(wanted_total + i, stop - recent + i);
 }
 

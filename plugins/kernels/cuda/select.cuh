@@ -9,8 +9,7 @@
 
 namespace h2o::cuda {
 
-constexpr int kSelectThreads = 512;
-
+constexpr int kSelectThreads = 512;  // at most
 constexpr int kSelectWarps = kSelectThreads / 32;
 constexpr int kKept = 8192;  // candidates whose score bits stay in shared memory
 constexpr int kBins = 256;
@@ -60,25 +59,27 @@ __device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* fou
 }
 
 // Calls put(place, position) for each of the best `wanted_total` of `count` candidates, which have
-// position(i) and bits(i). Places count from 0 in order of position. Thread t handles the candidates t, t +
-// kSelectThreads and so on, and nothing else touches them.
-template <class Candidates, class Put>
+// position(i) and bits(i). Places count from 0 in order of position. Thread t of the block's THREADS handles
+// the candidates t, t + THREADS and so on, and nothing else touches them.
+template <int THREADS, class Candidates, class Put>
 __device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
                           Put&& put) {
+    constexpr int kWarps = THREADS / 32;
+    static_assert(kWarps <= kSelectWarps, "each warp has its counts");
     uint32_t* kept = shared.kept;
     int *bins = shared.bins, *warp_above = shared.warp_above, *warp_equal = shared.warp_equal;
     Found* found = &shared.found;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    for (int i = threadIdx.x; i < min(count, kKept); i += kSelectThreads) kept[i] = candidates.bits(i);
+    for (int i = threadIdx.x; i < min(count, kKept); i += THREADS) kept[i] = candidates.bits(i);
     const auto bits_of = [&](int i) { return i < kKept ? kept[i] : candidates.bits(i); };
 
     uint32_t prefix = 0, decided = 0;
     int wanted = wanted_total;
     for (int shift = 24; wanted > 0 && shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < kBins; i += kSelectThreads) bins[i] = 0;
+        for (int i = threadIdx.x; i < kBins; i += THREADS) bins[i] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < count; i += kSelectThreads) {
+        for (int i = threadIdx.x; i < count; i += THREADS) {
             const uint32_t bits = bits_of(i);
             if ((bits & decided) == prefix) atomicAdd(bins + (bits >> shift & 0xffu), 1);
         }
@@ -93,7 +94,7 @@ __device__ void take_best(const Candidates& candidates, int count, int wanted_to
 
     // Selects every candidate above `prefix`, and the first `wanted` of those equal to it.
     int above_before = 0, equal_before = 0;
-    for (int first = 0; wanted_total > 0 && first < count; first += kSelectThreads) {
+    for (int first = 0; wanted_total > 0 && first < count; first += THREADS) {
         const int i = first + static_cast<int>(threadIdx.x);
         const uint32_t bits = i < count ? bits_of(i) & decided : 0;
         const bool above = i < count && bits > prefix, equal = i < count && bits == prefix;
@@ -107,7 +108,7 @@ __device__ void take_best(const Candidates& candidates, int count, int wanted_to
         __syncthreads();
         int above_rank = above_before + __popc(above_lanes & ((1u << lane) - 1));
         int equal_rank = equal_before + __popc(equal_lanes & ((1u << lane) - 1));
-        for (int w = 0; w < kSelectWarps; ++w) {
+        for (int w = 0; w < kWarps; ++w) {
             if (w < warp) {
                 above_rank += warp_above[w];
                 equal_rank += warp_equal[w];
@@ -121,10 +122,11 @@ __device__ void take_best(const Candidates& candidates, int count, int wanted_to
 }
 
 // out [wanted_total] = their positions.
-template <class Candidates>
+template <int THREADS, class Candidates>
 __device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
                           int32_t* out) {
-    take_best(candidates, count, wanted_total, shared, [out](int place, int at) { out[place] = at; });
+    take_best<THREADS>(candidates, count, wanted_total, shared,
+                       [out](int place, int at) { out[place] = at; });
 }
 
 }  // namespace h2o::cuda

@@ -41,7 +41,9 @@ h2o_status copy_votes(const h2o_shape& shape, const VotingTiles& tiles, const vo
 
 VoteScratch::VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys,
                          Workspace& workspace)
-    : parts(1), places(most_keys) {
+    : places(most_keys) {
+    score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * places);
+    if (votes_in_one(shape)) return;
     while (parts < kMaxParts && 2 * parts * kKeysAPart <= places && 2 * parts * tiles.count() <= kMaxGridYZ)
         parts *= 2;  // a power of two
     const int64_t rows = static_cast<int64_t>(tiles.count()) * tiles.votes_of_whole() * shape.query_heads;
@@ -51,16 +53,15 @@ VoteScratch::VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int m
     l_parts = workspace.take<float>(parts * rows);
     m = workspace.take<float>(rows);
     l = workspace.take<float>(rows);
-    score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * places);
 }
 
 h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
-                     int together, const VoteScratch& scratch, cudaStream_t stream) {
+                     const VoteScratch& scratch, cudaStream_t stream) {
     h2o_status status = copy_votes(shape, tiles, q, scratch, stream);
     if (status != H2O_OK) return status;
     const int votes = tiles.votes();
     RowSource voters = rows_of(shape, scratch.votes, votes, own_heads(shape));
-    voters.tile = tiles.votes_of_whole() * together;
+    voters.tile = tiles.votes_of_whole();
     AttentionArgs attention = attention_of(shape, voters, keys);
     attention.splits = scratch.parts;
     attention.partial_m = scratch.m_parts;
@@ -72,12 +73,6 @@ h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const voi
                               static_cast<int64_t>(votes) * shape.query_heads, scratch.m, scratch.l, stream);
     if (status != H2O_OK) return status;
     ColumnSumArgs sums = column_sums_of(shape, voters, attention.keys);
-    if (together > 1 && sums.spanned == 1 && column_sums_of_parts(shape.head_size, shape.dtype)) {
-        sums.sum_rows = tiles.votes_of_whole() * voters.group;
-    } else {
-        sums.rows.tile = tiles.votes_of_whole();
-        sums.keys.lengths_per_tile = 1;
-    }
     sums.m = scratch.m;
     sums.l = scratch.l;
     sums.out = scratch.score;

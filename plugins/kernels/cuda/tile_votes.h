@@ -1,13 +1,7 @@
 // Sums of the votes of tiles of queries for keys: what the operators that choose by a tile's queries have in
-// common.
-//
-// The votes of all tiles are copied next to each other. Then come two launches for all tiles, as in
-// CandidateScore: the states of a tile's votes over all its keys, split into parts so that a few rows fill
-// the device; and the column sums under these states. That makes two passes over the keys, 4 * d FLOP for
-// each (vote, key); values are not read.
-//
-// A tile has few votes, so most of a key's cost is to load it. Consecutive tiles `together` may have the same
-// keys: their votes are one row tile of both passes, and each tile has its own column sums.
+// common. A tile's votes are the packed rows of its voting queries: for each stride of rows, another row for
+// each query head that votes for the same sums. votes_f16.cuh has the sums on tensor cores and says how an
+// operator launches its choice; the function here has them for every other format, in four launches.
 #pragma once
 
 #include "attention_args.h"
@@ -30,20 +24,26 @@ struct VotingTiles {
     }
 };
 
+// Whether one launch sums the votes and chooses.
+inline bool votes_in_one(const h2o_shape& shape) {
+    return shape.dtype == H2O_F16 && has_tiles(shape.head_size);
+}
+
 struct VoteScratch {
-    int parts;                 // into which the keys of a vote are split
-    int places;                // keys of a tile, at most
-    void* votes;               // [tiles * votes_of_whole, Hq, d] of shape.dtype
-    float *m_parts, *l_parts;  // [parts, votes, Hq] states of the parts
-    float *m, *l;              // [votes, Hq] states
-    float* score;              // [tiles, Hs, places] sums of probabilities
+    int places;              // keys of a tile, at most
+    float* score = nullptr;  // [tiles, Hs, places] sums of probabilities
+    int parts = 1;           // into which the keys of a vote are split. From here on: unless votes_in_one
+    void* votes = nullptr;   // [tiles * votes_of_whole, Hq, d] of shape.dtype
+    float *m_parts = nullptr, *l_parts = nullptr;  // [parts, votes, Hq] states of the parts
+    float *m = nullptr, *l = nullptr;              // [votes, Hq] states
 
     VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys, Workspace& workspace);
 };
 
 // scratch.score = what each of a tile's keys gets. q [n, Hq, d]; keys: with a list, or a length for each
-// tile.
+// tile. The states of a tile's votes over all its keys, split into parts so that a few rows fill the device;
+// then the column sums under these states.
 h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
-                     int together, const VoteScratch& scratch, cudaStream_t stream);
+                     const VoteScratch& scratch, cudaStream_t stream);
 
 }  // namespace h2o::cuda

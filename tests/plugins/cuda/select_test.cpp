@@ -106,7 +106,6 @@ struct Query {
     bool listed;                // candidates are every second row of the past
     int d;
     h2o_dtype dtype;
-    int share = 1;
 };
 
 // The rows of a tile's past with what the votes of one key/value head's queries gave them, neighbours added.
@@ -156,8 +155,8 @@ void test_query(const Query& s, std::mt19937& random) {
     const int count = static_cast<int>(s.past.size());
     const int longest = static_cast<int>(*std::max_element(s.past.begin(), s.past.end()));
     char name[160];
-    std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d share=%d",
-                  s.n, s.tile, longest, s.reach, s.listed, s.d, s.dtype == H2O_F16, s.share);
+    std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d", s.n, s.tile,
+                  longest, s.reach, s.listed, s.d, s.dtype == H2O_F16);
     context = name;
     Numbers q(size_t(s.n) * heads * s.d, s.dtype), k(size_t(longest) * sets * s.d, s.dtype);
     fill_normal(q, s.dtype, 2, random);
@@ -174,7 +173,7 @@ void test_query(const Query& s, std::mt19937& random) {
     h2o::calls::QuerySelect call;
     call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d, 0, 0};
     call.n = s.n, call.cap = longest, call.t = call.c = count, call.Mp = slots, call.M = s.local + s.heavy;
-    call.tile = s.tile, call.stride = s.stride, call.share = s.share, call.reach = s.reach;
+    call.tile = s.tile, call.stride = s.stride, call.share = 1, call.reach = s.reach;
     call.local = s.local, call.heavy = s.heavy;
     Buffer next(size_t(count) * sets * (s.local + s.heavy) * 4, true);
     Buffer workspace(h2o::cuda::workspace(call), true);
@@ -226,10 +225,10 @@ void test_select(const Options& options) {
         test_query({30, 30, 1, 0, 1, 2, {10}, false, 64, dtype}, random);  // more votes than keys
         test_query({40, 16, 3, 2, 4, 9, {70, 70, 86}, false, 64, dtype}, random);
         test_query({40, 16, 3, 5, 4, 9, {90, 90, 90}, true, 48, dtype}, random);
-        // Tiles that share their past: sums of 12 rows, of 16 in two row tiles, and several among 8 rows.
-        test_query({72, 16, 3, 2, 4, 9, {70, 70, 70, 86, 86}, false, 64, dtype, 3}, random);
-        test_query({300, 32, 4, 1, 4, 9, std::vector<int64_t>(10, 200), false, 128, dtype, 8}, random);
-        test_query({60, 4, 4, 0, 4, 9, std::vector<int64_t>(15, 150), false, 32, dtype, 8}, random);
+        test_query({60, 32, 4, 1, 4, 9, {200, 200}, false, 128, dtype},
+                   random);  // more keys than a block reads
+        test_query({80, 80, 1, 2, 4, 30, {700}, true, 32, dtype},
+                   random);  // and more votes, in four turns of slots
     }
     // More candidates than are kept at hand.
     test_query({4, 4, 1, 3, 8, 300, {9000}, false, 32, H2O_F32}, random);

@@ -138,6 +138,15 @@ EXECUTED = [
         RACE,
     ),
     Fault(
+        "keys of the next tile copied before every warp has its keys",
+        "votes_f16.cuh",
+        "__syncthreads();  // every warp has its keys",
+        "",
+        "query.cu",
+        "select",
+        RACE,
+    ),
+    Fault(
         "states that are overwritten before all have read them",
         "rows.cu",
         "    __syncthreads();\n    if (!active) return;",

@@ -174,7 +174,6 @@ class Query(QueryTiles):
         """Every `stride`-th query of each tile votes for candidates, int32 [t, Hs, Mp]; the best go to `chosen`,
         int32 [t, Hs, M].
         """
-        begins_chunk = (self.begun(call) + tiles[0].start) % self.chunk_size == 0
         call.provider.run(
             QUERY_SELECT,
             call.kv,
@@ -183,7 +182,7 @@ class Query(QueryTiles):
             past=self._past_of(call, state, tiles),
             tile=self.tile_rows,
             stride=stride,
-            share=self.tiles_of_chunk if begins_chunk and not candidates.shape[-1] else 1,
+            share=1,
             reach=stride // 2,
             local=self.local,
             memory_next=chosen,

@@ -1,0 +1,340 @@
+// A tile's choice by its queries, in float16: one block of threads for each tile and score head sums the
+// votes for all keys on tensor cores, and then chooses.
+//
+// A key's sum is that of exp(s_ij - m_i) / l_i over the packed rows i of the votes. Its rows take 64 places
+// in shared memory; the keys pass twice, in tiles of 128. First every thread keeps the maxima and
+// denominators of the votes in its columns; they are put together once, behind the last tile. Then the scores
+// are computed again, and a key's sum is a sum along the accumulator's rows. So nothing but the sums leaves
+// the block, no block waits for another, and every sum has one order. Votes beyond 64 rows, and score heads
+// that span several key sets, repeat both passes and add to the sums.
+//
+// Floor: 4 * d FLOP for each (row, key), and two exponentials; keys are read twice from L2, 64 FLOP a byte.
+//  - a warp has 32 keys in registers, so that every fragment of the rows feeds two products;
+//  - when all warps have their keys, the buffer is free: the next tile arrives during the products;
+//  - denominators are rescaled only when a maximum of the warp grows.
+#pragma once
+
+#include <algorithm>
+
+#include "row_range.cuh"
+#include "scores.cuh"
+#include "select.cuh"
+#include "tile_copy.cuh"
+#include "tile_votes.h"
+
+namespace h2o::cuda {
+
+constexpr float kLowest = -1e30f;  // below every score, and finite: differences of two are numbers
+
+template <int D>
+struct VoteTile {
+    static constexpr int kWarps = 4;
+    static constexpr int kThreads = kWarps * 32;
+    static constexpr int kAtOnce = D > 64 ? 2 : 3;  // blocks of a multiprocessor, by registers
+    static constexpr int kBlocks = 2;               // of 16 keys, in a warp's registers
+    static constexpr int kKeys = kWarps * kBlocks * 16;
+    static constexpr int kRows = 64;
+    static constexpr int kKeysAt = kRows * D * 2;
+    static constexpr int kOffsetsAt = kKeysAt + kKeys * D * 2;
+    static constexpr int kStatesAt = kOffsetsAt + kRows * 4;         // a maximum and a denominator
+    static constexpr int kSlotsAt = kStatesAt + kWarps * kRows * 8;  // rows of three tiles
+    static constexpr int kSharedBytes = kSlotsAt + 3 * kKeys * 4;
+};
+
+struct VoteArgs {
+    const half* q;  // [n, heads, d]
+    VotingTiles tiles;
+    KeySource keys;  // with a list, or a length for each tile
+    Scores scores;
+    int heads;     // Hq
+    int group;     // query heads of a key set
+    int spanned;   // key sets of a score head
+    float* score;  // [tiles, Hs, places] out
+    int places;
+};
+
+// The votes of one tile for one key set: packed row = vote * group + query head.
+struct Voters {
+    const VoteArgs& args;
+    int set;
+    int first, end;  // rows of q
+    int rows;        // packed
+
+    __device__ __forceinline__ Voters(const VoteArgs& args, int tile, int set) : args(args), set(set) {
+        first = tile * args.tiles.tile;
+        end = min(first + args.tiles.tile, args.tiles.n);
+        rows = (end - first + args.tiles.stride - 1) / args.tiles.stride * args.group;
+    }
+    // Of [n, heads]. Each of the heads that vote together takes another row of a stride.
+    __device__ __forceinline__ int64_t index(int packed) const {
+        const int vote = packed / args.group, member = packed - vote * args.group;
+        const int voter = set % args.spanned * args.group + member;
+        const int shift = voter * args.tiles.stride / (args.group * args.spanned);
+        const int row = min(first + vote * args.tiles.stride + shift, end - 1);
+        return static_cast<int64_t>(row) * args.heads + set * args.group + member;
+    }
+};
+
+// CHOICE has choose<THREADS>(sums, tile, head, heads, shared): what a block does with its tile's sums.
+template <int D, class S, class CHOICE>
+__global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
+    choose_f16(const VoteArgs args, const CHOICE choice) {
+    using Tile = VoteTile<D>;
+    constexpr int kThreads = Tile::kThreads, kKeys = Tile::kKeys, kRows = Tile::kRows;
+    constexpr int kBlocks = Tile::kBlocks;
+    const KeySource& keys = args.keys;
+    const int head = blockIdx.x;
+    const int tile = gridDim.y - 1 - blockIdx.y;  // late tiles have the most keys and start first
+    const int count = keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys;
+    const int32_t* const list =
+        keys.memory
+            ? keys.memory + (static_cast<int64_t>(tile / keys.tiles_per_list) * gridDim.x + head) * keys.keys
+            : nullptr;
+    float* const sums = args.score + (static_cast<int64_t>(tile) * gridDim.x + head) * args.places;
+
+    unsigned char* const shared = dynamic_shared();
+    const shared_t rows_shared = shared_address(shared);
+    const shared_t keys_shared = rows_shared + Tile::kKeysAt;
+    const shared_t slots_shared = rows_shared + Tile::kSlotsAt;
+    const int* const slots = reinterpret_cast<const int*>(shared + Tile::kSlotsAt);
+    float* const offsets = reinterpret_cast<float*>(shared + Tile::kOffsetsAt);  // as in the column sums
+    float2* const states = reinterpret_cast<float2*>(shared + Tile::kStatesAt);
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = lane % 4 * 2;
+    const LanePieces<D> key_lane(keys_shared, warp * kBlocks * 16 + lane % 16, lane / 16);
+    const LanePieces<D> row_lane(rows_shared, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const float scale = args.scores.scale * kLog2E;
+    const auto key_of = [&](int first, int i, int h) {
+        return first + warp * kBlocks * 16 + i * 16 + h * 8 + lane / 4;
+    };
+
+    // Calls add(first, nn, s) with the scores of 32 keys of each warp, from key `first` of the tile on, and
+    // of rows 16 * nn on; and then(first) behind a tile.
+    const auto walk = [&](int set, auto&& add, auto&& then) {
+        const SetRows<S> base = set_keys<S>(keys, set, 0);
+        const auto fetch_slots = [&](int first, int slot) {
+            static_assert(kKeys <= kThreads, "a thread has an entry");
+            const int key = min(first + static_cast<int>(threadIdx.x), count - 1);
+            copy4_async(slots_shared + (slot * kKeys + static_cast<int>(threadIdx.x)) * 4, list + key, true);
+        };
+        const auto fetch_keys = [&](int first, int slot) {
+            copy_rows<D, kKeys, kThreads>(keys_shared, base, [&](int i) {
+                return list ? row_within(slots[slot * kKeys + i], keys.last_row) : min(first + i, count - 1);
+            });
+        };
+        const auto next_of = [](int slot) { return slot == 2 ? 0 : slot + 1; };
+        __syncthreads();  // every warp has finished with the offsets and slots
+        if (list) {
+            fetch_slots(0, 0);
+            fetch_slots(kKeys, 1);
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+        }
+        fetch_keys(0, 0);
+        copy_commit();
+        int slot = 0;
+        for (int first = 0; first < count; first += kKeys) {
+            copy_wait<0>();
+            __syncthreads();  // keys, and the entries of the next tile, have arrived
+            uint32_t k[kBlocks][D / 16][4];
+#pragma unroll
+            for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+                for (int kk = 0; kk < D / 16; ++kk) load_matrices(k[i][kk], key_lane.at(i * 16, kk));
+            __syncthreads();  // every warp has its keys
+            slot = next_of(slot);
+            if (first + kKeys < count) {
+                fetch_keys(first + kKeys, slot);
+                if (list) fetch_slots(first + 2 * kKeys, next_of(slot));
+            }
+            copy_commit();
+#pragma unroll
+            for (int nn = 0; nn < kRows / 16; ++nn) {
+                float s[kBlocks][2][4] = {};
+#pragma unroll
+                for (int kk = 0; kk < D / 16; ++kk) {
+                    uint32_t b[4];
+                    load_matrices(b, row_lane.at(nn * 16, kk));
+#pragma unroll
+                    for (int i = 0; i < kBlocks; ++i) {
+                        mma_16x8x16(s[i][0], k[i][kk], b[0], b[1]);
+                        mma_16x8x16(s[i][1], k[i][kk], b[2], b[3]);
+                    }
+                }
+                cap_tile(args.scores, s);
+                add(first, nn, s);
+            }
+            then(first);
+        }
+    };
+
+    // offsets [kRows]: what is subtracted from a row's scores before exp2, the division by l included. Maxima
+    // are scaled, in powers of 2.
+    const auto find_offsets = [&](int set, int rows) {
+        float m[kRows / 16][2][2], l[kRows / 16][2][2];
+#pragma unroll
+        for (int nn = 0; nn < kRows / 16; ++nn)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                m[nn][j / 2][j % 2] = kLowest;
+                l[nn][j / 2][j % 2] = 0;
+            }
+        walk(
+            set,
+            [&](int first, int nn, float (&s)[kBlocks][2][4]) {
+                if (first + kKeys > count) {
+#pragma unroll
+                    for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+                        for (int r = 0; r < 4; ++r)
+                            if (key_of(first, i, r / 2) >= count) s[i][0][r] = s[i][1][r] = -INFINITY;
+                }
+                float top[2][2];
+                bool grew = false;
+#pragma unroll
+                for (int j = 0; j < 2; ++j)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        top[j][e] = fmaxf(s[0][j][e], s[0][j][2 + e]);
+#pragma unroll
+                        for (int i = 1; i < kBlocks; ++i)
+                            top[j][e] = fmaxf(top[j][e], fmaxf(s[i][j][e], s[i][j][2 + e]));
+                        top[j][e] = fmaxf(m[nn][j][e], top[j][e] * scale);
+                        grew |= top[j][e] > m[nn][j][e];
+                    }
+                if (__any_sync(kAllLanes, grew)) {
+#pragma unroll
+                    for (int j = 0; j < 2; ++j)
+#pragma unroll
+                        for (int e = 0; e < 2; ++e) {
+                            l[nn][j][e] *= exp2_fast(m[nn][j][e] - top[j][e]);
+                            m[nn][j][e] = top[j][e];
+                        }
+                }
+#pragma unroll
+                for (int j = 0; j < 2; ++j)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+#pragma unroll
+                        for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+                            for (int h = 0; h < 2; ++h)
+                                l[nn][j][e] += exp2_fast(s[i][j][h * 2 + e] * scale - m[nn][j][e]);
+            },
+            [](int) {});
+#pragma unroll
+        for (int nn = 0; nn < kRows / 16; ++nn)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float top = m[nn][j][e];
+#pragma unroll
+                    for (int i = 4; i < 32; i *= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, i));
+                    float sum = l[nn][j][e] * exp2_fast(m[nn][j][e] - top);
+#pragma unroll
+                    for (int i = 4; i < 32; i *= 2) sum += __shfl_xor_sync(kAllLanes, sum, i);
+                    if (lane < 4) states[warp * kRows + nn * 16 + j * 8 + column + e] = make_float2(top, sum);
+                }
+        __syncthreads();
+        if (threadIdx.x >= kRows) return;
+        float top = kLowest, sum = 0;
+#pragma unroll
+        for (int w = 0; w < Tile::kWarps; ++w) top = fmaxf(top, states[w * kRows + threadIdx.x].x);
+#pragma unroll
+        for (int w = 0; w < Tile::kWarps; ++w) {
+            const float2 part = states[w * kRows + threadIdx.x];
+            sum += part.y * exp2_fast(part.x - top);
+        }
+        // A place without a row: exp2 of minus infinity is zero.
+        const bool row = static_cast<int>(threadIdx.x) < rows && sum > 0;
+        offsets[threadIdx.x] = row ? top + log2f(sum) : INFINITY;
+    };
+
+    bool begun = false;
+    const auto add_sums = [&](int set) {
+        float sum[kBlocks][2] = {};
+        walk(
+            set,
+            [&](int, int nn, float (&s)[kBlocks][2][4]) {
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const float2 offset =
+                        *reinterpret_cast<const float2*>(offsets + nn * 16 + j * 8 + column);
+#pragma unroll
+                    for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+                        for (int h = 0; h < 2; ++h)
+                            sum[i][h] += exp2_fast(s[i][j][h * 2] * scale - offset.x) +
+                                         exp2_fast(s[i][j][h * 2 + 1] * scale - offset.y);
+                }
+            },
+            [&](int first) {
+#pragma unroll
+                for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const float total = lanes_sum<4>(sum[i][h]);
+                        const int key = key_of(first, i, h);
+                        if (lane % 4 == 0 && key < count) sums[key] = begun ? sums[key] + total : total;
+                        sum[i][h] = 0;
+                    }
+            });
+        begun = true;
+    };
+
+    for (int set = head * args.spanned; set < (head + 1) * args.spanned; ++set) {
+        const Voters voters(args, tile, set);
+        for (int first = 0; first < voters.rows; first += kRows) {
+            __syncthreads();  // every warp has finished with the previous rows
+            copy_rows_async<D, kRows, kThreads>(rows_shared, [&](int row, int number) {
+                return args.q + number + voters.index(min(first + row, voters.rows - 1)) * D;
+            });
+            find_offsets(set, voters.rows - first);
+            add_sums(set);
+        }
+    }
+    __syncthreads();  // the sums are there, and the buffers are free
+    choice.template choose<kThreads>(sums, tile, head, gridDim.x, shared);
+}
+
+template <class CHOICE>
+__global__ void __launch_bounds__(kSelectThreads)
+    choose_by_sums(const float* score, int places, const CHOICE choice) {
+    const int64_t set = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+    choice.template choose<kSelectThreads>(score + set * places, blockIdx.y, blockIdx.x, gridDim.x,
+                                           dynamic_shared());
+}
+
+// Sums the votes of all tiles for their keys, with or without tensor cores, and lets each tile choose.
+// S: what keys are stored as. q [n, Hq, d].
+template <class S, class CHOICE>
+h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
+                           const KeySource& keys, const VoteScratch& scratch, const CHOICE& choice,
+                           cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
+    if (!votes_in_one(shape)) {
+        const h2o_status status = sum_votes(shape, tiles, q, keys, scratch, stream);
+        if (status != H2O_OK) return status;
+        return launch(choose_by_sums<CHOICE>, grid, kSelectThreads, CHOICE::kSharedBytes, stream,
+                      static_cast<const float*>(scratch.score), scratch.places, choice);
+    }
+    const int heads = own_heads(shape);
+    const VoteArgs args = {static_cast<const half*>(q),
+                           tiles,
+                           keys,
+                           scores_of(shape),
+                           shape.query_heads,
+                           shape.query_heads / heads,
+                           keys.sets_per_list,
+                           scratch.score,
+                           scratch.places};
+    return dispatch_head_size(shape.head_size, [&](auto size) {
+        using Tile = VoteTile<decltype(size)::value>;
+        return launch(choose_f16<decltype(size)::value, S, CHOICE>, grid, Tile::kThreads,
+                      std::max<size_t>(Tile::kSharedBytes, CHOICE::kSharedBytes), stream, args, choice);
+    });
+}
+
+}  // namespace h2o::cuda
