@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from tests.bundles import random_ids
 from tests.model_specs import grouped
 
 from h2o_runtime import Generator
-from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
@@ -117,17 +115,12 @@ def test_what_a_memory_is_said_to_be() -> None:
         Query(grow="seldom")
 
 
-def _call(past: int) -> Any:
-    """A layer's call as far as the places of sets depend on it."""
-    return SimpleNamespace(past=past, prefix=Prefix.HISTORY if past else Prefix.NONE)
-
-
 @pytest.mark.parametrize(("grow", "together"), [(48, [1, 1, 1, 3]), ("never", [6])])
 def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]) -> None:
     """Room is that of a tile's own size, so that sets of the smaller ones lie in one array too."""
     policy = Query(chunk_size=32, batch_size=256, local=4, heavy=4, tile=16, grow=grow)
-    state: Any = SimpleNamespace(heads=SetHeads(1, 2))
-    assert [len(rows) // 32 for rows in policy._alike(_call(0), state, Span(0, 224))] == together
+    groups = policy.groups(0, 0, Span(0, 224), SetHeads(1, 2))
+    assert [len(one.chunks) // 32 for one in groups] == together
 
 
 @pytest.mark.parametrize("past", [0, 5, 31, 64, 95, 97])
@@ -136,12 +129,11 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
     policy = Query(chunk_size=32, batch_size=64, local=4, heavy=4, tile=12, grow=48)
     state = policy.new_state(generator.model, past + 1000, generator.spec.device)
     assert policy.state_bytes(generator.model, past + 1000) >= state._sets.nbytes
-    groups = [
-        rows
+    sets = [
+        group.sets
         for start in range(0, 1000, 64)
-        for rows in policy._alike(_call(past), state, Span(start, min(start + 64, 1000)))
+        for group in policy.groups(0, past, Span(start, min(start + 64, 1000)), state.heads)
     ]
-    sets = [policy._sets(_call(past), state, policy._new_tiles(rows), rows) for rows in groups]
     for number, where in enumerate(sets):
         state.sets(0, where)[:] = number
     few, many = generator.model.kv_heads, generator.model.query_heads

@@ -103,7 +103,8 @@ class Run:
             tiles = [tile for tile in policy.tiles(chunk.start, chunk.stop) if tile.start < tail]
             if not tiles:
                 continue
-            sets = self.state.sets(0, policy._sets(self.call, self.state, tiles, chunk))  # [t, Hs, M]
+            where = policy.sets_of_tiles(policy.begun(self.call), past, tiles, chunk, self.state.heads)
+            sets = self.state.sets(0, where)  # [t, Hs, M]
             for tile, own in zip(tiles, sets, strict=True):
                 for head in range(HEADS):
                     visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True

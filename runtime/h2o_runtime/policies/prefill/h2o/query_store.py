@@ -81,6 +81,23 @@ class Sets:
         return Sets(self.first, self.skipped + self.count, self.heads, self.memory)
 
 
+@dataclass(frozen=True)
+class TileGroup:
+    """Tiles that choose memory sets in one operator call: of some chunks of a logical batch.
+
+    past       place of their numbers in `QueryStore.past_of_tiles`
+    narrowed   candidates of a tile; 0: the past is not narrowed
+    stride     distance between two voting queries
+    """
+
+    chunks: Span
+    tiles: tuple[Span, ...]
+    sets: Sets
+    past: Span
+    narrowed: int
+    stride: int
+
+
 _NUMBERS = ("start", "stop", "first", "count", "heads", "memory")
 
 
@@ -126,6 +143,7 @@ class QueryStore(PartialScratch):
         self._before_turn: LastTile | None = None  # the last tile before that turn
         self._past: Tensor = device.zeros((tiles,), np.int64)
         self.past_of_tiles: Tensor = self._past[:0]
+        self.groups: dict[Span, list[TileGroup]] = {}  # of each batch of a prompt, the same in every layer
         self.heads = heads
         self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
@@ -140,6 +158,7 @@ class QueryStore(PartialScratch):
         """Begin a prompt: `past` [t] are the rows before each new tile's chunk; the first chunk sees all rows of
         `whole`.
         """
+        self.groups.clear()
         self.past_of_tiles = self._past[: len(past)]
         self.device.upload(past, self.past_of_tiles)
         heads = self.heads.least

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from h2o_runtime.components.options import MOST, option
@@ -11,7 +12,14 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.h2o.base import H2O
-from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, SetHeads, Sets, StoreSizes
+from h2o_runtime.policies.prefill.h2o.query_store import (
+    LastTile,
+    QueryStore,
+    SetHeads,
+    Sets,
+    StoreSizes,
+    TileGroup,
+)
 from h2o_runtime.schedule import Span, spans, tail_start
 
 BLOCK = 8  # keys whose mean stands for them where the past is narrowed to candidates
@@ -136,6 +144,48 @@ class QueryTiles(H2O[QueryStore]):
         """The tiles of rows start … stop - 1; row `start` begins a chunk."""
         for chunk in spans(stop, self.chunk_size, start=start):
             yield from spans(chunk.stop, self.tile_rows, start=chunk.start)
+
+    def groups(self, begun: int, past: int, batch: Span, heads: SetHeads) -> list[TileGroup]:
+        """The tiles of a batch's chunks that choose memory sets, in groups as large as one operator call allows:
+        all tiles have the same size, candidates, keys and votes, and use all of their room.
+
+        begun: rows of the first chunk that lie before row 0; past: rows before row 0
+        """
+
+        def group(chunks: Span) -> TileGroup:
+            before, tiles = past + chunks.start, tuple(self._new_tiles(chunks))
+            sets, count = self.sets_of_tiles(begun, past, tiles, chunks, heads), self.candidates_at(before)
+            first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
+            narrowed = count if before > count else 0
+            own = Span(first, first + len(tiles))
+            return TileGroup(chunks, tiles, sets, own, narrowed, self.vote_stride_at(before))
+
+        def kind(one: TileGroup) -> tuple[int, int, int, int, bool]:
+            sets = one.sets
+            rooms = {self.room(tile, heads) for tile in (sets.first, sets.first + sets.count - 1)}
+            return sets.heads, sets.memory, one.narrowed, one.stride, {sets.size} == rooms
+
+        chunks = spans(batch.stop, self.chunk_size, start=batch.start or -begun)
+        choosing = [group(one) for one in chunks if self.memory_at(past + one.start) < past + one.start]
+        found: list[TileGroup] = []
+        for (*_, full), alike in groupby(choosing, kind):
+            some = list(alike)
+            if full and self.chunk_size % self.tile_rows == 0:
+                some = [group(Span(some[0].chunks.start, some[-1].chunks.stop))]
+            found += some
+        return found
+
+    def _new_tiles(self, chunks: Span) -> list[Span]:
+        """The tiles of some chunks, without those before row 0: the first chunk may begin there."""
+        return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
+
+    def sets_of_tiles(
+        self, begun: int, past: int, tiles: Sequence[Span], chunks: Span, heads: SetHeads
+    ) -> Sets:
+        """Where the sets of `tiles` are stored: tiles of these chunks, with memory sets of one size."""
+        base, before = self.tiles_before(past - begun), past + chunks.start
+        first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
+        return Sets(first, len(tiles), self.heads_at(before, heads), self.memory_at(before), own - first)
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile

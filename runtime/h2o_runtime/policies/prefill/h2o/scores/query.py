@@ -6,9 +6,8 @@ sample of queries is enough. A set for few queries needs fewer keys than a set f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -22,7 +21,7 @@ from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import BLOCK_SELECT, MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
 from h2o_runtime.policies.prefill.h2o.base import H2O, score_rule
-from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets
+from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, TileGroup
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
@@ -84,71 +83,41 @@ class Query(QueryTiles):
     ) -> None:
         if batch.start == 0 and first == 0 and state.whole_past.shape[1]:
             self._see_all(call, state, batch, partial)
-        for chunks in self._alike(call, state, batch):
-            self._select(call, state, chunks)
-            self._attend_to_sets(call, state, chunks, first, batch, partial)
-            call.checkpoint(chunks.stop)
+        for group in self._groups(call, state, batch):
+            self._select(call, state, group)
+            self._attend_to_sets(call, state, group, first, batch, partial)
+            call.checkpoint(group.chunks.stop)
         call.checkpoint(batch.stop)
 
-    def _alike(self, call: LayerCall, state: QueryStore, batch: Span) -> Iterator[Span]:
-        """Groups of the batch's chunks that choose memory sets, as large as one operator call allows. In a
-        group all tiles have the same size, the same number of candidates, keys and votes, and use all of their
-        room. The first chunk may begin before row 0."""
+    def _groups(self, call: LayerCall, state: QueryStore, batch: Span) -> list[TileGroup]:
+        """Found once for all layers: at 4,096 tokens the host is what a GPU waits for."""
+        if batch not in state.groups:
+            state.groups[batch] = self.groups(self.begun(call), call.past, batch, state.heads)
+        return state.groups[batch]
 
-        def kind(chunk: Span) -> tuple[int, int, int, int, bool]:
-            before = call.past + chunk.start
-            candidates, sets = (
-                self.candidates_at(before),
-                self._sets(call, state, self._new_tiles(chunk), chunk),
-            )
-            rooms = {self.room(tile, state.heads) for tile in (sets.first, sets.first + sets.count - 1)}
-            narrowed = candidates if before > candidates else 0
-            return sets.heads, sets.memory, narrowed, self.vote_stride_at(before), {sets.size} == rooms
-
-        start = batch.start or -self.begun(call)
-        chunks = spans(batch.stop, self.chunk_size, start=start)
-        choosing = (one for one in chunks if self.memory_at(call.past + one.start) < call.past + one.start)
-        for (*_, full), group in groupby(choosing, kind):
-            some = list(group)
-            if full and self.chunk_size % self.tile_rows == 0:
-                yield Span(some[0].start, some[-1].stop)
-            else:
-                yield from some
-
-    def _new_tiles(self, chunks: Span) -> list[Span]:
-        """The tiles of some chunks, without those before row 0."""
-        return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
-
-    def _sets(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], chunks: Span) -> Sets:
-        """Where the sets of `tiles` are stored: tiles of these chunks, with memory sets of one size."""
-        begun, past = self.begun(call), call.past + chunks.start
-        base = self.tiles_before(call.past - begun)
-        first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
-        heads = self.heads_at(past, state.heads)
-        return Sets(first, len(tiles), heads, self.memory_at(past), own - first)
-
-    def _select(self, call: LayerCall, state: QueryStore, chunks: Span) -> None:
-        """Choose the memory sets of all new tiles of some chunks in one call."""
-        tiles, before = self._new_tiles(chunks), call.past + chunks.start
-        sets, count = self._sets(call, state, tiles, chunks), self.candidates_at(before)
+    def _select(self, call: LayerCall, state: QueryStore, group: TileGroup) -> None:
+        """Choose the memory sets of a group's tiles in one call."""
+        tiles, sets = group.tiles, group.sets
+        q = call.q[tiles[0].start : tiles[-1].stop]
+        past = state.past_of_tiles[group.past.start : group.past.stop]
         candidates = state.every_row(sets.heads)
-        if before > count:  # one list for all query heads of a group
-            narrowed = state.narrowed(call.layer, sets, count)
-            self._narrow(call, state, tiles, narrowed)
+        if group.narrowed:  # one list for all query heads of a group
+            narrowed = state.narrowed(call.layer, sets, group.narrowed)
+            self._narrow(call, q, past, narrowed)
             candidates = state.candidates(narrowed, sets.heads)
-        stride = self.vote_stride_at(before)
-        self._vote(call, state, tiles, candidates, stride, state.sets(call.layer, sets))
+        self._vote(call, q, past, candidates, group.stride, state.sets(call.layer, sets))
         rows = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
         state.last = LastTile(rows, sets.with_skipped())
 
-    def _narrow(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span], candidates: Tensor) -> None:
+    def _narrow(self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor) -> None:
         """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
-        [t, Hs, Mp]."""
+        [t, Hs, Mp]. past int64 [t]: the rows before each tile's chunk.
+        """
         call.provider.run(
             BLOCK_SELECT,
             call.kv,
-            q=call.q[tiles[0].start : tiles[-1].stop],
-            past=self._past_of(call, state, tiles),
+            q=q,
+            past=past,
             tile=self.tile_rows,
             stride=self.narrowing_stride,
             block_size=BLOCK,
@@ -156,20 +125,8 @@ class Query(QueryTiles):
             candidates=candidates,
         )
 
-    def _past_of(self, call: LayerCall, state: QueryStore, tiles: Sequence[Span]) -> Tensor:
-        """The rows before each tile's chunk, int64 [t]."""
-        begun = self.begun(call)
-        first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
-        return state.past_of_tiles[first : first + len(tiles)]
-
     def _vote(
-        self,
-        call: LayerCall,
-        state: QueryStore,
-        tiles: Sequence[Span],
-        candidates: Tensor,
-        stride: int,
-        chosen: Tensor,
+        self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor, stride: int, chosen: Tensor
     ) -> None:
         """Every `stride`-th query of each tile votes for candidates, int32 [t, Hs, Mp]; the best go to `chosen`,
         int32 [t, Hs, M].
@@ -177,9 +134,9 @@ class Query(QueryTiles):
         call.provider.run(
             QUERY_SELECT,
             call.kv,
-            q=call.q[tiles[0].start : tiles[-1].stop],
+            q=q,
             candidates=candidates,
-            past=self._past_of(call, state, tiles),
+            past=past,
             tile=self.tile_rows,
             stride=stride,
             share=1,
@@ -204,18 +161,20 @@ class Query(QueryTiles):
         self,
         call: LayerCall,
         state: QueryStore,
-        chunks: Span,
+        group: TileGroup,
         first: int,
         batch: Span,
         partial: PartialSoftmax,
     ) -> None:
-        """Attention of some chunks' tiles to their memory sets, all of one size, fused into the batch's state.
-        It is not needed for rows before `first`, which begins a chunk."""
-        tiles = [one for one in self._new_tiles(chunks) if one.start >= first]
-        if not tiles:
-            return
-        rows, where = Span(tiles[0].start, chunks.stop), self._sets(call, state, tiles, chunks)
-        sets = state.sets(call.layer, where)
+        """Attention of a group's tiles to their memory sets, fused into the batch's state. It is not needed for
+        rows before `first`, which begins a chunk."""
+        tiles, where = group.tiles, group.sets
+        if tiles[0].start < first:
+            tiles = tuple(one for one in tiles if one.start >= first)
+            if not tiles:
+                return
+            where = self.sets_of_tiles(self.begun(call), call.past, tiles, group.chunks, state.heads)
+        rows, sets = Span(tiles[0].start, group.chunks.stop), state.sets(call.layer, where)
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
         checks = self._checks(call, state, tiles, where, own)  # before the state sees more than its chunks
         call.provider.run(
