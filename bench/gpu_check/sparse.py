@@ -16,6 +16,7 @@ from bench.gpu_check.library import Library, offset
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
 TILE = 128  # rows with one memory set, of the rule `query`
+NARROWING, BLOCK = 4, 8  # rows of a tile to a vote for candidates, and keys whose mean it scores
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
@@ -32,57 +33,70 @@ def _rows(*shape: int) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """Sizes of the rule `query`: score heads, rows to a vote, and to one that narrows the past, candidates, and
-    keys of a set."""
+    """Sizes of the rule `query`: score heads, rows to a vote, candidates, and keys of a set."""
 
     heads: int
     stride: int
-    narrowing: int
     listed: int
     slots: int
 
 
 RULES = {
-    "": Rule(KV_HEADS, 4, 32, 2048, SLOTS),
-    ", grown": Rule(QUERY_HEADS, 2, 16, 3840, 960),  # the default behind 8,192 rows
+    "": Rule(KV_HEADS, 4, 2048, SLOTS),
+    ", grown": Rule(QUERY_HEADS, 2, 3840, 960),  # the default behind 8,192 rows
 }
 
 
 def query(library: Library, layer: Layer) -> Calls:
-    """The last batch's tiles choose from lists of candidates; they choose such lists from all rows. `alone`: no
-    tile reads its past together with others."""
-    tiles, together = BATCH // TILE, layer.chunk // TILE
-    first = layer.n - BATCH
+    """The last batch's tiles choose candidates by means of keys, sets from these, and attend to the sets."""
+    tiles, first = BATCH // TILE, layer.n - BATCH
     past = torch.arange(tiles) * TILE // layer.chunk * layer.chunk + first
-    q, past_keys = offset(layer.q, first), int(past.sum()) / tiles
-    flop = 4 * layer.d * QUERY_HEADS * BATCH  # for each row between two votes, and each key
+    q, pair = offset(layer.q, first), 2 * layer.d * QUERY_HEADS * BATCH  # FLOP of each row with a key
+    state = library.State(*(offset(rows, first) for rows in (layer.o, layer.m, layer.l)))
     calls: Calls = {}
-
-    def select(shape: Any, stride: int, share: int, lists: Any, count: int) -> Callable[[], None]:
-        listed = 0 if lists is None else lists.shape[-1]
-        chosen = _rows(tiles, shape.score_heads, count)
-        room = _room(library.query_select_workspace(shape, BATCH, TILE, stride, listed, layer.n))
-
-        def run() -> None:
-            layer.run(
-                library.query_select, shape, BATCH, TILE, stride, share, listed, LOCAL, count - LOCAL, q,
-                layer.kv, lists, past, chosen, room, room.numel(),
-            )  # fmt: skip
-
-        return run
-
     for name, rule in RULES.items():
+        shape = library.Shape(QUERY_HEADS, KV_HEADS, rule.heads, layer.d, layer.d**-0.5, 1)
+        listed = _rows(tiles, KV_HEADS, rule.listed)
+        sets = _rows(tiles, rule.heads, rule.slots)
         border = torch.arange(rule.listed, dtype=torch.int32) + (first - rule.listed)
         lists = border.expand(tiles, rule.heads, rule.listed).contiguous()
-        shape = library.Shape(QUERY_HEADS, KV_HEADS, rule.heads, layer.d, layer.d**-0.5, 1)
-        work = flop / rule.narrowing * past_keys
-        calls[f"tiles{name}"] = (
-            select(shape, rule.stride, 1, lists, rule.slots),
-            flop / rule.stride * rule.listed,
+        need = library.block_select_workspace(layer.shape, BATCH, TILE, NARROWING, BLOCK, layer.n)
+        room = _room(
+            max(need, library.query_select_workspace(shape, BATCH, TILE, rule.stride, rule.listed, layer.n))
         )
-        for how, share in (("", together), (", alone", 1)):
-            narrow = select(layer.shape, rule.narrowing, share, None, rule.listed)
-            calls[f"candidates{name}{how}"] = narrow, work
+
+        def narrow(rule: Rule = rule, listed: Any = listed, room: Any = room) -> None:
+            layer.run(
+                library.block_select, layer.shape, BATCH, TILE, NARROWING, BLOCK, LOCAL, rule.listed - LOCAL, q,
+                layer.kv, past, listed, room, room.numel(),
+            )  # fmt: skip
+
+        def choose(
+            shape: Any = shape, rule: Rule = rule, lists: Any = lists, sets: Any = sets, room: Any = room
+        ) -> None:
+            layer.run(
+                library.query_select, shape, BATCH, TILE, rule.stride, 1, rule.listed, LOCAL, rule.slots - LOCAL,
+                q, layer.kv, lists, past, sets, room, room.numel(),
+            )  # fmt: skip
+
+        def attend(shape: Any = shape, rule: Rule = rule, sets: Any = sets) -> None:
+            layer.run(
+                library.tiled_memory_attention,
+                shape,
+                BATCH,
+                TILE,
+                rule.slots,
+                q,
+                layer.kv,
+                sets,
+                state,
+                state,
+            )
+
+        blocks = int(past.sum()) / tiles / BLOCK
+        calls[f"candidates{name}"] = narrow, 2 * pair / NARROWING * blocks
+        calls[f"tiles{name}"] = choose, 2 * pair / rule.stride * rule.listed
+        calls[f"attention{name}"] = attend, 2 * pair * rule.slots
     return calls
 
 

@@ -169,6 +169,19 @@ H2O_CALL h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_shap
     return h2o::cuda::run(c);
 }
 
+// A list of local + heavy candidates for each tile.
+H2O_CALL h2o_status h2o_cuda_block_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
+                                          int32_t tile, int32_t stride, int32_t block, int32_t local,
+                                          int32_t heavy, const void* q, const h2o_kv* kv, const int64_t* past,
+                                          int32_t* candidates, void* workspace, size_t workspace_bytes) {
+    auto c = calls::on<h2o::calls::BlockSelect>(stream, shape);
+    c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.block_size = block;
+    c.local = local, c.M = local + heavy, c.q = q;
+    calls::read(c, kv);
+    c.past = past, c.candidates = candidates, c.workspace = workspace, c.workspace_bytes = workspace_bytes;
+    return h2o::cuda::run(c);
+}
+
 H2O_CALL h2o_status h2o_cuda_cached_attention(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                               const void* q, const h2o_kv* kv, const int64_t* length, void* o,
                                               void* workspace, size_t workspace_bytes) {
@@ -335,6 +348,13 @@ H2O_CALL size_t h2o_cuda_query_select_workspace(const h2o_shape* shape, int32_t 
                                                 int32_t stride, int32_t listed, int32_t capacity) {
     auto c = calls::on<h2o::calls::QuerySelect>(nullptr, shape);
     c.n = n, c.tile = tile, c.stride = stride, c.Mp = listed, c.cap = capacity;
+    return h2o::cuda::workspace(c);
+}
+
+H2O_CALL size_t h2o_cuda_block_select_workspace(const h2o_shape* shape, int32_t n, int32_t tile,
+                                                int32_t stride, int32_t block, int32_t capacity) {
+    auto c = calls::on<h2o::calls::BlockSelect>(nullptr, shape);
+    c.n = n, c.tile = tile, c.stride = stride, c.block_size = block, c.cap = capacity;
     return h2o::cuda::workspace(c);
 }
 
