@@ -1,0 +1,349 @@
+"""What a prompt costs a GPU on paper: FLOP, bytes, launches, and the time at rates that were measured on an H200.
+
+    python -m bench.gpu_check.arithmetic choosing    the tables of docs/cuda.md
+    python -m bench.gpu_check.arithmetic jetson      the tables of docs/jetson.md
+
+Nothing is measured here. A rate is a share of the H200's peak (bench/results/gpu-h200.md), times another device's
+peak. The host's time is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from h2o_runtime.policies.prefill import Query, Window
+from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
+from h2o_runtime.schedule import Span, logical_batches, spans
+
+QUERY_HEADS, KV_HEADS = 32, 8
+HEADS = SetHeads(KV_HEADS, QUERY_HEADS)
+PACKED = 64  # rows of votes that a block of threads takes at once
+RATES: dict[str, dict[int, float]] = {  # TFLOP/s on the H200, by head size
+    "phase1": {64: 208, 128: 268},
+    "phase2": {64: 138, 128: 171},
+    "phase2 of query heads": {64: 81, 128: 100},  # of a whole model at 32,768 tokens; 128 as phase2
+    "full": {64: 290, 128: 371},
+    "states": {64: 245, 128: 362},  # of votes, in that model; 128 as the step `tiles`
+    "sums": {64: 123, 128: 182},
+}
+SELECTED = 65e9  # entries a second that one launch ranks or selects, in that model
+PRODUCT, INT4 = 751, 311  # TFLOP/s of torch's float16 product, and of BlockProduct
+COPY = 2700  # GB/s
+# What ONNX Runtime's elementwise kernels take in that model at 32,768 tokens: 70 ms. In passes over a layer's rows.
+PASSES = 0.07 * COPY * 1e9 / (32768 * 16 * 2048 * 2)
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    tflop_s: float  # float16 products, dense
+    gb_s: float
+
+
+H200 = Device("H200", 989, 4800)
+DEVICES = (Device("Orin", 42, 204), Device("Thor", 257, 273))
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    layers: int
+    hidden: int
+    head_size: int
+    weights: int  # of a layer
+
+
+MODELS = (
+    Model("Llama-3.2-1B", 16, 2048, 64, 2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192),
+    Model("Qwen3-4B", 36, 2560, 128, 2 * 2560 * 4096 + 2 * 2560 * 1024 + 3 * 2560 * 9728),
+)
+
+
+@dataclass
+class Cost:
+    flop: float = 0
+    read: float = 0  # bytes that blocks of threads ask for, from memory or L2
+    launches: int = 0
+    seconds: float = 0  # on the H200
+
+    def add(self, flop: float, rate: float, read: float, launches: int = 0) -> None:
+        self.flop, self.read, self.launches = self.flop + flop, self.read + read, self.launches + launches
+        self.seconds += flop / rate / 1e12
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """How tiles choose. `blocks`: by means of blocks in few launches; otherwise by single keys, in many."""
+
+    blocks: bool = True
+    queries: int = 2  # times as many as at first vote where memories grow
+    candidates: int = 4  # times a grown memory
+    narrowing: int = 32  # votes on means
+    rule: Query = field(default_factory=Query)
+
+    def votes(self, past: int) -> int:
+        return self.rule.queries * (self.queries if past >= 4096 else 1)
+
+    def listed(self, past: int) -> int:
+        times = self.candidates if past >= 4096 else 1
+        return max(self.rule.candidates, self.rule.memory_at(past) * times)
+
+
+@dataclass
+class Layer:
+    """Costs of one layer's attention to a prompt of n tokens."""
+
+    n: int
+    d: int
+    choosing: Choosing = field(default_factory=Choosing)
+    attention: Cost = field(default_factory=Cost)
+    choice: Cost = field(default_factory=Cost)
+
+    def __post_init__(self) -> None:
+        rule, n = self.choosing.rule, self.n
+        sparse = rule.first_of_tail(n)
+        for batch in logical_batches(sparse, rule.batch_size, rule.chunk_size):
+            self._phase1(batch)
+            chunks = [one for one in spans(batch.stop, rule.chunk_size, start=batch.start) if one.start]
+            for past_kind, some in groupby(chunks, lambda one: self._kind(one.start)):
+                self._group(past_kind, list(some))
+        self._tail(sparse)
+
+    def _kind(self, past: int) -> tuple[int, int, int, int]:
+        """As Query groups chunks: heads, memory, candidates (0: the past is not narrowed) and votes."""
+        rule, listed = self.choosing.rule, self.choosing.listed(past)
+        return (
+            rule.heads_at(past, HEADS),
+            rule.memory_at(past),
+            listed if past > listed else 0,
+            self.choosing.votes(past),
+        )
+
+    def _phase1(self, batch: Span) -> None:
+        rule = self.choosing.rule
+        sizes = [len(one) for one in spans(batch.stop, rule.chunk_size, start=batch.start)]
+        pairs = sum(rows * (rows + 1) / 2 for rows in sizes)
+        read = len(batch) * (2 * QUERY_HEADS + 2 * KV_HEADS) * self.d * 2
+        self.attention.add(4 * self.d * QUERY_HEADS * pairs, RATES["phase1"][self.d], read, 1)
+
+    def _group(self, kind: tuple[int, int, int, int], chunks: list[Span]) -> None:
+        heads, memory, listed, votes = kind
+        alone = heads == QUERY_HEADS
+        rate = RATES["phase2 of query heads" if alone else "phase2"][self.d]
+        rows = sum(map(len, chunks))
+        tiles = -(-rows // self.choosing.rule.tile_rows)
+        read = tiles * heads * (128 * 4 // (heads // KV_HEADS) // 128) * memory * self.d * 4
+        self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, rate, read, 1)
+        if listed:
+            self._narrow(chunks, tiles, listed)
+            if alone:
+                self.choice.add(0, 1, tiles * heads * listed * 4, heads // KV_HEADS)  # lists copied
+        looked = [listed or one.start for one in chunks]
+        keys = sum(map(lambda one, count: len(one) * count, chunks, looked)) / rows
+        self._vote(heads, tiles, votes, keys, 6)
+
+    def _narrow(self, chunks: list[Span], tiles: int, listed: int) -> None:
+        rows = sum(map(len, chunks))
+        past = sum(one.start * len(one) for one in chunks) / rows
+        if not self.choosing.blocks:
+            self._vote(KV_HEADS, tiles, self.choosing.votes(chunks[0].start) // 8, past, 6, together=8)
+            return
+        read = chunks[-1].start * KV_HEADS * self.d * 2
+        self.choice.add(0, 1, read, 1)
+        self.choice.wait(read / COPY / 1e9)
+        self._vote(KV_HEADS, tiles, self.choosing.narrowing, past / BLOCK, 6)
+
+    def _vote(
+        self, heads: int, tiles: int, votes: int, keys: float, launches: int, together: int = 1
+    ) -> None:
+        """Two passes over the keys. Tiles `together` are one block's rows of votes."""
+        flop = 2 * self.d * QUERY_HEADS * votes * tiles * keys
+        packed = votes * QUERY_HEADS // heads * together
+        read = tiles / together * heads * keys * self.d * 2
+        entries = tiles * heads * keys
+        states, sums = (RATES[name][self.d] for name in ("states", "sums"))
+        if self.choosing.blocks:
+            self.choice.add(2 * flop, states, 2 * read * -(-packed // PACKED), 1)
+            self.choice.wait(entries / SELECTED)
+            return
+        self.choice.add(flop, states, read, launches)
+        self.choice.add(flop, sums, read)
+        self.choice.wait(2 * entries / SELECTED)
+
+    def _tail(self, first: int) -> None:
+        rows = self.n - first
+        pairs = rows * (self.n + first) / 2
+        read = KV_HEADS * self.n * self.d * 4
+        self.attention.add(4 * self.d * QUERY_HEADS * pairs, RATES["full"][self.d], read, 2)
+
+
+def full(n: int, d: int) -> Cost:
+    cost = Cost()
+    for batch in spans(n, 4096):
+        pairs = len(batch) * (batch.start + batch.stop) / 2
+        read = len(batch) / 32 * KV_HEADS * (batch.start + batch.stop) / 2 * d * 4
+        cost.add(4 * d * QUERY_HEADS * pairs, RATES["full"][d], read, 1)
+    return cost
+
+
+def window(n: int, d: int) -> Cost:
+    """Attention of the rule `window`; votes of 64 rows a chunk."""
+    rule, cost = Window(), Cost()
+    for batch in logical_batches(n, rule.batch_size, rule.chunk_size):
+        chunks = list(spans(batch.stop, rule.chunk_size, start=batch.start))
+        rows, seen = len(batch), sum(map(len, chunks[1 if batch.start == 0 else 0 :]))
+        cost.add(4 * d * QUERY_HEADS * rows * (rule.chunk_size + 1) / 2, RATES["phase1"][d], 0, 1)
+        cost.add(4 * d * QUERY_HEADS * seen * rule.memory, RATES["phase2"][d], 0, 1)
+        votes = 2 * d * QUERY_HEADS * rule.window * (rule.memory + rule.chunk_size) * len(chunks)
+        cost.add(votes, RATES["states"][d], 0, 6 * len(chunks))
+        cost.add(votes, RATES["sums"][d], 0)
+    tail = rule.dense_tail
+    cost.add(4 * d * QUERY_HEADS * tail * (n - tail / 2), RATES["full"][d], 0, 2)
+    return cost
+
+
+def table(head: str, rows: Iterator[list[object]]) -> Iterator[str]:
+    yield f"| {head} |"
+    yield "|" + "---|" * (head.count("|") + 1)
+    for row in rows:
+        yield "| " + " | ".join(map(str, row)) + " |"
+
+
+def short(x: float) -> str:
+    """Three digits."""
+    return f"{float(f'{x:.2e}'):,.{max(0, 2 - len(str(int(x))) + 1 if x >= 1 else 3)}f}"
+
+
+LENGTHS = (4096, 8192, 32768, 131072)
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.0f} %"
+
+
+def _size_rows() -> Iterator[list[object]]:
+    for d in (64, 128):
+        for n in LENGTHS:
+            before, after = Layer(n, d, Choosing(blocks=False)), Layer(n, d)
+            costs = (after.attention, before.choice, after.choice)
+            yield [
+                d, f"{n:,}", *(short(cost.flop / 1e9) for cost in costs),
+                *(short(cost.read / 1e9) for cost in costs), *(cost.launches for cost in costs),
+            ]  # fmt: skip
+
+
+def _choosing_rows() -> Iterator[list[object]]:
+    for d in (64, 128):
+        for n in LENGTHS:
+            before, after, whole = Layer(n, d, Choosing(blocks=False)), Layer(n, d), full(n, d).seconds
+            attention, was, now = (cost.seconds for cost in (after.attention, before.choice, after.choice))
+            yield [
+                d, f"{n:,}", *(short(1e3 * seconds) for seconds in (whole, attention, was, now)),
+                percent(now / attention), *(f"{whole / (attention + choice):.2f}" for choice in (was, now)),
+            ]  # fmt: skip
+
+
+def _rule_rows() -> Iterator[list[object]]:
+    for queries, candidates, narrowing in ((2, 4, 32), (1, 4, 32), (1, 2, 32), (1, 2, 16)):
+        shares = [
+            layer.choice.seconds / layer.attention.seconds
+            for d in (64, 128)
+            for n in LENGTHS[1:]
+            for layer in [Layer(n, d, Choosing(True, queries, candidates, narrowing))]
+        ]
+        yield [32 * queries, candidates, narrowing, *map(percent, shares)]
+
+
+def choosing() -> Iterator[str]:
+    yield from table(
+        "d | tokens | attention, GFLOP | choosing before | now | attention, GB | choosing before | now "
+        "| attention, launches | choosing before | now",
+        _size_rows(),
+    )
+    yield ""
+    yield from table(
+        "d | tokens | full, ms | attention | choosing before | now | now / attention | full / default before | now",
+        _choosing_rows(),
+    )
+    yield ""
+    yield from table(
+        "votes | candidates | votes on means | d = 64, 8,192 | 32,768 | 131,072 | d = 128, 8,192 | 32,768 "
+        "| 131,072",
+        _rule_rows(),
+    )
+
+
+def _shape_rows() -> Iterator[list[object]]:
+    for model in MODELS:
+        for n in (4096, 8192, 16384, 32768, 65536):
+            dense, d = 2 * model.weights * n, model.head_size
+            layer = Layer(n, d)
+            rows = PASSES * n * model.hidden * 2
+            default = Cost(
+                *(
+                    getattr(layer.attention, k) + getattr(layer.choice, k)
+                    for k in ("flop", "read", "launches")
+                )
+            )
+            attention = (full(n, d), default, window(n, d))
+            yield [
+                model.name, f"{n:,}", short(dense / 1e12),
+                *(short(cost.flop / 1e12) for cost in attention), short(2 * model.weights / 1e6),
+                short(model.weights * 0.5625 / 1e6), short(rows / 1e9), *(cost.launches for cost in attention),
+            ]  # fmt: skip
+
+
+def _time_rows(device: Device) -> Iterator[list[object]]:
+    """Seconds of all layers."""
+    for model in MODELS:
+        for n in (4096, 8192, 16384, 32768, 65536):
+            d, layers = model.head_size, model.layers
+            slower, memory = H200.tflop_s / device.tflop_s, H200.gb_s / device.gb_s
+            products = [layers * 2 * model.weights * n / rate / 1e12 * slower for rate in (PRODUCT, INT4)]
+            rest = layers * PASSES * n * model.hidden * 2 / COPY / 1e9 * memory
+            layer = Layer(n, d)
+            exact, sets, chosen = (
+                layers * cost.seconds * slower for cost in (full(n, d), layer.attention, layer.choice)
+            )
+            recent = layers * window(n, d).seconds * slower
+            first = products[0] + rest
+            yield [
+                model.name, f"{n:,}", *map(short, (*products, rest, exact, sets, chosen, recent)),
+                *(f"{(base + exact) / (base + sets + chosen):.2f}" for base in (first, products[1] + rest)),
+                f"{(first + exact) / (first + recent):.2f}",
+            ]  # fmt: skip
+
+
+def jetson() -> Iterator[str]:
+    yield from table(
+        "model | tokens | products, TFLOP | full | default | window | weights, MB | int4 | elementwise, GB "
+        "| full, launches | default | window",
+        _shape_rows(),
+    )
+    for device in DEVICES:
+        yield ""
+        yield f"{device.name}, seconds at {device.tflop_s:g} TFLOP/s and {device.gb_s:g} GB/s:"
+        yield ""
+        yield from table(
+            "model | tokens | products, float16 | int4 | elementwise | full | default's attention | its choosing "
+            "| window | full / default, float16 | int4 | full / window",
+            _time_rows(device),
+        )
+
+
+def main() -> None:
+    found = {"choosing": choosing, "jetson": jetson}.get(sys.argv[1] if len(sys.argv) == 2 else "")
+    if found is None:
+        sys.exit(__doc__)
+    print("\n".join(found()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The arithmetic of a prompt on a GPU: what it counts is what policies do, and pages show what it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bench.gpu_check import arithmetic
+from bench.gpu_check.arithmetic import HEADS, QUERY_HEADS, Choosing, Layer, full
+
+from h2o_runtime.policies.prefill import Full, Query
+from h2o_runtime.schedule import logical_batches
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+@pytest.mark.parametrize("n", [4096, 8192, 32768])
+def test_products_are_the_visible_pairs(n: int) -> None:
+    pair = 4 * 64 * QUERY_HEADS
+    assert Layer(n, 64).attention.flop / pair == pytest.approx(Query().visible_pairs(n), rel=1e-2)
+    assert full(n, 64).flop / pair == pytest.approx(Full().visible_pairs(n), rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [4096, 8192, 32768])
+def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
+    """A group takes a launch for its sets, two for candidates, and a copy of these for each head of a group."""
+    rule = Query()
+    batches = logical_batches(rule.first_of_tail(n), rule.batch_size, rule.chunk_size)
+    groups = [group for batch in batches for group in rule.groups(0, 0, batch, HEADS)]
+    copies = sum(QUERY_HEADS // 8 for one in groups if one.narrowed and one.sets.heads == QUERY_HEADS)
+    assert Layer(n, 64).choice.launches == sum(1 + 2 * bool(one.narrowed) for one in groups) + copies
+
+
+def test_times_are_near_those_that_were_measured() -> None:
+    """A layer of heads of 64 on an H200, before BlockSelect: bench/results/gpu-h200.md, and the whole model."""
+    before = Layer(32768, 64, Choosing(blocks=False))
+    assert before.attention.seconds + before.choice.seconds == pytest.approx(10.5e-3, rel=0.15)
+    assert full(32768, 64).seconds == pytest.approx(15.2e-3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("tables", "page"), [(arithmetic.choosing, "cuda.md"), (arithmetic.jetson, "jetson.md")]
+)
+def test_pages_show_what_it_prints(tables: Callable[[], Iterator[str]], page: str) -> None:
+    text = (DOCS / page).read_text().splitlines()
+    assert [line for line in tables() if line and line not in text] == []
