@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 def find_packages(build: Path) -> None:
-    sys.path[:0] = [str(REPO / folder) for folder in ("runtime", "plugins")]
+    sys.path[:0] = [str(REPO / folder) for folder in ("runtime", "plugins", "export", "cli")]
     sys.path.append(str(build / "wheels"))
     native = build / "plugins" / "python"
     if native.is_dir():

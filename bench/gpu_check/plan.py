@@ -58,6 +58,7 @@ class Options:
     latent: Path
     jobs: int
     quick: bool
+    ready: bool = False  # everything is compiled
 
 
 def steps(options: Options) -> list[Step]:
@@ -88,6 +89,9 @@ def steps(options: Options) -> list[Step]:
         command = partial(lambda: [*sanitizer(tool), str(test), "--small"])
         return replace(step(f"sanitizer, {tool}", command, 180, "build kernels"), refusal=REFUSAL)
 
+    def model() -> list[str]:
+        return script("model_times", REPO / "examples" / "tiny-llama", options.build / "model", options.rows)
+
     def profiled() -> list[str]:
         return [*profiler(), *script("timings", library, "every kernel", options.rows)]
 
@@ -103,6 +107,7 @@ def steps(options: Options) -> list[Step]:
         step("unpack wheels", lambda: unpack(options), 60),
         step("build modules", lambda: target(*modules()), 300, "configure"),
         step("policies", lambda: script("policies", options.rows), 120, "build modules"),
+        step("model", model, 200, "build modules"),
         step("end to end, torch", partial(end_to_end, "torch"), 120, "build modules"),
         step("end to end, torch, latents", partial(end_to_end, "torch", latent=True), 120, "build modules"),
         step("timings, prefill", lambda: script("prefill_times", options.rows), 120, "build modules"),
@@ -116,7 +121,8 @@ def steps(options: Options) -> list[Step]:
         plan += [sanitized(tool) for tool in SANITIZERS]
     for backend in BACKENDS:
         plan.append(step(f"end to end, {backend}", partial(end_to_end, backend), 180, "build modules"))
-    return plan
+    compiled = ("configure", "build") if options.ready else ()
+    return [one for one in plan if not one.name.startswith(compiled)]
 
 
 def configure(options: Options) -> list[str]:

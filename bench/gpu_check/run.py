@@ -25,6 +25,7 @@ from bench.gpu_check.plan import REPO, Options, steps
 from bench.gpu_check.steps import FAILED, Outcome, Runner
 
 LIMIT = 600.0  # seconds for all steps; a larger value, for a slow machine, gives every step more
+READY_LIMIT = 300.0  # where nothing is compiled
 
 
 def arguments() -> argparse.Namespace:
@@ -45,8 +46,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--limit",
         type=float,
-        default=LIMIT,
-        help="seconds that all steps may take together; their own limits grow with it",
+        help=f"seconds that all steps may take together, {LIMIT:g} by default; their own limits grow with it",
+    )
+    parser.add_argument(
+        "--ready",
+        action="store_true",
+        help=f"the build folder holds an earlier build: nothing is compiled, in {READY_LIMIT:g} seconds",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
@@ -77,7 +82,9 @@ def main() -> int:
         latent=asked.latent.resolve(),
         jobs=asked.jobs,
         quick=asked.quick,
+        ready=asked.ready,
     )
+    limit = asked.limit or (READY_LIMIT if asked.ready else LIMIT)
     wanted = re.compile(f"configure|build|unpack|{asked.only}")
     facts = machine.facts(gpu, ["python", "-m", "bench.gpu_check.run", *sys.argv[1:]])
 
@@ -86,9 +93,9 @@ def main() -> int:
         print(f"{last.check}: {last.result} {last.why} ({last.seconds} s)", flush=True)
         reports.write(facts, [asdict(each) for each in outcomes], out)
 
-    slow = max(asked.limit / LIMIT, 1)
+    slow = max(limit / LIMIT, 1)
     plan = [replace(step, limit=slow * step.limit) for step in steps(options) if wanted.match(step.name)]
-    outcomes = Runner(out / "log.txt", begin + asked.limit, tell).run(plan)
+    outcomes = Runner(out / "log.txt", begin + limit, tell).run(plan)
     print((out / "report.md").read_text())
     if any(outcome.result == FAILED for outcome in outcomes):
         return 1

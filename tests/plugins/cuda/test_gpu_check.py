@@ -72,13 +72,18 @@ def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None
     }  # fmt: skip
 
 
-def test_only_some_steps_run(tmp_path: Path) -> None:
-    done = started(command("run", "--out", tmp_path / "out", "--only", "policies|conformance"), tmp_path)
+@pytest.mark.parametrize("ready", [False, True])
+def test_only_some_steps_run(tmp_path: Path, ready: bool) -> None:
+    """Nothing is compiled where the build folder is ready."""
+    some = ["--only", "policies|conformance", *(["--ready"] if ready else [])]
+    done = started(command("run", "--out", tmp_path / "out", *some), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert [check["check"] for check in written["checks"]] == [
+    names = [
         "configure", "build kernels", "unpack wheels", "build modules", "policies", "build plugins", "conformance",
     ]  # fmt: skip
+    expected = [name for name in names if not (ready and name.startswith(("configure", "build")))]
+    assert [check["check"] for check in written["checks"]] == expected
 
 
 def python(source: str) -> list[str]:
@@ -314,6 +319,30 @@ def test_prefill_times_are_of_every_policy(
     assert [row["policy"] for row in rows] == list(prefill_times.POLICIES)
     assert all(row["ms"] >= row["host_ms"] > 0 for row in rows)
     assert rows[0]["speedup"] == 1
+
+
+@pytest.mark.slow
+def test_a_random_model_is_timed_beside_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from bench.gpu_check import model_times
+
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"DEVICE": "cpu", "LENGTHS": (30, 60), "DECODE": (60,), "TOKENS": 4}
+    sizes["SHAPE"] = shape | {"num_key_value_heads": 2, "vocab_size": 1000}
+    for name, size in sizes.items():
+        monkeypatch.setattr(model_times, name, size)
+    rows = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(sys, "argv", ["", str(REPO / "examples" / "tiny-llama"), str(tmp_path), str(rows)])
+    assert model_times.main() == 0
+    found = report.tables(tmp_path)["model"]
+    assert [(row["model"], row["n"]) for row in found] == [
+        (name, n)
+        for names in (("full", "default", "colsum", "window"), ("transformers",))
+        for n in (30, 60)
+        for name in names
+    ]
+    assert all(row["first_token_ms"] > 0 for row in found)
+    assert [row["n"] for row in found if "token_ms" in row] == [60]
 
 
 @pytest.mark.parametrize(("backend", "latent"), [("onnxruntime", False), ("torch", False), ("torch", True)])
