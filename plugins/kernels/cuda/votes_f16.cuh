@@ -30,7 +30,7 @@ template <int D>
 struct VoteTile {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = kWarps * 32;
-    static constexpr int kAtOnce = D > 64 ? 2 : 3;  // blocks of a multiprocessor, by registers
+    static constexpr int kAtOnce = D > 64 ? 3 : 4;  // blocks of a multiprocessor, by registers
     static constexpr int kBlocks = 2;               // of 16 keys, in a warp's registers
     static constexpr int kKeys = kWarps * kBlocks * 16;
     static constexpr int kRows = 64;
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     };
 
     // Calls add(first, nn, s) with the scores of 32 keys of each warp, from key `first` of the tile on, and
-    // of rows 16 * nn on; and then(first) behind a tile.
-    const auto walk = [&](int set, auto&& add, auto&& then) {
+    // of rows 16 * nn on, if there are any; and then(first) behind a tile.
+    const auto walk = [&](int set, int rows, auto&& add, auto&& then) {
         const SetRows<S> base = set_keys<S>(keys, set, 0);
         const auto fetch_slots = [&](int first, int slot) {
             static_assert(kKeys <= kThreads, "a thread has an entry");
@@ -151,6 +151,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
             copy_commit();
 #pragma unroll
             for (int nn = 0; nn < kRows / 16; ++nn) {
+                if (nn * 16 >= rows) break;
                 float s[kBlocks][2][4] = {};
 #pragma unroll
                 for (int kk = 0; kk < D / 16; ++kk) {
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 l[nn][j / 2][j % 2] = 0;
             }
         walk(
-            set,
+            set, rows,
             [&](int first, int nn, float (&s)[kBlocks][2][4]) {
                 if (first + kKeys > count) {
 #pragma unroll
@@ -253,10 +254,10 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     };
 
     bool begun = false;
-    const auto add_sums = [&](int set) {
+    const auto add_sums = [&](int set, int rows) {
         float sum[kBlocks][2] = {};
         walk(
-            set,
+            set, rows,
             [&](int, int nn, float (&s)[kBlocks][2][4]) {
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 return args.q + number + voters.index(min(first + row, voters.rows - 1)) * D;
             });
             find_offsets(set, voters.rows - first);
-            add_sums(set);
+            add_sums(set, voters.rows - first);
         }
     }
     __syncthreads();  // the sums are there, and the buffers are free

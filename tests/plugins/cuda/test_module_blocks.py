@@ -21,8 +21,8 @@ def test_it_is_the_reference(emulated_cuda: ModuleType, call: BlockCall) -> None
     call.check(got, rtol=1e-5 if call.dtype is np.float32 else 2e-2)
 
 
-@pytest.mark.parametrize("d", [16, 64])
-def test_tensor_cores(emulated_cuda: ModuleType, d: int) -> None:
+@pytest.mark.parametrize(("d", "alike"), [(16, 1), (64, 0), (64, 1), (64, 2)])
+def test_tensor_cores(emulated_cuda: ModuleType, d: int, alike: int) -> None:
     call = BlockCall(
         n=70,
         first=400,
@@ -32,6 +32,7 @@ def test_tensor_cores(emulated_cuda: ModuleType, d: int) -> None:
         local=20,
         heavy=100,
         together=2,
+        alike=alike,
         d=d,
         dtype=np.float16,
     )
