@@ -30,7 +30,7 @@ class Arrangement:
                 turn, or [E, out, in] with gate above up, where the files do that; None: never
     by_key_head whether `fused` modules of layers with a state have the rows of one head of keys after the other's
     whole       ends of the names of norms whose weights are not
-    renamed     a part of tensors' names in the files, and what it is in transformers
+    renamed     parts of tensors' names in the files, and what they are here
     """
 
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -39,7 +39,7 @@ class Arrangement:
     stacked: Literal["interleaved", "halves"] | None = None
     by_key_head: bool = False
     whole: tuple[str, ...] = ()
-    renamed: tuple[str, str] | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
 
     def split(self, module: str) -> tuple[str, ...]:
         """The modules here that form one module of the files."""
@@ -61,8 +61,16 @@ class Arrangement:
         return self.less if tensor.endswith("norm.weight") and not tensor.endswith(self.whole) else 0.0
 
     def here(self, stored: str) -> str:
-        """A name of the files as transformers has it."""
-        return stored if self.renamed is None else stored.replace(*self.renamed)
+        """What a tensor or module of the files is named here. A module's name ends with a dot."""
+        for there, here in self.renamed:
+            stored = stored.replace(there, here)
+        return stored
+
+    def there(self, name: str) -> str:
+        """The inverse of `here`."""
+        for there, here in reversed(self.renamed):
+            name = name.replace(here, there)
+        return name
 
     def paired(self, module: str) -> bool:
         """Whether the files store the rows of a module in pairs of neighbours."""

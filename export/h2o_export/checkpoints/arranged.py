@@ -1,5 +1,5 @@
 """A checkpoint whose files arrange a layer's matrices differently, presented as if each were a separate
-matrix.
+matrix, under this exporter's name.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ class ArrangedCheckpoint(DerivedCheckpoint):
         stored: dict[str, tuple[int, ...]] = {}
         for name, shape in tensors.items():
             place = _place(name, self.config)
-            stored |= {name: shape} if place is None else {place.whole: (place.whole_rows, *shape[1:])}
+            whole = shape if place is None else (place.whole_rows, *shape[1:])
+            stored[_stored_name(name, self.config)] = whole
         self.original.check(stored)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = _place(name, self.config)
         if place is None:
-            tensor, less = self.original.tensor(name, shape), self.config.arrangement.lessened(name)
+            tensor = self.original.tensor(_stored_name(name, self.config), shape)
+            less = self.config.arrangement.lessened(name)
             return tensor.float() + less if less else tensor
-        return place.rows(self.original.tensor(place.whole, (place.whole_rows, *shape[1:])))
+        whole = _stored_name(name, self.config)
+        return place.rows(self.original.tensor(whole, (place.whole_rows, *shape[1:])))
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         place = _place(name, self.config)
-        if place is None:
-            return self.original.blocks(name)
-        whole = self.original.blocks(place.whole)
-        if whole is None:
-            return None
+        whole = self.original.blocks(_stored_name(name, self.config))
+        if place is None or whole is None:
+            return whole
 
         def rows(values: NDArray[Any]) -> NDArray[Any]:
             taken: NDArray[Any] = place.rows(torch.from_numpy(values)).numpy()
@@ -64,14 +65,13 @@ class ArrangedCheckpoint(DerivedCheckpoint):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the files hold a tensor: `size` rows of `whole_rows`, from `start` on.
+    """Where a tensor is in the one that the files hold: `size` rows of `whole_rows`, from `start` on.
 
     paired_heads  heads whose rows are in pairs of neighbours; 0: they are not
     rotated       rows of a head that are
     order         where the files have each of the whole's rows; None: where it is here
     """
 
-    whole: str
     whole_rows: int
     start: int
     size: int
@@ -86,7 +86,7 @@ class _Place:
 
 
 def _place(name: str, config: ModelConfig) -> _Place | None:
-    """None: the files hold the tensor under this name."""
+    """None: the files hold the tensor by itself."""
     module, arrangement = name.rpartition(".")[0], config.arrangement
     modules, paired = arrangement.split(arrangement.holder(module)), arrangement.paired(module)
     if len(modules) == 1 and not paired:
@@ -94,11 +94,11 @@ def _place(name: str, config: ModelConfig) -> _Place | None:
     sizes = [config.projection_rows(one) for one in modules]
     at = modules.index(module)
     heads = sizes[at] // config.head_size if paired else 0
-    whole = _stored_name(name, config)
     order = config.file_order(arrangement.holder(module))
-    return _Place(whole, sum(sizes), sum(sizes[:at]), sizes[at], heads, config.rotated_size, order)
+    return _Place(sum(sizes), sum(sizes[:at]), sizes[at], heads, config.rotated_size, order)
 
 
 def _stored_name(name: str, config: ModelConfig) -> str:
+    """Of the files' tensor that holds it."""
     module, dot, kind = name.rpartition(".")
-    return config.arrangement.holder(module) + dot + kind
+    return config.arrangement.there(config.arrangement.holder(module) + dot + kind)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,6 @@ class SafetensorsCheckpoint(CheckpointInFiles):
         config = ModelConfig.from_huggingface(text_config(raw))
         files = tensor_files(path)
         names = text_names(raw, files, config.tied, source)
-        if config.arrangement.renamed is not None:
-            names = {
-                config.arrangement.here(name): stored for name, stored in (names or _same(files)).items()
-            }
         checkpoint = cls(path, source, config, files, names)
         checkpoint.check_tokenizer()
         return checkpoint
@@ -211,10 +207,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: is not a JSON object; download it again")
     return raw
-
-
-def _same(names: Iterable[str]) -> dict[str, str]:
-    return {name: name for name in names}
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

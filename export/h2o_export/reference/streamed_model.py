@@ -63,13 +63,14 @@ class StreamedModel:
         self._tokens: list[Tensor] = []  # of every text
         self._embedded: list[Tensor] = []  # what begins its residual stream
         self._lent: list[dict[str, Any]] = []  # of every text, keys and values that later layers read too
-        self._rotary = type(self._model.model.rotary_emb)(config=config)  # on the CPU: it has no weights
+        self._rotary = type(self._module("model.rotary_emb"))(config=config)  # on the CPU: it has no weights
 
     def watch(self, seen: Callable[[str, Tensor], None]) -> None:
         """From now on `seen` is called with each matrix of a layer, by name, and its input."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Linear) and name.startswith("model.layers."):
-                for part in self.checkpoint.config.arrangement.split(name):
+                arrangement = self.checkpoint.config.arrangement
+                for part in arrangement.split(arrangement.here(f"{name}.").removesuffix(".")):
                     module.register_forward_pre_hook(
                         lambda _, given, part=part: seen(f"{part}.weight", given[0])
                     )
@@ -154,7 +155,7 @@ class StreamedModel:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head on rows of the last hidden state, [n, D] → [n, vocab]."""
-        norm = self._model.model.norm
+        norm = self._module("model.norm")
         self._fill(norm, "model.norm.")
         name = EMBEDDING if self.checkpoint.config.tied else "lm_head.weight"
         head = self._load(name, tuple(self._model.lm_head.weight.shape))
@@ -165,9 +166,16 @@ class StreamedModel:
             logits if config.logits_cap is None else (logits / config.logits_cap).tanh() * config.logits_cap
         )
 
+    def _module(self, name: str) -> nn.Module:
+        """The module with this name here."""
+        here = self.checkpoint.config.arrangement.here
+        modules: Iterator[tuple[str, nn.Module]] = self._model.named_modules()
+        return next(module for own, module in modules if here(f"{own}.") == f"{name}.")
+
     def _fill(self, module: nn.Module, prefix: str) -> None:
+        here = self.checkpoint.config.arrangement.here
         state = {
-            name: self._parameter(prefix + name, tuple(value.shape))
+            name: self._parameter(here(prefix + name), tuple(value.shape))
             for name, value in module.state_dict().items()
         }
         try:
@@ -178,7 +186,7 @@ class StreamedModel:
             ) from error
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """In transformers' form: the matrices of all experts in one tensor, gate above up."""
+        """Of a name here, in transformers' form: the matrices of all experts in one tensor, gate above up."""
         if name.endswith(DECIDING):
             return self.checkpoint.tensor(name, shape).float()
         stem, _, last = name.rpartition(".")

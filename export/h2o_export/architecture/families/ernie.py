@@ -75,7 +75,7 @@ ERNIE4_5 = ErnieFamily(
 ERNIE4_5_MOE = ErnieMixtureFamily(
     "ernie4_5_moe",
     "Ernie4_5_MoeForCausalLM",
-    arrangement=Arrangement(neighbours=True, renamed=(".mlp.moe_statics.", ".mlp.gate.moe_statics.")),
+    arrangement=Arrangement(neighbours=True, renamed=((".mlp.moe_statics.", ".mlp.gate.moe_statics."),)),
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
     defaults={
         "vocab_size": 103_424,
