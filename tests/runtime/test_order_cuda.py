@@ -82,6 +82,7 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario("latent", "window", layers={"latent": "absorbed"})
     for policy in ("full", "query"):
         yield Scenario("states", policy)
+    yield Scenario("attention-first", "query")
 
 
 SCENARIOS = list(_scenarios())
@@ -92,9 +93,11 @@ def folders(
     tiny_bundle: Path, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     latent = latent_models.golden_bundle(shared_folder, "v3_yarn_moe")
-    states = tmp_path_factory.mktemp("states")
-    export(save(states / "checkpoint", "qwen3_5"), states / "bundle")
-    return {"grouped": tiny_bundle, "latent": latent, "states": states / "bundle"}
+    bundles = {"grouped": tiny_bundle, "latent": latent}
+    for name, family in (("states", "qwen3_5"), ("attention-first", "qwen3_5-attention-first")):
+        folder = tmp_path_factory.mktemp(name)
+        bundles[name] = export(save(folder / "checkpoint", family), folder / "bundle")
+    return bundles
 
 
 def work(folders: dict[str, Path], scenario: Scenario, left_out: str | None = None) -> Order:

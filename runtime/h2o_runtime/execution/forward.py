@@ -154,6 +154,7 @@ class Forward:
         session, n = prompt.session, len(prompt.tokens)
         with session.store.open(layer) as cache:
             if cache.in_turns:
+                self._flow.join()  # the first dense graph reads what attention of the layer before wrote
                 for tile in self._tiles:
                     flow = self.device.flow([tile])
                     self._attend(layer, prompt, cache, [tile], flow)
