@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.family_settings import MODELS, SIZES, VOCAB
+from tests import family_settings
+from tests.family_convolutions import CONVOLUTIONS
+from tests.family_settings import SIZES, VOCAB
 from tests.family_windows import WINDOWS
 from tests.reference import checkpoints
 
 __all__ = ["MODELS", "VOCAB", "WINDOWS", "save", "save_as_said"]
 
+MODELS = {**family_settings.MODELS, **CONVOLUTIONS}
 LESSENED = (
     "gemma2",
     "gemma3",
@@ -46,6 +49,14 @@ def _scale_layers(model: Any) -> None:
         one.layer_scalar.fill_(0.7 + 0.2 * layer)
 
 
+@torch.no_grad()
+def _favour_experts(model: Any) -> None:
+    """Biases that count for choosing experts are zeros in a new LFM2."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("expert_bias"):
+            buffer.copy_(torch.linspace(-0.3, 0.3, len(buffer)))
+
+
 def save(folder: Path, name: str, models: dict[str, tuple[str, dict[str, Any]]] = MODELS) -> Path:
     """A checkpoint of MODELS, or of WINDOWS."""
     family, settings = models[name]
@@ -64,6 +75,8 @@ def _save(folder: Path, config: Any) -> Path:
     checkpoints._fill(model, seed=3)
     if config.model_type.startswith(LESSENED):
         _lessen_norms(model)
+    if config.model_type == "lfm2_moe":
+        _favour_experts(model)
     if config.model_type.startswith("gemma4"):
         _scale_layers(model)
     model.save_pretrained(folder)

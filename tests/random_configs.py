@@ -117,6 +117,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "num_kv_shared_layers": (0, 2),
     "use_double_wide_mlp": (True, False),
     "full_attention_interval": (2, 3),
+    "conv_L_cache": (2, 4),
+    "conv_bias": (True, False),
+    "norm_eps": (1e-3,),
+    "full_attn_idxs": ([1, 3],),
+    "block_ff_dim": (160,),
+    "block_auto_adjust_ff_dim": (True, False),
+    "block_multiple_of": (8,),
+    "tie_embedding": (True, False),
+    "num_dense_layers": (0, 1),
 }
 
 
@@ -127,6 +136,8 @@ def draw(seed: int, model_type: str) -> dict[str, Any]:
     raw = {"model_type": model_type, "architectures": [family.architecture], **SIZES, **OWN_SIZES}
     if "kv_lora_rank" in family.defaults:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
+    if "num_dense_layers" in family.defaults:  # transformers knows no default
+        raw["layer_types"] = ["conv", FULL, "conv", "conv"]
     for key, values in (CHOICES | _own_choices(model_type)).items():
         if values and random.random() < 0.4:
             raw[key] = random.choice(values)
@@ -149,6 +160,8 @@ def _own_choices(model_type: str) -> dict[str, tuple[Any, ...]]:
         own |= {"rope_scaling": grown, "rope_parameters": grown}
     if "kv_lora_rank" in family.defaults:
         own["head_dim"] = ()  # transformers would rotate that many elements
+    if model_type == "lfm2":
+        own["layer_types"] = (["conv", FULL, FULL, "conv"],)
     if family.named_windows:
         own["layer_types"] = ([FULL, SLIDING] * 2, [FULL, SLIDING, SLIDING, FULL])
     if family.named_rotations:

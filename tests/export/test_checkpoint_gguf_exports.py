@@ -38,7 +38,9 @@ def test_logits_of_8_bits_are_those_of_the_safetensors(tmp_path: Path, name: str
 SIZES = [(name, size) for name in ("qwen3_5", "qwen3_5_moe", "qwen3_next") for size in (24, 32)]
 
 
-@pytest.mark.parametrize(("name", "value_size"), [("gemma4", 32), ("gemma4-experts", 32), *SIZES])
+@pytest.mark.parametrize(
+    ("name", "value_size"), [("gemma4", 32), ("gemma4-experts", 32), ("lfm2_moe", 32), *SIZES]
+)
 def test_integers_of_a_file_are_its_values(tmp_path: Path, name: str, value_size: int) -> None:
     family, settings = family_models.MODELS[name]
     if family.startswith("qwen"):

@@ -33,6 +33,9 @@ IN_FILES = {
     "glm4-plain": "glm4",
     "gemma2": "gemma2",
     "gemma3-scaled": "gemma3",
+    "lfm2": "lfm2",
+    "lfm2-numbered": "lfm2",
+    "lfm2_moe": "lfm2moe",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
     "qwen3_moe": "qwen3moe",
@@ -139,3 +142,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
     path = gguf_files.write(folder, tmp_path / "e.gguf", metadata={"qwen3moe.expert_used_count": None})
     with pytest.raises(CheckpointError, match=r"its metadata lack qwen3moe\.expert_used_count"):
         open_checkpoint(str(path))
+
+
+REFUSED = {
+    "no heads": ({"lfm2moe.attention.head_count_kv": 2}, "must be the heads of keys of each of 5 layers"),
+    "heads of fewer layers": ({"lfm2moe.attention.head_count_kv": [0, 2]}, "of each of 5 layers"),
+    "no attention": ({"lfm2moe.attention.head_count_kv": [0] * 5}, "0 in short convolutions alone"),
+    "other heads": (
+        {"lfm2moe.attention.head_count_kv": [0, 0, 2, 0, 1]},
+        "layers with different numbers of heads of keys",
+    ),
+    "no kernel": ({"lfm2moe.shortconv.l_cache": None}, "lack lfm2moe.shortconv.l_cache"),
+    "a softmax": ({"lfm2moe.expert_gating_func": 1}, "scores of experts that are no sigmoids"),
+    "a window": ({"lfm2moe.attention.sliding_window": 64}, "sliding-window attention"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_of_an_lfm2(tmp_path: Path, what: str) -> None:
+    changes, says = REFUSED[what]
+    folder = family_models.save(tmp_path / "checkpoint", "lfm2_moe")
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
+        open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf", metadata=changes)))

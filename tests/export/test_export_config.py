@@ -116,9 +116,16 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": SHARED,
     "qwen3_next": SHARED,
     "exaone4": {"layer_types": ["full_attention"] * 3},
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 3},
 }
 
 
+LFM2: dict[str, Any] = {
+    "model_type": "lfm2",
+    "architectures": None,
+    "layer_types": ["conv", "full_attention", "conv"],
+}
 ALIKE = [
     name for name, one in FAMILIES.items() if one.layers == ("grouped-query",) and not one.layer_scalar
 ]  # the others are counted with their checkpoints
@@ -235,7 +242,12 @@ def test_the_share_of_a_head_that_rotates() -> None:
             {"model_type": "ernie4_5_moe", "use_bias": True, "architectures": None},
             "use_bias = True beside mixtures of experts is not supported",
         ),
-        ({"model_type": "lfm2"}, "most of its layers are short convolutions"),
+        ({**LFM2, "conv_dim": 100}, r"a convolution of another width \(conv_dim = 100\) is not supported"),
+        ({**LFM2, "block_use_swiglu": False}, "an MLP without a gate"),
+        ({**LFM2, "use_pos_enc": False}, "attention without positions"),
+        ({**LFM2, "layer_types": ["conv"] * 3}, "a model without attention in any layer is not supported"),
+        ({**LFM2, "layer_types": ["conv", "sliding_attention"]}, "layers with a sliding window"),
+        ({**LFM2, "model_type": "lfm2_moe", "use_expert_bias": False}, "choosing experts without a bias"),
         ({"model_type": "gemma3n_text"}, "its layers have several residual streams"),
         ({"model_type": "recurrent_gemma"}, "its decoder layer is another; supported are llama"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
@@ -301,6 +313,10 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
         ),
         ({"rope_scaling": {**LONGROPE, "long_factor": [0] * 16}}, "long_factor must be a positive number"),
         ({**PHI3, "partial_rotary_factor": 1.5}, "and 48 of 32 elements of a head cannot be rotated"),
+        ({**LFM2, "layer_types": ["conv"]}, "name the kind of each of 3 layers, conv or full_attention"),
+        ({**LFM2, "layer_types": None, "model_type": "lfm2_moe"}, "conv or full_attention, but is None"),
+        ({**LFM2, "conv_L_cache": 1}, "conv_L_cache must be an integer of 2 or more, but is 1"),
+        ({**LFM2, "block_multiple_of": 0}, "block_multiple_of must be a positive integer, but is 0"),
         ({**PHI3, "partial_rotary_factor": 0.1}, "and 3 of 32 elements of a head cannot be rotated"),
     ],
 )

@@ -103,10 +103,13 @@ LIKE_OTHERS = ("smollm3", "granite", "olmo2", "exaone4", "glm4", "gemma2-capped"
                 "qwen3_5",
                 "qwen3_5_moe",
                 "qwen3_next",
+                "lfm2",
+                "lfm2_moe-scaled",
             )
         ),
         ("granite", "float16", "float"),
         ("qwen3_moe", "float32", "int4"),
+        ("lfm2", "float16", "float"),
         *(pytest.param(name, "float32", "int8", marks=pytest.mark.nightly) for name in LIKE_OTHERS),
     ],
 )

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from tests.reference import gguf_gemma4, gguf_states
+from tests.reference import gguf_convolutions, gguf_gemma4, gguf_states
 
 ARCHITECTURES = {
     "mistral": "llama",
@@ -25,11 +25,12 @@ ARCHITECTURES = {
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
     "qwen3_next": "qwen3next",
+    "lfm2_moe": "lfm2moe",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
     "hunyuan_v1_dense": "hunyuan-dense",
 }  # where llama.cpp has another name
-LAYOUTS = (gguf_gemma4, gguf_states)  # of architectures with more than other names
+LAYOUTS = (gguf_gemma4, gguf_states, gguf_convolutions)  # of architectures with more than other names
 PLUS_ONE = ("gemma2", "gemma3")  # whose norms' weights its converter adds 1 to
 NEIGHBOURS = (
     "llama",
@@ -202,7 +203,7 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.attention.head_count": config["num_attention_heads"],
         f"{name}.attention.head_count_kv": config["num_key_value_heads"],
         **{key: size for key, size in sizes.items() if size},
-        f"{name}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        f"{name}.attention.layer_norm_rms_epsilon": float(config.get("rms_norm_eps") or config["norm_eps"]),
         f"{name}.rope.freq_base": float(rope["rope_theta"]),
         f"{name}.rope.dimension_count": int(head_size * rope.get("partial_rotary_factor", 1)),
         **_scaling_metadata(rope, name),

@@ -23,7 +23,7 @@ from h2o_runtime.policies.prefill import Full
 
 SHAPE = "llama-g2-d64-llama3"
 FULL = Full()
-FAMILIES = ("gemma3", "gemma4-experts", "gpt_oss", "qwen3_moe", "qwen3_5")  # a kind of graph each
+FAMILIES = ("gemma3", "gemma4-experts", "gpt_oss", "qwen3_moe", "qwen3_5", "lfm2")  # a kind of graph each
 HALF = 2.0**-11  # relative rounding of weights
 
 fast_here = pytest.mark.skipif(not is_fast(), reason="this CPU has no instructions for our products")

@@ -29,7 +29,7 @@ class ExpertsConfig:
     router                 scores are the softmax over experts, a sigmoid of each, or the softmax over the chosen;
                            a corrected softmax and sigmoids have a learned bias that counts for choosing alone
     groups, chosen_groups  experts are chosen from the best groups only
-    normalized             weights of the chosen ones are divided by their sum
+    normalized             weights of the chosen ones are divided by their sum, to which `added` is added
     factor                 and then multiplied by this
     biased                 whether the router and the projections of experts have biases
     shared_gate            whether a sigmoid of the token weighs what shared ones say
@@ -51,6 +51,7 @@ class ExpertsConfig:
     shared_gate: bool = False
     clamped: ClampedGate | None = None
     beside_mlp: bool = False
+    added: float = 1e-20
 
     def __post_init__(self) -> None:
         """Raises CheckpointError."""

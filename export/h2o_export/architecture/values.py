@@ -16,7 +16,7 @@ def integer(
     value = raw.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        kind = "a positive integer" if least else "an integer of 0 or more"
+        kind = "a positive integer" if least == 1 else f"an integer of {least} or more"
         raise CheckpointError(f"config.json: {key} must be {kind}, but is {value!r}")
     if value > limit:
         raise CheckpointError(f"config.json: {key} must be at most {limit:,}, but is {value:,}")

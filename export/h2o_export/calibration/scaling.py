@@ -31,7 +31,8 @@ SMALLEST = 1e-5
 def scaled_pairs(config: ModelConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
     """In a layer: the module whose outputs are divided, and the matrices that read them, if the layer has them."""
     if config.norms.before_attention is not None:
-        yield config.norms.before_attention, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        yield config.norms.before_attention, (*attention, "conv.in_proj")
     if config.norms.before_mlp is not None:
         yield config.norms.before_mlp, ("mlp.gate_proj", "mlp.up_proj")
     yield "mlp.up_proj", ("mlp.down_proj",)

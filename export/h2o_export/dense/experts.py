@@ -119,7 +119,7 @@ class Router(nn.Module):
         chosen = choice.topk(config.chosen, dim=-1).indices
         weights = scores.gather(1, chosen)
         if config.normalized:
-            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + config.added)
         return weights * config.factor, chosen
 
     def _limited(self, scores: Tensor, best: int, left_out: float) -> Tensor:

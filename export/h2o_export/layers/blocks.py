@@ -64,6 +64,15 @@ def rotate_first(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((rotate(x[..., :size], cos, sin), x[..., size:]), dim=-1)
 
 
+def convolved(before: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Causal convolution of each column alone: x [n, C], K - 1 rows before, weight [C, 1, K] → [n, C]."""
+    n, seen = x.shape[0], torch.cat((before, x))
+    summed = seen[:n] * weight[:, 0, 0]
+    for i in range(1, weight.shape[2]):
+        summed = summed + seen[i : i + n] * weight[:, 0, i]
+    return summed
+
+
 def _node(operator: str, x: Tensor, *inputs: Tensor, **attributes: float) -> Tensor:
     """A node of domain h2o, whose output is as `x`."""
     result: Tensor = torch.onnx.ops.symbolic(

@@ -19,7 +19,7 @@ from torch.nn import functional
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.layers.base import LayerKind, rows
-from h2o_export.layers.blocks import RMSNorm, swiglu
+from h2o_export.layers.blocks import RMSNorm, convolved, swiglu
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.layer_spec import LayerSpec, StateSizes
 
@@ -110,11 +110,7 @@ class DeltaProjection(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, tail: Tensor) -> tuple[Tensor, ...]:
         n, delta = x.shape[0], self.delta
         mixed = self.in_proj_qkv(x)
-        seen, weight = torch.cat((tail, mixed)), self.conv1d.weight  # [kernel - 1 + n, C], [C, 1, kernel]
-        summed = seen[:n] * weight[:, 0, 0]
-        for i in range(1, delta.kernel):
-            summed = summed + seen[i : i + n] * weight[:, 0, i]
-        made = functional.silu(summed)
+        made = functional.silu(convolved(tail, mixed, self.conv1d.weight))
         q, k, v = torch.split(made, [delta.keys, delta.keys, delta.values], dim=-1)
         q, k = (_unit(one.view(n, delta.key_heads, delta.key_size)) for one in (q, k))
         q = q.repeat_interleave(delta.value_heads // delta.key_heads, dim=1)

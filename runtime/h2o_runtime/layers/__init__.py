@@ -13,6 +13,7 @@ from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.delta import GatedDelta
 from h2o_runtime.layers.grouped_query import GroupedQuery
 from h2o_runtime.layers.latent import Latent
+from h2o_runtime.layers.short_convolution import ShortConvolution
 from h2o_runtime.layers.state_layout import StateLayout
 from h2o_runtime.layers.window import Window
 
@@ -23,6 +24,7 @@ LAYERS: Registry[LayerKind] = Registry(
     Latent,
     Window,
     GatedDelta,
+    ShortConvolution,
     base=LayerKind,
     field="layer kind",
     group="h2o_edge.layers",

@@ -15,6 +15,7 @@ from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.gpt_oss import GPT_OSS
 from h2o_export.architecture.families.granite import GRANITE
 from h2o_export.architecture.families.hunyuan import HUNYUAN_DENSE
+from h2o_export.architecture.families.lfm import LFM2, LFM2_MOE
 from h2o_export.architecture.families.llama import LLAMA, MISTRAL
 from h2o_export.architecture.families.ministral import MINISTRAL, MINISTRAL3
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
@@ -29,9 +30,6 @@ __all__ = ["FAMILIES", "Family", "find_family"]
 # What layers of these have that no layer kind here has.
 MISSING = {
     "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
-    **dict.fromkeys(
-        ("lfm2", "lfm2_moe"), "most of its layers are short convolutions, and such a layer is missing"
-    ),
     **dict.fromkeys(
         ("granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2", "bamba"),
         "its layers may be of the kind Mamba-2, which is missing",
@@ -66,6 +64,8 @@ FAMILIES: dict[str, Family] = {
         ERNIE4_5,
         ERNIE4_5_MOE,
         HUNYUAN_DENSE,
+        LFM2,
+        LFM2_MOE,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
         KIMI_K2,

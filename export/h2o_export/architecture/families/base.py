@@ -20,6 +20,7 @@ ROTATED_FIRST = "grouped-query-rotated-first"
 WINDOW = "window"
 LATENT = "latent"
 GATED_QUERY, GATED_DELTA = "gated-query", "gated-delta"
+SHORT_CONVOLUTION = "short-convolution"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
 Activation = Literal["silu", "gelu"]  # gelu in its tanh approximation
 
@@ -156,12 +157,7 @@ class Family:
         types = raw.get("layer_types")
         if types is None:
             return self.unnamed_windows(raw, layers)
-        if not isinstance(types, list) or len(types) != layers or not {*map(str, types)} <= {SLIDING, FULL}:
-            raise CheckpointError(
-                f"config.json: layer_types must name the kind of each of {layers} layers, {SLIDING} or {FULL}, but "
-                f"is {types!r}"
-            )
-        return tuple(kind == SLIDING for kind in types)
+        return tuple(kind == SLIDING for kind in layer_names(types, layers, SLIDING, FULL))
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         """As `windowed`, if config.json has no layer_types."""
@@ -241,6 +237,16 @@ class Family:
             raise UnsupportedModelError(
                 f"layer_types names layers with a sliding window, but sliding_window = {window!r} gives no window"
             )
+
+
+def layer_names(types: Any, layers: int, one: str, other: str) -> list[str]:
+    """`layer_types` of a `config.json` that has layers of two kinds. Raises CheckpointError."""
+    if not isinstance(types, list) or len(types) != layers or not {*map(str, types)} <= {one, other}:
+        raise CheckpointError(
+            f"config.json: layer_types must name the kind of each of {layers} layers, {one} or {other}, but is "
+            f"{types!r}"
+        )
+    return types
 
 
 # Settings that change a layer's arithmetic: (key of config.json, harmless values, description).

@@ -11,12 +11,11 @@ from typing import Any
 from h2o_export.architecture.arrangement import DELTA_BA, DELTA_QKVZ, Arrangement
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family
+from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family, layer_names
 from h2o_export.architecture.families.qwen import MixtureFamily
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.rope import SHARE
 from h2o_export.architecture.values import integer
-from h2o_runtime.errors import CheckpointError
 
 LINEAR = "linear_attention"  # as layer_types has it
 
@@ -28,12 +27,8 @@ class DeltaFamily(Family):
         if types is None:
             interval = integer(raw, "full_attention_interval")
             types = [FULL if (layer + 1) % interval == 0 else LINEAR for layer in range(layers)]
-        if not isinstance(types, list) or len(types) != layers or not {*map(str, types)} <= {LINEAR, FULL}:
-            raise CheckpointError(
-                f"config.json: layer_types must name the kind of each of {layers} layers, {LINEAR} or {FULL}, but "
-                f"is {types!r}"
-            )
-        return tuple(GATED_QUERY if kind == FULL else GATED_DELTA for kind in types)
+        names = layer_names(types, layers, LINEAR, FULL)
+        return tuple(GATED_QUERY if name == FULL else GATED_DELTA for name in names)
 
     def kind_sizes(self, raw: dict[str, Any]) -> tuple[KindSizes, ...]:
         kinds = self.layer_kinds(raw, integer(raw, "num_hidden_layers"))

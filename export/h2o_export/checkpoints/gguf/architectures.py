@@ -9,7 +9,7 @@ from typing import Any
 from gguf import MODEL_ARCH
 
 from h2o_export.architecture.families.base import FULL, SLIDING
-from h2o_export.checkpoints.gguf import states
+from h2o_export.checkpoints.gguf import convolutions, states
 from h2o_export.checkpoints.gguf.gemma4 import gemma4_config
 from h2o_export.checkpoints.gguf.header import Metadata
 from h2o_export.checkpoints.gguf.rope import LOG_MULTIPLIER, proportional
@@ -228,6 +228,16 @@ ARCHITECTURES = {
     ),
     "qwen35moe": _qwen_delta_moe_of("qwen3_5_moe_text", MODEL_ARCH.QWEN35MOE),
     "qwen3next": _qwen_delta_moe_of("qwen3_next", MODEL_ARCH.QWEN3NEXT),
+    "lfm2": Architecture(
+        "lfm2", MODEL_ARCH.LFM2, required=convolutions.REQUIRED, own=convolutions.convolution_config
+    ),
+    "lfm2moe": Architecture(
+        "lfm2_moe",
+        MODEL_ARCH.LFM2MOE,
+        required=(*convolutions.REQUIRED, *_QWEN3_MOE),
+        own=convolutions.mixture_config,
+        allowed=("expert_count",),
+    ),
     "gpt-oss": Architecture(
         "gpt_oss",
         MODEL_ARCH.GPT_OSS,

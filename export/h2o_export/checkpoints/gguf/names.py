@@ -11,12 +11,17 @@ from dataclasses import replace
 from h2o_export.checkpoints.gguf.header import TensorEntry
 from h2o_runtime.errors import CheckpointError
 
-_EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp\.)?experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+_EXPERT = re.compile(
+    r"model\.layers\.(\d+)\.(?:mlp\.|feed_forward\.)?experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\."
+    "(weight|bias)"
+)
+_MATRICES = {"w1": "gate", "w2": "down", "w3": "up"}  # of LFM2
 _BOTH = ".ffn_gate_up_exps."  # gates above ups
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _OWN = {
     "self_attn.sinks": "attn_sinks.weight",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    "feed_forward.expert_bias": "exp_probs_b.bias",
     "layer_scalar": "layer_output_scale.weight",
     "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale",
@@ -39,9 +44,10 @@ def mapped(name: str) -> str:
 def own_name(name: str, tensors: dict[str, TensorEntry]) -> str | None:
     """The tensor of the file that holds `name` and that the package gguf does not name; else None."""
     if expert := _EXPERT.fullmatch(name):
+        matrix = _matrix(expert)
         both = f"blk.{expert[1]}{_BOTH}{expert[4]}"
-        alone = f"blk.{expert[1]}.ffn_{expert[3]}_exps.{expert[4]}"
-        return both if expert[3] != "down" and both in tensors else alone
+        alone = f"blk.{expert[1]}.ffn_{matrix}_exps.{expert[4]}"
+        return both if matrix != "down" and both in tensors else alone
     if place := _IN_LAYER.fullmatch(name):
         module = _OWN.get(place[2])
         return _OF_ALL.get(place[2]) if module is None else f"blk.{place[1]}.{module}"
@@ -67,4 +73,8 @@ def _one_expert(expert: re.Match[str], stored: TensorEntry, experts: int) -> Ten
             "experts; download it again"
         )
     rows = replace(stored.rows(int(expert[2]), experts), shape=stored.shape[1:])
-    return rows.rows(("gate", "up").index(expert[3]), 2) if _BOTH in stored.name else rows
+    return rows.rows(("gate", "up").index(_matrix(expert)), 2) if _BOTH in stored.name else rows
+
+
+def _matrix(expert: re.Match[str]) -> str:
+    return _MATRICES.get(expert[3], expert[3].removesuffix("_proj"))
