@@ -19,9 +19,10 @@ import pytest
 from tests import bundles
 from tests.cli.conftest import Run, Start
 
+from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop, visible_pairs
 from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Contestant, Entry, models
-from h2o_cli.bench.floor import MachineRates, attention_flop, better, decode_bytes, dense_flop, visible_pairs
+from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.report import COLUMNS
 from h2o_cli.bench.systems.h2o import H2OSystem

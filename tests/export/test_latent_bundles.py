@@ -22,7 +22,7 @@ from tests import bundles, latent_models
 from tests.engines import tensorrt_rtx
 from tests.latent_models import EXPERTS, MODELS
 
-from h2o_cli.bench.floor import attention_flop, decode_bytes, dense_flop
+from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop
 from h2o_cli.compare import main as compare
 from h2o_cli.export import main as export
 from h2o_export.checkpoints import open_checkpoint

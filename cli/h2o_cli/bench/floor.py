@@ -1,5 +1,5 @@
-"""The floor: the machine's peak rates, measured in the same run, and the work that every implementation must
-do.
+"""The machine's peak rates, measured in the same run: with the work that every implementation must do
+(`h2o_cli.arithmetic`) they give the floor.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ import numpy as np
 
 from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.errors import BackendError
-from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.layers import LAYERS
-from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.session import BoundSession, open_session
-from h2o_runtime.policies.decode import DecodePolicy, FullDecode
-from h2o_runtime.policies.prefill import PrefillPolicy
 
 SIDE = 1024  # size of the multiplied square matrices: short runs are disturbed less
 GPU_SIDE = 8192
@@ -107,87 +102,6 @@ def better(first: MachineRates, second: MachineRates) -> MachineRates:
     compute = max(first, second, key=lambda rates: rates.flops or 0.0)
     memory = max(first, second, key=lambda rates: rates.bandwidth)
     return MachineRates(compute.flops, compute.flops_by, memory.bandwidth, memory.bandwidth_by, first.gpu)
-
-
-def dense_flop(model: ModelSpec, tokens: int) -> int:
-    """Every matrix for every token; the work after the last layer's attention, and the head, for the last
-    token only.
-    """
-    hidden, specs = model.hidden_size, model.each_layer
-    before = sum(LAYERS[spec.kind]().multiplications(model, spec) for spec in specs)
-    after = [
-        hidden * spec.out_size * spec.query_heads + _feed_forward(model, i) for i, spec in enumerate(specs)
-    ]
-    rows = sum(after[:-1]) * tokens + after[-1]
-    return 2 * (before * tokens + rows + hidden * model.vocab_size)
-
-
-def _feed_forward(model: ModelSpec, layer: int) -> int:
-    """Multiplications per token in a layer's MLP, or in its router and the chosen experts."""
-    experts = model.experts
-    if experts is None or layer < model.layers - experts.layers:
-        return 3 * model.hidden_size * model.intermediate_size
-    return model.hidden_size * (experts.count + 3 * (experts.chosen * experts.size + experts.shared_size))
-
-
-def attention_flop(model: ModelSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
-    """Two dot products per pair of query and visible key, in every layer and query head."""
-    *others, last = model.each_layer
-    before = sum(_pair_flop(spec) * _layer_pairs(spec, policy, tokens) for spec in others)
-    # In the last layer, only the last row's keys.
-    pairs = min(last.window, tokens) if last.window else policy.last_layer_pairs(tokens)
-    return before + _pair_flop(last) * int(pairs)
-
-
-def layer_flop(model: ModelSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
-    """The same for the first layer, all of whose rows are needed."""
-    return _pair_flop(model.layer(0)) * _layer_pairs(model.layer(0), policy, tokens)
-
-
-def _pair_flop(spec: LayerSpec) -> int:
-    """One dot product with a key and one added value, in every query head, at the sizes of the dense
-    graphs.
-    """
-    return 2 * spec.query_heads * (spec.query_size + spec.out_size)
-
-
-def _layer_pairs(spec: LayerSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
-    """The number of (query, key) pairs that a layer computes for a prompt: those of its window, or of the
-    policy.
-    """
-    if not spec.window:
-        return visible_pairs(policy, tokens)
-    window = min(spec.window, tokens)
-    return window * (window + 1) // 2 + (tokens - window) * window
-
-
-def visible_pairs(policy: PrefillPolicy[Any], tokens: int) -> int:
-    """The number of (query, key) pairs that the policy computes for a prompt, in a layer without a window."""
-    return policy.visible_pairs(tokens)
-
-
-def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | None = None) -> int:
-    """Every weight once (of the embedding only what the head reads, of experts only the chosen ones), and the
-    rows of the cache that the policy reads.
-    """
-    item = np.dtype(model.dtype).itemsize
-    unread = 0 if model.tied else model.vocab_size * model.hidden_size * item
-    if not model.tied and model.weights:
-        unread = model.weights.table_bytes
-    unread += _unchosen_bytes(model) + (model.weights.layer_tables_bytes if model.weights else 0)
-    windows = sum(min(spec.window, context) * spec.row.elements * item for spec in model.each_layer)
-    others = model.under_policies
-    read = (decoding or FullDecode()).step_bytes(others, context) if others.layers else 0
-    return model.weight_bytes - unread + windows + read
-
-
-def _unchosen_bytes(model: ModelSpec) -> int:
-    """Weights of the experts that one token does not use."""
-    experts, weights = model.experts, model.weights
-    if experts is None or weights is None:
-        return 0
-    left = experts.layers * (experts.count - experts.chosen) * 3 * experts.size * model.hidden_size
-    return left * weights.projection_bytes // weights.projection_elements
 
 
 def _best(work: Callable[[], object], repetitions: int) -> float:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop, layer_flop
 from h2o_cli.bench.contestants import Entry
-from h2o_cli.bench.floor import MachineRates, attention_flop, decode_bytes, dense_flop, layer_flop
+from h2o_cli.bench.floor import MachineRates
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.backends.onnxruntime import as_computed, chosen_precision, dense_form_on_cpu

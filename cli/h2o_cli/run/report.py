@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from h2o_cli.arithmetic import policy_share
 from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.caches import CACHES
 from h2o_runtime.devices.timings import PrefillTimer
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode import DECODE
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.process import peak_bytes
 from h2o_runtime.text_model import TextModel
+
+LITTLE = 0.2  # share of a prompt's arithmetic
 
 
 def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dict[str, Any]:
@@ -78,6 +82,20 @@ def summary(completion: Completion) -> str:
         f"prompt {t.prompt_n:,}{reused} tokens in {t.prompt_ms / 1e3:.2f} s, {t.prompt_per_second:,.0f}/s | "
         f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s"
         f"{drafts} | {completion.finish_reason}{forgotten} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
+    )
+
+
+def little_to_save(model: ModelSpec, policy: PrefillPolicy[Any], tokens: int) -> str | None:
+    """That few layers attend to everything, so that a sparse policy saves little of a prompt's work; None: it may
+    save more, or saves nothing.
+    """
+    attending, share = model.under_policies.layers, policy_share(model, tokens)
+    sparse = policy.visible_pairs(tokens) < tokens * (tokens + 1) // 2
+    if not sparse or 2 * attending >= model.layers or share >= LITTLE:
+        return None
+    return (
+        f"{attending} of {model.layers} layers see the whole prompt; their attention is {100 * share:.0f} % of its "
+        f"arithmetic, the most that --prefill {policy.name} can save"
     )
 
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from h2o_cli import common
 from h2o_cli.run.interrupt import stop_on_ctrl_c
-from h2o_cli.run.report import summary, work
+from h2o_cli.run.report import little_to_save, summary, work
 from h2o_runtime import Watch
 from h2o_runtime.answers.completion import Completion, TextDelta
 from h2o_runtime.answers.events import Prefilled
@@ -71,8 +71,9 @@ def answer(
         if completion.finish_reason != "cancelled" or completion.text:
             write("\n")
         if is_terminal(sys.stderr):
-            line = summary(completion)  # rich would wrap it at the edge
-            click.echo(line if common.unstyled() else click.style(line, dim=True), err=True)
+            note = little_to_save(model.generator.model, completion.prefill, tokens)
+            for line in filter(None, (summary(completion), note)):  # rich would wrap it at the edge
+                click.echo(line if common.unstyled() else click.style(line, dim=True), err=True)
     return completion
 
 
