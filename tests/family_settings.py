@@ -65,6 +65,17 @@ DELTA = {
         "mrope_section": [2, 1, 1],
     },
 }
+GRANITE_H = {  # layers of Mamba-2 with heads of 8 elements
+    **GRANITE,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "num_local_experts": 0,
+    "shared_intermediate_size": 88,
+    "mamba_n_heads": 16,
+    "mamba_d_state": 24,
+}
 MINISTRAL3 = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -384,6 +395,39 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "mlp_only_layers": [1],
             "norm_topk_prob": False,
         },
+    ),
+    "granitemoehybrid": ("granitemoehybrid", GRANITE_H),
+    "granitemoehybrid-grouped": (
+        "granitemoehybrid",
+        {
+            **GRANITE_H,
+            "mamba_n_heads": 6,
+            "mamba_expand": 3,
+            "mamba_n_groups": 2,
+            "mamba_d_conv": 3,
+            "position_embedding_type": "rope",
+            "tie_word_embeddings": True,
+        },
+    ),
+    "granitemoehybrid-biased": (
+        "granitemoehybrid",
+        {
+            **GRANITE_H,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "mamba_n_heads": 1,
+            "mamba_expand": 1,
+            "mamba_d_state": 40,
+            "mamba_d_conv": 2,
+            "mamba_proj_bias": True,
+            "mamba_conv_bias": False,
+            "attention_bias": True,
+        },
+    ),
+    "granitemoehybrid-mixed": (
+        "granitemoehybrid",
+        {**GRANITE_H, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 40},
     ),
     "qwen3_moe-normalized": (
         "qwen3_moe",

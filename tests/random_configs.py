@@ -45,6 +45,9 @@ OWN_SIZES: dict[str, Any] = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
+    "shared_intermediate_size": 72,
+    "mamba_n_heads": 8,
+    "mamba_d_state": 16,
     "vocab_size_per_layer_input": 512,
     "global_head_dim": 64,
     "hidden_size_per_layer_input": 16,
@@ -138,6 +141,8 @@ def draw(seed: int, model_type: str) -> dict[str, Any]:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
     if "num_dense_layers" in family.defaults:  # transformers knows no default
         raw["layer_types"] = ["conv", FULL, "conv", "conv"]
+    if "mamba_n_heads" in family.defaults:  # by default no layer attends
+        raw["layer_types"] = ["mamba", "mamba", "attention", "mamba"]
     for key, values in (CHOICES | _own_choices(model_type)).items():
         if values and random.random() < 0.4:
             raw[key] = random.choice(values)
@@ -162,6 +167,17 @@ def _own_choices(model_type: str) -> dict[str, tuple[Any, ...]]:
         own["head_dim"] = ()  # transformers would rotate that many elements
     if model_type == "lfm2":
         own["layer_types"] = (["conv", FULL, FULL, "conv"],)
+    if "mamba_n_heads" in family.defaults:
+        own |= {
+            "layer_types": ([FULL, *["linear_attention"] * (LAYERS - 1)], [FULL] * LAYERS),
+            "num_local_experts": (0, 6),
+            "position_embedding_type": ("rope", "nope"),
+            "mamba_n_groups": (2, 4),
+            "mamba_d_conv": (2, 3),
+            "mamba_expand": (1, 3),
+            "mamba_conv_bias": (True, False),
+            "mamba_proj_bias": (True, False),
+        }
     if family.named_windows:
         own["layer_types"] = ([FULL, SLIDING] * 2, [FULL, SLIDING, SLIDING, FULL])
     if family.named_rotations:

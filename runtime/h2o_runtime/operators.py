@@ -222,6 +222,21 @@ GATED_DELTA = Operator(  # of layers with a state in place of a cache: Hq heads 
     plugin=False,
 )
 
+MAMBA2 = (
+    Operator(  # of layers with a state in place of a cache: Hq heads, Hkv groups of heads that share b and c
+        "Mamba2",
+        inputs=(
+            _model("x", "n Hq dv"),
+            _model("b", "n Hkv d"),
+            _model("c", "n Hkv d"),
+            *(_float(name, "n Hq") for name in ("decay", "step", "skip")),
+            GATED_DELTA.inputs[-1],
+        ),
+        outputs=GATED_DELTA.outputs,
+        plugin=False,
+    )
+)
+
 OPERATORS = (  # an operator that another body calls comes before it
     CHUNKED_INTRA_ATTENTION,
     MEMORY_GATHER,
@@ -241,6 +256,7 @@ OPERATORS = (  # an operator that another body calls comes before it
     VERTICAL_SLASH_SELECT,
     VERTICAL_SLASH_ATTENTION,
     GATED_DELTA,
+    MAMBA2,
 )
 
 # Operators that only the runtime calls: no graph contains one, and none has a body.

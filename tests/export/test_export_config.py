@@ -118,6 +118,10 @@ OWN: dict[str, dict[str, Any]] = {
     "exaone4": {"layer_types": ["full_attention"] * 3},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 3},
+    "granitemoehybrid": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "mamba_n_heads": 8,
+    },
 }
 
 
@@ -125,6 +129,12 @@ LFM2: dict[str, Any] = {
     "model_type": "lfm2",
     "architectures": None,
     "layer_types": ["conv", "full_attention", "conv"],
+}
+GRANITE_H: dict[str, Any] = {
+    "model_type": "granitemoehybrid",
+    "architectures": None,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "mamba_n_heads": 8,
 }
 ALIKE = [
     name for name, one in FAMILIES.items() if one.layers == ("grouped-query",) and not one.layer_scalar
@@ -248,6 +258,10 @@ def test_the_share_of_a_head_that_rotates() -> None:
         ({**LFM2, "layer_types": ["conv"] * 3}, "a model without attention in any layer is not supported"),
         ({**LFM2, "layer_types": ["conv", "sliding_attention"]}, "layers with a sliding window"),
         ({**LFM2, "model_type": "lfm2_moe", "use_expert_bias": False}, "choosing experts without a bias"),
+        ({"model_type": "bamba"}, "its layers of Mamba-2 are arranged in another way"),
+        ({**GRANITE_H, "layer_types": ["mamba"] * 3}, "a model without attention in any layer"),
+        ({**GRANITE_H, "time_step_limit": [0.0, 0.1]}, r"limited steps \(time_step_limit = \[0.0, 0.1\]\)"),
+        ({**GRANITE_H, "mamba_d_state": 12}, "states of 12 times 64 elements in layers of Mamba-2"),
         ({"model_type": "gemma3n_text"}, "its layers have several residual streams"),
         ({"model_type": "recurrent_gemma"}, "its decoder layer is another; supported are llama"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "expected LlamaForCausalLM"),
@@ -317,6 +331,15 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
         ({**LFM2, "layer_types": None, "model_type": "lfm2_moe"}, "conv or full_attention, but is None"),
         ({**LFM2, "conv_L_cache": 1}, "conv_L_cache must be an integer of 2 or more, but is 1"),
         ({**LFM2, "block_multiple_of": 0}, "block_multiple_of must be a positive integer, but is 0"),
+        ({**GRANITE_H, "layer_types": ["mamba"]}, "name the kind of each of 3 layers"),
+        ({**GRANITE_H, "mamba_n_heads": 0}, "mamba_n_heads must be a positive integer"),
+        ({**GRANITE_H, "mamba_n_groups": 3}, r"mamba_n_heads \(8\) is no multiple of mamba_n_groups \(3\)"),
+        (
+            {**GRANITE_H, "mamba_d_head": 32},
+            r"8\) heads of 32 elements are not mamba_expand times hidden_size",
+        ),
+        ({**GRANITE_H, "time_step_limit": 3}, "time_step_limit must be two numbers, but is 3"),
+        ({**GRANITE_H, "mamba_d_conv": 1}, "mamba_d_conv must be .*, but is 1"),
         ({**PHI3, "partial_rotary_factor": 0.1}, "and 3 of 32 elements of a head cannot be rotated"),
     ],
 )

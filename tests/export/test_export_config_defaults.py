@@ -19,7 +19,10 @@ from h2o_export.architecture.families import FAMILIES
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 RANDOM = 12
-NEEDED = {"deepseek_v2": {"num_experts_per_tok": 2}}  # its default is none, and such a model cannot run
+NEEDED: dict[str, dict[str, Any]] = {  # with the defaults such models cannot run
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "granitemoehybrid": {"layer_types": ["linear_attention"] * 31 + ["full_attention"]},
+}
 WITHIN = {"model_type", "architectures", "rope_parameters"}  # rotations are compared as a whole
 
 

@@ -105,6 +105,7 @@ LIKE_OTHERS = ("smollm3", "granite", "olmo2", "exaone4", "glm4", "gemma2-capped"
                 "qwen3_next",
                 "lfm2",
                 "lfm2_moe-scaled",
+                "granitemoehybrid-mixed",
             )
         ),
         ("granite", "float16", "float"),

@@ -21,6 +21,7 @@ from tests.reference import checkpoints, llama
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.architecture.latent import LatentConfig
+from h2o_export.architecture.mamba2 import Mamba2Config
 from h2o_export.architecture.short_convolution import ConvolutionConfig
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.layers import LAYERS as EXPORTED
@@ -196,6 +197,9 @@ def test_every_kind_has_both_halves(plain: Path) -> None:
         rank=16, nope_size=8, rope_size=8, value_size=8, query_rank=None, pairs_in=False, pairs_out=False
     )
     delta = DeltaConfig(key_heads=2, value_heads=2, key_size=64, value_size=64, kernel=4)
-    config = replace(config, kind_sizes=(latent, delta, ConvolutionConfig(kernel=3, biased=False)))
+    mamba = Mamba2Config(
+        heads_of_state=2, groups=1, state_size=64, value_size=64, kernel=4, conv_bias=True, bias=False
+    )
+    config = replace(config, kind_sizes=(latent, delta, mamba, ConvolutionConfig(kernel=3, biased=False)))
     exported = [kind.spec(config).kind for kind in EXPORTED.values()]
     assert set(LAYERS.names) == {*exported, "narrow", "convolution"}

@@ -20,7 +20,9 @@ H2O = Query(chunk_size=48, batch_size=100, local=12, heavy=20, tile=20, candidat
 COLSUM = ColumnSum(chunk_size=48, batch_size=100, local=12, heavy=20, dense_tail=20)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_5", "lfm2"])
+@pytest.mark.parametrize(
+    "family", ["qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_5", "lfm2", "granitemoehybrid"]
+)
 def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cuda: ModuleType) -> None:
     bundle = export(save(tmp_path / "checkpoint", family, {**MODELS, **WINDOWS}), tmp_path / "bundle")
     found = []

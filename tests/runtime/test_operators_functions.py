@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.reference import operators
 from tests.reference.delta import DeltaCase
+from tests.reference.mamba2 import Mamba2Case
 from tests.runtime.block_cases import BlockCall, block_calls
 from tests.runtime.operator_cases import (
     Array,
@@ -309,3 +310,14 @@ def test_cached_attention(case: Case, past: int, unused: int, window: int) -> No
 def test_gated_delta(n: int, heads: tuple[int, int], dtype: str) -> None:
     case = DeltaCase(n, *heads, dtype=dtype)
     case.check(*run_operator("GatedDelta", case.inputs, scale=case.scale))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(1, 20),
+    heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    dtype=st.sampled_from(["float32", "float16"]),
+)
+def test_mamba2(n: int, heads: tuple[int, int], dtype: str) -> None:
+    case = Mamba2Case(n, *heads, dtype=dtype)
+    case.check(*run_operator("Mamba2", case.inputs))

@@ -63,10 +63,10 @@ class StackedExperts(DerivedCheckpoint):
     def _stored(self, name: str) -> str:
         return name.replace(ROUTER, ROUTER_THERE) if self._in_turn else name
 
-    @staticmethod
-    def _whole(place: re.Match[str]) -> str:
+    def _whole(self, place: re.Match[str]) -> str:
         stem = "down_proj" if place[3] == "down" else "gate_up_proj"
-        return f"{place[1]}.{stem}{'_bias' if place[4] == 'bias' else ''}"
+        bias = "_bias" if place[4] == "bias" else ""
+        return self.config.arrangement.there(f"{place[1]}.{stem}{bias}")
 
     def _stacked(self, place: re.Match[str], shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """The tensors of the files with this matrix or bias, `shape`, of every expert."""

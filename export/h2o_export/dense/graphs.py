@@ -38,8 +38,9 @@ FREQUENCIES = "inv_freq"  # the parameters that no checkpoint has
 FLOAT32 = (
     FREQUENCIES,
     "e_score_correction_bias",
-    "linear_attn.A_log",
-    "linear_attn.dt_bias",
+    ".A_log",
+    ".dt_bias",
+    "mamba.D",
 )  # whatever the model's dtype: float16 would decide otherwise
 ROUTERS = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight", ".router.proj.weight")
 FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)

@@ -19,6 +19,7 @@ from h2o_export.layers.grouped_query import (
     GroupedQueryWithoutRotation,
 )
 from h2o_export.layers.latent import Latent
+from h2o_export.layers.mamba2 import Mamba2
 from h2o_export.layers.short_convolution import ShortConvolution
 from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
@@ -37,6 +38,7 @@ LAYERS: Mapping[str, LayerKind] = MappingProxyType(
             Latent(),
             Window(),
             GatedDelta(),
+            Mamba2(),
             ShortConvolution(),
         )
     }

@@ -29,6 +29,7 @@ from h2o_export.operators.delta import GatedDelta
 from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, RMSNorm, Rotation, SwiGLU
 from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention, SubquadraticMask
 from h2o_export.operators.lines import DiagonalBlocks, VerticalSlashAttention, VerticalSlashSelect
+from h2o_export.operators.mamba2 import Mamba2
 from h2o_export.operators.opset import OPSET
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
 from h2o_export.operators.parts import HeadOutputs, HeadScores, HighestRising, SoftCap
@@ -57,6 +58,7 @@ OPERATORS = (
     VerticalSlashSelect,
     VerticalSlashAttention,
     GatedDelta,
+    Mamba2,
 )
 
 DENSE_OPERATORS = (BlockProduct,)

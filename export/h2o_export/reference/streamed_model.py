@@ -63,7 +63,8 @@ class StreamedModel:
         self._tokens: list[Tensor] = []  # of every text
         self._embedded: list[Tensor] = []  # what begins its residual stream
         self._lent: list[dict[str, Any]] = []  # of every text, keys and values that later layers read too
-        self._rotary = type(self._module("model.rotary_emb"))(config=config)  # on the CPU: it has no weights
+        rotary = self._module("model.rotary_emb")  # which a model without positions lacks
+        self._rotary = rotary and type(rotary)(config=config)  # on the CPU: it has no weights
 
     def watch(self, seen: Callable[[str, Tensor], None]) -> None:
         """From now on `seen` is called with each matrix of a layer, by name, and its input."""
@@ -135,8 +136,10 @@ class StreamedModel:
         """Whether layers take the keys and values of earlier ones."""
         return "shared_kv_states" in signature(self._model.model.layers[0].forward).parameters
 
-    def _angles(self, index: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _angles(self, index: int, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines of a layer; in some models they depend on the kind of layer."""
+        if self._rotary is None:
+            return None
         asked = "layer_type" in signature(self._rotary.forward).parameters
         kinds = (self._model.config.layer_types[index],) if asked else ()
         angles: tuple[Tensor, Tensor] = self._rotary(x, positions, *kinds)
@@ -156,6 +159,7 @@ class StreamedModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head on rows of the last hidden state, [n, D] → [n, vocab]."""
         norm = self._module("model.norm")
+        assert norm is not None
         self._fill(norm, "model.norm.")
         name = EMBEDDING if self.checkpoint.config.tied else "lm_head.weight"
         head = self._load(name, tuple(self._model.lm_head.weight.shape))
@@ -166,11 +170,11 @@ class StreamedModel:
             logits if config.logits_cap is None else (logits / config.logits_cap).tanh() * config.logits_cap
         )
 
-    def _module(self, name: str) -> nn.Module:
+    def _module(self, name: str) -> nn.Module | None:
         """The module with this name here."""
         here = self.checkpoint.config.arrangement.here
         modules: Iterator[tuple[str, nn.Module]] = self._model.named_modules()
-        return next(module for own, module in modules if here(f"{own}.") == f"{name}.")
+        return next((found for own, found in modules if here(f"{own}.") == f"{name}."), None)
 
     def _fill(self, module: nn.Module, prefix: str) -> None:
         here = self.checkpoint.config.arrangement.here

@@ -22,37 +22,37 @@ class GatedDelta {
     void run() {
         context_->pool.each(heads() * blocks(), [&](int64_t item, int thread) {
             Carver carver(context_->arenas[static_cast<size_t>(thread)].at_least(0));
-            pass(item / blocks(), item % blocks() * kDeltaColumns, carve(carver));
+            pass(item / blocks(), item % blocks() * kStateColumns, carve(carver));
         });
     }
 
   private:
     struct Scratch {
-        float* state;     // [d][kDeltaColumns]; these and the next are as in DeltaArgs
+        float* state;     // [d][kStateColumns]; these and the next are as in DeltaArgs
         float* factors;   // [kDeltaFactors][d]
-        float* v;         // [kDeltaRows][kDeltaColumns]
-        float* products;  // [kDeltaFactors][kDeltaColumns]
-        float* delta;     // [kDeltaRows][kDeltaColumns]
-        float* o;         // [kDeltaRows][kDeltaColumns]
+        float* v;         // [kDeltaRows][kStateColumns]
+        float* products;  // [kDeltaFactors][kStateColumns]
+        float* delta;     // [kDeltaRows][kStateColumns]
+        float* o;         // [kDeltaRows][kStateColumns]
     };
 
     int64_t heads() const { return call_.shape.query_heads; }
     int64_t d() const { return call_.shape.head_size; }
     int64_t dv() const { return value_size(call_.shape); }
-    int64_t blocks() const { return (dv() + kDeltaColumns - 1) / kDeltaColumns; }
+    int64_t blocks() const { return (dv() + kStateColumns - 1) / kStateColumns; }
     int64_t row_of(int64_t token, int64_t head) const { return token * heads() + head; }
 
     Scratch carve(Carver& carver) const {
         return {
-            carver.take<float>(d() * kDeltaColumns),        carver.take<float>(kDeltaFactors * d()),
-            carver.take<float>(kDeltaRows * kDeltaColumns), carver.take<float>(kDeltaFactors * kDeltaColumns),
-            carver.take<float>(kDeltaRows * kDeltaColumns), carver.take<float>(kDeltaRows * kDeltaColumns)};
+            carver.take<float>(d() * kStateColumns),        carver.take<float>(kDeltaFactors * d()),
+            carver.take<float>(kDeltaRows * kStateColumns), carver.take<float>(kDeltaFactors * kStateColumns),
+            carver.take<float>(kDeltaRows * kStateColumns), carver.take<float>(kDeltaRows * kStateColumns)};
     }
 
     // All tokens on the columns of a head's state from `first` on. Columns beyond the last are zeros and stay
     // so.
     void pass(int64_t head, int64_t first, const Scratch& scratch) const {
-        const int64_t used = std::min(dv() - first, kDeltaColumns), columns = round_up(used, kDeltaUnit);
+        const int64_t used = std::min(dv() - first, kStateColumns), columns = round_up(used, kStateUnit);
         const int64_t at = head * d() * dv() + first;
         std::memset(scratch.state, 0, static_cast<size_t>(d() * columns) * sizeof(float));
         for (int64_t i = 0; i < d(); ++i)

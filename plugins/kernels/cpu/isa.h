@@ -151,10 +151,11 @@ struct BoundsArgs {
     float* out;             // [kv_heads * group][pitch] bounds of scores, not scaled
 };
 
+constexpr int64_t kStateColumns = 64;  // of a head's state at a time: with 128 keys they fit in L1
+constexpr int64_t kStateUnit = 32;     // columns are a multiple of it
 constexpr int64_t kDeltaRows = 8;      // tokens that pass a state together
-constexpr int64_t kDeltaColumns = 64;  // of a state, at most: with 128 keys they fit in L1
-constexpr int64_t kDeltaUnit = 32;     // columns are a multiple of it
 constexpr int64_t kDeltaFactors = 16;  // keys and queries of so many tokens
+constexpr int64_t kMamba2Rows = 16;    // tokens that pass a state together
 
 // Up to kDeltaRows tokens of the gated delta rule on some columns of one head's state. Factors of decay are
 // those from the state's token to a token, and between two tokens.
@@ -171,6 +172,27 @@ struct DeltaArgs {
     float* products;       // [kDeltaFactors][columns] scratch
     float* delta;          // [rows][columns] scratch
     float* o;              // [rows][columns] out
+};
+
+// Up to kMamba2Rows tokens of Mamba-2 on some columns of one head's state; R = kMamba2Rows. Decays are
+// logarithms.
+struct Mamba2Args {
+    int64_t d;             // rows of the state: numbers of a token's b and c
+    int64_t rows;          // tokens, at most R
+    int64_t columns;       // of the state: numbers of a token's x
+    int64_t stride;        // floats from one row of the state to the next
+    const float* b;        // [rows][d]
+    const float* c;        // [R][d], zeros from `rows` up to a multiple of 4
+    const float* pairs;    // [rows][R] c_i . b_j for j <= i, and zeros
+    const float* between;  // [rows][R] decay from row j, j <= i, to row i, and zeros
+    const float* since;    // [R] decay from the state to a row, and zeros
+    const float* step;     // [R] factors of what x adds to the state
+    const float* skip;     // [R] factors of x in o
+    const float* x;        // [rows][columns]
+    float* state;          // [d][stride] in and out
+    float* weights;        // [rows][R] scratch
+    float* added;          // [rows][columns] scratch
+    float* o;              // [R][columns] out
 };
 
 // Attention on packed blocks in one number format.
@@ -224,6 +246,9 @@ struct KernelTable {
     void (*line_sums)(const float* p, int64_t keys, int64_t rows, const float* weight, float* columns,
                       float* distances);
     void (*delta)(const DeltaArgs& args);
+    // pairs[i][j] = c_i . b_j for j <= i < rows, and 0 for other j < kMamba2Rows; b and c are [rows][d].
+    void (*mamba2_pairs)(const float* b, const float* c, int64_t rows, int64_t d, float* pairs);
+    void (*mamba2)(const Mamba2Args& args);
     void (*exp)(const float* in, int64_t count, float* out);  // for tests: count is a multiple of 16
 };
 

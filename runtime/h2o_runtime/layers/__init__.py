@@ -13,6 +13,7 @@ from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.delta import GatedDelta
 from h2o_runtime.layers.grouped_query import GroupedQuery
 from h2o_runtime.layers.latent import Latent
+from h2o_runtime.layers.mamba2 import Mamba2
 from h2o_runtime.layers.short_convolution import ShortConvolution
 from h2o_runtime.layers.state_layout import StateLayout
 from h2o_runtime.layers.window import Window
@@ -24,6 +25,7 @@ LAYERS: Registry[LayerKind] = Registry(
     Latent,
     Window,
     GatedDelta,
+    Mamba2,
     ShortConvolution,
     base=LayerKind,
     field="layer kind",

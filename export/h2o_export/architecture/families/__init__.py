@@ -14,6 +14,7 @@ from h2o_export.architecture.families.gemma4 import GEMMA4
 from h2o_export.architecture.families.glm import GLM4
 from h2o_export.architecture.families.gpt_oss import GPT_OSS
 from h2o_export.architecture.families.granite import GRANITE
+from h2o_export.architecture.families.granite_hybrid import GRANITE_HYBRID
 from h2o_export.architecture.families.hunyuan import HUNYUAN_DENSE
 from h2o_export.architecture.families.lfm import LFM2, LFM2_MOE
 from h2o_export.architecture.families.llama import LLAMA, MISTRAL
@@ -31,8 +32,8 @@ __all__ = ["FAMILIES", "Family", "find_family"]
 MISSING = {
     "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
     **dict.fromkeys(
-        ("granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2", "bamba"),
-        "its layers may be of the kind Mamba-2, which is missing",
+        ("nemotron_h", "falcon_h1", "mamba2", "bamba"),
+        "its layers of Mamba-2 are arranged in another way",
     ),
     "gemma3n": "its layers have several residual streams, which are missing",
 }
@@ -52,6 +53,7 @@ FAMILIES: dict[str, Family] = {
         QWEN3_NEXT,
         SMOLLM3,
         GRANITE,
+        GRANITE_HYBRID,
         OLMO2,
         OLMO3,
         EXAONE4,

@@ -20,6 +20,7 @@ ROTATED_FIRST = "grouped-query-rotated-first"
 WINDOW = "window"
 LATENT = "latent"
 GATED_QUERY, GATED_DELTA = "gated-query", "gated-delta"
+MAMBA2 = "mamba2"
 SHORT_CONVOLUTION = "short-convolution"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
 Activation = Literal["silu", "gelu"]  # gelu in its tanh approximation
@@ -121,6 +122,14 @@ class Family:
         given = {key: value for key, value in raw.items() if value is not None or key in _NULLABLE}
         named = {self.aliases.get(key, key): value for key, value in given.items()}
         return {**_DEFAULTS, **self.defaults, **named}
+
+    def arranged(self, raw: dict[str, Any]) -> Arrangement:
+        """How the files arrange matrices."""
+        return self.arrangement
+
+    def mlp_size(self, raw: dict[str, Any]) -> int:
+        """Rows inside a plain MLP."""
+        return integer(raw, "intermediate_size")
 
     @property
     def partly_rotated(self) -> bool:

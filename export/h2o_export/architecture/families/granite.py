@@ -1,4 +1,4 @@
-"""Granite 3 and 4 without mixtures (IBM, 2024): Llama's layer with constant factors."""
+"""Granite 3 and 4 without mixtures and states (IBM, 2024): Llama's layer with constant factors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class GraniteFamily(Family):
         )
 
 
+FACTORS = dict.fromkeys(
+    ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"), 1.0
+)
 GRANITE = GraniteFamily(
     "granite",
     "GraniteForCausalLM",
     bias_flags=True,
-    defaults=dict.fromkeys(
-        ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"), 1.0
-    ),
+    defaults=FACTORS,
 )

@@ -10,43 +10,6 @@ namespace {
 
 using h2o::DeltaArgs;
 
-constexpr int kDeltaVectors = 2, kDeltaTogether = 4;
-
-// products[r] = factors[r] . state, for keys and queries alike.
-inline void delta_project(const DeltaArgs& args) {
-    using S = Simd;
-    for (int64_t c = 0; c < args.columns; c += kDeltaVectors * kWidth) {
-        for (int64_t r = 0; r < 2 * args.rows; r += kDeltaTogether) {
-            const float* const factors = args.factors + r * args.d;
-            S::Vec sum[kDeltaTogether][kDeltaVectors];
-            for (auto& row : sum)
-                for (S::Vec& each : row) each = S::zero();
-            for (int64_t i = 0; i < args.d; ++i) {
-                const float* const state = args.state + i * args.columns + c;
-                const S::Vec first = S::load(state), second = S::load(state + kWidth);
-#pragma GCC unroll 4
-                for (int j = 0; j < kDeltaTogether; ++j) {
-                    const S::Vec factor = S::set(factors[j * args.d + i]);
-                    sum[j][0] = S::fma(factor, first, sum[j][0]);
-                    sum[j][1] = S::fma(factor, second, sum[j][1]);
-                }
-            }
-            for (int j = 0; j < kDeltaTogether; ++j)
-                for (int v = 0; v < kDeltaVectors; ++v)
-                    S::store(args.products + (r + j) * args.columns + c + v * kWidth, sum[j][v]);
-        }
-    }
-}
-
-inline float delta_dot(const float* a, const float* b, int64_t d) {
-    Simd::Vec sum = Simd::zero();
-    for (int64_t i = 0; i < d; i += kWidth) {
-        const int some = part(i, d);
-        sum = Simd::fma(Simd::load_some(a + i, some), Simd::load_some(b + i, some), sum);
-    }
-    return Simd::sum(sum);
-}
-
 // delta_i = beta_i (v_i - since_i products_i - sum over j < i of between_ij (k_i . k_j) delta_j), and o
 // alike.
 inline void delta_correct(const DeltaArgs& args) {
@@ -59,8 +22,8 @@ inline void delta_correct(const DeltaArgs& args) {
         float keys[h2o::kDeltaRows], queries[h2o::kDeltaRows];
         for (int64_t j = 0; j <= i; ++j) {
             const float* const other = args.factors + j * args.d;
-            keys[j] = j < i ? -between[j] * delta_dot(key, other, args.d) : 0.0f;
-            queries[j] = between[j] * delta_dot(query, other, args.d);
+            keys[j] = j < i ? -between[j] * state_dot(key, other, args.d) : 0.0f;
+            queries[j] = between[j] * state_dot(query, other, args.d);
         }
         const S::Vec since = S::set(args.since[i]), beta = S::set(args.beta[i]);
         for (int64_t c = 0; c < args.columns; c += kWidth) {
@@ -79,44 +42,18 @@ inline void delta_correct(const DeltaArgs& args) {
     }
 }
 
-// state = keep state + sum over rows of k_j delta_j^T, delta being as much as is left of it at the last row.
-inline void delta_update(const DeltaArgs& args) {
+void delta(const DeltaArgs& args) {
     using S = Simd;
-    const float* const left = args.between + (args.rows - 1) * h2o::kDeltaRows;
+    read_state(args.factors, 2 * args.rows, args.d, args.state, args.columns, args.columns, args.products);
+    delta_correct(args);
+    const float* const left = args.between + (args.rows - 1) * h2o::kDeltaRows;  // of a delta at the last row
     for (int64_t j = 0; j < args.rows; ++j)
         for (int64_t c = 0; c < args.columns; c += kWidth) {
             float* const delta = args.delta + j * args.columns + c;
             S::store(delta, S::mul(S::set(left[j]), S::load(delta)));
         }
-    const S::Vec keep = S::set(args.since[args.rows - 1]);
-    for (int64_t i = 0; i < args.d; i += kDeltaTogether) {
-        for (int64_t c = 0; c < args.columns; c += kDeltaVectors * kWidth) {
-            S::Vec sum[kDeltaTogether][kDeltaVectors];
-            float* const state = args.state + i * args.columns + c;
-            for (int r = 0; r < kDeltaTogether; ++r)
-                for (int v = 0; v < kDeltaVectors; ++v)
-                    sum[r][v] = S::mul(keep, S::load(state + r * args.columns + v * kWidth));
-            for (int64_t j = 0; j < args.rows; ++j) {
-                const float* const key = args.factors + j * args.d + i;
-                const float* const delta = args.delta + j * args.columns + c;
-                const S::Vec first = S::load(delta), second = S::load(delta + kWidth);
-#pragma GCC unroll 4
-                for (int r = 0; r < kDeltaTogether; ++r) {
-                    sum[r][0] = S::fma(S::set(key[r]), first, sum[r][0]);
-                    sum[r][1] = S::fma(S::set(key[r]), second, sum[r][1]);
-                }
-            }
-            for (int r = 0; r < kDeltaTogether; ++r)
-                for (int v = 0; v < kDeltaVectors; ++v)
-                    S::store(state + r * args.columns + v * kWidth, sum[r][v]);
-        }
-    }
-}
-
-void delta(const DeltaArgs& args) {
-    delta_project(args);
-    delta_correct(args);
-    delta_update(args);
+    write_state(args.since[args.rows - 1], args.factors, args.delta, args.rows, args.d, args.state,
+                args.columns, args.columns);
 }
 
 }  // namespace

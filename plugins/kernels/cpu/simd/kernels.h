@@ -14,7 +14,9 @@
 #include "simd/bounds.h"
 #include "simd/pieces.h"
 #include "simd/own_keys.h"
+#include "simd/state.h"
 #include "simd/delta.h"
+#include "simd/mamba2.h"
 // clang-format on
 
 namespace {
@@ -44,6 +46,8 @@ constexpr h2o::KernelTable kTable = {
     sum_lanes,
     line_sums,
     delta,
+    mamba2_pairs,
+    mamba2,
     exp_many,
 };
 

@@ -1,0 +1,97 @@
+"""Mamba-2 on the native CPU kernels: against float64, and the same however tokens are cut."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference.mamba2 import Array, Mamba2Case
+
+from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.operators import MAMBA2
+
+h2o_plugins = pytest.importorskip("h2o_plugins")
+if h2o_plugins.cpu_kernels() is None:
+    pytest.skip("the native kernels are not built", allow_module_level=True)
+
+from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
+
+CASES = [
+    Mamba2Case(n=1, heads=1),
+    Mamba2Case(n=1, heads=4, kv_heads=2, d=128, dv=96),
+    Mamba2Case(n=3, heads=4, kv_heads=2, d=24, dv=20),
+    Mamba2Case(n=16, heads=3, kv_heads=3, d=8, dv=4, dtype="float16"),
+    Mamba2Case(n=17, heads=4, kv_heads=4, d=64, dv=96),
+    Mamba2Case(n=130, heads=48, d=128, dv=32),
+    Mamba2Case(n=130, heads=16, kv_heads=2, d=128, dv=64),
+    Mamba2Case(n=100, heads=2, d=128, dv=64, dtype="float16", forgets=20.0),
+    Mamba2Case(n=100, heads=2, d=128, dv=80, forgets=0.0),
+    Mamba2Case(n=100, heads=2, d=16, dv=64, forgets=300.0),
+]
+
+
+def provider_for(case: Mamba2Case, isa: str | None = None, threads: int = 2) -> NativeCpuProvider:
+    provider = NativeCpuProvider(threads, isa=isa)
+    shape = AttentionShape(case.heads, case.kv_heads, case.d, 1.0, np.dtype(case.dtype), value_size=case.dv)
+    try:
+        provider.activate(shape)
+    except ValueError:
+        pytest.skip(f"not on this machine: {isa}")
+    return provider
+
+
+def run(provider: NativeCpuProvider, case: Mamba2Case, rows: slice, state: Array, **out: Any) -> Array:
+    """The state becomes that behind the rows, in place."""
+    cut = {name: array[rows] for name, array in case.inputs.items() if name != "state"}
+    o = np.full(cut["x"].shape, np.nan, case.dtype)
+    provider.run(MAMBA2, **cut, state=state, o=o, **out)
+    return o
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_against_float64(case: Mamba2Case, isa: str) -> None:
+    before = case.inputs["state"].copy()
+    after = np.full_like(before, np.nan)
+    o = run(provider_for(case, isa), case, slice(None), before, state_next=after)
+    case.check(o, after)
+    np.testing.assert_array_equal(before, case.inputs["state"])
+
+
+@given(
+    sizes=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    dv=st.sampled_from([12, 32]),
+    cuts=st.lists(st.integers(0, 60), max_size=5),
+    n=st.integers(1, 60),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_cuts_do_not_matter(sizes: tuple[int, int], dv: int, cuts: list[int], n: int, seed: int) -> None:
+    case = Mamba2Case(n, *sizes, d=16, dv=dv, seed=seed)
+    provider, state = provider_for(case), case.inputs["state"].copy()
+    ends = sorted({0, n, *(cut for cut in cuts if cut < n)})
+    parts = [run(provider, case, slice(*rows), state) for rows in itertools.pairwise(ends)]
+    case.check(np.concatenate(parts), state)
+
+
+def test_threads_do_not_matter() -> None:
+    case = Mamba2Case(n=40, heads=32, kv_heads=2, d=32, dv=72)
+    results = []
+    for threads in (1, 3):
+        provider, state = provider_for(case, threads=threads), case.inputs["state"].copy()
+        results.append((run(provider, case, slice(None), state), state))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_sizes_must_agree() -> None:
+    case = Mamba2Case()
+    provider = provider_for(case)
+    with pytest.raises(ValueError, match="state must have shape"):
+        run(provider, case, slice(None), np.zeros((2, 8, 8), np.float32))
+    with pytest.raises(ValueError, match="b is missing"):
+        provider.run(MAMBA2, x=case.inputs["x"])
