@@ -48,6 +48,10 @@ OWN_SIZES: dict[str, Any] = {
     "shared_intermediate_size": 72,
     "mamba_n_heads": 8,
     "mamba_d_state": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 20,
+    "ssm_state_size": 16,
+    "moe_shared_expert_intermediate_size": 40,
     "vocab_size_per_layer_input": 512,
     "global_head_dim": 64,
     "hidden_size_per_layer_input": 16,
@@ -177,6 +181,20 @@ def _own_choices(model_type: str) -> dict[str, tuple[Any, ...]]:
             "mamba_expand": (1, 3),
             "mamba_conv_bias": (True, False),
             "mamba_proj_bias": (True, False),
+        }
+    if model_type == "nemotron_h":  # transformers does not tie
+        own |= {
+            "tie_word_embeddings": (False,),
+            "layers_block_type": (["mamba", "mlp", "mamba", "attention", "moe"],),
+            "hybrid_override_pattern": ("M*EM-", "M-M*-"),
+            "n_groups": (1, 2, 4),
+            "mamba_d_conv": (2, 3),
+            "use_conv_bias": (True, False),
+            "use_bias": (True, False),
+            "layer_norm_epsilon": (1e-3,),
+            "mlp_bias": (),
+            "rope_scaling": (),
+            "rope_parameters": (),
         }
     if family.named_windows:
         own["layer_types"] = ([FULL, SLIDING] * 2, [FULL, SLIDING, SLIDING, FULL])

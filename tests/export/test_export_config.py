@@ -136,8 +136,16 @@ GRANITE_H: dict[str, Any] = {
     "layer_types": ["mamba", "attention", "mamba"],
     "mamba_n_heads": 8,
 }
+NEMOTRON_H: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "architectures": None,
+    "tie_word_embeddings": False,
+    "hybrid_override_pattern": "M*-M",
+}
 ALIKE = [
-    name for name, one in FAMILIES.items() if one.layers == ("grouped-query",) and not one.layer_scalar
+    name
+    for name, one in FAMILIES.items()
+    if one.layers == ("grouped-query",) and not one.layer_scalar and name != "nemotron_h"
 ]  # the others are counted with their checkpoints
 
 
@@ -261,6 +269,16 @@ def test_the_share_of_a_head_that_rotates() -> None:
         ({"model_type": "bamba"}, "its layers of Mamba-2 are arranged in another way"),
         ({**GRANITE_H, "layer_types": ["mamba"] * 3}, "a model without attention in any layer"),
         ({**GRANITE_H, "time_step_limit": [0.0, 0.1]}, r"limited steps \(time_step_limit = \[0.0, 0.1\]\)"),
+        ({**NEMOTRON_H, "hybrid_override_pattern": "M*--"}, r"an MLP that does not follow .* \(block 3\)"),
+        ({**NEMOTRON_H, "hybrid_override_pattern": "M-"}, "a model without attention in any layer"),
+        ({**NEMOTRON_H, "hybrid_override_pattern": "*-"}, "a model without Mamba-2 in any layer"),
+        ({**NEMOTRON_H, "mlp_hidden_act": "silu"}, r"the activation \(mlp_hidden_act = 'silu'\)"),
+        ({**NEMOTRON_H, "moe_latent_size": 8}, "experts that read a projection"),
+        ({**NEMOTRON_H, "tie_word_embeddings": True}, "a head that is the embedding"),
+        (
+            {**NEMOTRON_H, "hybrid_override_pattern": "M*E", "mlp_bias": True},
+            "mlp_bias = True beside mixtures of experts",
+        ),
         ({**GRANITE_H, "mamba_d_state": 12}, "states of 12 times 64 elements in layers of Mamba-2"),
         ({"model_type": "gemma3n_text"}, "its layers have several residual streams"),
         ({"model_type": "recurrent_gemma"}, "its decoder layer is another; supported are llama"),
@@ -332,6 +350,12 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
         ({**LFM2, "conv_L_cache": 1}, "conv_L_cache must be an integer of 2 or more, but is 1"),
         ({**LFM2, "block_multiple_of": 0}, "block_multiple_of must be a positive integer, but is 0"),
         ({**GRANITE_H, "layer_types": ["mamba"]}, "name the kind of each of 3 layers"),
+        (
+            {**NEMOTRON_H, "hybrid_override_pattern": "MX"},
+            "or a letter of M.*, but hybrid_override_pattern is",
+        ),
+        ({**NEMOTRON_H, "hybrid_override_pattern": 3}, "but hybrid_override_pattern is 3"),
+        ({**NEMOTRON_H, "layers_block_type": [3]}, r"but layers_block_type is \[3\]"),
         ({**GRANITE_H, "mamba_n_heads": 0}, "mamba_n_heads must be a positive integer"),
         ({**GRANITE_H, "mamba_n_groups": 3}, r"mamba_n_heads \(8\) is no multiple of mamba_n_groups \(3\)"),
         (

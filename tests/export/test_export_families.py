@@ -106,6 +106,7 @@ LIKE_OTHERS = ("smollm3", "granite", "olmo2", "exaone4", "glm4", "gemma2-capped"
                 "lfm2",
                 "lfm2_moe-scaled",
                 "granitemoehybrid-mixed",
+                "nemotron_h-mixed",
             )
         ),
         ("granite", "float16", "float"),

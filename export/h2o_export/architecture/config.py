@@ -75,6 +75,8 @@ class ModelConfig:
     layer_scalar: bool = False  # whether a learned number multiplies what leaves a layer
     layer_embedding: LayerEmbedding | None = None
     layer_sizes: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
+    # Numbers in the files of every layer's mixer and of its MLP, if it has one; empty: one number is both.
+    blocks: tuple[tuple[int, ...], ...] = ()
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
     @classmethod
@@ -125,6 +127,7 @@ class ModelConfig:
             layer_embedding=family.layer_embedding(raw),
             layer_sizes=family.layer_sizes(raw, layers),
             kind_sizes=kind_sizes,
+            blocks=family.blocks(raw),
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0),
             experts=family.experts(raw, layers),
         )
@@ -188,6 +191,10 @@ class ModelConfig:
             return None
         orders = (sizes.file_order(module) for sizes in self.kind_sizes)
         return next((order for order in orders if order is not None), None)
+
+    def has_mlp(self, layer: int) -> bool:
+        """Whether a layer has an MLP or a mixture of experts."""
+        return not self.blocks or len(self.blocks[layer]) > 1
 
     def routed(self, layer: int) -> bool:
         """Whether a layer's MLP is a mixture of experts."""

@@ -35,7 +35,8 @@ def scaled_pairs(config: ModelConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield config.norms.before_attention, (*attention, "conv.in_proj")
     if config.norms.before_mlp is not None:
         yield config.norms.before_mlp, ("mlp.gate_proj", "mlp.up_proj")
-    yield "mlp.up_proj", ("mlp.down_proj",)
+    if config.activation != "relu2":  # a square has the square of a factor
+        yield "mlp.up_proj", ("mlp.down_proj",)
 
 
 @dataclass(frozen=True)

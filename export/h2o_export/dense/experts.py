@@ -7,6 +7,7 @@ back in order behind them. An expert that nobody chose has none, and its product
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -15,11 +16,11 @@ from torch.nn import functional as F
 
 from h2o_export.architecture.config import ExpertsConfig, ModelConfig
 from h2o_export.architecture.families.base import Activation
-from h2o_export.dense.mlp import MLP
+from h2o_export.dense.mlp import feed_forward
 from h2o_runtime.operators import DOMAIN
 
 PLACEHOLDER = ("h2o.export", "Experts")  # stands in a traced graph for what `lay_out_experts` puts there
-MATRICES = ("gate_proj", "up_proj", "down_proj")
+UNGATED = "relu2"  # the activation of experts without a gate
 LEFT_OUT = float(torch.finfo(torch.float32).min)
 
 
@@ -32,17 +33,19 @@ class MixtureOfExperts(nn.Module):
         self.config = config.experts
         self.gate = Router(config.hidden_size, config.experts)
         self.experts = nn.ModuleList(
-            Expert(config.hidden_size, config.experts) for _ in range(config.experts.count)
+            Expert(config.hidden_size, config.experts, gated=config.activation != UNGATED)
+            for _ in range(config.experts.count)
         )
+        self.activation = config.activation
         if config.experts.shared_gate:  # the names of Qwen, and of DeepSeek
-            self.shared_expert = MLP(config, config.experts.shared_size)
+            self.shared_expert = feed_forward(config, config.experts.shared_size)
             self.shared_expert_gate = nn.Linear(config.hidden_size, 1, bias=False)
         elif config.experts.shared_size:
-            self.shared_experts = MLP(config, config.experts.shared_size)
+            self.shared_experts = feed_forward(config, config.experts.shared_size)
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.gate(x)  # float32 [n, k], int64 [n, k]
-        out = spoken(self.experts, x, weights, chosen, self.config)
+        out = spoken(self.experts, x, weights, chosen, self.config, self.activation)
         if self.config.shared_gate:
             out = out + self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
         elif self.config.shared_size:
@@ -56,13 +59,13 @@ def spoken(
     weights: Tensor,
     chosen: Tensor,
     config: ExpertsConfig,
-    activation: Activation = "silu",
+    activation: Activation,
 ) -> Tensor:
     """x [n, D] → [n, D], the sum of what experts say of it.
 
     chosen, weights  those that are asked, int64 [n, k], and how much each counts, float32 [n, k]
     """
-    projections = [getattr(expert, name) for expert in experts for name in MATRICES]
+    projections: list[Any] = [projection for expert in experts for projection in expert.children()]
     weighed = [projection.weight for projection in projections]
     biases = [projection.bias for projection in projections] if config.biased else []
     gate = config.clamped
@@ -80,10 +83,10 @@ def spoken(
 
 
 def _gate(config: ExpertsConfig, activation: Activation) -> str:
-    """The operator between an expert's matrices."""
+    """The operator between an expert's matrices, or UNGATED."""
     if config.clamped is not None:
         return "ClampedSwiGLU"
-    return {"silu": "SwiGLU", "gelu": "GeGLU"}[activation]
+    return {"silu": "SwiGLU", "gelu": "GeGLU", UNGATED: UNGATED}[activation]
 
 
 class Router(nn.Module):
@@ -143,11 +146,12 @@ class Correction(nn.Module):
 
 
 class Expert(nn.Module):
-    """The matrices of one expert; what multiplies with them is laid out in the graph."""
+    """The matrices of one expert; what multiplies with them, in this order, is laid out in the graph."""
 
-    def __init__(self, hidden_size: int, config: ExpertsConfig) -> None:
+    def __init__(self, hidden_size: int, config: ExpertsConfig, gated: bool = True) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, config.size, config.biased)
+        if gated:
+            self.gate_proj = nn.Linear(hidden_size, config.size, config.biased)
         self.up_proj = nn.Linear(hidden_size, config.size, config.biased)
         self.down_proj = nn.Linear(config.size, hidden_size, config.biased)
 
@@ -175,8 +179,9 @@ class _Layout:
         assert said.shape is not None
         attributes = {name: attribute.value for name, attribute in self.placeholder.attributes.items()}
         count, (_, k, hidden) = attributes.pop("experts"), said.shape
-        matrices, biases = rest[: 3 * count], rest[3 * count :]
         gate = (attributes.pop("gate"), attributes)
+        each = 2 if gate[0] == UNGATED else 3
+        matrices, biases = rest[: each * count], rest[each * count :]
         assert isinstance(k, int)
         assert isinstance(hidden, int)
         flat = self.add("Reshape", [chosen, self.integers("flat", [-1])], "chosen")
@@ -191,7 +196,7 @@ class _Layout:
             axis=0,
         )
         spoken = [
-            self._expert(e, rows, matrices[3 * e : 3 * e + 3], biases[3 * e : 3 * e + 3], gate)
+            self._expert(e, rows, matrices[each * e :][:each], biases[each * e :][:each], gate)
             for e, rows in enumerate(by_expert)
         ]
         together = self.add("Concat", spoken, "together", axis=0)
@@ -217,9 +222,13 @@ class _Layout:
     ) -> ir.Value:
         def product(x: ir.Value, which: int) -> ir.Value:
             given = [x, matrices[which], *biases[which : which + 1]]
-            return self.add("Gemm", given, f"{expert}/{MATRICES[which]}/Gemm", transB=1)
+            module = ("gate_proj", "up_proj", "down_proj")[which - len(matrices)]
+            return self.add("Gemm", given, f"{expert}/{module}/Gemm", transB=1)
 
         name, attributes = gate
+        if name == UNGATED:
+            positive = self.add("Relu", [product(rows, 0)], f"{expert}/Relu")
+            return product(self.add("Mul", [positive, positive], f"{expert}/Mul"), 1)
         gated = [product(rows, 0), product(rows, 1)]
         inner = self.add(name, gated, f"{expert}/{name}", domain=DOMAIN, **attributes)
         return product(inner, 2)

@@ -66,6 +66,7 @@ class DenseGraph:
     def alike(self, config: ModelConfig) -> Alike:
         """Dense graphs for which this is equal differ in their weights alone."""
         routed = self.before is not None and config.routed(self.before)
+        whole = self.before is None or config.has_mlp(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
         rotation = None if self.after is None else config.rotation(self.after)
         sizes = tuple(
@@ -73,7 +74,7 @@ class DenseGraph:
             for at in (self.before, self.after)
             if config.layer_sizes and at is not None
         )
-        return self.module, routed, before, after, rotation, sizes
+        return self.module, routed, whole, before, after, rotation, sizes
 
     @property
     def file(self) -> str:

@@ -15,7 +15,7 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.experts import MixtureOfExperts
 from h2o_export.dense.experts_beside import ExpertsBeside
 from h2o_export.dense.layer_embedding import OwnEmbedding
-from h2o_export.dense.mlp import MLP
+from h2o_export.dense.mlp import feed_forward
 from h2o_export.layers import layer_kind, rotary_size
 from h2o_export.layers.blocks import RMSNorm
 
@@ -36,21 +36,19 @@ def beside(config: ModelConfig, layer: int) -> int:
 
 
 class AfterAttention(nn.Module):
-    """What follows attention in a layer: output projection, residual, MLP or experts, residual, and the norms."""
+    """What follows attention in a layer: output projection, residual, MLP or experts, residual, and the norms.
+
+    Some layers end before their MLP.
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         sizes = config.at(layer)
         self.o_proj = layer_kind(config, layer).output(sizes)
         self.after_attention = norm(config, config.norms.after_attention)
-        self.before_mlp = norm(config, config.norms.before_mlp)
-        experts = config.experts if config.routed(layer) else None
-        beside = experts is not None and experts.beside_mlp
-        self.mlp: nn.Module = (
-            MLP(config, sizes.intermediate_size) if experts is None or beside else MixtureOfExperts(config)
-        )
-        self.experts_beside = ExpertsBeside(config) if beside else None
-        self.after_mlp = norm(config, config.norms.after_mlp)
+        self.has_mlp = config.has_mlp(layer)
+        if self.has_mlp:
+            self._add_mlp(config, layer)
         self.multiplier = config.multipliers.residual
         self.gates = gates(config, layer)
         if config.layer_embedding is not None:
@@ -59,17 +57,33 @@ class AfterAttention(nn.Module):
             self.layer_scalar = nn.Parameter(torch.empty(1))
         self.scales = config.layer_scalar
 
+    def _add_mlp(self, config: ModelConfig, layer: int) -> None:
+        self.before_mlp = norm(config, config.norms.before_mlp)
+        experts = config.experts if config.routed(layer) else None
+        beside = experts is not None and experts.beside_mlp
+        self.mlp = (
+            feed_forward(config, config.at(layer).intermediate_size)
+            if experts is None or beside
+            else MixtureOfExperts(config)
+        )
+        self.experts_beside = ExpertsBeside(config) if beside else None
+        self.after_mlp = norm(config, config.norms.after_mlp)
+
     def forward(self, attention: Tensor, residual: Tensor, *more: Tensor) -> Tensor:
         gate, embedding = more[: self.gates], more[self.gates :]
         added = self.after_attention(self.o_proj(attention.flatten(1), *gate))  # [n, D]
         residual = residual + scaled(added, self.multiplier)
-        added = self.mlp(self.before_mlp(residual))
-        if self.experts_beside is not None:
-            added = self.experts_beside(added, residual)
-        residual = residual + scaled(self.after_mlp(added), self.multiplier)
+        if self.has_mlp:
+            residual = self._behind_mlp(residual)
         if embedding:
             residual = self.own(residual, *embedding)
         return residual * self.layer_scalar if self.scales else residual
+
+    def _behind_mlp(self, residual: Tensor) -> Tensor:
+        added = self.mlp(self.before_mlp(residual))
+        if self.experts_beside is not None:
+            added = self.experts_beside(added, residual)
+        return residual + scaled(self.after_mlp(added), self.multiplier)
 
 
 def scaled(x: Tensor, by: float) -> Tensor:

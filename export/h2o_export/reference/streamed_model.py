@@ -89,16 +89,24 @@ class StreamedModel:
         """Residual stream before layer 0 of each text, [n, D]."""
         self._lent = [{} for _ in texts]
         self._tokens = [torch.tensor(list(ids)) for ids in texts]
-        table = self._load(EMBEDDING, tuple(self._model.model.embed_tokens.weight.shape))
-        by = self.checkpoint.config.multipliers.embedding
+        config = self.checkpoint.config
+        table = self._load(EMBEDDING, (config.vocab_size, config.hidden_size))
+        by = config.multipliers.embedding
         self._embedded = [table[tokens] * by for tokens in self._tokens]
         return self._embedded
 
     @torch.inference_mode()
     def layer(self, index: int, states: Sequence[Tensor]) -> list[Tensor]:
         """One layer on the residual stream of each text, [n, D] → [n, D]."""
-        layer = self._model.model.layers[index]
-        self._fill(layer, f"model.layers.{index}.")
+        blocks = self.checkpoint.config.blocks
+        for number in blocks[index] if blocks else (index,):
+            states = self._block(number, index, states)
+        return list(states)
+
+    def _block(self, number: int, index: int, states: Sequence[Tensor]) -> list[Tensor]:
+        """What transformers has as one layer, `number`, of the layer `index`."""
+        layer = self._model.model.layers[number]
+        self._fill(layer, f"model.layers.{number}.")
         found = []
         for text, hidden in enumerate(states):
             positions = torch.arange(len(hidden)).unsqueeze(0)

@@ -19,6 +19,7 @@ from h2o_export.architecture.families.hunyuan import HUNYUAN_DENSE
 from h2o_export.architecture.families.lfm import LFM2, LFM2_MOE
 from h2o_export.architecture.families.llama import LLAMA, MISTRAL
 from h2o_export.architecture.families.ministral import MINISTRAL, MINISTRAL3
+from h2o_export.architecture.families.nemotron_h import NEMOTRON_H
 from h2o_export.architecture.families.olmo import OLMO2, OLMO3
 from h2o_export.architecture.families.phi import PHI3
 from h2o_export.architecture.families.qwen import QWEN2, QWEN3, QWEN3_MOE
@@ -32,7 +33,7 @@ __all__ = ["FAMILIES", "Family", "find_family"]
 MISSING = {
     "llama4": "most of its layers attend within chunks of a text, and such a window is missing",
     **dict.fromkeys(
-        ("nemotron_h", "falcon_h1", "mamba2", "bamba"),
+        ("falcon_h1", "mamba2", "bamba"),
         "its layers of Mamba-2 are arranged in another way",
     ),
     "gemma3n": "its layers have several residual streams, which are missing",
@@ -54,6 +55,7 @@ FAMILIES: dict[str, Family] = {
         SMOLLM3,
         GRANITE,
         GRANITE_HYBRID,
+        NEMOTRON_H,
         OLMO2,
         OLMO3,
         EXAONE4,

@@ -23,7 +23,7 @@ GATED_QUERY, GATED_DELTA = "gated-query", "gated-delta"
 MAMBA2 = "mamba2"
 SHORT_CONVOLUTION = "short-convolution"
 SLIDING, FULL = "sliding_attention", "full_attention"  # as layer_types has them
-Activation = Literal["silu", "gelu"]  # gelu in its tanh approximation
+Activation = Literal["silu", "gelu", "relu2"]  # gelu in its tanh approximation; relu² without a gate
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,10 @@ class Family:
     def layer_embedding(self, raw: dict[str, Any]) -> LayerEmbedding | None:
         """The embedding of a token that each layer has of its own, if any."""
         return None
+
+    def blocks(self, raw: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+        """The numbers of every layer's mixer and MLP in the files, if each has its own."""
+        return ()
 
     def multipliers(self, raw: dict[str, Any]) -> Multipliers:
         return NO_MULTIPLIERS
