@@ -306,7 +306,7 @@ class Generator:
         sampler.reset(tokens.tolist())
         reads_ahead = self.speculation(request.speculate)[0] == "lookup"
         drafter = Drafter(tokens.tolist(), request.constraint) if reads_ahead else None
-        steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_step_rows)
+        steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_rows_of(self.session))
         self.drafts = steps.count
         yield from sampled_answer(self.session, logits, sampler, steps, request, watch)
 

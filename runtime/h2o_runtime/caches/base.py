@@ -141,11 +141,13 @@ class KVStore(Protocol):
     recordable  whether a step's calls are always the same, so that a GPU can record them
     in_blocks   whether rows lie in blocks that stores `beside` it and sequences that wait take from the same memory
     at_once     most rows of a prompt that it takes before attention to them; None: all
+    step_rows   most rows of one step of its session; None: any number
     """
 
     recordable: ClassVar[bool] = True
     in_blocks: ClassVar[bool] = False
     at_once: int | None = None
+    step_rows: int | None = None
 
     def open(self, layer: int) -> AbstractContextManager[LayerStore]:
         """A layer to write and read. Layers are opened one at a time."""

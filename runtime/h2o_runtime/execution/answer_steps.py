@@ -53,6 +53,7 @@ class AnswerSteps:
             self.count.accepted += 1
             self._ahead, self._rows = self._ahead[1:], self._rows[1:]
         else:
+            self.close()
             self._ahead = self._draft(wanted)
             self._rows = yield StepWanted((token, *self._ahead))
         self._session.decoded([token], ahead=len(self._ahead))

@@ -214,8 +214,44 @@ class Forward:
         graph = self.graph(rows[0].session)
         if graph is not None:
             return graph.run(rows)
-        assert len({row.session for row in rows}) == len(rows), "a session with `one_row_because` has one row"
-        return np.stack([self.decode(row.token, row.session).copy() for row in rows])
+        sessions: dict[Session, list[int]] = {}
+        for i, row in enumerate(rows):
+            sessions.setdefault(row.session, []).append(i)
+        logits = np.empty((len(rows), self.model.vocab_size), np.float32)
+        for session, own in sessions.items():
+            tokens = [rows[i].token for i in own]
+            alone = len(tokens) == 1
+            logits[own] = self.decode(tokens[0], session) if alone else self._by_layers(tokens, session)
+        return logits
+
+    def _by_layers(self, tokens: Sequence[int], session: Session) -> Float32:
+        """R consecutive tokens of one session → logits [R, vocab]. Dense graphs take all rows together, and each
+        layer attends to one after the other.
+        """
+        n, past = len(tokens), session.length
+        tile, rows = Span(0, n), Rows(past, past + n)
+        try:
+            session.store.before_step(past, n)
+            self.give(np.array(tokens, np.int64))
+            for layer in range(self.model.layers):
+                with session.store.open(layer) as cache:
+                    self.dense(layer, tile, session, cache)
+                    self._attend_rows(layer, rows, cache, session)
+            return self.logits(tile)
+        except BaseException:
+            session.origin = session.store.bounded(session.origin)
+            raise
+
+    def _attend_rows(self, layer: int, rows: Rows, cache: LayerStore, session: Session) -> None:
+        layers, cut = self.layers[layer], slice(0, rows.stop - rows.start)
+        call = StepCall(
+            self._policy_layers[layer],
+            self.buffers.q[layer][cut],
+            self.buffers.attention[layer][cut],
+            cache.view(rows.stop),
+            self.layers.providers[layer],
+        )
+        layers.attend_rows(layers.decoding(self.decoding), call, session.decode_state)
 
     def one_row_because(self, session: Session) -> str | None:
         """Why a step cannot have several rows of the session and drop its last ones; None: it can."""
@@ -225,7 +261,16 @@ class Forward:
             return reason
         if session.store.fixed_rows() is None:
             return "the cache does not leave rows where they are"
-        return None if self.graph(session) is not None else self.no_graph_because
+        return None if self.graph(session) is not None or self.rows_by_layers else self.no_graph_because
+
+    @property
+    def rows_by_layers(self) -> bool:
+        """Whether a step of several rows of a session can go layer by layer, with the bits of steps of one."""
+        return self.backend.native_products and self.layers.native
+
+    def most_rows_of(self, session: Session) -> int:
+        """The most rows of one session in a step."""
+        return min(self.most_step_rows, session.store.step_rows or MOST_STEP_ROWS)
 
     @property
     def most_step_rows(self) -> int:

@@ -39,6 +39,7 @@ class RecordedForward(Forward):
     """
 
     device: CudaDevice
+    rows_by_layers = False
     no_graph_because = (
         "between the dense graphs of a step is more than attention, which takes one row on a GPU"
     )

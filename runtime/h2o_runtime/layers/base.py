@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from numpy.typing import DTypeLike
@@ -21,7 +21,7 @@ from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.state_layout import StateLayout
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span
 
@@ -84,6 +84,15 @@ class LoadedLayers:
     def decoding(self, policy: DecodePolicy[Any]) -> DecodePolicy[Any]:
         """The attention of a step of these layers, for a session with the decode policy `policy`."""
         return policy
+
+    def attend_rows(self, policy: DecodePolicy[Any], call: StepCall, state: Any) -> None:
+        """As `policy.attend` of R rows of one session, each after the one before: q, o [R, Hq, d], the last rows of
+        `call.kv`. Only where there is no `one_row_because`.
+        """
+        first = int(call.kv.length) - len(call.q) + 1
+        for row in range(len(call.q)):
+            q, o = call.q[row : row + 1], call.o[row : row + 1]
+            policy.attend(replace(call, q=q, o=o, kv=call.kv.upto(first + row)), state)
 
     def before(self, layer: int, rows: Span) -> None:
         """The layer's attention to these rows is done, and the next dense graph is about to be called for

@@ -128,6 +128,7 @@ class LatentLayers(LoadedLayers):
     """
 
     in_step_graph = False
+    one_row_because = "latent attention takes a row at a time"
     divisible = False  # each piece would expand the past again, and might choose another mode
 
     def __init__(self, kind: Latent, resources: LayerResources, expanded: AttentionProvider | None) -> None:

@@ -137,8 +137,12 @@ class LiveLayers:
     def in_step_graph(self) -> bool:
         """Whether a decode step may be one graph: all layers allow it, and their kernels run in graphs."""
         # The graph's attention appends a row in every layer.
-        in_graphs = all(provider.in_graphs for provider in self.providers)
-        return self.rows_together and in_graphs and not self._lends_rows
+        return self.rows_together and self.native and not self._lends_rows
+
+    @property
+    def native(self) -> bool:
+        """Whether attention of all layers runs on kernels of which a row's bits do not depend on other rows."""
+        return all(provider.in_graphs for provider in self.providers)
 
     @property
     def one_row_because(self) -> str | None:

@@ -23,7 +23,6 @@ class StateLayers(LoadedLayers):
     """A kind with a state overrides `advance`."""
 
     in_step_graph = False
-    one_row_because = "the state of a layer cannot go back behind a token that does not come"
 
     def __init__(self, resources: LayerResources) -> None:
         super().__init__(resources)
@@ -47,17 +46,24 @@ class StateLayers(LoadedLayers):
         n, view = len(call.q), _view(call.kv)
         call.flow.needs(n)
         with call.timer.measure(policy.phases[0]):
-            begin = 0
-            for end in sorted({*view.saved, n}):
-                self._pass(call.provider, call.q, view, call.o, slice(begin, end))
-                for name, copy in view.saved.get(end, {}).items():
-                    self._device.copy(view.arrays[name], copy)
-                begin = end
+            self._pass_all(call.provider, call.q, view, call.o)
         call.checkpoint(n)
         call.flow.finished(n)
 
     def decoding(self, policy: DecodePolicy[Any]) -> DecodePolicy[Any]:
         return StateStep(self)
+
+    def attend_rows(self, policy: DecodePolicy[Any], call: StepCall, state: Any) -> None:
+        self._pass_all(call.provider, call.q, _view(call.kv), call.o)
+
+    def _pass_all(self, provider: AttentionProvider, q: Tensor, view: StateView, o: Tensor) -> None:
+        """Over all rows, with copies of the state where they are to be saved."""
+        begin = 0
+        for end in sorted({*view.saved, len(q)}):
+            self._pass(provider, q, view, o, slice(begin, end))
+            for name, copy in view.saved.get(end, {}).items():
+                self._device.copy(view.arrays[name], copy)
+            begin = end
 
     def step_of(self, call: StepCall) -> None:
         self._pass(call.provider, call.q, _view(call.kv), call.o, slice(0, 1))

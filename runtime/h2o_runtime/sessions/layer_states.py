@@ -2,7 +2,8 @@
 
 A text can go on where its state is known: at its end, and at a few rows where a copy was kept. Those are where a
 prompt began, the row before its end, so that the same prompt can come again, and the last whole block of rows that
-another prompt would compute alike. Layers with rows lie in a cache of any kind, beside.
+another prompt would compute alike. A step of several rows also keeps a copy at each row but its last, so that
+drafted tokens can be taken back. Layers with rows lie in a cache of any kind, beside.
 
 A layer's kind declares what its state is made of (`StateLayout`). Attention reads and writes arrays; dense graphs
 read tails, and write the rows that the next tails are cut from. So each is copied in the order of its own kind of
@@ -22,7 +23,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.kv import StateView
+from h2o_runtime.kv import KV, StateView
 from h2o_runtime.layers import state_layout
 from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
@@ -30,6 +31,7 @@ from h2o_runtime.model_spec import ModelSpec
 AT_ONCE = 1024  # rows of a prompt
 BLOCK = 1024  # a state is kept at the last multiple of it
 COPIES = 4  # states beside the text's own
+AHEAD = 3  # more of them, at rows of a step that may be taken back
 
 
 def session_store(
@@ -56,7 +58,7 @@ def session_bytes(cache: Cache, model: ModelSpec, context: int) -> int:
 
 def states_bytes(model: ModelSpec, context: int) -> int:
     """What states take, and what is between them and dense graphs."""
-    states = (1 + COPIES) * sum(
+    states = (1 + COPIES + AHEAD) * sum(
         _bytes(layout.state) for spec in model.each_layer if (layout := state_layout(spec, model.dtype))
     )
     layouts = [layout for spec in set(model.each_layer) if (layout := state_layout(spec, model.dtype))]
@@ -86,19 +88,23 @@ class States:
         self.planned: dict[int, int] = {}
         self._stop = 0
 
-    def begin(self, stop: int, rows: Sequence[int] = ()) -> None:
-        """A pass to row `stop` begins, which is to keep copies at `rows`."""
+    def begin(self, stop: int, rows: Sequence[int] = (), ahead: Sequence[int] = ()) -> None:
+        """A pass to row `stop` begins, which is to keep copies at `rows`, and until the next pass at `ahead`."""
         self.row, self._stop = None, stop
+        self.copied = {row: number for row, number in self.copied.items() if number < COPIES}
         self.planned = {}
         for row in rows:
             if row not in self.copied:
                 self.planned[row] = self.number()
+        self.planned |= {row: COPIES + i for i, row in enumerate(ahead)}
 
     def number(self) -> int:
         """Of a copy that may be overwritten: the one made first, where there is no other."""
         used = {*self.copied.values(), *self.planned.values()}
         free = [number for number in range(COPIES) if number not in used]
-        return free[0] if free else self.copied.pop(next(iter(self.copied)))
+        if free:
+            return free[0]
+        return self.copied.pop(next(row for row, number in self.copied.items() if number < COPIES))
 
     def finish(self) -> None:
         """All layers are behind the pass."""
@@ -127,7 +133,7 @@ class LayerState(LayerStore):
     def __init__(self, layout: StateLayout, states: States, fresh: Fresh, last: bool, device: Device) -> None:
         """last: whether a pass ends with it."""
         self.present = _zeros(layout.state, device)
-        self.copies = [_zeros(layout.state, device) for _ in range(COPIES)]
+        self.copies = [_zeros(layout.state, device) for _ in range(COPIES + AHEAD)]
         self._layout, self._states, self._fresh, self._last = layout, states, fresh, last
         self._device = device
         self._rows = Rows(0, 0)
@@ -225,6 +231,7 @@ class StoreWithStates(KVStore):
     """`rows` is the store of the layers that have some."""
 
     recordable: ClassVar[bool] = False
+    step_rows = 1 + AHEAD
 
     def __init__(self, model: ModelSpec, rows: KVStore, capacity: int, device: Device) -> None:
         specs = model.each_layer
@@ -259,10 +266,13 @@ class StoreWithStates(KVStore):
         self._states.begin(length, [row for row in dict.fromkeys(rows) if row > past])
 
     def before_step(self, past: int, rows: int = 1) -> None:
-        assert rows == 1, "a state cannot go back behind one of several rows"
         assert self._states.row == past, "the state is that of the text"
-        self._rows.before_step(past)
-        self._states.begin(past + 1)
+        self._rows.before_step(past, rows)
+        self._states.begin(past + rows, ahead=range(past + 1, past + rows))
+
+    def fixed_rows(self) -> Sequence[KV] | None:
+        """Of the layers with rows."""
+        return self._rows.fixed_rows()
 
     def bounded(self, origin: Provenance) -> Provenance:
         return self._rows.bounded(origin).at_rows(self._states.known)

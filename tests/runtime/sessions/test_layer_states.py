@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, save
 from tests.prefill import altered
 from tests.runtime import layer_cases
 from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
 
-from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime import Generator, Sampling
+from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.footprint import cache_bytes, footprint
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.layers.activations import activation_bytes
+from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.sessions.layer_states import BLOCK, COPIES, States, session_bytes, states_bytes
+from h2o_runtime.sessions.layer_states import AHEAD, BLOCK, COPIES, States, session_bytes, states_bytes
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 1400
@@ -194,11 +200,54 @@ def test_rows_in_a_file_pages_that_are_chosen_and_rows_that_go(bundle: Path, tmp
         assert evicting.spec.forgets(evicting.length) > 0
 
 
-def test_answers_are_not_read_ahead(bundle: Path) -> None:
-    with load(bundle) as generator:
-        used, reason = generator.speculation("lookup")
-        assert used == "off"
-        assert reason == "the state of a layer cannot go back behind a token that does not come"
+ROWS = st.lists(st.tuples(st.integers(1, 1 + AHEAD), st.integers(1, 1 + AHEAD)), min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module", params=CACHES)
+def native(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Generator]:
+    with load(bundle, CACHES[request.param], dense_form="native") as generator:
+        yield generator
+
+
+@settings(max_examples=12, deadline=None)
+@given(steps=ROWS)
+def test_rows_of_a_step_are_those_of_steps_of_one_and_can_be_taken_back(
+    native: Generator, steps: list[tuple[int, int]]
+) -> None:
+    alone, draw = Generator(native.loaded), np.random.default_rng(0)
+    session = native.session
+    for one in (native, alone):
+        one.reset()
+        one.prefill(PROMPT[:70], FULL)
+    for count, kept in steps:
+        tokens = draw.integers(2, VOCAB, count).tolist()
+        rows = native.loaded.forward.decode_rows([StepRow(token, session) for token in tokens]).copy()
+        kept = min(kept, count)
+        for at in range(kept):
+            np.testing.assert_array_equal(rows[at], alone.decode(tokens[at]))
+            session.decoded([tokens[at]], ahead=count - at - 1)
+        session.store.truncate(session.length)
+        assert session.known.tolist() == alone.session.known.tolist()
+    longer = [*session.known.tolist(), *NEXT]
+    ours = native.prefill(longer, FULL).copy()
+    np.testing.assert_array_equal(ours, alone.prefill(longer, FULL))
+    assert native.reused == alone.reused
+
+
+@settings(max_examples=12, deadline=None)
+@given(period=st.integers(2, 9), sampled=st.booleans(), most=st.integers(1, 50))
+def test_answers_that_are_read_ahead_are_those_of_plain_decode(
+    native: Generator, period: int, sampled: bool, most: int
+) -> None:
+    prompt = (NEXT[:period] * 20)[:60]
+    sampling = Sampling(temperature=0.3, top_k=4, seed=3) if sampled else Sampling()
+
+    def answer(speculate: Speculation) -> list[int]:
+        events = native.generate(prompt, most, FULL, sampling, reuse=False, speculate=speculate)
+        return [one.sampled.token for one in events if isinstance(one, TokenGenerated)]
+
+    assert native.speculation("lookup") == ("lookup", None)
+    assert answer("lookup") == answer("off")
 
 
 def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
