@@ -1,11 +1,12 @@
 """Compares decode with and without drafts: quoting tasks over real documents, JSON to a schema, and free text.
 
-    python -m bench.decode.lookup BUNDLE [--threads 1] [--tokens 200] [--rounds 3] [--only NAME] [--temperature 0]
-        [--wall]
+    python -m bench.decode.lookup BUNDLE [--by lookup] [--threads 1] [--tokens 200] [--rounds 3] [--only NAME]
+        [--temperature 0] [--wall]
 
-Each task is answered with and without drafts in turn, in one process. Prints milliseconds of processor time
-per token (median of the rounds), or of time that passes (--wall), their ratio, and drafted and accepted tokens.
-Answers must be equal, token for token. Documents are files of this repository.
+--by: what drafts, as h2o-run's --speculate. Each task is answered with and without drafts in turn, in one process.
+Prints milliseconds of processor time per token (median of the rounds), or of time that passes (--wall), their
+ratio, and drafted and accepted tokens. Answers must be equal, token for token. Documents are files of this
+repository.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def tasks() -> dict[str, Task]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("bundle")
+    parser.add_argument("--by", choices=SPECULATIONS[:-1], default="lookup")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
@@ -117,9 +119,8 @@ def main() -> None:
         with closing(GrammarCompiler(flags.bundle, vocab_size, model.end_ids)) as compiler:
             for name, task in tasks().items():
                 if flags.only in name:
-                    found = Measurement(model, compiler, task, flags.tokens, sampling, clock).run(
-                        flags.rounds
-                    )
+                    measured = Measurement(model, compiler, task, flags.tokens, sampling, clock, flags.by)
+                    found = measured.run(flags.rounds)
                     print(json.dumps({"task": name} | found), flush=True)
 
 
@@ -133,27 +134,28 @@ class Measurement:
     tokens: int
     sampling: Sampling
     clock: Callable[[], float]
+    by: Speculation
 
     def run(self, rounds: int) -> dict[str, Any]:
         prompt = self.model.chat_prompt([{"role": "user", "content": self.task.text}])
-        answers: dict[Speculation, list[Completion]] = {name: [] for name in SPECULATIONS}
-        taken: dict[Speculation, list[float]] = {name: [] for name in SPECULATIONS}
+        answers: dict[Speculation, list[Completion]] = {self.by: [], "off": []}
+        taken: dict[Speculation, list[float]] = {self.by: [], "off": []}
         for _ in range(rounds):
             for speculate, runs in answers.items():
                 completion, seconds = self._answer(prompt, speculate)
                 runs.append(completion)
                 taken[speculate].append(1e3 * seconds / len(completion.tokens))
-        lookup, off = (statistics.median(taken[name]) for name in SPECULATIONS)
+        on, off = (statistics.median(taken[name]) for name in answers)
         if len({run.tokens for runs in answers.values() for run in runs}) > 1:
             sys.exit(f"answers differ: {self.task.text[:60]!r}")
-        timings = answers["lookup"][0].timings
+        timings = answers[self.by][0].timings
         return {
             "prompt": len(prompt.ids),
             "answer": timings.predicted_n,
             "off_ms": round(off, 2),
-            "lookup_ms": round(lookup, 2),
-            "times": round(off / lookup, 2),
-            "times_of_least": round(min(taken["off"]) / min(taken["lookup"]), 2),
+            f"{self.by}_ms": round(on, 2),
+            "times": round(off / on, 2),
+            "times_of_least": round(min(taken["off"]) / min(taken[self.by]), 2),
             "drafted": timings.draft_n,
             "accepted": timings.draft_n_accepted,
         }

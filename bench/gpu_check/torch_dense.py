@@ -152,6 +152,9 @@ class TorchBackend:
     def load_hidden(self) -> None:
         raise BackendError("this backend has logits only")
 
+    def load_draft(self) -> None:
+        """It has no native products, with which drafts are made."""
+
     def whole_step(self, tensors: StepTensors) -> None:
         """A step runs its graphs one by one."""
 

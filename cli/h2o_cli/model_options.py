@@ -103,6 +103,7 @@ _EXECUTION = (
         help="auto: an NVIDIA GPU if the backend can use it.",
     ),
 )
+DRAFTING = SPECULATIONS[:-1]  # all but off
 speculate_option = grouped(
     Group.DECODE,
     needing(
@@ -114,12 +115,13 @@ speculate_option = grouped(
                 type=click.Choice(SPECULATIONS),
                 default=SPECULATIONS[0],
                 show_default=True,
-                help="lookup drafts tokens that followed the same tokens earlier, or that a grammar forces, and "
-                "verifies several in one step. The answer is the same; quotes and JSON are faster.",
+                help="Drafts tokens and verifies several in one step; the answer is the same. lookup: those that "
+                "followed the same tokens earlier. mtp: by the model's own draft layer. auto: by the better of "
+                "both at the time. All but off also draft what a grammar forces.",
             ),
-            of=("lookup",),
+            of=DRAFTING,
         ),
-        of=("lookup",),
+        of=DRAFTING,
     ),
 )
 _PACKED = click.option(

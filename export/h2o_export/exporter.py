@@ -14,10 +14,11 @@ import onnx
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.dense.draft import draft_spec
 from h2o_export.dense.graphs import (
     DenseExporter,
+    all_dense_graphs,
     checkpoint_tensors,
-    dense_graphs,
     parameter_count,
     weight_spec,
 )
@@ -112,6 +113,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         weights=weight_spec(config, dtype, formats),
         experts=_experts_spec(config),
         layer_embedding=config.layer_embedding.size if config.layer_embedding else 0,
+        draft=draft_spec(config),
         **fields,
     )
     return model if model.each_layer == specs else model.model_copy(update={"layer_specs": specs})
@@ -120,7 +122,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
 def graph_stages(config: ModelConfig, dtype: str) -> int:
     """How often `progress` is called while a model's graphs are written."""
     small = sum(bool(kind.small_graphs(config, dtype)) for kind in each_kind(config))
-    return len(dense_graphs(config)) + small
+    return len(all_dense_graphs(config)) + small
 
 
 def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.graphs import dense_graphs, dense_spec
+from h2o_export.dense.graphs import all_dense_graphs, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.layers import each_kind
 from h2o_export.policies import model_graphs
@@ -74,7 +74,7 @@ def preview_export(
     config, options = checkpoint.config, options.of(checkpoint)
     model = model_spec(config, options)
     context = context or min(config.max_position_embeddings, 8192)
-    graphs = [dense_spec(dense, config, options.dtype) for dense in dense_graphs(config)]
+    graphs = [dense_spec(dense, config, options.dtype) for dense in all_dense_graphs(config)]
     for layer, kind in enumerate(each_kind(config)):
         graphs += [graph.spec(layer) for graph in kind.small_graphs(config, options.dtype)]
     graphs += [graph.spec for graph in model_graphs(options.prefill, model)]

@@ -90,6 +90,13 @@ class Backend(Protocol):
         May be called again, and in another thread than `infer`. Raises ConfigError where there is no such graph.
         """
 
+    def load_draft(self) -> None:
+        """Load the graphs of the draft layer for `infer`; its head shares the model's packed weights, and gives
+        logits of the first `drafted_tokens` alone.
+
+        Only with `native_products`, and if the model has such a layer.
+        """
+
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
         """A decode step through all layers, including attention, as one call with the same arrays each time;
         its argument is the number of rows.

@@ -34,6 +34,7 @@ from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_t
 from h2o_runtime.execution.embedding import read_embedding
 from h2o_runtime.execution.footprint import Slots, slots_of
 from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.model_drafter import draft_sources
 from h2o_runtime.execution.prompt_reader import PromptReader
 from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
@@ -304,8 +305,9 @@ class Generator:
         logits = yield from self._reader.read(tokens, policy, watch, request.reuse, prompt_piece, shared)
         yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
         sampler.reset(tokens.tolist())
-        reads_ahead = self.speculation(request.speculate)[0] == "lookup"
-        drafter = Drafter(tokens.tolist(), request.constraint) if reads_ahead else None
+        chosen = self.speculation(request.speculate)[0]
+        sources = draft_sources(chosen, self.loaded.forward, self.session, tokens.tolist())
+        drafter = Drafter(sources, request.constraint) if sources else None
         steps = AnswerSteps(self.session, drafter, self.loaded.forward.most_rows_of(self.session))
         self.drafts = steps.count
         yield from sampled_answer(self.session, logits, sampler, steps, request, watch)
@@ -345,9 +347,7 @@ class Generator:
 
     def speculation(self, asked: Speculation | None = None) -> tuple[Speculation, str | None]:
         """The drafter of an answer, or the reason why there is none. asked: None takes the load option."""
-        chosen = asked or self.spec.speculate
-        reason = None if chosen == "off" else self.loaded.forward.one_row_because(self.session)
-        return ("off" if reason else chosen), reason
+        return self.loaded.speculation(self.session, asked)
 
     def report(self) -> PrefillReport:
         """The keys that the policy kept of the last prompt's past."""

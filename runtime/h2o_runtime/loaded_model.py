@@ -15,12 +15,14 @@ from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.dense_graphs.packed_files import PackedFolder
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.execution.draft_layer import DraftLayer
 from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full, full_for_short
 from h2o_runtime.process import available_bytes, check_threads
 from h2o_runtime.providers.select import provider_factory
@@ -51,7 +53,9 @@ class LoadedModel:
         buffers = Activations(spec.model, spec.context, device)
         layers = spec.layers.load(backend, buffers, spec.context, device, spec.cache)
         forward = _forward_on(device)(manifest, backend, layers, spec.decoding, buffers, device)
-        return cls(spec, backend, forward)
+        loaded = cls(spec, backend, forward)
+        loaded._load_draft_layer()
+        return loaded
 
     @classmethod
     def load(cls, path: str | Path, options: LoadOptions) -> LoadedModel:
@@ -90,6 +94,38 @@ class LoadedModel:
             bundle, context, device, layers, options.cache, options.decoding, options.speculate, commit
         )
         return cls.of(spec, backend)
+
+    def speculation(self, session: Session, asked: Speculation | None) -> tuple[Speculation, str | None]:
+        """What drafts an answer in a session, or the reason why nothing does. asked: None takes the load option."""
+        chosen = asked or self.spec.speculate
+        if chosen == "off":
+            return "off", None
+        if reason := self.forward.one_row_because(session):
+            return "off", reason
+        if self.forward.drafting is None and chosen != "lookup":
+            return ("lookup", None) if chosen == "auto" else ("off", self.no_draft_because)
+        return chosen, None
+
+    @property
+    def no_draft_because(self) -> str | None:
+        """Why the model's draft layer cannot draft; None: it can."""
+        if self.spec.model.draft is None:
+            return "the bundle has no layer that drafts tokens: use `speculate=lookup`"
+        if not self.forward.rows_by_layers or self.forward.layers.in_step_graph:
+            return "a draft layer runs on a CPU with native products alone (`dense_form=native`)"
+        if self.spec.speculate not in ("auto", "mtp"):
+            return "the draft layer is loaded with `speculate=auto` or `mtp` alone"
+        return None
+
+    def _load_draft_layer(self) -> None:
+        reason, spec, manifest = self.no_draft_because, self.spec, self.spec.bundle.manifest
+        if reason and spec.speculate == "mtp":
+            raise ConfigError(reason, field="speculate")
+        if reason is None:
+            assert spec.model.draft is not None
+            self.backend.load_draft()
+            provider = spec.layers.provide(spec.model.draft.attention(spec.model.dtype))
+            self.forward.drafting = DraftLayer(manifest, self.backend, provider)
 
     def warm_up(self, session: Session) -> None:
         """Do the one-time work of a first prompt and a first step. The session must be empty."""

@@ -19,6 +19,8 @@ from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
+DRAFTED_SHARE, LEAST_DRAFTED = 4, 32_768  # of a vocabulary: see `ModelSpec.drafted_tokens`
+
 
 class WeightSpec(BaseModel):
     """The format of a bundle's weights, and their size on disk.
@@ -97,6 +99,7 @@ class ModelSpec(BaseModel):
     latent                      sizes of latent attention, if the model has such layers
     layer_embedding             elements of a token in each layer's own embedding; 0: layers have none. The dense
                                 graph after a layer looks it up, and also reads the first residual
+    draft                       the layer that drafts the next tokens, beside the `layers`; None: there is none
     layer_specs                 of each layer; empty if all layers are alike and follow from the fields above
     """
 
@@ -119,6 +122,7 @@ class ModelSpec(BaseModel):
     latent: LatentSpec | None = None
     experts: ExpertsSpec | None = None
     layer_embedding: int = Field(default=0, ge=0, le=MAX_SIZE)
+    draft: LayerSpec | None = None
     layer_specs: tuple[LayerSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -147,7 +151,19 @@ class ModelSpec(BaseModel):
             written.pop("layer_specs", None)
         if not self.layer_embedding:
             written.pop("layer_embedding", None)
+        if self.draft is None:
+            written.pop("draft", None)
         return written
+
+    @property
+    def drafted_tokens(self) -> int:
+        """How many tokens of the vocabulary the draft layer chooses from: the first ones, of a large one a quarter.
+
+        Its head would take longer than the layer. Tokenizers number tokens about as often as they come, so that the
+        first ones are most of a text (Zhao et al., 2025, "FR-Spec").
+        """
+        part = self.vocab_size // DRAFTED_SHARE // 16 * 16  # whole panels of native products
+        return max(part, min(self.vocab_size, LEAST_DRAFTED))
 
     def layer(self, index: int) -> LayerSpec:
         return self.layer_specs[index] if self.layer_specs else self._any_layer

@@ -32,8 +32,9 @@ DensePrecision: TypeAlias = Literal["float32", "bfloat16"]
 DensePrecisionChoice: TypeAlias = Literal["auto", DensePrecision]
 
 
-# Whether tokens are drafted from the conversation's own text and verified several at once.
-Speculation: TypeAlias = Literal["lookup", "off"]
+# What drafts tokens, which are verified several at once: the conversation's own text, the model's layer of
+# multi-token prediction, or whichever of them is better at the time.
+Speculation: TypeAlias = Literal["auto", "lookup", "mtp", "off"]
 
 MetricsNames: TypeAlias = Literal["h2o", "vllm"]  # in h2o-serve's /metrics
 

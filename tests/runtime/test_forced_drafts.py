@@ -20,6 +20,7 @@ from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import Finished, TokenGenerated
 from h2o_runtime.answers.grammar import Grammar, GrammarCompiler
 from h2o_runtime.answers.grammar_process import COMPACT, MOST_FORCED
+from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.caches.paged import Paged
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import Tokenizer
@@ -279,7 +280,7 @@ def test_a_draft_is_what_the_text_suggests_where_the_grammar_agrees(
     forced: tuple[int, ...], forbidden: int, most: int, draft: list[int]
 ) -> None:
     constraint: Any = Forces(forced, forbidden)
-    drafter = Drafter([1, 2, 3, 4, 5, 6] * 4, constraint)
+    drafter = Drafter([PromptLookup([1, 2, 3, 4, 5, 6] * 4)], constraint)
     for token in [1, 2, 3, 4, 5, 6] * 4 + [1, 2, 3]:
         drafter.append(token)
     assert drafter.draft(most) == draft

@@ -79,18 +79,18 @@ def test_a_match_that_goes_on_is_kept_whatever_came_in_between() -> None:
 
 def test_drafts_follow_the_acceptance() -> None:
     acceptance = Acceptance()
-    assert acceptance.draft_length(2, 7) == 0  # most pairs are followed by something else
-    assert acceptance.draft_length(LONGEST, 7) >= 3
+    assert acceptance.best_length(2, 7).tokens == 0  # most pairs are followed by something else
+    assert acceptance.best_length(LONGEST, 7).tokens >= 3
     for _ in range(20):
         acceptance.seen(LONGEST, True)
-    assert acceptance.draft_length(LONGEST, 7) == 7
-    assert acceptance.draft_length(LONGEST, 3) == 3
+    assert acceptance.best_length(LONGEST, 7).tokens == 7
+    assert acceptance.best_length(LONGEST, 3).tokens == 3
     for _ in range(40):
         acceptance.seen(LONGEST, False)
-    assert acceptance.draft_length(LONGEST, 7) == 0
+    assert acceptance.best_length(LONGEST, 7).tokens == 0
     for _ in range(40):
         acceptance.seen(LONGEST, True)
-    assert acceptance.draft_length(LONGEST, 7) == 7
+    assert acceptance.best_length(LONGEST, 7).tokens == 7
 
 
 def test_matches_are_tested_while_nothing_is_drafted() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from tests.bundles import random_ids
 from h2o_runtime import Generator
 from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.answers.drafter import Drafter
+from h2o_runtime.answers.drafter import Drafter, DraftSource
 from h2o_runtime.answers.events import Finished, TokenGenerated
+from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.answers.request import Request
 from h2o_runtime.answers.sampling import SampledToken, Sampler, Sampling
 from h2o_runtime.caches.contiguous import Contiguous
@@ -28,13 +29,14 @@ from h2o_runtime.caches.paged import Paged
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.answer_steps import AnswerSteps
 from h2o_runtime.execution.forward import Watch
-from h2o_runtime.names import SPECULATIONS
+from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text_model import TextModel
 
 CONTEXT = 200
 FULL = Full()
+ON_AND_OFF: tuple[Speculation, ...] = ("lookup", "off")
 CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(rows="int8")}
 
 
@@ -209,7 +211,7 @@ def test_an_answer_that_is_stopped_leaves_what_a_plain_one_leaves(generator: Gen
 def test_the_next_prompt_goes_on_from_an_answer_with_drafts(generator: Generator) -> None:
     prompt = random_ids(40, 1).tolist()
     found = []
-    for speculate in SPECULATIONS:
+    for speculate in ON_AND_OFF:
         generator.reset()
         events = generator.generate(prompt, 60, FULL, speculate=speculate)
         answer = [event.sampled.token for event in events if isinstance(event, TokenGenerated)]
@@ -287,9 +289,11 @@ def test_sampled_tokens_have_the_samplers_distribution(generator: Generator) -> 
 class Noted(Drafter):
     """Keeps what it is told."""
 
-    def __init__(self, tokens: Iterable[int], constraint: Constraint | None = None) -> None:
-        self.text = list(tokens)
-        super().__init__(self.text, constraint)
+    def __init__(self, sources: Sequence[DraftSource], constraint: Constraint | None = None) -> None:
+        (lookup,) = sources
+        assert isinstance(lookup, PromptLookup)
+        self.text = lookup.tokens.copy()
+        super().__init__(sources, constraint)
 
     def append(self, token: int) -> None:
         self.text.append(token)
@@ -299,8 +303,8 @@ class Noted(Drafter):
 def test_the_drafter_knows_prompt_and_answer(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Noted] = []
 
-    def noted(tokens: list[int], constraint: Constraint | None) -> Noted:
-        made.append(Noted(tokens, constraint))
+    def noted(sources: Sequence[DraftSource], constraint: Constraint | None) -> Noted:
+        made.append(Noted(sources, constraint))
         return made[-1]
 
     monkeypatch.setattr("h2o_runtime.generator.Drafter", noted)
@@ -313,7 +317,7 @@ def test_the_drafter_knows_prompt_and_answer(generator: Generator, monkeypatch: 
 def test_stop_strings_and_counts_of_a_text_model(text_model: TextModel, stop: tuple[str, ...]) -> None:
     prompt = text_model.text_prompt("one two three four one two three four one two three four one two")
     found: list[tuple[Completion, list[int]]] = []
-    for speculate in SPECULATIONS:
+    for speculate in ON_AND_OFF:
         request = Request(prompt, 120, FULL, stop=stop, speculate=speculate, reuse=False)
         *_, completion = text_model.complete(request)
         assert isinstance(completion, Completion)

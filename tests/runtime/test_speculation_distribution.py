@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.answers.drafter import Drafter
 from h2o_runtime.answers.events import TokenGenerated, alone
+from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.execution.answer_steps import AnswerSteps
@@ -40,7 +41,7 @@ class FakeSession:
 def drawn(table: NDArray[np.float32], seed: int) -> tuple[list[int], AnswerSteps]:
     session: Any = FakeSession(table)
     prompt = [0, 1, 2, 3, 4] * 8
-    steps = AnswerSteps(session, Drafter(prompt), most_rows=8)
+    steps = AnswerSteps(session, Drafter([PromptLookup(prompt)]), most_rows=8)
     sampler = Sampler(Sampling(temperature=1.0, seed=seed), VOCAB)
     sampler.reset(prompt)
     run = sampled_answer(

@@ -16,6 +16,7 @@ QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn
 DELTA_QKVZ = ("linear_attn.in_proj_qkvz", ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"))
 DELTA_BA = ("linear_attn.in_proj_ba", ("linear_attn.in_proj_b", "linear_attn.in_proj_a"))
 GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
+_NORMS = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _ROTATED = ("self_attn.q_proj", "self_attn.k_proj")
 
 
@@ -58,7 +59,7 @@ class Arrangement:
 
     def lessened(self, tensor: str) -> float:
         """What must be added to the files' values of a tensor."""
-        return self.less if tensor.endswith("norm.weight") and not tensor.endswith(self.whole) else 0.0
+        return self.less if tensor.endswith(_NORMS) and not tensor.endswith(self.whole) else 0.0
 
     def here(self, stored: str) -> str:
         """What a tensor or module of the files is named here. A module's name ends with a dot."""

@@ -77,6 +77,7 @@ class ModelConfig:
     layer_sizes: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
     # Numbers in the files of every layer's mixer and of its MLP, if it has one; empty: one number is both.
     blocks: tuple[tuple[int, ...], ...] = ()
+    drafts: bool = False  # whether a layer beside the model's own drafts its next tokens
     draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
 
     @classmethod
@@ -128,6 +129,7 @@ class ModelConfig:
             layer_sizes=family.layer_sizes(raw, layers),
             kind_sizes=kind_sizes,
             blocks=family.blocks(raw),
+            drafts=family.drafts(raw),
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0),
             experts=family.experts(raw, layers),
         )

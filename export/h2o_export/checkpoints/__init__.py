@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from h2o_export.checkpoints.arranged import arranged
 from h2o_export.checkpoints.base import Checkpoint, CheckpointInFiles
+from h2o_export.checkpoints.drafting import with_present_draft
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.layer_slices import with_layer_slices
 from h2o_export.checkpoints.locate import locate
@@ -32,6 +33,7 @@ def open_checkpoint(source: str, context: int | None = None, *, download: bool =
         if kind.takes(path):
             opened = kind.open(path, source)
             opened = replace(opened, config=opened.config.limited(context))
+            opened = with_present_draft(opened)
             return arranged(with_single_experts(with_layer_slices(opened)))
     raise CheckpointError(
         f"{source} is a file; give the folder that holds config.json and the safetensors files, or a GGUF file"

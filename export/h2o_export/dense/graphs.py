@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense import layer_embedding
+from h2o_export.dense import draft, layer_embedding
+from h2o_export.dense.draft import DraftFirst, draft_config
 from h2o_export.dense.experts import lay_out_experts
 from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
@@ -57,14 +58,21 @@ class DenseGraph:
     module: type[nn.Module]
     before: int | None  # the layer whose attention it follows
     after: int | None  # the layer whose q, k and v it makes
+    kind: Literal["dense", "draft"] = "dense"
+
+    def of(self, config: ModelConfig) -> ModelConfig:
+        """The configuration whose layers `before` and `after` are."""
+        return draft_config(config) if self.kind == "draft" else config
 
     def make(self, config: ModelConfig) -> nn.Module:
         """The module; what it is made of may differ from layer to layer."""
+        config = self.of(config)
         module: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
         return module
 
     def alike(self, config: ModelConfig) -> Alike:
         """Dense graphs for which this is equal differ in their weights alone."""
+        config = self.of(config)
         routed = self.before is not None and config.routed(self.before)
         whole = self.before is None or config.has_mlp(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
@@ -94,10 +102,26 @@ def dense_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
     return first, *middle, DenseGraph(f"dense_{layers:02d}", DenseLast, layers - 1, None)
 
 
+def draft_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
+    """draft_00 and draft_01, before and after the attention of the layer that drafts; none without it."""
+    if not config.drafts:
+        return ()
+    return (
+        DenseGraph("draft_00", DraftFirst, None, 0, "draft"),
+        DenseGraph("draft_01", DenseLast, 0, None, "draft"),
+    )
+
+
+def all_dense_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
+    """The model's own, and those of its draft layer."""
+    return *dense_graphs(config), *draft_graphs(config)
+
+
 def dense_interface(
     dense: DenseGraph, config: ModelConfig, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
+    config = dense.of(config)
 
     def residual(name: str) -> TensorSpec:
         return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
@@ -119,15 +143,18 @@ def dense_interface(
         shape = ("n", rotary_size(config, table) // 2)
         return (TensorSpec(name=name, dtype="float32", shape=shape) for name in rotation_names(table))
 
+    tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
+    if dense.module is DraftFirst:
+        return (*tokens, residual("hidden")), (residual("residual_out"), *outputs)
     if dense.module is DenseFirst:
-        tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
         tables = (spec for table in range(len(config.rotations)) for spec in angles(table))
         return (*tokens, *given), (residual("residual_out"), *tables, *outputs)
     if dense.after is not None:
         rope = angles(config.rotation(dense.after))
         return (*attended, residual("residual"), *rope, *beside, *given), (residual("residual_out"), *outputs)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
-    return (*attended, residual("residual"), *beside), (logits,)
+    hidden = (residual("hidden"),) if config.drafts else ()
+    return (*attended, residual("residual"), *beside), (logits, *hidden)
 
 
 def dense_spec(
@@ -139,7 +166,7 @@ def dense_spec(
     return GraphSpec(
         name=dense.name,
         file=dense.file,
-        kind="dense",
+        kind=dense.kind,
         inputs=inputs,
         outputs=outputs,
         weights=weights,
@@ -153,6 +180,8 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
         return EMBEDDING
     if parameter == HEAD:
         return parameter
+    if dense.kind == "draft" and parameter in draft.OF_ITS_OWN:
+        return draft.FILES + parameter
     if parameter == "norm.weight":
         return "model.norm.weight"
     module, _, rest = parameter.partition(".")
@@ -161,7 +190,8 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
     in_layer = rest if module in ("qkv", "after") else parameter
     if in_layer.startswith("own."):
         return layer_embedding.source(in_layer.removeprefix("own."), layer)
-    return f"model.layers.{layer}.{_name_in_layer(in_layer, config, layer)}"
+    files = draft.FILES if dense.kind == "draft" else "model."
+    return f"{files}layers.{layer}.{_name_in_layer(in_layer, dense.of(config), layer)}"
 
 
 def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
@@ -179,7 +209,7 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
     shapes: dict[Alike, dict[str, tuple[int, ...]]] = {}
-    for dense in dense_graphs(config):
+    for dense in all_dense_graphs(config):
         alike = dense.alike(config)
         if alike not in shapes:
             with torch.device("meta"):
@@ -259,12 +289,12 @@ class DenseExporter:
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
         self._traced: dict[Alike, TracedGraph] = {}
-        self._embedding: tuple[StoredTensor, ...] = ()
+        self._once: dict[str, tuple[StoredTensor, ...]] = {}  # of several graphs, by name
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
         """Write every graph; `progress` is called with the name of each as it begins."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for dense in dense_graphs(self.checkpoint.config):
+        for dense in all_dense_graphs(self.checkpoint.config):
             progress(dense.name)
             yield self._export_graph(dense)
         opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
@@ -303,7 +333,7 @@ class DenseExporter:
         return matrix or FLOATS["float32" if source.endswith(FLOAT32) else self.dtype]
 
     def _store(self, dense: DenseGraph, traced: TracedGraph) -> dict[str, tuple[StoredTensor, ...]]:
-        """Stream the graph's weights into its file. A tied embedding is stored once, in a file of its own."""
+        """Stream the graph's weights into its file. What several graphs read is stored once, in its own file."""
         stored: dict[str, tuple[StoredTensor, ...]] = {}
         with WeightFile(self.folder, dense.weight_file) as file:
             for value in traced.parameters:
@@ -313,8 +343,8 @@ class DenseExporter:
                 source = parameter_source(dense, value.name, self.checkpoint.config)
                 if value.name.endswith(FREQUENCIES):
                     stored[value.name] = (file.add(self._inverse_frequencies(value.name)),)
-                elif source == EMBEDDING:
-                    stored[value.name] = self._store_table(shape)
+                elif source == EMBEDDING or (source == HEAD and self.checkpoint.config.drafts):
+                    stored[value.name] = self._store_once(source, shape, self._format(dense, value))
                 else:
                     stored[value.name] = self._format(dense, value).store(
                         self.checkpoint, source, shape, file
@@ -322,12 +352,15 @@ class DenseExporter:
         self.files[f"onnx/{dense.weight_file}"] = file.spec()
         return stored
 
-    def _store_table(self, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
-        if not self._embedding:
-            with WeightFile(self.folder, "weights/embedding.bin") as file:
-                self._embedding = self.formats.table.store(self.checkpoint, EMBEDDING, shape, file)
-            self.files["onnx/weights/embedding.bin"] = file.spec()
-        return self._embedding
+    def _store_once(
+        self, source: str, shape: tuple[int, ...], form: WeightFormat
+    ) -> tuple[StoredTensor, ...]:
+        if source not in self._once:
+            name = "weights/embedding.bin" if source == EMBEDDING else "weights/head.bin"
+            with WeightFile(self.folder, name) as file:
+                self._once[source] = form.store(self.checkpoint, source, shape, file)
+            self.files[f"onnx/{name}"] = file.spec()
+        return self._once[source]
 
     def _inverse_frequencies(self, parameter: str) -> Tensor:
         """Of the table whose parameter has this name: rotations.0.inv_freq, rotations.1.inv_freq, …"""

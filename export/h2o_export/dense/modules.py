@@ -151,7 +151,9 @@ class DenseMiddle(nn.Module):
 
 
 class DenseLast(nn.Module):
-    """dense_n: attention [n, Hq, d] of the last layer, residual [n, D] → logits float32 [n, V]."""
+    """dense_n: attention [n, Hq, d] of the last layer, residual [n, D] → logits float32 [n, V], and what the head
+    reads [n, D] where a draft layer reads it too.
+    """
 
     def __init__(self, config: ModelConfig, before: int) -> None:
         super().__init__()
@@ -160,8 +162,11 @@ class DenseLast(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.multiplier = config.multipliers.logits
         self.cap = config.logits_cap
+        self.drafts = config.drafts
 
-    def forward(self, attention: Tensor, residual: Tensor, *more: Tensor) -> Tensor:
-        logits: Tensor = self.lm_head(self.norm(self.after(attention, residual, *more)))
-        logits = scaled(logits.float(), self.multiplier)
-        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
+    def forward(self, attention: Tensor, residual: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+        hidden = self.norm(self.after(attention, residual, *more))
+        logits = scaled(self.lm_head(hidden).float(), self.multiplier)
+        if self.cap is not None:
+            logits = (logits / self.cap).tanh() * self.cap
+        return (logits, hidden) if self.drafts else (logits,)

@@ -93,7 +93,8 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
     if options.batch_size is not None:
         prefill = replace(prefill, batch_size=options.batch_size)
     limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
-    graphs = [graph for graph in bundle.manifest.graphs if graph.kind != "attention" or target.plugins]
+    built = {"dense", "latent", "layer"} | ({"attention"} if target.plugins else set())
+    graphs = [graph for graph in bundle.manifest.graphs if graph.kind in built]
     engines = tuple(_engine(graph, limits, options.profiles) for graph in graphs)
     return EngineSelection(bundle, target, options, prefill, limits, engines)
 

@@ -1,29 +1,47 @@
-"""Drafts the next tokens of an answer: those that its grammar forces, or those that its own text suggests."""
+"""Drafts the next tokens of an answer: those that its grammar forces, or those that its own text or the model's
+draft layer suggests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Protocol
 
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.answers.lookup import PromptLookup
 
 
-class Drafter:
-    """For one answer."""
-
-    def __init__(self, tokens: Iterable[int], constraint: Constraint | None = None) -> None:
-        """tokens: of the conversation so far. constraint: the answer's; it accepts each token before `append`."""
-        self._lookup, self._constraint = PromptLookup(tokens), constraint
+class DraftSource(Protocol):
+    """Suggests next tokens for one answer, and learns how often they come."""
 
     def append(self, token: int) -> None:
         """The generated token."""
-        self._lookup.append(token)
+
+    def gain(self, limit: int) -> float:
+        """Tokens in the time of a step of one row, if up to `limit` are drafted now; 1.0: it would draft none."""
 
     def draft(self, limit: int) -> list[int]:
-        """Up to `most` tokens that are certain or likely enough to come next, all of which the constraint allows.
+        """Up to `limit` tokens that are likely enough to come next."""
+
+
+class Drafter:
+    """For one answer. Of several sources the one with the largest gain drafts."""
+
+    def __init__(self, sources: Sequence[DraftSource], constraint: Constraint | None = None) -> None:
+        """sources: they know the conversation so far. constraint: the answer's; it accepts each token before
+        `append`.
+        """
+        self._sources, self._constraint = sources, constraint
+
+    def append(self, token: int) -> None:
+        """The generated token."""
+        for source in self._sources:
+            source.append(token)
+
+    def draft(self, limit: int) -> list[int]:
+        """Up to `limit` tokens that are certain or likely enough to come next, all of which the constraint allows.
         Raises as `Constraint.allowed`.
         """
-        suggested = self._lookup.draft(limit)
+        suggested = max(self._sources, key=lambda source: source.gain(limit)).draft(limit)
         if self._constraint is None:
             return suggested
         fitting = suggested[: self._constraint.fitting(suggested)]

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from h2o_runtime.answers.draft_length import DraftLength, best_length
+
 SHORTEST, LONGEST = 2, 8  # tokens of a match
 CANDIDATES = 64  # earlier places of the last pair to look at
-# Cost of a step with drafts beyond that of a step without, and of each drafted row, relative to a step of one row:
-# about what docs/decode.md has measured.
-DRAFT_COST, ROW_COST = 0.1, 0.2
 PRIOR = 4.0  # weight of the prior acceptance rate, in tests
 MEMORY = 0.9  # factor of a test's weight with each later test
 
@@ -103,18 +102,9 @@ class Acceptance:
     def rate(self, length: int) -> float:
         return self._hits[length] / self._tests[length]
 
-    def draft_length(self, match: int, limit: int) -> int:
-        """The draft length with the most tokens per step time after a match of this length; 0 if no draft
-        gains.
-        """
-        best, chosen, tokens, all_came = 1.0, 0, 1.0, 1.0
-        for count in range(1, limit + 1):
-            all_came *= self.rate(min(match + count - 1, LONGEST))
-            tokens += all_came
-            gain = tokens / (1 + DRAFT_COST + ROW_COST * count)
-            if gain > best:
-                best, chosen = gain, count
-        return chosen
+    def best_length(self, match: int, limit: int) -> DraftLength:
+        """Of a draft after a match of this length."""
+        return best_length(lambda i: self.rate(min(match + i, LONGEST)), limit)
 
 
 class PromptLookup:
@@ -129,6 +119,11 @@ class PromptLookup:
         self._index = TextIndex(tokens)
         self._acceptance = Acceptance()
 
+    @property
+    def tokens(self) -> list[int]:
+        """Of the conversation so far."""
+        return self._index.tokens
+
     def append(self, token: int) -> None:
         """The generated token."""
         index = self._index
@@ -136,9 +131,16 @@ class PromptLookup:
             self._acceptance.seen(index.match.length, index.tokens[index.match.end] == token)
         index.append(token)
 
+    def gain(self, limit: int) -> float:
+        return self._length(limit).gain
+
     def draft(self, limit: int) -> list[int]:
-        """Up to `most` tokens that are likely enough to come next."""
+        return self._index.following(self._length(limit).tokens)
+
+    def _length(self, limit: int) -> DraftLength:
         match = self._index.match
-        if match is None or limit < 1:
-            return []
-        return self._index.following(self._acceptance.draft_length(match.length, limit))
+        return (
+            best_length(lambda i: 0.0, 0)
+            if match is None
+            else self._acceptance.best_length(match.length, limit)
+        )

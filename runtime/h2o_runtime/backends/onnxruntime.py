@@ -20,7 +20,7 @@ from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
 from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16, multiply_natively, operators
 from h2o_runtime.dense_graphs.packed import takes
-from h2o_runtime.dense_graphs.packed_files import PackedFolder
+from h2o_runtime.dense_graphs.packed_files import PackedFolder, sharing_head
 from h2o_runtime.dense_graphs.recordable import unrecordable
 from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, whole_step
 from h2o_runtime.dense_graphs.widen import widen
@@ -153,6 +153,21 @@ class OnnxRuntimeBackend:
         else:
             session = self._open_on_gpu(self._for_gpu(model, path.parent), path.parent)
         self._sessions[HIDDEN] = BoundSession(session, self.device.memory)
+
+    def load_draft(self) -> None:
+        last = self._native_graphs[self.bundle.manifest.dense_graphs()[-1].name]
+        tokens = self.model.drafted_tokens
+        multiply = functools.partial(
+            multiply_natively, pack=sharing_head(last.weights, tokens), precision=self._precision
+        )
+        for graph in self.bundle.manifest.draft_graphs():
+            path = self.bundle.path(graph)
+            model = _read(path)
+            for value in model.graph.output:
+                if value.name == "logits":
+                    value.type.tensor_type.shape.dim[1].dim_value = tokens
+            session = self._open(self._rewritten(model, path, multiply), path.parent)
+            self._sessions[graph.name] = BoundSession(session)
 
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]

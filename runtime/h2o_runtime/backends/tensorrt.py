@@ -79,6 +79,9 @@ class TensorRTBackend:
             field="backend",
         )
 
+    def load_draft(self) -> None:
+        raise AssertionError("asked only of a backend with native products")
+
     def _loaded(self, graph: str) -> _Engine:
         try:
             return self._engines[graph]

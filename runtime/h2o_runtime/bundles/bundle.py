@@ -130,6 +130,9 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{path}: lists {len(dense)} dense graphs, and a model of {layers:,} layers has {layers + 1:,}; {AGAIN}"
         )
+    drafts = [graph.name for graph in manifest.draft_graphs()]
+    if drafts != (["draft_00", "draft_01"] if manifest.model.draft else []):
+        raise BundleError(f"{path}: its draft graphs are not those of its draft layer; {AGAIN}")
     for index, graph in enumerate(dense):
         expected = _row_shapes(manifest.model, index)
         name = f"dense_{index:02d}"
@@ -149,6 +152,7 @@ def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:
     hidden = (model.hidden_size,)
     shapes: dict[str, tuple[int, ...]] = {"residual": hidden, "residual_out": hidden, "embedded": hidden}
     shapes["logits"] = (model.vocab_size,)
+    shapes["hidden"] = hidden
     if index > 0:
         spec = model.layer(index - 1)
         shapes["attention"] = spec.query_heads, spec.out_size

@@ -78,13 +78,13 @@ class FreeSizes(_Strict):
 class GraphSpec(_Strict):
     """A graph of a bundle.
 
-    kind  dense: from one layer's attention to the next; latent, layer: a step of a layer's kind beside the
-          dense graphs; attention: an attention graph, without weights
+    kind  dense: from one layer's attention to the next; draft: the same of the layer that drafts; latent, layer: a
+          step of a layer's kind beside the dense graphs; attention: an attention graph, without weights
     """
 
     name: str
     file: str
-    kind: Literal["dense", "latent", "layer", "attention"]
+    kind: Literal["dense", "draft", "latent", "layer", "attention"]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     weights: tuple[str, ...] = ()  # files, relative to the bundle
@@ -183,9 +183,13 @@ class Manifest(_Strict):
         """dense_00 … dense_n in the order of the model."""
         return tuple(graph for graph in self.graphs if graph.kind == "dense")
 
+    def draft_graphs(self) -> tuple[GraphSpec, ...]:
+        """draft_00 and draft_01, before and after the draft layer's attention; none without such a layer."""
+        return tuple(graph for graph in self.graphs if graph.kind == "draft")
+
     def weighty_graphs(self) -> tuple[GraphSpec, ...]:
-        """All graphs with weights; a backend executes them."""
-        return tuple(graph for graph in self.graphs if graph.kind != "attention")
+        """All graphs with weights that every run needs; a backend executes them."""
+        return tuple(graph for graph in self.graphs if graph.kind not in ("attention", "draft"))
 
     @property
     def identity(self) -> str:

@@ -42,8 +42,9 @@ class LoadOptions:
     dense_precision  of the factors of products with float weights on a CPU; "auto" is bfloat16 where weights are
                   float16 and the processor multiplies such numbers, else float32
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
-    speculate     "lookup" drafts tokens from the conversation's own text, and those that a grammar forces, which
-                  changes no answer; "off" does not
+    speculate     "lookup" drafts tokens from the conversation's own text, "mtp" by the model's draft layer, "auto"
+                  by what was right more often, and each of them those that a grammar forces. No answer changes.
+                  "off" drafts none
     layers        settings of the model's layer kinds, by the names of their options
     slots         sessions that are live at once, so that as many answers can run together; None is as many as
                   `slot_bytes` hold, up to 8, and at least 4 where they share memory
@@ -67,7 +68,7 @@ class LoadOptions:
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     dense_form: DenseChoice = "auto"
     dense_precision: DensePrecisionChoice = "auto"
-    speculate: Speculation = "lookup"
+    speculate: Speculation = "auto"
     layers: LayerSettings = field(default_factory=dict)
     slots: int | None = 1
     slot_bytes: int | None = None

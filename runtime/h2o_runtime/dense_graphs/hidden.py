@@ -21,6 +21,11 @@ def without_head(model: Any, path: Path) -> Any:
     from onnx import ValueInfoProto, helper
 
     graph = model.graph
+    if known := [value for value in graph.output if value.name == HIDDEN]:
+        del graph.output[:]
+        graph.output.extend(known)
+        keep_needed(graph)
+        return model
     made = ValueInfoProto()
     made.CopyFrom(next(value for value in graph.input if value.name == "residual"))  # equal type and shape
     made.name = HIDDEN

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.dense_graphs.native import multiply_natively
-from h2o_runtime.dense_graphs.packed import LINE, Kind, Packed, Product, name_of
+from h2o_runtime.dense_graphs.packed import LINE, Kind, Pack, Packed, Product, name_of, pack_matrices
 from h2o_runtime.dense_graphs.packed_nodes import Arrays
 from h2o_runtime.dense_graphs.panels import PANEL
 from h2o_runtime.errors import InputError, OutputError
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 PACKING = 1  # the layout of h2o/products.h and of the arrays around it: another one has another number
 SUFFIX = ".safetensors"
+HEAD = "lm_head."  # what the exporter's names of its weights begin with
 MOST_HEADER = 16 << 20  # bytes
 ABOUT = "__metadata__"
 DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype(np.uint8), "F32": np.dtype(np.float32)}
@@ -161,17 +162,33 @@ class PackedFile:
     def pack(self, matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
         """As `pack_matrices`, of what was packed before. Raises UnfitError where that has other sizes."""
         sizes = [_sizes(matrix, tensors) for matrix in matrices]
-        inputs, kind, name = sizes[0][0], Kind.of(matrices[0]), name_of(matrices)
-        columns = sum(-(-outputs // PANEL) * PANEL for _, outputs in sizes)
-        blocks = columns * inputs // kind.block if kind.block else 0
-        expected = {"weights": columns * inputs * kind.bits // 8}
-        expected |= {"scales": 4 * blocks} if blocks else {}
-        expected |= {"offsets": 4 * blocks} if kind.offsets else {}
+        inputs, name, expected = sizes[0][0], name_of(matrices), _expected(sizes, Kind.of(matrices[0]))
         found = {key: self.arrays[f"{name}/{key}"] for key in expected if f"{name}/{key}" in self.arrays}
         if {key: array.nbytes for key, array in found.items()} != expected:
             raise UnfitError(f"it has other weights than {name}")
         scales, offsets = found.get("scales"), found.get("offsets")
         return Packed(inputs, tuple(outputs for _, outputs in sizes), found["weights"], scales, offsets)
+
+
+def sharing_head(packed: Arrays, tokens: int) -> Pack:
+    """Packs the matrices of a graph whose head is the model's, as these arrays have it, of the first tokens alone.
+
+    tokens: a multiple of PANEL, or the whole vocabulary
+    """
+
+    def pack(matrices: Sequence[Product], tensors: Mapping[str, Any], folder: Path) -> Packed:
+        name = name_of(matrices)
+        if not name.startswith(HEAD):
+            return pack_matrices(matrices, tensors, folder)
+        inputs = _sizes(matrices[0], tensors)[0]
+        expected = _expected([(inputs, tokens)], Kind.of(matrices[0]))
+        cut: dict[str, Any] = {
+            key: (whole := packed[f"{name}/{key}"])[: nbytes // whole.itemsize]
+            for key, nbytes in expected.items()
+        }
+        return Packed(inputs, (tokens,), cut["weights"], cut.get("scales"), cut.get("offsets"))
+
+    return pack
 
 
 def write(path: Path, key: str, arrays: Arrays) -> None:
@@ -208,6 +225,16 @@ def _arrays(body: NDArray[np.uint8], entries: Mapping[str, _Entry]) -> Iterator[
         end = stop
     if end != len(body):
         raise UnfitError("it is longer than its table says")
+
+
+def _expected(sizes: Sequence[tuple[int, int]], kind: Kind) -> dict[str, int]:
+    """Bytes of each array of matrices together. sizes: K and N of each."""
+    inputs = sizes[0][0]
+    columns = sum(-(-outputs // PANEL) * PANEL for _, outputs in sizes)
+    blocks = columns * inputs // kind.block if kind.block else 0
+    expected = {"weights": columns * inputs * kind.bits // 8}
+    expected |= {"scales": 4 * blocks} if blocks else {}
+    return expected | ({"offsets": 4 * blocks} if kind.offsets else {})
 
 
 def _sizes(product: Product, tensors: Mapping[str, Any]) -> tuple[int, int]:

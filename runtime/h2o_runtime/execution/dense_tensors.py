@@ -40,7 +40,10 @@ class DenseTensors:
     def of_head(self, rows: Span, tokens: Tensor) -> tuple[Tensors, Tensors]:
         """Inputs and outputs of the last dense graph on rows of the buffers, which are of these tokens."""
         inputs = self.behind(self._model.layers - 1, rows, tokens)
-        return inputs, {"logits": self._buffers.logits[: len(rows)]}
+        outputs = {"logits": self._buffers.logits[: len(rows)]}
+        if self._buffers.hidden is not None:
+            outputs["hidden"] = self._buffers.hidden[: len(rows)]
+        return inputs, outputs
 
     def behind(self, layer: int, rows: Span, tokens: Tensor) -> Tensors:
         """What the dense graph behind a layer reads of that layer, for rows of these tokens."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.backend import HIDDEN, Backend
+from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
@@ -22,6 +22,8 @@ from h2o_runtime.devices.timings import DENSE, Stopwatch
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.bound_step import StepBinder
 from h2o_runtime.execution.dense_tensors import DenseTensors
+from h2o_runtime.execution.draft_layer import DraftLayer
+from h2o_runtime.execution.session_rows import SessionRows
 from h2o_runtime.execution.step_rows import RowsStep, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import LiveLayers
@@ -86,6 +88,7 @@ class Forward:
     """The layer loop over one backend and the layers' kinds on one device, for any session.
 
     no_graph_because  why `graph` has none for rows that stay where they are
+    drafting          the draft layer, if it is loaded
     """
 
     no_graph_because = "without native kernels and products a row depends on those beside it"
@@ -114,6 +117,8 @@ class Forward:
         self.tensors = DenseTensors(self.model, activations)
         binding = (self.dense_graphs, backend, layers, self.tensors, self._token, self._where)
         self.binder = StepBinder(*binding)
+        self.drafting: DraftLayer | None = None
+        self._session_rows = SessionRows(self.dense_graphs, backend, layers, activations, device)
         self._graph: StepGraph | None = None
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)
@@ -197,6 +202,7 @@ class Forward:
         try:
             self.give_step(token, session)
             logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
+            self.keep_hidden(session, past, 1)
         except BaseException:
             session.origin = session.store.bounded(session.origin)
             raise
@@ -225,33 +231,14 @@ class Forward:
         return logits
 
     def _by_layers(self, tokens: Sequence[int], session: Session) -> Float32:
-        """R consecutive tokens of one session → logits [R, vocab]. Dense graphs take all rows together, and each
-        layer attends to one after the other.
-        """
-        n, past = len(tokens), session.length
-        tile, rows = Span(0, n), Rows(past, past + n)
+        """Consecutive tokens of one session: see `SessionRows`."""
         try:
-            session.store.before_step(past, n)
-            self.give(np.array(tokens, np.int64))
-            for layer in range(self.model.layers):
-                with session.store.open(layer) as cache:
-                    self.dense(layer, tile, session, cache)
-                    self._attend_rows(layer, rows, cache, session)
-            return self.logits(tile)
+            logits: Float32 = self.device.download(self._session_rows.run(tokens, session))
+            self.keep_hidden(session, session.length, len(tokens))
+            return logits
         except BaseException:
             session.origin = session.store.bounded(session.origin)
             raise
-
-    def _attend_rows(self, layer: int, rows: Rows, cache: LayerStore, session: Session) -> None:
-        layers, cut = self.layers[layer], slice(0, rows.stop - rows.start)
-        call = StepCall(
-            self._policy_layers[layer],
-            self.buffers.q[layer][cut],
-            self.buffers.attention[layer][cut],
-            cache.view(rows.stop),
-            self.layers.providers[layer],
-        )
-        layers.attend_rows(layers.decoding(self.decoding), call, session.decode_state)
 
     def one_row_because(self, session: Session) -> str | None:
         """Why a step cannot have several rows of the session and drop its last ones; None: it can."""
@@ -326,6 +313,7 @@ class Forward:
     def release(self) -> None:
         """Drop all bindings, and the memory that they reference."""
         self.binder.clear()
+        self._session_rows.clear()
         self._graph = None
 
     def give(self, tokens: IntArray) -> None:
@@ -361,21 +349,16 @@ class Forward:
         logits: Float32 = self.device.download(self.head(rows))
         return logits
 
-    def hidden(self, rows: Span) -> Float32:
-        """The last layer's output after the final norm, on rows of the call → float32 [len(rows), D] on the host.
+    def keep_hidden(self, session: Session, first: int, rows: int) -> None:
+        """What the head has just read of these rows, for the draft layer if it is loaded."""
+        if self.drafting is not None:
+            assert self.buffers.hidden is not None
+            session.hidden.put(first, self.buffers.hidden[:rows])
 
-        The backend must have loaded its graph (`Backend.load_hidden`).
-        """
-        last, logits = self.model.layers - 1, []
-        for tile in spans(len(rows), self.backend.most_rows):
-            part = Span(rows.start + tile.start, rows.start + tile.stop)
-            cut = slice(part.start, part.stop)
-            self.layers[last].before(last, part)
-            inputs = self.tensors.behind(last, part, self.buffers.tokens[cut])
-            out = self.buffers.residual(last + 1)[cut]
-            self.backend.infer(HIDDEN, inputs, {HIDDEN: out})
-            logits.append(np.array(self.device.download(out), np.float32))
-        return np.concatenate(logits)
+    @property
+    def answered_rows(self) -> int:
+        """Rows at a prompt's end on which the head runs: more than one if a draft layer reads them too."""
+        return 1 if self.drafting is None else min(MOST_STEP_ROWS, self.head_rows)
 
     @property
     def head_rows(self) -> int:

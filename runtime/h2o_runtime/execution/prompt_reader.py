@@ -88,8 +88,10 @@ class PromptReader:
         plan = plan_reuse(session.known, session.origin, tokens, policy)
         reading = Reading(self._forward, session, tokens, policy, plan, watch, prompt_piece)
         self.reused = plan.length
-        yield from reading.run(needed=-1)
-        logits = session.keep_logits(self._forward.logits(Span(reading.last - 1, reading.last))[0])
+        rows = min(self._forward.answered_rows, reading.last)
+        yield from reading.run(needed=-rows)
+        logits = session.keep_logits(self._forward.logits(Span(reading.last - rows, reading.last))[-1])
+        self._forward.keep_hidden(session, session.length - rows, rows)
         self.timer = reading.read_timer
         if shared is not None:
             self._pool.keep(shared, session)

@@ -28,6 +28,7 @@ class Activations:
     rotations          of each table of angles cosines and sines by their names, float32 [cap, d/2]
     tokens, positions  int64 [cap]: of this call; 0, 1, 2, … for every call
     logits             float32 [rows, vocab], `rows` being few: the head runs only on rows that are asked for
+    hidden             [rows, D], what it read, where a draft layer reads it too; else None
 
     The residual stream has two buffers, because a graph may not write over its own input: a layer reads the
     one and writes the other. Where layers have embeddings of their own, what begins the stream has a third, as all
@@ -47,6 +48,8 @@ class Activations:
         self.positions = device.empty((capacity,), np.int64)
         device.upload(np.arange(capacity, dtype=np.int64), self.positions)
         self.logits = device.empty((logits_rows(model, capacity), model.vocab_size), np.float32)
+        hidden = (len(self.logits), model.hidden_size)
+        self.hidden = None if model.draft is None else device.empty(hidden, dtype)
         buffers = residual_buffers(model)
         self._residual = [device.empty((capacity, model.hidden_size), dtype) for _ in range(buffers)]
         self._first = 2 if buffers > 2 else 0
@@ -64,7 +67,7 @@ class Activations:
     def nbytes(self) -> int:
         shared = {id(array): array for array in (*self.q, *self.attention, *self.gates)}.values()
         tables = (tensor for table in self.rotations for tensor in table.values())
-        others = (*tables, self.tokens, self.positions, self.logits, *self._residual)
+        others = (*tables, self.tokens, self.positions, self.logits, self.hidden, *self._residual)
         return sum(array.nbytes for array in (*shared, *others) if array is not None)
 
 
@@ -91,6 +94,8 @@ def activation_bytes(model: ModelSpec, capacity: int) -> int:
     row = sum(heads * size for heads, size in rows) + sum(size for size, _ in gates)
     row += residual_buffers(model) * model.hidden_size
     logits = logits_rows(model, capacity) * 4 * model.vocab_size
+    if model.draft is not None:
+        logits += logits_rows(model, capacity) * model.hidden_size * item
     return capacity * (row * item + sum(model.rotary_sizes) * 4 + 16) + logits
 
 

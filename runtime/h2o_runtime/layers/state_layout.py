@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,11 @@ class StateLayout:
 
     def before(self, output: str) -> int:
         """Rows in front of an output's new ones: the tail that its next one is cut from, too."""
-        return next((tail.rows for tail in self.tails.values() if tail.output == output), 0)
+        return self._rows_before.get(output, 0)
+
+    @cached_property
+    def _rows_before(self) -> dict[str, int]:
+        return {tail.output: tail.rows for tail in self.tails.values()}
 
     def room(self, rows: int) -> dict[str, ArrayShape]:
         """Buffers of `new` for so many tokens, with those in front."""

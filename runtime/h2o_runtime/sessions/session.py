@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from h2o_runtime.caches import KVStore
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
+from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.sessions.hidden_rows import HiddenRows
 from h2o_runtime.sessions.layer_states import session_store
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.tokens import IntArray, TokenRows
@@ -30,6 +32,7 @@ class Session(TokenRows):
     store          keys and values of every layer
     origin         how the rows came about
     logits         float32 [vocab] after the last token, where they are at hand
+    hidden         what the head read of the last rows, where a draft layer reads it too
     transcript     the text that the tokens stand for, where they are a chat
     prefill_state  of the policy in `state_policy`
     decode_state   of the decode policy
@@ -53,6 +56,7 @@ class Session(TokenRows):
         self.store.read_in_pages(frozenset(paged))
         self.origin = Provenance()
         self.logits: Float32 | None = None
+        self.hidden = HiddenRows(MOST_STEP_ROWS, model.hidden_size if model.draft else 0)
         self.transcript: Transcript | None = None
         self.prefill_state: Any = None
         self.state_policy: PrefillPolicy[Any] | None = None
@@ -72,6 +76,7 @@ class Session(TokenRows):
     def truncate(self, length: int) -> None:
         """Drop every token from row `length` on."""
         super().truncate(length)
+        self.hidden.truncate(self.length)
         self.store.truncate(length)
         self.transcript = self.transcript and self.transcript.until(self.length)
 

@@ -34,7 +34,7 @@ class SessionSpec:
     layers: Layers
     cache: Cache = field(default_factory=Contiguous)
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
-    speculate: Speculation = "lookup"
+    speculate: Speculation = "auto"
     commit: bool = False
 
     @property

@@ -97,7 +97,7 @@ GENERATION = {
     "ignore_eos": BOOL,
     "id_slot": Values([-1, 0], [99]),
     "cache_prompt": BOOL,
-    "speculate": Values(["lookup", "off"]),
+    "speculate": Values(["auto", "lookup", "mtp", "off"]),
     "prefill": PREFILL,
     "user": Values(["u"]),
     "store": Values([False], [True]),

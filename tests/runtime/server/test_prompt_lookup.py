@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bundles import export, random_ids
+from tests.drafting import save_drafting
+from tests.family_models import VOCAB
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server
 
@@ -61,6 +64,31 @@ def test_an_answer_is_the_same_and_its_drafts_are_counted(reads_ahead: Server, m
         assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
     assert reads_ahead.metric("h2o_drafted_tokens_total") == before[0] + timings["draft_n"]
     assert reads_ahead.metric("h2o_accepted_tokens_total") == before[1] + timings["draft_n_accepted"]
+
+
+@pytest.fixture(scope="module")
+def drafts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("drafting")
+    bundle = export(save_drafting(folder / "checkpoint", right=0.02), folder / "bundle")
+    server = Server(bundle, "--ctx-size", 256, "--compute", "dense_form=native", "--slots", 2)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("by", ["mtp", "auto"])
+def test_answers_that_the_model_drafts_run_side_by_side(drafts_itself: Server, by: str) -> None:
+    prompts = [random_ids(length, length, VOCAB).tolist() for length in (9, 40)]
+    more = {"max_tokens": 60, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
+    answers = [
+        drafts_itself.complete(prompts, speculate=speculate, **more).json() for speculate in (by, "off")
+    ]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    timings = answers[0]["timings"]
+    assert timings["draft_n"] >= timings["draft_n_accepted"] > 10
+    assert drafts_itself.get("/props").json()["speculate"] == "auto"
 
 
 def test_a_server_tells_whether_it_reads_ahead(reads_ahead: Server, serve: Serve) -> None:

@@ -231,6 +231,10 @@ class Family:
         """The mixtures of experts; None if every layer is dense."""
         return None
 
+    def drafts(self, raw: dict[str, Any]) -> bool:
+        """Whether the model has a layer that drafts its next tokens, as `h2o_export.dense.draft` has it."""
+        return False
+
     def check(self, raw: dict[str, Any]) -> None:
         """Raises UnsupportedModelError for a setting that changes the arithmetic of a layer."""
         architectures = raw.get("architectures") or [self.architecture]

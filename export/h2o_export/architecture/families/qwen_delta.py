@@ -36,6 +36,13 @@ class DeltaFamily(Family):
 
 
 @dataclass(frozen=True)
+class DraftingFamily(DeltaFamily):
+    def drafts(self, raw: dict[str, Any]) -> bool:
+        layers = integer(raw, "mtp_num_hidden_layers", 0, least=0)
+        return layers == 1 and not raw.get("mtp_use_dedicated_embeddings")
+
+
+@dataclass(frozen=True)
 class DeltaMixtureFamily(DeltaFamily, MixtureFamily):
     """Beside its mixture a layer has an expert that sees every token, behind a gate."""
 
@@ -86,7 +93,7 @@ _MIXTURE_DEFAULTS: dict[str, Any] = {
     "num_experts": 256,
     "num_experts_per_tok": 8,
 }
-QWEN3_5 = DeltaFamily(
+QWEN3_5 = DraftingFamily(
     "qwen3_5_text",
     "Qwen3_5ForCausalLM",
     attention_bias_flag=True,

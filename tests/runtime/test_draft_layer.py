@@ -1,0 +1,297 @@
+"""Answers that a model's own layer drafts are those of plain decode, whether its drafts are right or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from tests.bundles import export, random_ids
+from tests.drafting import save_drafting
+from tests.family_models import VOCAB
+from torch.nn import functional
+
+from h2o_runtime import Generator, Sampling
+from h2o_runtime.answers.events import TokenGenerated
+from h2o_runtime.bundles.manifest import Manifest
+from h2o_runtime.caches import Cache, Contiguous, Paged
+from h2o_runtime.dense_graphs.packed_files import HEAD
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.execution.draft_layer import KEPT, READ, DraftRows
+from h2o_runtime.execution.model_drafter import DraftAcceptance
+from h2o_runtime.names import Speculation
+from h2o_runtime.policies.prefill import Full, Query
+
+FULL = Full()
+CONTEXT = 256
+PROMPT = random_ids(70, 1, VOCAB).tolist()
+SHARES = {"wrong": None, "right": 0.02}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("drafting")
+    return {name: save_drafting(folder / name, right=share) for name, share in SHARES.items()}
+
+
+@pytest.fixture(scope="module")
+def bundles(checkpoints: dict[str, Path]) -> dict[str, Path]:
+    return {name: export(path, path.with_name(f"{name}-bundle")) for name, path in checkpoints.items()}
+
+
+def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
+    options = {"context": CONTEXT, "threads": 1, "device": "cpu", "dense_form": "native", **more}
+    return Generator.load(bundle, cache=cache or Contiguous(), **options)
+
+
+CASES = {
+    "wrong": ("wrong", Contiguous()),
+    "right": ("right", Contiguous()),
+    "right-paged": ("right", Paged()),
+    "right-int8": ("right", Contiguous(rows="int8")),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def generator(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> Iterator[Generator]:
+    name, cache = CASES[request.param]
+    with load(bundles[name], cache) as loaded:
+        yield loaded
+
+
+def answer(
+    generator: Generator,
+    speculate: Speculation,
+    sampling: Sampling | None = None,
+    most: int = 80,
+    prompt: list[int] = PROMPT,
+) -> tuple[list[Any], NDArray[np.float32], list[int]]:
+    events = generator.generate(prompt, most, FULL, sampling, (7, 9), reuse=False, speculate=speculate)
+    sampled = [event.sampled for event in events if isinstance(event, TokenGenerated)]
+    assert generator.session.logits is not None
+    return sampled, generator.session.logits, generator.session.known.tolist()
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    length=st.integers(1, 90),
+    most=st.integers(1, 60),
+    sampling=st.sampled_from(
+        [
+            Sampling(logprobs=2),
+            Sampling(temperature=0.2, seed=2, logprobs=1),
+            Sampling(temperature=1.0, top_k=5, seed=4, repetition_penalty=1.2),
+        ]
+    ),
+    speculate=st.sampled_from(["mtp", "auto"]),
+)
+def test_answers_are_those_of_plain_decode(
+    generator: Generator, seed: int, length: int, most: int, sampling: Sampling, speculate: Speculation
+) -> None:
+    prompt = random_ids(length, seed, VOCAB).tolist()
+    (plain, logits, known), (ours, its_logits, its_known) = (
+        answer(generator, by, sampling, most, prompt) for by in ("off", speculate)
+    )
+    assert ours == plain
+    assert its_known == known
+    np.testing.assert_array_equal(its_logits, logits)
+
+
+@pytest.mark.parametrize(
+    "policy", [FULL, Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)]
+)
+def test_a_prompts_logits_are_the_same_where_the_head_reads_more_rows(
+    bundles: dict[str, Path], policy: Any
+) -> None:
+    with load(bundles["wrong"]) as drafting, load(bundles["wrong"], speculate="off") as plain:
+        for length in (1, 5, 70, 200):
+            ids = random_ids(length, length, VOCAB)
+            ours, theirs = (one.prefill(ids, policy, reuse=False) for one in (drafting, plain))
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_right_drafts_are_accepted_and_wrong_ones_end(bundles: dict[str, Path]) -> None:
+    with load(bundles["right"]) as right, load(bundles["wrong"]) as wrong:
+        answer(right, "mtp")
+        assert right.drafts.accepted > 0.8 * right.drafts.drafted > 20
+        answer(wrong, "mtp")
+        assert wrong.drafts.accepted == 0 < wrong.drafts.drafted < 20
+
+
+@pytest.mark.parametrize("most", [VOCAB, VOCAB // 4], ids=["all tokens", "the first ones"])
+def test_the_layer_is_what_it_says(
+    bundles: dict[str, Path], checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """In float64: gated attention of one layer to its own rows, and one token after the other."""
+    monkeypatch.setattr("h2o_runtime.model_spec.LEAST_DRAFTED", most)
+    with load(bundles["wrong"]) as generator:
+        layer = generator.loaded.forward.drafting
+        assert layer is not None
+        reference = Reference(checkpoints["wrong"], most)
+        draw = np.random.default_rng(0)
+        tokens = draw.integers(2, VOCAB, 20).tolist()
+        hidden = draw.normal(size=(20, reference.hidden)).astype(np.float32)
+        rows = layer.new_rows()
+        layer.read(rows, tokens[:7], hidden[:7])
+        ours = layer.draft(rows, tokens[7:], hidden[7:], 3)
+        assert ours == reference.draft(tokens, hidden, 3)
+        assert (rows.length, rows.position) == (20, 20)
+        assert layer.draft(rows, [ours[0]], layer._out[:1], 1) == reference.draft(
+            [*tokens, ours[0]], np.concatenate((hidden, layer._hidden[:1])), 1
+        )
+
+
+class Reference:
+    """The draft layer in float64, from the checkpoint's tensors as config.json describes them.
+
+    most: the first tokens, which it chooses from
+    """
+
+    def __init__(self, checkpoint: Path, most: int) -> None:
+        self.most = most
+        self.given = {
+            name: tensor.double() for name, tensor in load_file(checkpoint / "model.safetensors").items()
+        }
+        self.hidden = self.given["mtp.fc.weight"].shape[0]
+
+    def draft(self, tokens: list[int], hidden: NDArray[np.float32], count: int) -> list[int]:
+        known, seen = list(tokens), torch.from_numpy(hidden).double()
+        for _ in range(count):
+            logits, last = self._after(known, seen)
+            known.append(int(logits.argmax()))
+            seen = torch.cat((seen, last[None]))
+        return known[len(tokens) :]
+
+    def _after(self, tokens: list[int], hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        given, layer = self.given, "mtp.layers.0."
+        table = given["model.embed_tokens.weight"]
+        embedded = self._norm(table[tokens], "mtp.pre_fc_norm_embedding")
+        merged = torch.cat((embedded, self._norm(hidden, "mtp.pre_fc_norm_hidden")), dim=1)
+        x = merged @ given["mtp.fc.weight"].T
+        x = x + self._attention(self._norm(x, f"{layer}input_layernorm"))
+        y = self._norm(x, f"{layer}post_attention_layernorm")
+        gate, up = (y @ given[f"{layer}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (functional.silu(gate) * up) @ given[f"{layer}mlp.down_proj.weight"].T
+        out = self._norm(x, "mtp.norm")
+        head = given.get("lm_head.weight", table)
+        return out[-1] @ head[: self.most].T, out[-1]
+
+    def _attention(self, x: torch.Tensor) -> torch.Tensor:
+        given, names, n, d = self.given, "mtp.layers.0.self_attn.", len(x), 32
+        made = {name: x @ given[f"{names}{name}_proj.weight"].T for name in "qkv"}
+        q, gate = made["q"].view(n, -1, 2 * d).split(d, dim=2)
+        k, v = (made[name].view(n, -1, d) for name in "kv")
+        q, k = self._rotated(self._norm(q, f"{names}q_norm")), self._rotated(self._norm(k, f"{names}k_norm"))
+        k, v = (rows.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for rows in (k, v))
+        scores = torch.einsum("ihd,jhd->hij", q, k) / d**0.5
+        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+        seen = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(n, -1)
+        return (seen * gate.reshape(n, -1).sigmoid()) @ given[f"{names}o_proj.weight"].T
+
+    def _rotated(self, x: torch.Tensor, size: int = 8, base: float = 10_000.0) -> torch.Tensor:
+        angles = torch.arange(len(x)).double()[:, None] / base ** (torch.arange(0, size, 2).double() / size)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        first, second, rest = x.split((size // 2, size // 2, x.shape[2] - size), dim=2)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=2)
+
+    def _norm(self, x: torch.Tensor, name: str, epsilon: float = 1e-6) -> torch.Tensor:
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon) * (1 + self.given[f"{name}.weight"])
+
+
+def test_rows_are_the_last_ones(bundles: dict[str, Path]) -> None:
+    with load(bundles["wrong"]) as generator:
+        spec = generator.model.draft
+        assert spec is not None
+        rows, written = DraftRows(spec), 0
+        while written < 3 * KEPT:
+            rows.make_room(READ)
+            rows.k[rows.length : rows.length + READ] = np.arange(written, written + READ)[:, None, None]
+            rows.length, rows.position, written = rows.length + READ, rows.position + READ, written + READ
+            kept = rows.k[: rows.length, 0, 0]
+            np.testing.assert_array_equal(kept, np.arange(written - len(kept), written))
+            assert len(kept) >= min(KEPT, written)
+        assert rows.position == written
+
+
+def test_drafts_come_again_after_a_while() -> None:
+    acceptance = DraftAcceptance(3)
+    for _ in range(10):
+        acceptance.seen(0, False)
+    low = acceptance.rate(0)
+    for _ in range(200):
+        acceptance.unseen()
+    assert low < 0.3 < 0.85 < acceptance.rate(0)
+    assert acceptance.rate(1) == pytest.approx(0.9)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Generator], str]] = {
+    "exact": (partial(load, speculate="mtp", dense_form="exact"), "on a CPU with native products alone"),
+}
+
+
+@pytest.mark.parametrize(("loading", "reason"), REFUSED.values(), ids=REFUSED)
+def test_where_the_layer_does_not_run(
+    bundles: dict[str, Path], loading: Callable[[Path], Generator], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        loading(bundles["right"])
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["own-head", "tied"])
+def test_integer_weights_share_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
+    name = "qwen3_5-attention-first" if tied else "qwen3_5"
+    checkpoint = save_drafting(tmp_path / "checkpoint", name, right=0.02)
+    bundle = export(checkpoint, tmp_path / "bundle", weights="int8")
+    manifest = Manifest.read(bundle)
+    last, draft = (graphs[-1].weights for graphs in (manifest.dense_graphs(), manifest.draft_graphs()))
+    assert len(set(last) & set(draft)) == 1  # the head's file, or the embedding's
+    monkeypatch.setattr("h2o_runtime.model_spec.LEAST_DRAFTED", VOCAB // 2)
+    with load(bundle) as generator:
+        backend: Any = generator.loaded.backend
+        heads = [
+            next(
+                value for key, value in backend._sessions[graph]._session._h2o_weights.items() if HEAD in key
+            )
+            for graph in (manifest.dense_graphs()[-1].name, "draft_01")
+        ]
+        assert heads[0].data_ptr() == heads[1].data_ptr()
+        plain, ours = (answer(generator, by) for by in ("off", "mtp"))
+        assert ours[0] == plain[0]
+        assert generator.drafts.drafted > 0
+
+
+def test_a_bundle_without_the_layer(shared_folder: Path, bundles: dict[str, Path], tiny_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="no layer that drafts tokens: use `speculate=lookup`"):
+        load(tiny_bundle, speculate="mtp")
+    with load(tiny_bundle) as generator:
+        assert generator.speculation() == ("lookup", None)
+        used, reason = generator.speculation("mtp")
+        assert used == "off"
+        assert reason is not None
+        assert "no layer that drafts" in reason
+    with load(bundles["right"], speculate="lookup") as generator:
+        assert generator.speculation("mtp")[0] == "off"
+        assert generator.speculation("auto") == ("lookup", None)
+
+
+def test_an_embedding_is_the_same_beside_a_draft_layer(bundles: dict[str, Path]) -> None:
+    with load(bundles["right"]) as generator:
+        (vector,) = [stop.value for stop in [_finished(generator.embed(PROMPT))]]
+        assert vector.shape == (generator.model.hidden_size,)
+
+
+def _finished(run: Any) -> StopIteration:
+    try:
+        next(run)
+    except StopIteration as stop:
+        return stop
+    raise AssertionError("a prompt that is read at once has one piece")
