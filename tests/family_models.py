@@ -13,13 +13,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests import family_settings
 from tests.family_convolutions import CONVOLUTIONS
+from tests.family_mamba import MAMBAS
 from tests.family_settings import SIZES, VOCAB
 from tests.family_windows import WINDOWS
 from tests.reference import checkpoints
 
 __all__ = ["MODELS", "VOCAB", "WINDOWS", "save", "save_as_said"]
 
-MODELS = {**family_settings.MODELS, **CONVOLUTIONS}
+MODELS = {**family_settings.MODELS, **CONVOLUTIONS, **MAMBAS}
 LESSENED = (
     "gemma2",
     "gemma3",

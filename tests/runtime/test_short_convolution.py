@@ -13,13 +13,14 @@ from tests.runtime import layer_cases
 from tests.runtime.layer_cases import FULL, H2O, NEXT, PROMPT
 
 from h2o_runtime import Generator
-from h2o_runtime.answers.events import PromptPieceRead
+from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import BundleError, Cancelled
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.layers import state_layout
+from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.sessions.layer_states import BLOCK
 from h2o_runtime.sessions.saved import SavedSession, save_session
@@ -112,7 +113,17 @@ def test_sessions_decode_side_by_side(bundle: Path) -> None:
                 one.session.decoded([token])
                 ids.append(token)
                 assert relative_error(row, expected(fresh, ids)) < EXACT
-        assert generator.speculation("lookup")[0] == "off"
+
+
+def test_answers_that_are_read_ahead_are_those_of_plain_decode(bundle: Path) -> None:
+    with load(bundle, dense_form="native") as generator:
+
+        def answer(speculate: Speculation) -> list[int]:
+            events = generator.generate(PROMPT[:5] * 12, 60, FULL, reuse=False, speculate=speculate)
+            return [event.sampled.token for event in events if isinstance(event, TokenGenerated)]
+
+        assert generator.speculation("lookup") == ("lookup", None)
+        assert answer("lookup") == answer("off")
 
 
 def test_function_bodies_agree(bundle: Path) -> None:

@@ -17,7 +17,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.base import LayerKind, LayerResources
-from h2o_runtime.layers.state import StateLayers
+from h2o_runtime.layers.state import GatedHeads
 from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MAMBA2
@@ -61,7 +61,7 @@ class Mamba2(LayerKind):
         return model.hidden_size * rows + 2 * spec.query_heads * spec.head_size * spec.value_size
 
 
-class Mamba2Layers(StateLayers):
+class Mamba2Layers(GatedHeads):
     def advance(
         self,
         provider: AttentionProvider,

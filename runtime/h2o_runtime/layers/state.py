@@ -18,6 +18,8 @@ from h2o_runtime.layers.base import LayerResources, LoadedLayers
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 
+LANES = 4  # of float32 in a register of every processor
+
 
 class StateLayers(LoadedLayers):
     """A kind with a state overrides `advance`."""
@@ -71,6 +73,20 @@ class StateLayers(LoadedLayers):
     def _pass(self, provider: AttentionProvider, q: Tensor, view: StateView, o: Tensor, rows: slice) -> None:
         new = {name: tensor[rows] for name, tensor in view.new.items()}
         self.advance(provider, view.arrays, q[rows], new, o[rows])
+
+
+class GatedHeads(StateLayers):
+    """Layers whose dense graphs compute gates, one number for each head.
+
+    ONNX Runtime's Softplus takes LANES numbers at a time, and those that are left with other instructions. So a
+    row's bits depend on its place in a step, unless every row fills whole vectors.
+    """
+
+    def __init__(self, resources: LayerResources) -> None:
+        super().__init__(resources)
+        counts = {spec.query_heads for spec in resources.model.each_layer if spec.state is not None}
+        if odd := [count for count in counts if count % LANES]:
+            self.one_row_because = f"gates of {odd[0]} heads do not fill vectors of {LANES}"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ LONG = random_ids(1200, 4, VOCAB).tolist()
 CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Contiguous(rows="int8")}
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "granitemoehybrid-grouped"])
+@pytest.fixture(scope="module", params=["qwen3_5", "granitemoehybrid"])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three layers with a state to one that sees everything."""
     folder = tmp_path_factory.mktemp("states")
@@ -201,6 +201,15 @@ def test_rows_in_a_file_pages_that_are_chosen_and_rows_that_go(bundle: Path, tmp
 
 
 ROWS = st.lists(st.tuples(st.integers(1, 1 + AHEAD), st.integers(1, 1 + AHEAD)), min_size=1, max_size=6)
+
+
+def test_rows_whose_gates_do_not_fill_vectors_go_one_by_one(tmp_path: Path) -> None:
+    bundle = export(
+        save(tmp_path / "checkpoint", "granitemoehybrid-grouped"), tmp_path / "bundle"
+    )  # six heads
+    with load(bundle, dense_form="native") as generator:
+        mode, reason = generator.speculation("lookup")
+        assert (mode, reason) == ("off", "gates of 6 heads do not fill vectors of 4")
 
 
 @pytest.fixture(scope="module", params=CACHES)
