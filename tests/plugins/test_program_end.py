@@ -16,8 +16,10 @@ REPO = Path(__file__).resolve().parents[2]
 EMULATED = """
 import os
 os.environ["H2O_EMULATION_EAGER"] = "1"
-from tests.emulation import install
+from pytest import MonkeyPatch
+from tests.emulation import install, short_warm_up
 install()
+short_warm_up(MonkeyPatch())
 """
 LOAD = """
 import sys, threading
@@ -53,7 +55,4 @@ def test_on_the_cpu(tiny_bundle: Path, where: str) -> None:
 @pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
 @pytest.mark.parametrize("where", ["in the module", "in a thread that never ends"])
 def test_on_an_emulated_gpu(tiny_bundle: Path, where: str) -> None:
-    emulated = (
-        "import os; os.environ['H2O_EMULATION_EAGER'] = '1'\nfrom tests.emulation import install\ninstall()\n"
-    )
-    run(emulated + LOAD + ENDS[where], str(tiny_bundle), "device=cuda")
+    run(EMULATED + LOAD + ENDS[where], str(tiny_bundle), "device=cuda")
