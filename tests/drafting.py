@@ -11,18 +11,19 @@ from safetensors.torch import load_file, save_file
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from tests.family_models import save
+from tests.family_models import MODELS, save
 
 ADDED = ("o_proj.weight", "out_proj.weight", "down_proj.weight")  # to the residual stream
 
 
-def save_drafting(folder: Path, name: str = "qwen3_5", right: float | None = None) -> Path:
-    """A checkpoint of MODELS with a draft layer, whose weights are random.
+def save_drafting(folder: Path, right: float | None = None, tied: bool = False) -> Path:
+    """A checkpoint with a draft layer, whose weights are random.
 
     right: layers add this share of what they would, to the embedding of a token; and so does the draft layer, whose
     input is that embedding. The less it is, the likelier both predict the same.
     """
-    save(folder, name)
+    family, settings = MODELS["qwen3_5"]
+    save(folder, "drafting", {"drafting": (family, {**settings, "tie_word_embeddings": tied})})
     config = folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "mtp_num_hidden_layers": 1}))
     file = folder / "model.safetensors"

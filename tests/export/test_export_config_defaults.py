@@ -21,6 +21,8 @@ from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 RANDOM = 12
 NEEDED: dict[str, dict[str, Any]] = {  # with the defaults such models cannot run
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "lfm2": {"block_auto_adjust_ff_dim": False},
+    "lfm2_moe": {"layer_types": ["conv"] * 31 + ["full_attention"]},
     "granitemoehybrid": {"layer_types": ["linear_attention"] * 31 + ["full_attention"]},
 }
 WITHIN = {"model_type", "architectures", "rope_parameters"}  # rotations are compared as a whole

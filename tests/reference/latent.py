@@ -59,7 +59,7 @@ class EagerModel:
             attention = self._attend(layer, q, k, scale, form)
             if layer + 1 < self.config.layers:
                 residual, q, k = part(attention, residual, cos, sin)
-        logits: Tensor = self.parts[-1](attention, residual)
+        (logits,) = self.parts[-1](attention, residual)
         return Run(logits.numpy(), np.stack(latents))
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, scale: float, form: str) -> Tensor:

@@ -66,7 +66,7 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         others=(),
         pool=SimpleNamespace(transcripts=list, share=lambda session: None),
         model=SimpleNamespace(vocab_size=4096),
-        bundle=SimpleNamespace(manifest=SimpleNamespace(prefill=Query())),
+        default_policy=lambda ids: Query(),
     )
     return TextModel(generator, Tokenizer.load(EXAMPLE), BundleError("no template"))
 

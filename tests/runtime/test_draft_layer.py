@@ -248,8 +248,7 @@ def test_where_the_layer_does_not_run(
 
 @pytest.mark.parametrize("tied", [False, True], ids=["own-head", "tied"])
 def test_integer_weights_share_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
-    name = "qwen3_5-attention-first" if tied else "qwen3_5"
-    checkpoint = save_drafting(tmp_path / "checkpoint", name, right=0.02)
+    checkpoint = save_drafting(tmp_path / "checkpoint", right=0.02, tied=tied)
     bundle = export(checkpoint, tmp_path / "bundle", weights="int8")
     manifest = Manifest.read(bundle)
     last, draft = (graphs[-1].weights for graphs in (manifest.dense_graphs(), manifest.draft_graphs()))
