@@ -21,7 +21,7 @@ def test_it_is_the_reference(emulated_cuda: ModuleType, call: BlockCall) -> None
     call.check(got, rtol=1e-5 if call.dtype is np.float32 else 2e-2)
 
 
-@pytest.mark.parametrize(("d", "alike"), [(16, 1), (64, 0), (64, 1), (64, 2)])
+@pytest.mark.parametrize(("d", "alike"), [(16, 1), (64, 0), (64, 1), (64, 2), (80, 1), (96, 1), (128, 1)])
 def test_tensor_cores(emulated_cuda: ModuleType, d: int, alike: int) -> None:
     call = BlockCall(
         n=70,

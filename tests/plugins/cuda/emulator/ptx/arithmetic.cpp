@@ -197,6 +197,18 @@ float flushed(float x) {
     return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x;
 }
 
+// Sums in double precision, of floats and into floats.
+void add_doubles(Table& table) {
+    using D = double;
+    table["add.f64"] = [](Thread& t, I i) { binary<D>(t, i, [](D x, D y) { return x + y; }); };
+    table["sub.f64"] = [](Thread& t, I i) { binary<D>(t, i, [](D x, D y) { return x - y; }); };
+    table["cvt.f64.f32"] = [](Thread& t, I i) { unary<float>(t, i, [](float x) { return D{x}; }); };
+    table["cvt.rn.f32.f64"] = [](Thread& t, I i) {
+        unary<D>(t, i, [](D x) { return static_cast<float>(x); });
+    };
+    add_moves<D>(table, "f64");
+}
+
 void add_floats(Table& table) {
     using F = float;
     table["add.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return x + y; }); };
@@ -359,6 +371,7 @@ Table make_table() {
     add_comparisons<uint32_t>(table, "b32");
     add_comparisons<uint64_t>(table, "b64");
     add_floats(table);
+    add_doubles(table);
     add_pairs(table);
     add_single_bits(table);
     table["bra"] = table["bra.uni"] = [](Thread& t, I i) { t.jump(i.target); };

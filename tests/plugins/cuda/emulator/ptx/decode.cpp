@@ -198,7 +198,8 @@ class Decoder {
     uint16_t read_value() {
         if (peek() == "-" || std::isdigit(static_cast<unsigned char>(peek()[0]))) {
             const std::string& text = peek();
-            if (text.rfind("0f", 0) == 0) return new_constant(std::stoull(take().substr(2), nullptr, 16));
+            if (text.rfind("0f", 0) == 0 || text.rfind("0d", 0) == 0)
+                return new_constant(std::stoull(take().substr(2), nullptr, 16));
             return new_constant(static_cast<uint64_t>(take_integer()));
         }
         const std::string name = take();
