@@ -65,11 +65,13 @@ def test_a_reload_keeps_conversations_and_what_is_written(page: Page) -> None:
     ask(page, "Second.")
     page.get_by_label("Message", exact=True).fill("half a")
     attach(page, "one.txt", b"one")
+    attached = page.get_by_role("button", name="Remove one.txt")
+    attached.wait_for()
     reload(page)
     assert tabs(page) == ["Hello.", "Second."]
     assert page.locator(f"{ANSWER} strong").inner_text() == "Bold"
     assert message(page) == "half a"
-    assert page.get_by_role("button", name="Remove one.txt").is_visible()
+    attached.wait_for()
     page.get_by_role("tab").first.click()
     assert (shown(page), figures(page), message(page)) == (first, before, "")
     messages = sent(page, lambda: ask(page, "And?"))["messages"]
