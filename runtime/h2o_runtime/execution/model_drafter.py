@@ -18,9 +18,8 @@ from h2o_runtime.sessions.session import Session
 
 PRIOR, PRIOR_RATE = 4.0, 0.9  # weight of the prior acceptance rate, in tests, and the rate
 MEMORY = 0.9  # factor of a test's weight with each later test
-RETURN = (
-    0.98  # of each token without a draft, by which a rate goes back to the prior, so that drafts come again
-)
+# Factor of a rate's distance from the prior with each token that was not drafted, so that drafts come again.
+RETURN = 0.98
 
 
 class DraftAcceptance:
