@@ -44,7 +44,7 @@ export class Conversation {
     this._top = 0; // where the view was left
     this._turns = [];
     this._running = null; // AbortController
-    root.addEventListener("scroll", () => this._look());
+    root.addEventListener("scroll", () => this.noteView());
     new ResizeObserver(() => this._follow()).observe(root);
   }
 
@@ -84,6 +84,16 @@ export class Conversation {
     if (this._records) this._show(this._records);
     this.root.scrollTop = this._top;
     this._follow();
+  }
+
+  /** Who went up from where the view was left wants to read there; who comes back to the end, to follow again. */
+  noteView() {
+    if (!this.root.isConnected) return;
+    const { scrollTop, scrollHeight, clientHeight } = this.root;
+    const end = scrollHeight - clientHeight;
+    if (scrollTop < Math.min(this._top, end) - 1) this._atEnd = false;
+    if (scrollTop > end - NEAR) this._atEnd = true;
+    if (!this._atEnd) this._top = scrollTop;
   }
 
   /** Write down what there is. The page may be gone before the answer is complete. */
@@ -192,19 +202,9 @@ export class Conversation {
 
   /** Keep the end in view, unless the person went to read something above. */
   _follow() {
-    this._look(); // pieces of an answer come faster than scroll events, and must not undo what the person does
+    this.noteView(); // pieces of an answer come faster than scroll events, and must not undo what the person does
     if (!this._atEnd || !this.root.isConnected) return;
     this.root.scrollTop = this.root.scrollHeight;
     this._top = this.root.scrollTop;
-  }
-
-  /** Who went up from where the view was left wants to read there; who comes back to the end, to follow again. */
-  _look() {
-    if (!this.root.isConnected) return;
-    const { scrollTop, scrollHeight, clientHeight } = this.root;
-    const end = scrollHeight - clientHeight;
-    if (scrollTop < Math.min(this._top, end) - 1) this._atEnd = false;
-    if (scrollTop > end - NEAR) this._atEnd = true;
-    if (!this._atEnd) this._top = scrollTop;
   }
 }

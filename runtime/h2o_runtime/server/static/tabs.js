@@ -80,6 +80,7 @@ export class Tabs {
   _select(tab) {
     if (tab === this._selected) return;
     const before = this._selected;
+    before?.conversation.noteView(); // its last scroll event may still be on its way
     this._selected = tab;
     byId("panel").setAttribute("aria-labelledby", tab.button.id);
     byId("panel").replaceChildren(tab.conversation.root);
