@@ -15,19 +15,19 @@ from h2o_runtime.server.request_builder import RequestBuilder
 answers, chat = json.loads({answers!r}), RequestBuilder.chat
 def scripted(self, body):
     said = sum(message.role == "assistant" for message in body.messages)
-    text = answers[min(said, len(answers) - 1)] if body.tools else "A title"
+    text = answers[min(said, len(answers) - 1)] if body.tools else {untold!r}
     grammar = AnswerConstraint("root ::= " + json.dumps(text), "grammar")
     return replace(chat(self, body), constraint=grammar)
 RequestBuilder.chat = scripted
 """
 
 
-def script(folder: Path, answers: list[str]) -> dict[str, str]:
+def script(folder: Path, answers: list[str], untold: str = "A title") -> dict[str, str]:
     """The environment of a server that gives `answers`, one for each turn of the assistant in a conversation.
 
-    The last one is for all further turns. Conversations without tools, such as those for a title, get a title.
+    The last one is for all further turns. Conversations without tools, such as those for a title, get `untold`.
     """
-    return spoilt(folder, _FORCED.format(answers=json.dumps(answers)))
+    return spoilt(folder, _FORCED.format(answers=json.dumps(answers), untold=untold))
 
 
 def call(name: str, **arguments: object) -> str:

@@ -6,7 +6,8 @@ import { PrefillForm } from "./prefill_form.js";
 import { Stored } from "./storage.js";
 
 const STORED = new Stored("localStorage", "h2o-settings");
-const ANSWER = ["temperature", "max_tokens"];
+const NUMBERS = ["temperature", "max_tokens"];
+const THINKING = { on: true, off: false };
 
 export class Settings {
   /** changed: called whenever a request would differ. */
@@ -26,18 +27,19 @@ export class Settings {
   }
 
   /** Take in what the server does unless told otherwise (GET /props), then what was changed before. */
-  begin({ prefill_forms, prefill_summary }) {
+  begin({ prefill_forms, prefill_summary, thinks }) {
     this.known = true;
+    byId("thinking").hidden = !thinks;
     this._standardSummary = prefill_summary;
     this._prefill = new PrefillForm(prefill_forms);
     this._fill(kept());
   }
 
-  /** Members of a request: temperature, max_tokens and prefill, where they were changed. */
+  /** Members of a request: temperature, max_tokens, chat_template_kwargs and prefill, where they were changed. */
   request() {
     if (!this.known) return {};
     const prefill = this._prefill.request();
-    return { ...this._answer(), ...(prefill && { prefill }) };
+    return { ...this._numbers(), ...this._thinking(), ...(prefill && { prefill }) };
   }
 
   /** The next request's way of reading, in the server's few words. Throws ServerError where settings contradict. */
@@ -48,21 +50,28 @@ export class Settings {
   }
 
   _fill(kept) {
-    for (const name of ANSWER) this._form.elements[name].value = kept[name] ?? "";
+    for (const name of [...NUMBERS, "thinking"]) this._form.elements[name].value = kept[name] ?? "";
     this._prefill.fill(kept.prefill ?? {});
     this._changed();
   }
 
-  /** Changed values on the answer, by name. */
-  _answer() {
-    const given = ANSWER.map((name) => [name, this._form.elements[name].value]).filter(([, value]) => value !== "");
+  /** Changed numbers, by name. */
+  _numbers() {
+    const given = NUMBERS.map((name) => [name, this._form.elements[name].value]).filter(([, value]) => value !== "");
     return Object.fromEntries(given.map(([name, value]) => [name, Number(value)]));
+  }
+
+  /** Chat templates name the variable that switches thinking in one of two ways. */
+  _thinking() {
+    const thinking = THINKING[this._form.elements.thinking.value];
+    if (byId("thinking").hidden || thinking === undefined) return {};
+    return { chat_template_kwargs: { enable_thinking: thinking, thinking } };
   }
 
   _keep() {
     this._prefill?.show();
     const prefill = this._prefill?.values() ?? kept().prefill;
-    STORED.set(JSON.stringify({ ...this._answer(), prefill }));
+    STORED.set(JSON.stringify({ ...this._numbers(), thinking: this._form.elements.thinking.value, prefill }));
     this._changed();
   }
 

@@ -6,6 +6,7 @@ import { element, fromTemplate, soon } from "./dom.js";
 import { figures } from "./figures.js";
 import { Markdown } from "./markdown.js";
 import { Reading } from "./reading.js";
+import { Thoughts } from "./thoughts.js";
 
 const LEFT_OUT = "The next request goes without this message.";
 const STAYS = "What is here of it stays in the conversation.";
@@ -19,16 +20,18 @@ export class Turn {
     this.message = message;
     this.buttons = { retry: parts.retry, change: parts.change, memory: parts.memory };
     this.result = {}; // what is known of the answer: id, firstMs, usage, timings, h2o, reason
+    this.thoughts = "";
     this.answer = "";
     this.unreached = false; // whether the server could not be reached the last time
     this._problem = ""; // why there is no whole answer
     this._running = false;
     this._parts = parts;
     this._reading = new Reading(parts);
+    this._thoughts = new Thoughts(parts.thoughts, parts["thoughts-title"], parts["thoughts-text"]);
     this._shown = new Markdown(parts.answer);
     this._drawSoon = soon(() => {
       this._draw();
-      if (this.answer) onText();
+      if (this.answer || this.thoughts) onText();
     });
     parts.question.textContent = message.text;
     parts.files.hidden = !message.files.length;
@@ -47,12 +50,12 @@ export class Turn {
 
   /** What is to be kept of it. */
   get record() {
-    return { message: this.message, answer: this.answer, result: this.result, problem: this._problem };
+    return { message: this.message, thoughts: this.thoughts, answer: this.answer, result: this.result, problem: this._problem };
   }
 
   /** Show a record. */
-  restore({ answer, result, problem }) {
-    Object.assign(this, { answer, result, _problem: problem });
+  restore({ thoughts = "", answer, result, problem }) {
+    Object.assign(this, { thoughts, answer, result, _problem: problem });
     if (!problem && !result.reason) this._break(INTERRUPTED);
     this._end();
   }
@@ -85,7 +88,8 @@ export class Turn {
   }
 
   _begin() {
-    Object.assign(this, { result: {}, answer: "", unreached: false, _problem: "", _running: true });
+    Object.assign(this, { result: {}, thoughts: "", answer: "", unreached: false, _problem: "", _running: true });
+    this._thoughts.clear();
     this._shown.clear();
     this._parts.problem.hidden = true;
     this._parts.figures.hidden = true;
@@ -103,15 +107,17 @@ export class Turn {
     else if (choice?.delta.role) this._reading.accepted();
     for (const name of ["usage", "timings", "h2o"]) if (chunk[name]) result[name] = chunk[name];
     if (choice?.finish_reason) result.reason = choice.finish_reason;
-    const text = choice?.delta.content;
-    if (!text) return false;
+    const { reasoning_content: thought, content } = choice?.delta ?? {};
+    if (!thought && !content) return false;
     this._reading.end();
-    this.answer += text;
+    this.thoughts += thought ?? "";
+    this.answer += content ?? "";
     this._drawSoon();
     return true;
   }
 
   _draw() {
+    this._thoughts.show(this.thoughts, this._running, Boolean(this.answer));
     this._shown.show(this.answer, this._running);
   }
 
