@@ -42,10 +42,11 @@ def serve(settings: ServerSettings, prefill: PrefillPolicy[Any], load: Callable[
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ServerError with the reason."""
+    """A listening socket; that of "::" takes IPv4 too. Raises ServerError with the reason."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address, family=family, backlog=2048)
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
         # Every connection inherits it; asyncio sets it only if the protocol number is explicit. Without it
         # each small write waits 40 ms for the acknowledgement of the previous one.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -150,3 +150,11 @@ def test_an_address_with_its_interface_is_listened_on() -> None:
     host = link_local()
     with bind(host, 0) as listener, socket.socket(socket.AF_INET6) as client:
         client.connect(listener.getsockname())
+
+
+def test_all_addresses_are_those_of_ipv4_too() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6, or IPv6 alone")
+    with bind("::", 0) as listener:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1])).close()
