@@ -280,62 +280,43 @@ def choosing() -> Iterator[str]:
     )
 
 
-def _shape_rows() -> Iterator[list[object]]:
-    for model in MODELS:
-        for n in (4096, 8192, 16384, 32768, 65536):
-            dense, d = 2 * model.weights * n, model.head_size
-            layer = Layer(n, d)
-            rows = PASSES * n * model.hidden * 2
-            default = Cost(
-                *(
-                    getattr(layer.attention, k) + getattr(layer.choice, k)
-                    for k in ("flop", "read", "launches")
-                )
-            )
-            attention = (full(n, d), default, window(n, d))
-            yield [
-                model.name, f"{n:,}", short(dense / 1e12),
-                *(short(cost.flop / 1e12) for cost in attention), short(2 * model.weights / 1e6),
-                short(model.weights * 0.5625 / 1e6), short(rows / 1e9), *(cost.launches for cost in attention),
-            ]  # fmt: skip
+def _first_token(model: Model, n: int, device: Device) -> list[str]:
+    """Seconds to the first token under `full`, and how many times as fast the default and `window` are."""
+    d, layers = model.head_size, model.layers
+    slower, memory = H200.tflop_s / device.tflop_s, H200.gb_s / device.gb_s
+    rest = layers * PASSES * n * model.hidden * 2 / COPY / 1e9 * memory
+    first, int4 = (layers * 2 * model.weights * n / rate / 1e12 * slower + rest for rate in (PRODUCT, INT4))
+    layer = Layer(n, d)
+    exact, default, recent = (
+        layers * seconds * slower
+        for seconds in (
+            full(n, d).seconds,
+            layer.attention.seconds + layer.choice.seconds,
+            window(n, d).seconds,
+        )
+    )
+    return [
+        short(first + exact),
+        *(f"{(base + exact) / (base + default):.2f}" for base in (first, int4)),
+        f"{(first + exact) / (first + recent):.2f}",
+    ]
 
 
-def _time_rows(device: Device) -> Iterator[list[object]]:
-    """Seconds of all layers."""
+def _jetson_rows() -> Iterator[list[object]]:
     for model in MODELS:
         for n in (4096, 8192, 16384, 32768, 65536):
-            d, layers = model.head_size, model.layers
-            slower, memory = H200.tflop_s / device.tflop_s, H200.gb_s / device.gb_s
-            products = [layers * 2 * model.weights * n / rate / 1e12 * slower for rate in (PRODUCT, INT4)]
-            rest = layers * PASSES * n * model.hidden * 2 / COPY / 1e9 * memory
-            layer = Layer(n, d)
-            exact, sets, chosen = (
-                layers * cost.seconds * slower for cost in (full(n, d), layer.attention, layer.choice)
-            )
-            recent = layers * window(n, d).seconds * slower
-            first = products[0] + rest
             yield [
-                model.name, f"{n:,}", *map(short, (*products, rest, exact, sets, chosen, recent)),
-                *(f"{(base + exact) / (base + sets + chosen):.2f}" for base in (first, products[1] + rest)),
-                f"{(first + exact) / (first + recent):.2f}",
-            ]  # fmt: skip
+                model.name,
+                f"{n:,}",
+                *(cell for device in DEVICES for cell in _first_token(model, n, device)),
+            ]
 
 
 def jetson() -> Iterator[str]:
+    columns = "`full`, s | full / default | the same, int4 | full / window"
     yield from table(
-        "model | tokens | products, TFLOP | full | default | window | weights, MB | int4 | elementwise, GB "
-        "| full, launches | default | window",
-        _shape_rows(),
+        "model | tokens | " + " | ".join(f"{device.name}: {columns}" for device in DEVICES), _jetson_rows()
     )
-    for device in DEVICES:
-        yield ""
-        yield f"{device.name}, seconds at {device.tflop_s:g} TFLOP/s and {device.gb_s:g} GB/s:"
-        yield ""
-        yield from table(
-            "model | tokens | products, float16 | int4 | elementwise | full | default's attention | its choosing "
-            "| window | full / default, float16 | int4 | full / window",
-            _time_rows(device),
-        )
 
 
 def main() -> None:
