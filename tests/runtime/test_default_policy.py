@@ -40,7 +40,7 @@ def test_the_limit_is_of_gpus_and_of_the_default_rule() -> None:
 
 def test_the_docs_have_the_limit() -> None:
     page = (REPO / "docs" / "policies.md").read_text(encoding="utf-8")
-    assert page.count(f"fewer than {by_length.FULL_BELOW['cuda']:,}") == 2
+    assert f"fewer than {by_length.FULL_BELOW['cuda']:,}" in page
 
 
 @pytest.fixture
