@@ -139,13 +139,15 @@ class Forked:
         process.stderr = os.fdopen(err, "rb")
         return process
 
-    def start(self, name: str, words: list[str | bytes], source: int, out: int, err: int) -> Process:
-        """`python -m h2o_cli.NAME WORDS` with these files as its streams."""
+    def start(
+        self, name: str, words: list[str | bytes], source: int, out: int, err: int, code: str = ""
+    ) -> Process:
+        """`python -m h2o_cli.NAME WORDS` with these files as its streams, after `code` has run in it."""
         if self._process is None:
             self._start()
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as request, theirs:
-            request.write(json.dumps([name, *map(os.fsdecode, words)]).encode())
+            request.write(json.dumps([code, name, *map(os.fsdecode, words)]).encode())
             request.flush()
             socket.send_fds(self._socket, [b"."], [theirs.fileno(), request.fileno(), source, out, err])
         return Process(ours)
@@ -217,12 +219,13 @@ def _keep(told: int, request: int, *streams: int) -> None:
         _run(*json.load(words))
 
 
-def _run(name: str, *words: str) -> None:
+def _run(code: str, name: str, *words: str) -> None:
     # The old ones have found out that their file has places, and a pipe has none.
     sys.stdout = os.fdopen(1, "w", -1, sys.stdout.encoding, sys.stdout.errors, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [name, *words]
+    exec(compile(code, "<what the test changes>", "exec"), {"__name__": "changed"})
     try:
         runpy.run_module(f"h2o_cli.{name}", run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -6,10 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.cli import exports
 from tests.forked import ROOT, Process, commands
@@ -39,7 +42,7 @@ def h2o() -> Run:
     """
 
     def run(
-        name: str, *args: object, timeout: float = 60, input: bytes | None = None, **options: Any
+        name: str, *args: object, timeout: float = 300, input: bytes | None = None, **options: Any
     ) -> subprocess.CompletedProcess[bytes]:
         if not options:
             return commands(name).run(name, _words(args), input, timeout)
@@ -79,6 +82,15 @@ def start_h2o() -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def work_for(process: subprocess.Popen[bytes] | Process, seconds: float) -> None:
+    """Until it has used so much processor time from now on, or has ended; a busy machine takes it longer."""
+    used = psutil.Process(process.pid)
+    with suppress(psutil.NoSuchProcess):
+        end = sum(used.cpu_times()[:2]) + seconds
+        while sum(used.cpu_times()[:2]) < end and process.poll() is None:
+            time.sleep(0.02)
 
 
 @pytest.fixture

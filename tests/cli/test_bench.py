@@ -35,7 +35,7 @@ from h2o_runtime.dense_graphs.native import is_fast
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import Tokenizer
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 LLAMA_CPP = importlib.util.find_spec("llama_cpp") is not None
 RULE = ("--repetitions", 2, "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
 SMALL = (*RULE, "--peers", "none")
@@ -147,7 +147,7 @@ def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> N
 # Measurements that are stopped
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_stopped_measurement_keeps_its_rows_and_goes_on(
     h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.systems.base import Absent
 from h2o_runtime.policies.prefill import Query
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 def test_gguf_rotates_neighbours_where_the_checkpoint_rotates_halves() -> None:

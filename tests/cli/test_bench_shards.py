@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Run
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 SMALL = ("--repetitions", 1, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
 
 

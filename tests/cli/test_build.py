@@ -18,7 +18,7 @@ from tests.engines import tensorrt_rtx
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import EngineManifest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 STOPPED = (130, -signal.SIGINT)
 
 

@@ -24,7 +24,7 @@ from h2o_cli.compare import main
 from h2o_runtime.policies.prefill import ColumnSum, Query, Window
 from h2o_runtime.policies.prefill.h2o import H2O
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 NAME = "llama-g2-d64-llama3"
 SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32)
 # What is compared where nothing is asked for.

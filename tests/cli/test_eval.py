@@ -17,7 +17,7 @@ from tests.cli.progress_lines import without_progress
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.values import from_csv
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 RULE = "h2o score=query chunk_size=64 local=8 heavy=24 dense_tail=0"
 MORE = RULE.replace("heavy=24", "heavy=48")
 SMALL = ("-n", 256, "--prefill", RULE, "-t", 1)

@@ -11,7 +11,7 @@ from tests.cli.progress_lines import without_progress
 from h2o_cli.eval.values import Value, from_csv
 from h2o_cli.shard import Shard
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 FLAGS = (
     *("-n", 256, "--prefill", "h2o chunk_size=64 local=8 heavy=24 dense_tail=0", "-t", 1),
     *("--metrics", "perplexity,needle", "--needles", "lengths=192 depths=0,1 seeds=1"),

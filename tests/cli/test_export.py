@@ -25,7 +25,7 @@ from h2o_export.formats import blocks
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 GRAPHS = ["dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"]
 FLAGS = (
     *("--prefill", "h2o score=window window=16 heads=query dense_tail=64"),

@@ -25,7 +25,7 @@ from h2o_export.staging import staged_folder
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import OutputError
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 # Where Ctrl-C comes while Python runs code made of a string, Python ends itself by the signal; to a shell
 # both are 130.
 STOPPED = (130, -signal.SIGINT)

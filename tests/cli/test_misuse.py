@@ -10,7 +10,7 @@ from tests import bundles
 from tests.cli.conftest import Run
 from tests.cli.misuse import LONG, NAME, Misuse, Place, assert_one_sentence, run_apart
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 COMPARE: dict[str, Misuse] = {
     "no such folder": (lambda p: p, ("{folder}/nowhere",), 1, "{folder}/nowhere: no such folder"),

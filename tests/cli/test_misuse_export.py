@@ -11,7 +11,7 @@ from tests import bundles
 from tests.cli.conftest import Run
 from tests.cli.misuse import LONG, NAME, Misuse, Place, Ran, assert_one_sentence, run_apart
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def _loud(tensors: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from h2o_runtime.policies.prefill import PREFILL, Query
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "tiny-llama"
 PROMPT = "The module defines a class that reads the"
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

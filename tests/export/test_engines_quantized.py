@@ -19,7 +19,7 @@ from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.policies.prefill import Query
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 # Kernels of two profiles; as floats a layer alone would be 3 MB, and q, k, v, gate and up 1.9 of these.
 PLAN_WITHOUT_WEIGHTS = {"int4": 2_200_000, "int8": 2_700_000}

@@ -31,7 +31,7 @@ from h2o_runtime.engines import EngineManifest, Machine, Profile, TensorRange, o
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.policies.prefill import Query
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 SMS = (86, 120)
 DTYPES = ("float32", "float16")
 SMALL = Query(chunk_size=64, batch_size=256, local=16, heavy=16)

@@ -21,7 +21,7 @@ from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines import TARGETS, EngineManifest, Machine, Profile
 from h2o_runtime.policies.prefill import Query
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 
 

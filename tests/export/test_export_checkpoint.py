@@ -304,7 +304,7 @@ def test_an_index_names_files_of_its_folder(sharded: Path, tmp_path: Path, name:
         open_checkpoint(str(folder))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name", ["config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"]
 )

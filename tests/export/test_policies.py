@@ -27,7 +27,7 @@ from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 NAME = "llama-g2-d64-llama3"
 SMALL = Query(chunk_size=48, batch_size=96, local=8, heavy=12)
 

@@ -17,7 +17,7 @@ from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 OUTSIDE = ("../secret", "/etc/hostname", "sub/../../secret", "..", "a\0b")
 
 

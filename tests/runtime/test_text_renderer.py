@@ -17,7 +17,7 @@ from h2o_runtime.errors import BundleError
 from h2o_runtime.text import ChatTemplate
 from h2o_runtime.text.renderer import Renderer, TemplateError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 ASKED = [{"role": "user", "content": "Hello."}]
 LOOP = 3 * "{% for a in range(9999) %}" + 3 * "{% endfor %}"
 ENDLESS = {

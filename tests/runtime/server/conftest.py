@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.server.running import Server
+from tests.runtime.server.running import PATIENCE, Server
 
 # What a person would look at twice. "CRITICAL" is how the server tells of its own defects.
 _BLEMISHES = ("Traceback", "CRITICAL", "was never awaited", "never retrieved")
@@ -92,7 +92,7 @@ def server(shared_server: Server, request: pytest.FixtureRequest) -> Iterator[Se
 def anthropic(server: Server) -> Iterator[Any]:
     """Anthropic's own client, talking to the shared server."""
     library = pytest.importorskip("anthropic")
-    with library.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as client:
+    with library.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
         yield client
 
 
@@ -100,5 +100,7 @@ def anthropic(server: Server) -> Iterator[Any]:
 def openai(server: Server) -> Iterator[Any]:
     """The official client, talking to the shared server."""
     library = pytest.importorskip("openai")
-    with library.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with library.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+    ) as client:
         yield client

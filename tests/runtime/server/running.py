@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -18,16 +19,19 @@ from typing import Any
 import httpx
 from tests.forked import ROOT, commands
 
-PATIENCE = 60.0  # seconds for what takes a moment on an idle machine
+PATIENCE = 180.0  # seconds for what takes a moment on an idle machine
 
-SLOW_DECODE = """
+_PACED_DECODE = """
 import time
+from pathlib import Path
 from h2o_runtime.execution.forward import Forward
 decode_rows = Forward.decode_rows
-def slow(self, rows):
-    time.sleep({seconds})
+def paced(self, rows):
+    began = time.monotonic()
+    while time.monotonic() < began + float(Path({file!r}).read_text()):
+        time.sleep(0.002)
     return decode_rows(self, rows)
-Forward.decode_rows = slow
+Forward.decode_rows = paced
 """
 
 _LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
@@ -36,12 +40,19 @@ _LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
 class Server:
     """A running h2o-serve, of one slot unless flags say otherwise. `log` is its standard error so far.
 
+    code: Python that changes the server before it starts.
     With an `environment`, or where `fresh` since its memory counts, it loads all libraries itself.
     """
 
     def __init__(
-        self, bundle: Path, *flags: object, environment: dict[str, str] | None = None, fresh: bool = False
+        self,
+        bundle: Path,
+        *flags: object,
+        code: str = "",
+        environment: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
+        assert not (code and (fresh or environment))
         self._lines: list[str] = []
         self._told = threading.Event()  # the port, or the end
         self.url = ""
@@ -62,7 +73,7 @@ class Server:
                 )
             else:
                 self.process = commands("serve").start(
-                    "serve", words, nothing.fileno(), nothing.fileno(), log
+                    "serve", words, nothing.fileno(), nothing.fileno(), log, code
                 )
         os.close(log)
         self._reader = threading.Thread(target=self._read, args=(errors,), daemon=True)
@@ -150,10 +161,42 @@ class Server:
         self._told.set()
 
 
-def spoilt(folder: Path, code: str) -> dict[str, str]:
-    """The environment in which a server runs `code` before anything else; `folder` is for this alone."""
-    (folder / "sitecustomize.py").write_text(code)
-    return {"PYTHONPATH": str(folder)}
+class Pace:
+    """How long a server waits before each step of its answers; `code` makes a server do so.
+
+    A test that needs an answer to go on until it has looked holds it, and loses no time when it lets it go.
+    """
+
+    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+        self._file = folder / "pace"
+        self.set(seconds)
+        self.code = _PACED_DECODE.format(file=str(self._file))
+
+    def set(self, seconds: float) -> None:
+        """From now on; a step that waits heeds it, too."""
+        replace_file(self._file, str(seconds))
+
+    def hold(self) -> None:
+        self.set(10_000)
+
+    def go(self) -> None:
+        self.set(0)
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Whoever reads meanwhile finds all of the old or all of the new text."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def free_port() -> int:
+    """A port that stays free while nobody listens: below those that the system gives to whoever asks for any."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("all ports are taken")
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

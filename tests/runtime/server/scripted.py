@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-
-from tests.runtime.server.running import spoilt
 
 _FORCED = """
 import json
@@ -22,12 +19,12 @@ RequestBuilder.chat = scripted
 """
 
 
-def script(folder: Path, answers: list[str], untold: str = "A title") -> dict[str, str]:
-    """The environment of a server that gives `answers`, one for each turn of the assistant in a conversation.
+def script(answers: list[str], untold: str = "A title") -> str:
+    """The code of a server that gives `answers`, one for each turn of the assistant in a conversation.
 
     The last one is for all further turns. Conversations without tools, such as those for a title, get `untold`.
     """
-    return spoilt(folder, _FORCED.format(answers=json.dumps(answers), untold=untold))
+    return _FORCED.format(answers=json.dumps(answers), untold=untold)
 
 
 def call(name: str, **arguments: object) -> str:

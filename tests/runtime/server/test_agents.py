@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.server import test_messages
-from tests.runtime.server.running import Server
+from tests.runtime.server.running import PATIENCE, Server
 
 WEATHER = {
     "type": "function",
@@ -49,7 +49,9 @@ def agent_server(request: pytest.FixtureRequest, tool_bundle: Path, tiny_bundle:
 @pytest.fixture
 def client(agent_server: Server) -> Iterator[Any]:
     library = pytest.importorskip("openai")
-    with library.OpenAI(base_url=f"{agent_server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+    with library.OpenAI(
+        base_url=f"{agent_server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+    ) as made:
         yield made
 
 
@@ -168,7 +170,9 @@ def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
 
 def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any) -> None:
     library = pytest.importorskip("anthropic")
-    with library.Anthropic(base_url=agent_server.url, api_key="none", max_retries=0, timeout=60) as other:
+    with library.Anthropic(
+        base_url=agent_server.url, api_key="none", max_retries=0, timeout=PATIENCE
+    ) as other:
         loops = [
             loop
             for stream in (False, True)

@@ -294,7 +294,7 @@ def test_a_hundred_pipelined_requests_are_all_answered(server: Server) -> None:
 
 
 def test_expect_100_continue(server: Server) -> None:
-    with server.connection(5) as connected:
+    with server.connection() as connected:
         connected.sendall(request("POST", "/tokenize", Content_Length=str(len(BODY)), Expect="100-continue"))
         assert b" 100 " in connected.recv(1000)
         connected.sendall(BODY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import Server
+from tests.runtime.server.running import PATIENCE, Server
 
 DOCUMENT = "The module defines a class. " * 30
 QUESTIONS = ["Which class does it define, and why? " * 9, "Who calls the module, and from where? " * 9]
@@ -56,5 +56,5 @@ def test_a_conversation_goes_on_after_a_restart(serve: Serve, tmp_path: Path) ->
         assert len(cut_anew) != found["predicted_n"] == 40
         talk += [words, {"role": "user", "content": "And then?"}]
         server.process.terminate()
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0
     assert len(list((tmp_path / "conversations").iterdir())) == 1

@@ -52,9 +52,7 @@ class Desk:
         for name in ("work", "site", ".codex"):
             (folder / name).mkdir()
         self.program = program
-        self.server = Server(
-            bundle, "--ctx-size", 65536, "--threads", 2, environment=script(folder / "site", answers)
-        )
+        self.server = Server(bundle, "--ctx-size", 65536, "--threads", 2, code=script(answers))
         self.server.wait_until_ready()
         (folder / ".codex" / "config.toml").write_text(CODEX.format(url=self.server.url))
 

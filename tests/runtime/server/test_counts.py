@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.server.running import Server, spoilt
+from tests.runtime.server.running import Server
 
 # The inference thread comes back long after each answer.
 LATE = """
@@ -19,9 +19,8 @@ SessionPool.share = lambda self, session: time.sleep(1.5)
 
 
 @pytest.fixture(scope="module")
-def late(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("late")
-    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 2, environment=spoilt(folder, LATE))
+def late(tiny_bundle: Path) -> Iterator[Server]:
+    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 2, code=LATE)
     server.wait_until_ready()
     yield server
     server.stop()

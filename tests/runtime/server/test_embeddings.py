@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import Server, error_of, wait_for
+from tests.runtime.server.running import PATIENCE, Server, error_of, wait_for
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import read_at_once
@@ -118,31 +117,30 @@ def test_a_request_is_one_line_of_the_log(server: Server) -> None:
     assert server.log.count("embd-") == before + 1
 
 
-def test_a_thousand_inputs_beside_a_conversation(serve: Serve) -> None:
+def test_hundreds_of_inputs_beside_a_conversation(serve: Serve) -> None:
     """More text than a context holds; the conversation keeps its slot, and its answer comes in between."""
     server = serve("--ctx-size", 512, "--slots", 2)
     server.chat("Hello, my conversation.")
-    inputs = [f"Text number {i} " + "of the river and the hill. " * 10 for i in range(1000)]
+    inputs = [f"Text number {i} " + "of the river and the hill. " * 10 for i in range(300)]
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(embed(server, inputs, encoding_format="base64")))
     with server.client() as other:
         thread.start()
         wait_for(lambda: "h2o_busy 1.0" in other.get("/metrics").text)
         again = {"messages": [{"role": "user", "content": "Hello, my conversation."}], "max_tokens": 4}
-        begin = time.monotonic()
         assert other.post("/v1/chat/completions", json=again).status_code == 200
         assert thread.is_alive()
-        assert time.monotonic() - begin < 5
     thread.join()
     assert [slot["n_past"] > 0 for slot in server.get("/slots").json()] == [True, False]
-    assert len(answers[0].json()["data"]) == 1000
+    assert len(answers[0].json()["data"]) == 300
     assert "Traceback" not in server.log
 
 
 def test_a_client_that_leaves(serve: Serve) -> None:
     server = serve("--ctx-size", 512)
+    soon = httpx.Timeout(PATIENCE, read=0.5)
     with server.client() as hasty, pytest.raises(httpx.ReadTimeout):
-        hasty.post("/v1/embeddings", json={"input": ["word " * 300] * 2000}, timeout=0.5)
+        hasty.post("/v1/embeddings", json={"input": ["word " * 300] * 2000}, timeout=soon)
     server.wait_until_idle()
     assert server.chat().status_code == 200
     assert "Traceback" not in server.log

@@ -14,7 +14,7 @@ import pytest
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, request
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 MOST_GROWTH = 0.02
 CHAT = "/v1/chat/completions"

@@ -31,7 +31,7 @@ def test_it_reads_a_file_edits_it_and_runs_it(serve: Serve, tmp_path: Path) -> N
         command,
         "It says good day.",
     ]
-    server = serve("--ctx-size", 4096, environment=script(tmp_path, answers))
+    server = serve("--ctx-size", 4096, code=script(answers))
     refused = run(work, server.url, said="n\n")
     assert refused.returncode == 0, refused.stderr
     assert not (work / "said.txt").exists()
@@ -45,7 +45,7 @@ def test_it_reads_a_file_edits_it_and_runs_it(serve: Serve, tmp_path: Path) -> N
 
 
 def test_it_gives_up(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--ctx-size", 8192, environment=script(tmp_path, [call("read_file", path="none")]))
+    server = serve("--ctx-size", 8192, code=script([call("read_file", path="none")]))
     tried = run(tmp_path, server.url)
     assert tried.returncode == 1
     assert "not done after 30 requests" in tried.stderr

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import Server, chat_bytes, error_of, spoilt, wait_for
+from tests.runtime.server.running import PATIENCE, Pace, Server, chat_bytes, error_of, wait_for
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.answers.grammar_process import MEMORY, SECONDS
@@ -166,7 +166,7 @@ def test_the_first_signal_ends_the_server(serve: Serve) -> None:
         processes = family(server)
         server.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0
         assert time.monotonic() - began < 10
         assert b"shutting_down" in connected.recv(10_000)
     psutil.wait_procs(processes[1:], timeout=10)
@@ -185,16 +185,15 @@ def test_a_killed_server_leaves_no_process(serve: Serve) -> None:
 
 
 def test_health_tells_of_a_request_that_does_not_come_back(serve: Serve, tmp_path: Path) -> None:
-    slow = (
-        "import time\nfrom h2o_runtime.execution.forward import Forward\nrows_of = Forward.decode_rows\n"
-        "def slow(self, rows):\n    time.sleep(4)\n    return rows_of(self, rows)\nForward.decode_rows = slow\n"
-    )
-    server = serve("--ctx-size", 64, "--limits", "stall_timeout=1", environment=spoilt(tmp_path, slow))
+    pace = Pace(tmp_path)
+    server = serve("--ctx-size", 64, "--limits", "stall_timeout=1", code=pace.code)
+    pace.hold()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.complete, max_tokens=2, ignore_eos=True)
         with server.client() as other:
             wait_for(lambda: other.get("/health").status_code == 503, 30)
             assert error_of(other.get("/health"), 503)["code"] == "stalled"
+            pace.go()
             assert answer.result().status_code == 200
             assert other.get("/health").status_code == 200
 

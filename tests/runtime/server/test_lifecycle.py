@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.forked import ROOT, commands
-from tests.runtime.server.running import PATIENCE, SLOW_DECODE, Server, error_of, events, spoilt, wait_for
+from tests.runtime.server.running import PATIENCE, Pace, Server, error_of, events, free_port, wait_for
 
 from h2o_runtime.errors import ServerError
 from h2o_runtime.server.serve import bind
@@ -28,6 +27,15 @@ from h2o_runtime.execution.forward import Forward
 def broken(self, rows):
     raise ValueError("a defect that nobody foresaw")
 Forward.decode_rows = broken
+"""
+ENDLESS_DECODE = """
+import time
+from pathlib import Path
+from h2o_runtime.execution.forward import Forward
+def endless(self, rows):
+    Path({file!r}).touch()
+    time.sleep(10_000)
+Forward.decode_rows = endless
 """
 
 
@@ -49,7 +57,9 @@ def run_to_the_end(*flags: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_sigterm_lets_the_running_stream_finish_and_refuses_others(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--grace", 60, environment=spoilt(tmp_path, SLOW_DECODE.format(seconds=0.1)))
+    pace = Pace(tmp_path)
+    server = serve("--grace", PATIENCE, code=pace.code)
+    pace.hold()
     stream = long_stream(server, max_tokens=30)
     first = next(stream)
     with ThreadPoolExecutor(1) as pool:
@@ -60,6 +70,7 @@ def test_sigterm_lets_the_running_stream_finish_and_refuses_others(serve: Serve,
     assert error_of(refused, 503)["code"] == "shutting_down"
     assert error_of(server.complete(), 503)["code"] == "shutting_down"
     assert server.get("/health").status_code == 503
+    pace.go()
     told = [first, *read_to_the_end(stream)]
     assert told[-1] == "[DONE]"
     assert server.process.wait(PATIENCE) == 0
@@ -70,7 +81,7 @@ def test_a_stream_that_outlives_the_grace_ends_with_an_error(
     serve: Serve, tmp_path: Path, second_signal: bool
 ) -> None:
     grace = 600 if second_signal else 0.5
-    server = serve("--grace", grace, environment=spoilt(tmp_path, SLOW_DECODE.format(seconds=0.05)))
+    server = serve("--grace", grace, code=Pace(tmp_path, 0.05).code)
     stream = long_stream(server, max_tokens=4000)
     next(stream)
     server.process.send_signal(signal.SIGTERM)
@@ -93,25 +104,25 @@ def test_an_idle_server_stops_at_once(serve: Serve) -> None:
 
 
 def test_a_request_that_is_still_being_sent_does_not_keep_the_server(serve: Serve) -> None:
-    server = serve("--grace", 600)
+    # uvicorn waits five seconds for the rest of it; here it would wait for longer than the test.
+    code = "from h2o_runtime.server import serve\nserve.LAST_WORDS = 600\n"
+    server = serve("--grace", 600, code=code)
     with server.connection(PATIENCE) as connected:
         connected.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100\r\n\r\n{"
+            b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n{"
         )
-        time.sleep(0.3)
-        begun = time.monotonic()
+        assert connected.recv(1000).startswith(b"HTTP/1.1 100 ")  # the body is waited for
         server.process.send_signal(signal.SIGTERM)
         answer = b"".join(iter(lambda: connected.recv(65536), b""))
         assert server.process.wait(PATIENCE) == 0
-    assert time.monotonic() - begun < 3  # uvicorn waits five seconds for the rest of it
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b'"shutting_down"' in answer
     assert "Traceback" not in server.log
 
 
 def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serve) -> None:
-    first = serve()
+    first = serve("--port", free_port())
     stream = long_stream(first, max_tokens=4000)
     next(stream)
     first.process.kill()
@@ -209,8 +220,7 @@ def test_a_key_that_no_header_can_carry_is_told(tiny_bundle: Path, tmp_path: Pat
 
 
 def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "h2o_cli.serve", str(tiny_bundle), "--port", str(port)]
     with Path("/dev/full").open("w") as full:
         process = subprocess.Popen(command, stdout=full, stderr=full, cwd=ROOT)
@@ -234,8 +244,8 @@ def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
         process.wait()
 
 
-def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve, tmp_path: Path) -> None:
-    server = serve(environment=spoilt(tmp_path, FAILING_DECODE))
+def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve) -> None:
+    server = serve(code=FAILING_DECODE)
     assert server.complete(max_tokens=1).status_code == 200  # sampled from the prompt's own logits
     told = read_to_the_end(long_stream(server, max_tokens=4000))
     assert told[-1]["error"]["code"] == "inference_failed"  # type: ignore[index]
@@ -248,19 +258,25 @@ def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve, tmp_path: P
 
 
 def test_requests_that_wait_while_the_thread_fails_are_told(serve: Serve, tmp_path: Path) -> None:
-    slow_and_broken = FAILING_DECODE.replace("    raise", "    import time; time.sleep(1)\n    raise")
-    server = serve(environment=spoilt(tmp_path, slow_and_broken))
+    pace = Pace(tmp_path)
+    server = serve(code=FAILING_DECODE + pace.code)
+    pace.hold()
     with ThreadPoolExecutor(4) as pool:
-        answers = [answer.result(PATIENCE) for answer in [pool.submit(server.complete) for _ in range(4)]]
+        asked = [pool.submit(server.complete) for _ in range(4)]
+        with server.client() as other:
+            wait_for(lambda: "h2o_queue_length 3.0" in other.get("/metrics").text)
+        pace.go()
+        answers = [answer.result(PATIENCE) for answer in asked]
     assert [answer.status_code for answer in answers] == [500] * 4
     assert all(error_of(answer, 500)["code"] == "inference_failed" for answer in answers)
 
 
 def test_a_computation_that_does_not_end_does_not_keep_the_process(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--grace", 0, environment=spoilt(tmp_path, SLOW_DECODE.format(seconds=10_000)))
+    inside = tmp_path / "inside"
+    server = serve("--grace", 0, code=ENDLESS_DECODE.format(file=str(inside)))
     stream = long_stream(server, max_tokens=10)
     next(stream)
-    time.sleep(1)  # until the thread is inside the computation
+    wait_for(inside.exists)
     server.process.send_signal(signal.SIGTERM)
     assert "error" in read_to_the_end(stream)[-1]  # type: ignore[operator]
     assert server.process.wait(PATIENCE) == 1
@@ -282,34 +298,38 @@ def test_the_json_log_is_json_and_holds_no_secret(serve: Serve) -> None:
 
 
 def test_health_says_that_the_model_is_being_loaded(serve: Serve, tmp_path: Path) -> None:
-    slow = """
+    asked = tmp_path / "asked"
+    slow = f"""
 import time
+from pathlib import Path
 from h2o_runtime.text_model import TextModel
 load = TextModel.load.__func__
 def slow(cls, *args, **options):
-    time.sleep(3)
+    while not Path({str(asked)!r}).exists():
+        time.sleep(0.01)
     return load(cls, *args, **options)
 TextModel.load = classmethod(slow)
 """
-    server = serve(environment=spoilt(tmp_path, slow), wait=False)
+    server = serve(code=slow, wait=False)
     server.wait_until_listening()
     assert error_of(server.get("/health"), 503)["code"] == "loading"
     refused = server.complete()
     assert error_of(refused, 503)["code"] == "loading"
     assert int(refused.headers["retry-after"]) >= 1
+    asked.touch()
     server.wait_until_ready()
     assert server.complete().status_code == 200
 
 
 @pytest.mark.parametrize("outcome", ["time.sleep(10_000)", "time.sleep(1); raise MemoryError"])
-def test_ctrl_c_while_loading_ends_it(serve: Serve, tmp_path: Path, outcome: str) -> None:
+def test_ctrl_c_while_loading_ends_it(serve: Serve, outcome: str) -> None:
     code = f"""
 import time
 from h2o_runtime.text_model import TextModel
 def load(*args, **options): {outcome}
 TextModel.load = load
 """
-    server = serve(environment=spoilt(tmp_path, code), wait=False)
+    server = serve(code=code, wait=False)
     server.wait_until_listening()
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(PATIENCE) in (0, 1)

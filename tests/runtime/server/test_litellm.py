@@ -17,8 +17,7 @@ import httpx
 import pytest
 import yaml
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import ROOT, Server, wait_for
-from tests.runtime.server.test_router import free_port
+from tests.runtime.server.running import ROOT, Server, free_port, wait_for
 
 LITELLM = shutil.which("litellm")
 pytestmark = [

@@ -15,7 +15,7 @@ from tests.runtime.server.running import ROOT
 
 SCHEMATHESIS = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(SCHEMATHESIS is None, reason="the program schemathesis is not installed"),
 ]
 
@@ -45,7 +45,7 @@ def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: P
         cwd=tmp_path,  # it leaves its files there
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.runtime.server.running import Server, error_of, request, spoilt, wait_for
+from tests.runtime.server.running import Server, error_of, request, wait_for
 from tests.runtime.server.test_hostile_schemas import family
 
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
@@ -83,10 +83,8 @@ def test_an_answer_with_a_grammar_cannot_ignore_its_end(
 
 
 @pytest.fixture(scope="module", params=DEFECTS)
-def defective(tool_bundle: Path, tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Server]:
-    code = FAIL + DEFECTS[request.param]
-    environment = spoilt(tmp_path_factory.mktemp("defect"), code)
-    server = Server(tool_bundle, "--ctx-size", 512, environment=environment)
+def defective(tool_bundle: Path, request: Any) -> Iterator[Server]:
+    server = Server(tool_bundle, "--ctx-size", 512, code=FAIL + DEFECTS[request.param])
     server.wait_until_ready()
     yield server
     server.stop()

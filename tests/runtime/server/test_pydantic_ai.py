@@ -18,7 +18,7 @@ def test_a_loop_plain_and_then_streamed(serve: Serve, tmp_path: Path) -> None:
     from pydantic_ai.providers.openai import OpenAIProvider
 
     said = [call("get_weather", days=3), ANSWER, call("get_weather", days=4), ANSWER]
-    server = serve("--ctx-size", 1024, environment=script(tmp_path, said))
+    server = serve("--ctx-size", 1024, code=script(said))
     agent = Agent(OpenAIChatModel("m", provider=OpenAIProvider(base_url=f"{server.url}/v1", api_key="none")))
     asked: list[int] = []
 

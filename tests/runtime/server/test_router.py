@@ -6,7 +6,6 @@ Conversations stay where they are cached, and a server that is lost or stops tak
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import PATIENCE, Server, wait_for
+from tests.runtime.server.running import PATIENCE, Server, free_port, wait_for
 
 pytest.importorskip("smg")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,13 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CONVERSATIONS, TURNS = 10, 3
 
 Route = Callable[..., httpx.Client]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

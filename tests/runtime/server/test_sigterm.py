@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import PATIENCE, Server, events, spoilt, wait_for
+from tests.runtime.server.running import PATIENCE, Server, events, wait_for
 
 # The second grammar is compiled until nobody wants it.
 ENDLESS_GRAMMAR = """
@@ -92,9 +91,9 @@ def test_all_that_are_served_are_answered(serve: Serve) -> None:
     assert "before its end" not in server.log
 
 
-def test_a_grammar_that_still_compiles_does_not_keep_the_server(serve: Serve, tmp_path: Path) -> None:
+def test_a_grammar_that_still_compiles_does_not_keep_the_server(serve: Serve) -> None:
     """That of a further choice; its client is told."""
-    server = serve("--grace", 0, environment=spoilt(tmp_path, ENDLESS_GRAMMAR))
+    server = serve("--grace", 0, code=ENDLESS_GRAMMAR)
     body = {"prompt": "x", "max_tokens": 9, "n": 2, "json_schema": {"type": "boolean"}, "stream": True}
     with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
         wait_for(lambda: ": prompt " in server.log)  # the first choice is made

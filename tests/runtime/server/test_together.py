@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from tests.runtime.server.conftest import Serve
-from tests.runtime.server.running import Server, error_of, events, wait_for
+from tests.runtime.server.running import PATIENCE, Pace, Server, error_of, events, wait_for
 
 from h2o_cli.serve import main
 from h2o_runtime import Generator
@@ -22,8 +22,13 @@ LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def three(tiny_bundle: Any) -> Any:
-    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", "3 piece=64", *SMALL)
+def pace(tmp_path_factory: pytest.TempPathFactory) -> Pace:
+    return Pace(tmp_path_factory.mktemp("pace"))
+
+
+@pytest.fixture(scope="module")
+def three(tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
+    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", "3 piece=64", *SMALL, code=pace.code)
     try:
         server.wait_until_ready()
         yield server
@@ -39,8 +44,9 @@ def test_answers_at_once_are_those_of_one_after_the_other(three: Server) -> None
     assert [one["choices"][0]["text"] for one in together] == single * 3
 
 
-def test_slots_and_figures_tell_who_is_served(three: Server) -> None:
+def test_slots_and_figures_tell_who_is_served(three: Server, pace: Pace) -> None:
     three.wait_until_idle()
+    pace.set(0.05)
     with three.client() as client:
         body = {"prompt": "Once", "stream": True, **LONG}
         with (
@@ -62,11 +68,12 @@ def test_slots_and_figures_tell_who_is_served(three: Server) -> None:
             # A short request is answered beside them, and neither has ended.
             assert three.complete(max_tokens=2).status_code == 200
             wait_for(lambda: three.metric("h2o_busy") == 2)
+    pace.go()
     wait_for(lambda: three.metric("h2o_busy") == 0)  # both have left
     assert three.metric("h2o_requests_total", outcome="cancelled") == 2
 
 
-def test_choices_run_side_by_side_and_read_their_prompt_once(three: Server) -> None:
+def test_choices_run_side_by_side_and_read_their_prompt_once(three: Server, pace: Pace) -> None:
     three.wait_until_idle()
     asked = {
         "prompt": [9] * 200,
@@ -77,11 +84,13 @@ def test_choices_run_side_by_side_and_read_their_prompt_once(three: Server) -> N
     }
     alone = [three.complete(**asked, seed=seed).json()["choices"][0]["text"] for seed in range(5)]
     read = three.metric("h2o_prompt_tokens_total")
+    pace.set(0.05)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(
             lambda: three.client().post("/v1/completions", json={**asked, "n": 5, "seed": 0})
         )
         wait_for(lambda: three.metric("h2o_busy") == 3)
+        pace.go()
         told = answer.result().json()
     assert [choice["text"] for choice in told["choices"]] == alone
     assert told["usage"]["prompt_tokens"] == 200
@@ -105,8 +114,10 @@ def test_choices_of_one_leave_slots_to_others(three: Server) -> None:
     three.wait_until_idle()
 
 
-def test_more_than_slots_and_queue_are_refused(serve: Serve) -> None:
-    server = serve("--ctx-size", 512, "--slots", 2, "--limits", "queue=0")
+def test_more_than_slots_and_queue_are_refused(serve: Serve, tmp_path: Path) -> None:
+    pace = Pace(tmp_path)
+    server = serve("--ctx-size", 512, "--slots", 2, "--limits", "queue=0", code=pace.code)
+    pace.set(0.05)
     with server.client() as client:
         body = {"prompt": "Once", "stream": True, **LONG}
         with (
@@ -119,12 +130,15 @@ def test_more_than_slots_and_queue_are_refused(serve: Serve) -> None:
             error = error_of(server.complete(), 503)
             assert error["code"] == "queue_full"
             assert "2 requests at a time" in error["message"]
+            pace.go()
     server.wait_until_idle()
     assert server.complete().status_code == 200
 
 
-def test_all_that_run_are_finished_when_the_server_stops(serve: Serve) -> None:
-    server = serve("--ctx-size", 512, "--slots", 3, "--grace", 60)
+def test_all_that_run_are_finished_when_the_server_stops(serve: Serve, tmp_path: Path) -> None:
+    pace = Pace(tmp_path)
+    server = serve("--ctx-size", 512, "--slots", 3, "--grace", 60, code=pace.code)
+    pace.set(0.05)
     with ThreadPoolExecutor(3) as pool:
         running = [
             pool.submit(server.client().post, "/v1/completions", json={"prompt": "Once", **LONG})
@@ -132,10 +146,12 @@ def test_all_that_run_are_finished_when_the_server_stops(serve: Serve) -> None:
         ]
         wait_for(lambda: server.metric("h2o_busy") == 3)
         server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.get("/health").status_code == 503)
+        pace.go()
         answers = [one.result() for one in running]
     assert [one.status_code for one in answers] == [200] * 3
     assert len({one.json()["choices"][0]["text"] for one in answers}) == 1
-    assert server.process.wait(60) == 0
+    assert server.process.wait(PATIENCE) == 0
 
 
 def test_all_that_run_are_stopped_when_time_is_up(serve: Serve) -> None:
@@ -153,7 +169,7 @@ def test_all_that_run_are_stopped_when_time_is_up(serve: Serve) -> None:
         for stream in streams:
             *_, last = stream
             assert last["error"]["code"] == "shutting_down"
-    assert server.process.wait(60) == 0
+    assert server.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("slots", ["0", "-1", "many", "100000"])

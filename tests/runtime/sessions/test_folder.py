@@ -161,7 +161,7 @@ def test_damaged_and_foreign_files_are_one_line_each(
         assert generator.reused == 150  # nobody touched it
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_what_is_no_file_is_one_line_and_nobody_waits(
     bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

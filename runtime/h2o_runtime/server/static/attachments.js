@@ -21,11 +21,12 @@ export class Attachments {
     this.mostBytes = Infinity;
     this._complain = complain;
     this._onChange = onChange;
+    this._read = Promise.resolve(); // once all files are read that were chosen so far
     this._list = byId("attachments");
     const file = byId("file");
     byId("attach").onclick = () => file.click();
-    file.onchange = async () => {
-      await this.addFiles(file.files);
+    file.onchange = () => {
+      this.addFiles(file.files);
       file.value = ""; // the same file may be chosen again
     };
     byId("prompt").addEventListener("paste", (event) => this._onPaste(event));
@@ -38,12 +39,15 @@ export class Attachments {
     this._show();
   }
 
-  async addFiles(files) {
-    for (const file of files) {
-      const text = await this._read(file);
-      if (text !== null) this.add(file.name, text);
-    }
-    byId("prompt").focus();
+  /** A promise: no file is being read then. */
+  get read() {
+    return this._read;
+  }
+
+  /** Files are added in the order in which they were chosen. */
+  addFiles(files) {
+    const chosen = [...files]; // the list itself changes with the next choice
+    this._read = this._read.then(() => this._addAll(chosen));
   }
 
   add(name, text) {
@@ -52,7 +56,15 @@ export class Attachments {
     this._onChange();
   }
 
-  async _read(file) {
+  async _addAll(files) {
+    for (const file of files) {
+      const text = await this._textOf(file);
+      if (text !== null) this.add(file.name, text);
+    }
+    byId("prompt").focus();
+  }
+
+  async _textOf(file) {
     if (file.size > this.mostBytes) {
       this._complain(`${file.name} has ${count(file.size)} bytes, and the server takes ${count(this.mostBytes)}.`);
       return null;

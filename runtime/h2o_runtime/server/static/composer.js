@@ -13,9 +13,10 @@ export class Composer {
     this._onPause = onPause;
     this._timer = null;
     this._attachments = new Attachments((sentence) => this.complain(sentence), () => this._changed());
+    const send = () => this._attachments.read.then(onSend); // a file that is still being read belongs to the message
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
-      onSend();
+      send();
     });
     this._prompt.addEventListener("input", () => {
       this._fit();
@@ -24,7 +25,7 @@ export class Composer {
     this._prompt.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
-      onSend();
+      send();
     });
   }
 

@@ -44,8 +44,8 @@ def _runs(name: str) -> bool:
 def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     """A page at `url`; fails when it complains, or asks anyone but its server for anything."""
     with browser.new_context(**options) as context:
+        context.set_default_timeout(60_000)
         page = context.new_page()
-        page.set_default_timeout(60_000)
         watch = Watch(page)
         page.goto(url)
         yield page

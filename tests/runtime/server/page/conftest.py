@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.page.browser import chromium, watched_page
 from tests.runtime.server.page.person import choose
-from tests.runtime.server.running import SLOW_DECODE, Server, spoilt
+from tests.runtime.server.running import Pace, Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,21 +24,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str] | None:
-    """The environment of a server that takes `PACE` seconds for a token, where the module says so.
+def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pace:
+    """Of the module's server: `PACE` seconds for a token, where the module says so.
 
     Else an answer could end before the browser has looked at it, on a machine that gives the server more time.
     """
-    seconds = getattr(request.module, "PACE", None)
-    if seconds is None:
-        return None
-    return spoilt(tmp_path_factory.mktemp("pace"), SLOW_DECODE.format(seconds=seconds))
+    return Pace(tmp_path_factory.mktemp("pace"), getattr(request.module, "PACE", 0.0))
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path, pace: dict[str, str] | None) -> Iterator[Server]:
+def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
     """Named after the browser: without one there is nothing to serve."""
-    started = Server(tiny_bundle, environment=pace)
+    started = Server(tiny_bundle, code=pace.code)
     try:
         started.wait_until_ready()
         yield started

@@ -14,11 +14,12 @@ ANSWER = ".turn:last-of-type [data-part=answer]"
 CHAT = "**/v1/chat/completions"
 HTML = '<img src=x onerror="window.hacked = true"><b>bold</b>'
 
-# What the progress bar says, from now on.
+# What the progress bar says while it is shown, from now on.
 RECORD = """() => {
   const seen = (window.seen = []);
   const note = () => {
-    const value = document.querySelector(".bar")?.getAttribute("aria-valuenow");
+    const bar = document.querySelector("[role=progressbar][aria-label='Reading the prompt']");
+    const value = bar?.checkVisibility() && bar.getAttribute("aria-valuenow");
     if (value && seen.at(-1) !== value) seen.push(value);
   };
   new MutationObserver(note).observe(document.body, { subtree: true, attributes: true });
@@ -45,6 +46,12 @@ def send(page: Page, text: str, file: str | None = None) -> None:
 
 
 def attach(page: Page, name: str, content: bytes) -> None:
+    """Choose a file and wait until the page has read it."""
+    choose_file(page, name, content)
+    page.get_by_role("button", name=f"Remove {name}").wait_for()
+
+
+def choose_file(page: Page, name: str, content: bytes) -> None:
     page.locator("#file").set_input_files({"name": name, "mimeType": "text/plain", "buffer": content})
 
 
@@ -91,6 +98,19 @@ def shades(page: Page) -> Counter[str]:
     """How many tokens have which shade."""
     found = page.evaluate("[...document.querySelectorAll('#tokens .kept')].map((token) => token.className)")
     return Counter(found)
+
+
+class MainThread:
+    """The thread that runs a page's scripts and draws it."""
+
+    def __init__(self, page: Page) -> None:
+        self._tools = page.context.new_cdp_session(page)
+        self._tools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def seconds(self) -> float:
+        """Processor time so far, which a busy machine does not lengthen."""
+        metrics = self._tools.send("Performance.getMetrics")["metrics"]
+        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
 
 
 def events(*values: Any) -> bytes:

@@ -14,6 +14,7 @@ from tests.runtime.server.page.person import (
     ask,
     attach,
     choose,
+    choose_file,
     figures,
     send,
     sent,
@@ -52,7 +53,6 @@ def test_what_is_shown_is_what_the_api_answers(page: Page, server: Server) -> No
 def test_progress_of_a_long_prompt(page: Page, long_text: str) -> None:
     page.evaluate(RECORD)
     send(page, "What is this?", long_text)
-    page.get_by_role("progressbar", name="Reading the prompt").wait_for()
     wait_until_answered(page)
     total = int(page.locator(".bar").get_attribute("aria-valuemax") or 0)
     values = [int(value) for value in page.evaluate("window.seen")]
@@ -202,8 +202,21 @@ def test_texts_come_before_the_question(page: Page) -> None:
     page.locator(".question pre", has_text="Grüße 1").wait_for()
 
 
+def test_a_message_takes_the_files_that_are_still_being_read(page: Page) -> None:
+    page.evaluate("""() => {
+      const read = Blob.prototype.arrayBuffer;
+      const slow = new Promise((resolve) => (window.go = resolve));
+      Blob.prototype.arrayBuffer = function () { return slow.then(() => read.call(this)); };
+    }""")
+    choose_file(page, "one.txt", b"one")
+    choose_file(page, "two.txt", b"two")
+    body = sent(page, lambda: (send(page, "And?"), page.evaluate("window.go()")))
+    assert body["messages"][0]["content"] == "one\n\ntwo\n\nAnd?"
+    wait_until_answered(page)
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"null\x00byte"])
 def test_a_binary_file_is_refused(page: Page, content: bytes) -> None:
-    attach(page, "photo.jpg", content)
+    choose_file(page, "photo.jpg", content)
     page.get_by_text("photo.jpg is not a text file in UTF-8.").wait_for()
     assert page.locator(".composer .files li").count() == 0

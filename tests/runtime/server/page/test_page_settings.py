@@ -59,7 +59,7 @@ def test_a_preset_can_be_chosen_and_changed(page: Page) -> None:
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "fast heavy=100"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_policy_that_the_server_cannot_have_is_not_offered(browser: Browser, tiny_bundle: Path) -> None:
     server = Server(tiny_bundle, "--prefill", "full batch_size=64")
     try:
@@ -87,7 +87,7 @@ def test_settings_that_contradict(page: Page) -> None:
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "heavy=128 grow=never"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: Path) -> None:
     server = Server(tiny_bundle, environment=install(tmp_path))
     try:

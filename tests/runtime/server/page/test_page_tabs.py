@@ -20,7 +20,7 @@ from tests.runtime.server.page.person import (
     wait_until_answered,
     words,
 )
-from tests.runtime.server.running import Server, wait_for
+from tests.runtime.server.running import Pace, Server, wait_for
 
 pytestmark = pytest.mark.slow
 PACE = 0.005
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path, pace: dict[str, str]) -> Iterator[Server]:
+def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
     """With two slots."""
-    started = Server(tiny_bundle, "--slots", 2, environment=pace)
+    started = Server(tiny_bundle, "--slots", 2, code=pace.code)
     try:
         started.wait_until_ready()
         yield started

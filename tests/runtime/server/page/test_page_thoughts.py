@@ -39,7 +39,7 @@ def server(browser: Browser, tiny_bundle: Path, tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("thinks")
     (folder / "template.jinja").write_text(TEMPLATE)
     bundle = with_template(tiny_bundle, folder / "bundle", folder / "template.jinja")
-    started = Server(bundle, environment=script(folder, [], ENDLESS))
+    started = Server(bundle, code=script([], ENDLESS))
     try:
         started.wait_until_ready()
         yield started

@@ -19,7 +19,7 @@ from tests.runtime.server.page.person import (
     send,
     sent,
 )
-from tests.runtime.server.running import Server
+from tests.runtime.server.running import Server, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -113,31 +113,33 @@ def test_a_browser_that_keeps_nothing(browser: Browser, server: Server) -> None:
 def test_it_waits_for_the_model(browser: Browser, server: Server) -> None:
     with watched_page(browser, "about:blank") as page:
         loading = {"error": {"message": "the model is being loaded: try again in a moment"}}
-        page.route("**/props", lambda route: route.fulfill(status=503, json=loading), times=2)
+        page.route("**/props", lambda route: route.fulfill(status=503, json=loading))
         page.goto(server.url)
         page.get_by_text("the model is being loaded").wait_for()
+        page.unroute("**/props")
         page.get_by_text("8,192 tokens of context").wait_for()
 
 
 def test_half_an_answer_about_the_server_is_asked_for_again(browser: Browser, server: Server) -> None:
     with watched_page(browser, "about:blank") as page:
-        page.route("**/props", lambda route: route.fulfill(status=200, body='{"model_'), times=1)
+        page.route("**/props", lambda route: route.fulfill(status=200, body='{"model_'))
         page.goto(server.url)
         page.locator("#status.problem", has_text="the connection was lost").wait_for()
+        page.unroute("**/props")
         page.get_by_text("8,192 tokens of context").wait_for()
 
 
 def test_the_header_says_when_the_server_is_gone_and_back(
     browser: Browser, serve: Callable[..., Server]
 ) -> None:
-    server = serve()
+    server = serve("--port", free_port())
     with watched_page(browser, server.url) as page:
         page.get_by_text("8,192 tokens of context").wait_for()
         server.stop()
         send(page, "Hello.")
         page.locator("#status", has_text="the server cannot be reached").wait_for()
         assert not page.get_by_text("tokens of context").is_visible()
-        other = serve("--port", server.url.rsplit(":", 1)[1], "--alias", "another")
+        other = serve("--port", server.port, "--alias", "another")
         page.get_by_text("tokens of context").wait_for()  # nobody has to reload
         assert page.locator("#model").inner_text() == "another"
         other.stop()
