@@ -1,4 +1,4 @@
-"""Load options that are refused or warned of."""
+"""Load options that are refused or warned of, and what loading does ahead of the first prompt."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests import bundles
 
 from h2o_runtime import Generator
+from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import (
     BackendError,
     BundleError,
     ConfigError,
 )
+from h2o_runtime.execution.forward import WARM_UP_ROWS, Forward
+from h2o_runtime.schedule import Span
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +67,28 @@ def test_missing_kernels_are_told_with_what_to_do(bundle: Path, monkeypatch: pyt
         Generator.load(bundle, attention="native")
     with Generator.load(bundle, context=64) as generator:
         assert generator.spec.provider.name == "functions"
+
+
+@pytest.mark.parametrize("cache", [Contiguous(), Paged()])
+def test_loading_reads_a_short_prompt_in_every_layer_and_leaves_nothing(
+    bundle: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system gives memory to a cache when it is written: not during the first prompt."""
+    written: list[tuple[int, int]] = []  # layers and rows
+    dense, ids = Forward.dense, bundles.random_ids(90)
+
+    def told(self: Forward, layer: int, tile: Span, *rest: Any) -> None:
+        written.append((layer, len(tile)))
+        dense(self, layer, tile, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Forward, "dense", told)
+        warm = Generator.load(bundle, context=100, cache=cache)
+    with warm:
+        assert written == [(layer, WARM_UP_ROWS) for layer in range(warm.model.layers)]
+        assert warm.length == 0
+        logits = warm.prefill(ids)
+        assert warm.reused == 0
+    monkeypatch.setattr(Forward, "warm_up", lambda *_: None)
+    with Generator.load(bundle, context=100, cache=cache) as cold:
+        np.testing.assert_array_equal(cold.prefill(ids), logits)

@@ -35,6 +35,8 @@ from h2o_runtime.sessions.session import IntArray, Session
 
 Float32 = NDArray[np.float32]
 
+WARM_UP_ROWS = 4  # of a prompt whose only purpose is to be the first: enough for work of every thread
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -307,8 +309,21 @@ class Forward:
         return self.buffers.logits[:1]
 
     def warm_up(self, policy: PrefillPolicy[Any], session: Session) -> None:
-        """Do the one-time work of a first prompt under a policy, and of a first step. The session must be empty."""
+        """Do the one-time work of a first prompt under a policy, and of a first step. The session must be empty.
+
+        A few arbitrary tokens go through all layers: threads start, and each layer's rows get their first pages
+        from the system. A virtual machine may get these from its host only then, at up to 2 ms a MiB.
+        """
+        self._read_arbitrary(min(WARM_UP_ROWS, len(self.buffers.tokens)), policy, session)
         self.graph(session)
+
+    def _read_arbitrary(self, n: int, policy: PrefillPolicy[Any], session: Session) -> None:
+        """Read a prompt of n tokens, as it would be read, and forget it."""
+        session.prepare(policy)
+        self.prefill(PromptRun(np.zeros(n, np.int64), Prefix.NONE, policy, session))
+        self.head(Span(0, min(n, self.head_rows)))
+        self.device.synchronize()
+        session.reset()
 
     def release(self) -> None:
         """Drop all bindings, and the memory that they reference."""

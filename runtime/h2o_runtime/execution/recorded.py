@@ -12,11 +12,10 @@ import numpy as np
 from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Rows
-from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Tensor
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.execution.device_rows import DeviceRows, RowInputs
-from h2o_runtime.execution.forward import Float32, Forward, PromptRun
+from h2o_runtime.execution.forward import Float32, Forward
 from h2o_runtime.execution.recording import Recording
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.activations import Activations
@@ -86,11 +85,7 @@ class RecordedForward(Forward):
         Arenas then have room for the largest batch, in one block. The session must be empty.
         """
         n = min(policy.batch_size, len(self.buffers.tokens), self.backend.most_rows)
-        session.prepare(policy)
-        self.prefill(PromptRun(np.zeros(n, np.int64), Prefix.NONE, policy, session))
-        self.head(Span(0, min(n, self.head_rows)))
-        self.device.synchronize()
-        session.reset()
+        self._read_arbitrary(n, policy, session)
 
     def release(self) -> None:
         super().release()
