@@ -36,6 +36,13 @@ IN_FILES = {
     "lfm2": "lfm2",
     "lfm2-numbered": "lfm2",
     "lfm2_moe": "lfm2moe",
+    "granitemoehybrid": "granitehybrid",
+    "granitemoehybrid-grouped": "granitehybrid",
+    "granitemoehybrid-biased": "granitehybrid",
+    "granitemoehybrid-mixed": "granitehybrid",
+    "nemotron_h": "nemotron_h",
+    "nemotron_h-biased": "nemotron_h",
+    "nemotron_h-mixed": "nemotron_h_moe",
     "gpt_oss": "gpt-oss",
     "ministral3": "mistral3",
     "qwen3_moe": "qwen3moe",
@@ -68,7 +75,7 @@ def test_a_file_holds_the_model_of_its_checkpoint(tmp_path: Path, name: str) -> 
         assert expected.experts is not None
         experts = dataclasses.replace(expected.experts, normalized=True)
         expected = dataclasses.replace(expected, experts=experts)
-    if name.startswith("qwen3_5_moe"):
+    if name.startswith("qwen3_5_moe") or name == "nemotron_h-mixed":
         expected = dataclasses.replace(expected, intermediate_size=opened.config.intermediate_size)
     ours, theirs = close(opened.config), close(expected)
     logits = (value["multipliers"].pop("logits") for value in (ours, theirs))
@@ -156,6 +163,41 @@ REFUSED = {
     "a softmax": ({"lfm2moe.expert_gating_func": 1}, "scores of experts that are no sigmoids"),
     "a window": ({"lfm2moe.attention.sliding_window": 64}, "sliding-window attention"),
 }
+
+REFUSED_OF_MAMBA = {
+    "a state that is no multiple": ("granitemoehybrid", {"ssm.inner_size": 72}, "it must be a multiple"),
+    "no heads of states": ("granitemoehybrid", {"ssm.time_step_rank": 5}, "are no multiple of 5 heads"),
+    "one number of heads": (
+        "granitemoehybrid",
+        {"attention.head_count_kv": 2},
+        "a number for each of 4 blocks",
+    ),
+    "other heads": ("nemotron_h", {"attention.head_count_kv": [0, 0, 1, 2, 0]}, "different numbers of heads"),
+    "no MLPs": ("nemotron_h", {"feed_forward_length": [0] * 5}, "some of them not 0"),
+    "a draft": ("nemotron_h-mixed", {"nextn_predict_layers": 1}, "with --no-mtp"),
+    "groups": ("nemotron_h-mixed", {"expert_group_used_count": None}, "in 2 groups, and its metadata lack"),
+    "experts in fewer columns": (
+        "nemotron_h-mixed",
+        {"moe_latent_size": 8},
+        "experts that read a projection",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_OF_MAMBA)
+def test_what_is_refused_of_layers_of_mamba2(tmp_path: Path, what: str) -> None:
+    name, changes, says = REFUSED_OF_MAMBA[what]
+    folder = family_models.save(tmp_path / "checkpoint", name)
+    metadata = {f"{IN_FILES[name]}.{key}": value for key, value in changes.items()}
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
+        open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf", metadata=metadata)))
+
+
+def test_a_granite_of_a_file_rotates_unless_it_says_otherwise(tmp_path: Path) -> None:
+    folder = family_models.save(tmp_path / "checkpoint", "granitemoehybrid")
+    says_nothing = {"granitehybrid.rope.scaling.finetuned": None}
+    path = gguf_files.write(folder, tmp_path / "m.gguf", metadata=says_nothing)
+    assert open_checkpoint(str(path)).config.kinds[2] == "grouped-query"
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from tests.reference import gguf_convolutions, gguf_gemma4, gguf_states
+from tests.reference import gguf_convolutions, gguf_gemma4, gguf_mamba, gguf_states
 
 ARCHITECTURES = {
     "mistral": "llama",
@@ -27,17 +27,27 @@ ARCHITECTURES = {
     "qwen3_next": "qwen3next",
     "lfm2_moe": "lfm2moe",
     "gpt_oss": "gpt-oss",
+    "granitemoehybrid": "granitehybrid",
     "ministral3": "mistral3",
     "hunyuan_v1_dense": "hunyuan-dense",
 }  # where llama.cpp has another name
-LAYOUTS = (gguf_gemma4, gguf_states, gguf_convolutions)  # of architectures with more than other names
+LAYOUTS = (
+    gguf_gemma4,
+    gguf_states,
+    gguf_convolutions,
+    gguf_mamba,
+)  # of architectures with more than other names
 PLUS_ONE = ("gemma2", "gemma3")  # whose norms' weights its converter adds 1 to
 NEIGHBOURS = (
     "llama",
     "mistral3",
     "smollm3",
     "granite",
+    "granitehybrid",
+    "nemotron_h",
+    "nemotron_h_moe",
 )  # whose rows of q and k its converter puts in another order
+EXACT = re.compile(r"\.ssm_(a|d|conv1d|norm)\b")  # in float32, whatever the file's type is
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
 
 # What a converter writes of an architecture besides: key after its name -> word of config.json.
@@ -90,8 +100,11 @@ def write(
     config = json.loads((checkpoint / "config.json").read_text())
     family, weights = config["model_type"], load_file(checkpoint / "model.safetensors")
     architecture = ARCHITECTURES.get(family, family)
+    if "moe" in config.get("layers_block_type", ()):
+        architecture = "nemotron_h_moe"
     layout = next((one for one in LAYOUTS if architecture in one.ARCHITECTURES), None)
-    names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
+    blocks = config.setdefault("num_hidden_layers", len(config.get("layers_block_type", ())))
+    names = gguf.get_tensor_name_map(_architecture(architecture), blocks)
     stored: dict[str, NDArray[np.float32] | None] = {}
     arrays = {name: tensor.float().numpy() for name, tensor in weights.items()}
     arrays = _apart(arrays) if layout is None else layout.arrays(arrays, config, architecture)
@@ -117,7 +130,8 @@ def write(
         if value is not None:
             add(writer, key, value)
     for name, array in kept.items():
-        own = kind if array.ndim >= 2 and not name.endswith("bias") else None
+        exact = name.endswith("bias") or EXACT.search(name)
+        own = kind if array.ndim >= 2 and not exact else None
         if own is not None and array.shape[-1] % gguf.GGML_QUANT_SIZES[own][0]:
             own = Kind.F16  # as llama.cpp does with rows that do not fit
         writer.add_tensor(name, array if own is None else quantized(array, own), raw_dtype=own)
@@ -203,7 +217,7 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.attention.head_count": config["num_attention_heads"],
         f"{name}.attention.head_count_kv": config["num_key_value_heads"],
         **{key: size for key, size in sizes.items() if size},
-        f"{name}.attention.layer_norm_rms_epsilon": float(config.get("rms_norm_eps") or config["norm_eps"]),
+        f"{name}.attention.layer_norm_rms_epsilon": _epsilon(config),
         f"{name}.rope.freq_base": float(rope["rope_theta"]),
         f"{name}.rope.dimension_count": int(head_size * rope.get("partial_rotary_factor", 1)),
         **_scaling_metadata(rope, name),
@@ -212,6 +226,11 @@ def _metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
         f"{name}.vocab_size": config["vocab_size"],
         **{f"{name}.{key}": config.get(word) for key, word in OWN.get(name, {}).items()},
     }
+
+
+def _epsilon(config: dict[str, Any]) -> float:
+    words = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
+    return float(next(config[word] for word in words if config.get(word)))
 
 
 def _apart(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:

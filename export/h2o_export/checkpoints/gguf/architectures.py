@@ -9,7 +9,7 @@ from typing import Any
 from gguf import MODEL_ARCH
 
 from h2o_export.architecture.families.base import FULL, SLIDING
-from h2o_export.checkpoints.gguf import convolutions, states
+from h2o_export.checkpoints.gguf import convolutions, mamba, states
 from h2o_export.checkpoints.gguf.gemma4 import gemma4_config
 from h2o_export.checkpoints.gguf.header import Metadata
 from h2o_export.checkpoints.gguf.rope import LOG_MULTIPLIER, proportional
@@ -61,6 +61,10 @@ def _granite(value: Metadata) -> dict[str, Any]:
     # llama.cpp reads a missing key as 0, and a layer without a constant as Llama's.
     said = {word: multiplier for word, multiplier in words.items() if multiplier}
     return said | {"attention_multiplier": value("attention.scale") or None}
+
+
+def _granite_hybrid(value: Metadata) -> dict[str, Any]:
+    return _granite(value) | mamba.granite_config(value)
 
 
 def _exaone4(value: Metadata) -> dict[str, Any]:
@@ -145,6 +149,9 @@ def _mistral3_rope(value: Metadata) -> dict[str, Any]:
     return {**said, **({"llama_4_scaling_beta": growth} if growth else {})}
 
 
+_GRANITE_FACTORS = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+
+
 _QWEN3_MOE = (
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
@@ -191,7 +198,30 @@ ARCHITECTURES = {
         MODEL_ARCH.GRANITE,
         neighbours=True,
         own=_granite,
-        allowed=("attention.scale", "embedding_scale", "residual_scale", "logit_scale"),
+        allowed=_GRANITE_FACTORS,
+    ),
+    "granitehybrid": Architecture(
+        "granitemoehybrid",
+        MODEL_ARCH.GRANITE_HYBRID,
+        neighbours=True,
+        required=mamba.GRANITE_REQUIRED,
+        own=_granite_hybrid,
+        allowed=(*_GRANITE_FACTORS, "expert_count"),
+    ),
+    "nemotron_h": Architecture(
+        "nemotron_h",
+        MODEL_ARCH.NEMOTRON_H,
+        neighbours=True,
+        required=mamba.NEMOTRON_REQUIRED,
+        own=mamba.nemotron_config,
+    ),
+    "nemotron_h_moe": Architecture(
+        "nemotron_h",
+        MODEL_ARCH.NEMOTRON_H_MOE,
+        neighbours=True,
+        required=(*mamba.NEMOTRON_REQUIRED, *mamba.MIXTURE_REQUIRED),
+        own=mamba.nemotron_mixture_config,
+        allowed=("expert_count",),
     ),
     "olmo2": Architecture(
         "olmo2", MODEL_ARCH.OLMO2, own=_olmo2, allowed=(WINDOW, ATTENTION_FACTOR), rope=_olmo2_rope

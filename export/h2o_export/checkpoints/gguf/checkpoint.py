@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.checkpoints.base import CheckpointInFiles
-from h2o_export.checkpoints.gguf import latent, names, rope, states
+from h2o_export.checkpoints.gguf import latent, mamba, names, rope, states
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.blocks import BLOCK, BLOCKS
 from h2o_export.checkpoints.gguf.config import architecture, huggingface_config, model_config
@@ -29,6 +30,7 @@ from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.names import Pooling
 
+DECAY = ".A_log"  # of layers with a state; a file has -exp of it
 _POOLINGS = {1: Pooling.MEAN, 3: Pooling.LAST}  # llama.cpp's numbers
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -60,7 +62,7 @@ class GGUFCheckpoint(CheckpointInFiles):
         raw = huggingface_config(header)
         config = model_config(header, raw)
         _check_kinds(header)
-        known = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, config.layers)
+        known = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, raw["num_hidden_layers"])
         return cls(path, source, config, header, known, shards, raw, tokenizer_files(header))
 
     @property
@@ -86,7 +88,7 @@ class GGUFCheckpoint(CheckpointInFiles):
         rows, columns = self._rows(name, whole.reshape(shape), len(entries)), self._column_order(name)
         ordered = rows if columns is None else rows[:, columns]
         tensor = torch.from_numpy(np.ascontiguousarray(ordered))
-        if name.endswith(states.DECAY):
+        if name.endswith(DECAY):
             return (-tensor).log()
         less = self.config.arrangement.lessened(name)  # added by llama.cpp's converter
         return tensor - less if less else tensor
@@ -147,9 +149,13 @@ class GGUFCheckpoint(CheckpointInFiles):
         return names.inside(name, stored, experts, self.config.layers)
 
     def _own(self, name: str) -> tuple[str, ...]:
-        """The tensors of the file that hold `name`: one, except W_uk and W_uv, and some layers' q, k, v and z."""
+        """The tensors of the file that hold `name`: one, except W_uk and W_uv, some layers' q, k, v and z, and
+        Granite's gates and ups.
+        """
         stored = self.header.tensors
-        several = latent.own_names(name, stored) or states.own_names(name, stored)
+        several = (
+            latent.own_names(name, stored) or states.own_names(name, stored) or mamba.own_names(name, stored)
+        )
         single = names.own_name(name, stored) or self.own_names.get_name(
             names.mapped(name), (".weight", ".bias")
         )
@@ -220,6 +226,8 @@ def _check_shape(name: str, entries: list[TensorEntry], expected: tuple[int, ...
         stored = (
             latent.joined_shape(keys, others) if latent.is_both(name) else (keys[0] + others[0], *keys[1:])
         )
+    if len(expected) == 1:
+        stored = (math.prod(stored),)  # a norm of several groups has a row for each in a file
     if _without_ones(stored) != _without_ones(expected):  # a file omits dimensions of 1
         raise CheckpointError(
             f"{entries[0].path}: tensor '{entries[0].name}' has shape {list(stored)}, but the metadata imply "

@@ -97,7 +97,7 @@ def huggingface_config(header: Header) -> dict[str, Any]:
     raw["attention_bias"] = any(
         name.endswith(("attn_q.bias", "attn_kv_a_mqa.bias")) for name in header.tensors
     )
-    raw["mlp_bias"] = "blk.0.ffn_gate.bias" in header.tensors
+    raw["mlp_bias"] = any(name.endswith((".ffn_gate.bias", ".ffn_up.bias")) for name in header.tensors)
     return raw
 
 

@@ -12,15 +12,17 @@ from h2o_export.checkpoints.gguf.header import TensorEntry
 from h2o_runtime.errors import CheckpointError
 
 _EXPERT = re.compile(
-    r"model\.layers\.(\d+)\.(?:mlp\.|feed_forward\.)?experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\."
+    r"(?:model|backbone)\.layers\.(\d+)\.(?:mlp\.|feed_forward\.|block_sparse_moe\.|mixer\.)?experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\."
     "(weight|bias)"
 )
 _MATRICES = {"w1": "gate", "w2": "down", "w3": "up"}  # of LFM2
 _BOTH = ".ffn_gate_up_exps."  # gates above ups
-_IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_IN_LAYER = re.compile(r"(?:model|backbone)\.layers\.(\d+)\.(.+)")
 _OWN = {
     "self_attn.sinks": "attn_sinks.weight",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    "mamba.dt_bias": "ssm_dt.bias",
+    "mixer.dt_bias": "ssm_dt.bias",
     "feed_forward.expert_bias": "exp_probs_b.bias",
     "layer_scalar": "layer_output_scale.weight",
     "router.scale": "ffn_gate_inp.scale",

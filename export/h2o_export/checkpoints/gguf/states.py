@@ -18,7 +18,6 @@ from h2o_export.architecture.families.base import FULL
 from h2o_export.architecture.families.qwen_delta import LINEAR
 from h2o_export.checkpoints.gguf.header import Metadata, TensorEntry
 
-DECAY = "linear_attn.A_log"
 DEALT = ("qwen35", "qwen35moe")  # architectures whose heads of values are
 REQUIRED = (
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
