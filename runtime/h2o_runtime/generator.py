@@ -119,6 +119,7 @@ class Generator:
         pool = SessionPool(options.pool_bytes, folder)
         generator = cls(loaded, pool, slots_of(loaded.spec, options.slots, options.slot_bytes))
         generator._owns_weights = True
+        loaded.check_speculation(generator.session)
         loaded.warm_up(generator.session)
         return generator
 

@@ -26,6 +26,7 @@ from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full, full_for_short
 from h2o_runtime.process import available_bytes, check_threads
 from h2o_runtime.providers.select import provider_factory
+from h2o_runtime.sessions.layer_states import rows_ahead
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
 
@@ -91,7 +92,15 @@ class LoadedModel:
         # Sessions then allocate their cache at start, so that rows from the folder are copied without delay.
         commit = options.folder_shared
         spec = SessionSpec(
-            bundle, context, device, layers, options.cache, options.decoding, options.speculate, commit
+            bundle,
+            context,
+            device,
+            layers,
+            options.cache,
+            options.decoding,
+            options.speculate,
+            commit,
+            rows_ahead=rows_ahead(options.speculate, backend.native_products),
         )
         return cls.of(spec, backend)
 
@@ -100,17 +109,26 @@ class LoadedModel:
         chosen = asked or self.spec.speculate
         if chosen == "off":
             return "off", None
-        if reason := self.forward.one_row_because(session):
+        without_layer = self.forward.drafting is None
+        reason = self.no_draft_because if chosen == "mtp" and without_layer else None
+        if reason := reason or self.forward.one_row_because(session):
             return "off", reason
-        if self.forward.drafting is None and chosen != "lookup":
-            return ("lookup", None) if chosen == "auto" else ("off", self.no_draft_because)
-        return chosen, None
+        return "lookup" if without_layer else chosen, None
+
+    def check_speculation(self, session: Session) -> None:
+        """Raises ConfigError if the load option names a drafter, and nothing can draft in the session."""
+        _, reason = self.speculation(session, None)
+        if reason and self.spec.speculate != "auto":
+            raise ConfigError(
+                f"`speculate={self.spec.speculate}` has no effect, because {reason}: leave it out",
+                field="speculate",
+            )
 
     @property
     def no_draft_because(self) -> str | None:
         """Why the model's draft layer cannot draft; None: it can."""
         if self.spec.model.draft is None:
-            return "the bundle has no layer that drafts tokens: use `speculate=lookup`"
+            return "the bundle has no layer that drafts tokens"
         if not self.forward.rows_by_layers or self.forward.layers.in_step_graph:
             return "a draft layer runs on a CPU with native products alone (`dense_form=native`)"
         if self.spec.speculate not in ("auto", "mtp"):
@@ -118,10 +136,8 @@ class LoadedModel:
         return None
 
     def _load_draft_layer(self) -> None:
-        reason, spec, manifest = self.no_draft_because, self.spec, self.spec.bundle.manifest
-        if reason and spec.speculate == "mtp":
-            raise ConfigError(reason, field="speculate")
-        if reason is None:
+        spec, manifest = self.spec, self.spec.bundle.manifest
+        if self.no_draft_because is None:
             assert spec.model.draft is not None
             self.backend.load_draft()
             provider = spec.layers.provide(spec.model.draft.attention(spec.model.dtype))

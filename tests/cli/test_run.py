@@ -220,6 +220,12 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         2,
         "--speculate lookup has no effect with --decode quest",
     ),
+    "drafts beside exact": (
+        ("-p", "a", "--speculate", "lookup", "--compute", "dense_form=exact"),
+        2,
+        "--speculate lookup has no effect, because without native kernels and products a row depends on those "
+        "beside it: leave it out",
+    ),
     "chat and -": (("--chat", "-"), 2, "--chat reads its turns from standard input"),
     "chat json": (("--chat", "--json"), 2, "no prompt"),
     "backend": (("-p", "a", "--backend", "abacus"), 2, "'abacus' is not"),

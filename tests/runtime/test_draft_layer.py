@@ -22,12 +22,13 @@ from torch.nn import functional
 from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.events import TokenGenerated
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.caches import Cache, Contiguous, Paged
+from h2o_runtime.caches import Cache, Contiguous, Offload, Paged
 from h2o_runtime.dense_graphs.packed_files import HEAD
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.execution.draft_layer import KEPT, READ, DraftRows
 from h2o_runtime.execution.model_drafter import DraftAcceptance
 from h2o_runtime.names import Speculation
+from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full, Query
 
 FULL = Full()
@@ -235,6 +236,13 @@ def test_drafts_come_again_after_a_while() -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], Generator], str]] = {
     "exact": (partial(load, speculate="mtp", dense_form="exact"), "on a CPU with native products alone"),
+    "lookup, exact": (partial(load, speculate="lookup", dense_form="exact"), "depends on those beside it"),
+    "mtp, offloaded": (partial(load, cache=Offload(buffers=2), speculate="mtp"), "does not leave rows where"),
+    "lookup, offloaded": (
+        partial(load, cache=Offload(buffers=2), speculate="lookup"),
+        "not leave rows where",
+    ),
+    "mtp, quest": (partial(load, decoding=Quest(budget=64), speculate="mtp"), "quest remembers every row"),
 }
 
 
@@ -242,8 +250,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Generator], str]] = {
 def test_where_the_layer_does_not_run(
     bundles: dict[str, Path], loading: Callable[[Path], Generator], reason: str
 ) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=f"`speculate=(mtp|lookup)` has no effect, because .*{reason}"):
         loading(bundles["right"])
+
+
+def test_it_is_left_out_silently_where_nothing_asks_for_it(bundles: dict[str, Path]) -> None:
+    with load(bundles["right"], cache=Offload(buffers=2)) as generator:
+        assert generator.speculation()[0] == "off"
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["own-head", "tied"])
@@ -269,7 +282,9 @@ def test_integer_weights_share_the_head(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_bundle_without_the_layer(shared_folder: Path, bundles: dict[str, Path], tiny_bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="no layer that drafts tokens: use `speculate=lookup`"):
+    with pytest.raises(
+        ConfigError, match="no effect, because the bundle has no layer that drafts tokens: leave"
+    ):
         load(tiny_bundle, speculate="mtp")
     with load(tiny_bundle) as generator:
         assert generator.speculation() == ("lookup", None)

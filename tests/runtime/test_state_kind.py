@@ -99,8 +99,9 @@ def test_a_saved_session_holds_it(bundle: Path, tmp_path: Path) -> None:
 
 def test_its_memory_is_counted(bundle: Path) -> None:
     with load(bundle) as generator:
-        model = generator.loaded.spec.model
-        assert generator.session.store.nbytes == session_bytes(Contiguous(), model, CONTEXT)
+        spec = generator.loaded.spec
+        expected = session_bytes(Contiguous(), spec.model, CONTEXT, spec.rows_ahead)
+        assert generator.session.store.nbytes == expected
 
 
 def test_sizes_of_another_kinds_state_are_refused(bundle: Path, tmp_path: Path) -> None:

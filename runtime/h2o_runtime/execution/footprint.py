@@ -13,11 +13,11 @@ from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.layers.live import LayerSettings, kinds_of
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.names import DensePrecision
+from h2o_runtime.names import DensePrecision, Speculation
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import available_bytes
-from h2o_runtime.sessions.layer_states import session_bytes
+from h2o_runtime.sessions.layer_states import rows_ahead, session_bytes
 from h2o_runtime.sessions.spec import SessionSpec
 
 MOST_SESSIONS = 8  # that nobody has asked for
@@ -59,9 +59,9 @@ class Slots:
     count: int
     spare_bytes: int
 
-    def cache_bytes(self, cache: Cache, model: ModelSpec, context: int) -> int:
-        """Keys and values of all of them."""
-        rows = session_bytes(cache, model, context)
+    def cache_bytes(self, cache: Cache, model: ModelSpec, context: int, ahead: int) -> int:
+        """Keys and values of all of them; ahead: `SessionSpec.rows_ahead`."""
+        rows = session_bytes(cache, model, context, ahead)
         return rows + self.spare_bytes if cache.shares_memory else self.count * rows
 
 
@@ -76,9 +76,11 @@ def footprint(
     slots: Slots | None = None,
     native_products: bool = False,
     dense_precision: DensePrecision | None = None,
+    speculate: Speculation = "auto",
 ) -> Footprint:
     """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once; for one
-    session, or those of `slots`. native_products, dense_precision: as `Backend` has them.
+    session, or those of `slots`. native_products, dense_precision: as `Backend` has them; speculate:
+    the load option.
 
     Python and the native libraries add about 65 MB before a model is loaded.
     """
@@ -91,7 +93,7 @@ def footprint(
     states = sum(policy.state_bytes(model.under_policies, context) for policy in policies)
     return Footprint(
         weights=weight_bytes(model, dense_precision if native_products else None),
-        cache=slots.cache_bytes(cache, model, context),
+        cache=slots.cache_bytes(cache, model, context, rows_ahead(speculate, native_products)),
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
         memory=slots.count * states,
@@ -111,7 +113,7 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
         raise ConfigError(f"slots must be from 1 to {MAX_SLOTS:,}, but is {wanted}", field="slots")
     if most_bytes is not None and most_bytes < 1:
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
-    rows = session_bytes(spec.cache, spec.model, spec.context)
+    rows = session_bytes(spec.cache, spec.model, spec.context, spec.rows_ahead)
     free = available_bytes() if spec.device.memory == "cpu" else None
     least = wanted or 1
     limit = most_bytes or (free if least > 1 else None)  # the rows of a single session come as it grows

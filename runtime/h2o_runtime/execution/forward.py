@@ -250,7 +250,11 @@ class Forward:
             return reason
         if session.store.fixed_rows() is None:
             return "the cache does not leave rows where they are"
-        return None if self.graph(session) is not None or self.rows_by_layers else self.no_graph_because
+        if self.graph(session) is None and not self.rows_by_layers:
+            return self.no_graph_because
+        if session.store.step_rows == 1:
+            return "the model was loaded with `speculate=off`, and keeps no states to take drafts back to"
+        return None
 
     @property
     def rows_by_layers(self) -> bool:

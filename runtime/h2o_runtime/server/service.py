@@ -171,5 +171,6 @@ class Service:
             generator.slots,
             generator.loaded.backend.native_products,
             generator.loaded.backend.dense_precision,
+            generator.spec.speculate,
         )
         return self.inference.program_bytes + model.total

@@ -3,7 +3,8 @@
 A text can go on where its state is known: at its end, and at a few rows where a copy was kept. Those are where a
 prompt began, the row before its end, so that the same prompt can come again, and the last whole block of rows that
 another prompt would compute alike. A step of several rows also keeps a copy at each row but its last, so that
-drafted tokens can be taken back. Layers with rows lie in a cache of any kind, beside.
+drafted tokens can be taken back; memory for these copies is reserved where there are drafts. Layers with rows lie
+in a cache of any kind, beside.
 
 A layer's kind declares what its state is made of (`StateLayout`). Attention reads and writes arrays; dense graphs
 read tails, and write the rows that the next tails are cut from. So each is copied in the order of its own kind of
@@ -27,11 +28,17 @@ from h2o_runtime.kv import KV, StateView
 from h2o_runtime.layers import state_layout
 from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.names import Speculation
 
 AT_ONCE = 1024  # rows of a prompt
 BLOCK = 1024  # a state is kept at the last multiple of it
 COPIES = 4  # states beside the text's own
-AHEAD = 3  # more of them, at rows of a step that may be taken back
+AHEAD = 3  # more of them, at rows of a step that may be taken back, where drafts are verified
+
+
+def rows_ahead(speculate: Speculation, native_products: bool) -> int:
+    """How many rows of a step can be taken back: none where nothing drafts, or rows depend on those beside them."""
+    return AHEAD if speculate != "off" and native_products else 0
 
 
 def session_store(
@@ -41,24 +48,25 @@ def session_store(
     spare_bytes: int,
     device: Device,
     providers: Sequence[AttentionProvider],
+    ahead: int,
 ) -> KVStore:
-    """As `Cache.new_pool`, of a model some of whose layers may have states."""
+    """As `Cache.new_pool`, of a model some of whose layers may have states; ahead: see `StoreWithStates`."""
     specs = model.each_layer
     with_rows = [provider for spec, provider in zip(specs, providers, strict=True) if spec.state is None]
     rows = cache.new_pool(model.with_rows, capacity, spare_bytes, device, with_rows)
     if model.with_rows is model:
         return rows
-    return StoreWithStates(model, rows, capacity, device)
+    return StoreWithStates(model, rows, capacity, device, ahead)
 
 
-def session_bytes(cache: Cache, model: ModelSpec, context: int) -> int:
+def session_bytes(cache: Cache, model: ModelSpec, context: int, ahead: int = AHEAD) -> int:
     """As `Cache.store_bytes`, of such a model."""
-    return cache.store_bytes(model.with_rows, context) + states_bytes(model, context)
+    return cache.store_bytes(model.with_rows, context) + states_bytes(model, context, ahead)
 
 
-def states_bytes(model: ModelSpec, context: int) -> int:
+def states_bytes(model: ModelSpec, context: int, ahead: int = AHEAD) -> int:
     """What states take, and what is between them and dense graphs."""
-    states = (1 + COPIES + AHEAD) * sum(
+    states = (1 + COPIES + ahead) * sum(
         _bytes(layout.state) for spec in model.each_layer if (layout := state_layout(spec, model.dtype))
     )
     layouts = [layout for spec in set(model.each_layer) if (layout := state_layout(spec, model.dtype))]
@@ -130,10 +138,12 @@ class LayerState(LayerStore):
 
     restores = in_turns = True
 
-    def __init__(self, layout: StateLayout, states: States, fresh: Fresh, last: bool, device: Device) -> None:
+    def __init__(
+        self, layout: StateLayout, states: States, fresh: Fresh, copies: int, last: bool, device: Device
+    ) -> None:
         """last: whether a pass ends with it."""
         self.present = _zeros(layout.state, device)
-        self.copies = [_zeros(layout.state, device) for _ in range(COPIES + AHEAD)]
+        self.copies = [_zeros(layout.state, device) for _ in range(copies)]
         self._layout, self._states, self._fresh, self._last = layout, states, fresh, last
         self._device = device
         self._rows = Rows(0, 0)
@@ -231,9 +241,10 @@ class StoreWithStates(KVStore):
     """`rows` is the store of the layers that have some."""
 
     recordable: ClassVar[bool] = False
-    step_rows = 1 + AHEAD
 
-    def __init__(self, model: ModelSpec, rows: KVStore, capacity: int, device: Device) -> None:
+    def __init__(self, model: ModelSpec, rows: KVStore, capacity: int, device: Device, ahead: int) -> None:
+        """ahead: rows of a step that can be taken back; each costs a copy of every state."""
+        self.step_rows = 1 + ahead
         specs = model.each_layer
         layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
         self._model, self._capacity, self._device = model, capacity, device
@@ -244,7 +255,9 @@ class StoreWithStates(KVStore):
             for i, layout in layouts.items()
         }
         self._layers = {
-            i: LayerState(layout, self._states, self._fresh[specs[i]], i == max(layouts), device)
+            i: LayerState(
+                layout, self._states, self._fresh[specs[i]], COPIES + ahead, i == max(layouts), device
+            )
             for i, layout in layouts.items()
         }
         self._numbers = {
@@ -304,7 +317,9 @@ class StoreWithStates(KVStore):
 
     def beside(self) -> KVStore | None:
         rows = self._rows.beside()
-        return None if rows is None else StoreWithStates(self._model, rows, self._capacity, self._device)
+        if rows is None:
+            return None
+        return StoreWithStates(self._model, rows, self._capacity, self._device, self.step_rows - 1)
 
     def report(self) -> dict[str, Any]:
         return self._rows.report()

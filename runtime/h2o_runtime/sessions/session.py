@@ -49,7 +49,9 @@ class Session(TokenRows):
         if store is None:
             providers = spec.layers.providers
             place = device.committing() if spec.commit else device
-            store = session_store(spec.cache, model, spec.context, spare_bytes, place, providers)
+            store = session_store(
+                spec.cache, model, spec.context, spare_bytes, place, providers, spec.rows_ahead
+            )
         self.store: KVStore = store
         layers = enumerate(zip(model.each_layer, model.policy_layers, strict=True))
         paged = (i for i, (layer, k) in layers if layer.sees_all and spec.decoding.reads_in_pages(k))

@@ -26,6 +26,7 @@ class SessionSpec:
     decoding  what a generated token sees
     commit    whether a session has all its memory from the start
     speculate whether answers are read ahead, and by what
+    rows_ahead  of a step that can be taken back in layers with a state
     """
 
     bundle: Bundle
@@ -36,6 +37,7 @@ class SessionSpec:
     decoding: DecodePolicy[Any] = field(default_factory=FullDecode)
     speculate: Speculation = "auto"
     commit: bool = False
+    rows_ahead: int = 0
 
     @property
     def model(self) -> ModelSpec:

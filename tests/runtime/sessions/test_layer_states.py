@@ -27,7 +27,16 @@ from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.sessions.layer_states import AHEAD, BLOCK, COPIES, States, session_bytes, states_bytes
+from h2o_runtime.sessions.layer_states import (
+    AHEAD,
+    BLOCK,
+    COPIES,
+    States,
+    StoreWithStates,
+    rows_ahead,
+    session_bytes,
+    states_bytes,
+)
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 CONTEXT = 1400
@@ -263,12 +272,36 @@ def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
     with load(bundle) as generator:
         store, model = generator.session.store, generator.model
         buffers = generator.loaded.forward.buffers
-        assert store.nbytes == session_bytes(Contiguous(), model, CONTEXT)
+        ahead = rows_ahead("auto", generator.loaded.backend.native_products)
+        assert store.nbytes == session_bytes(Contiguous(), model, CONTEXT, ahead)
         assert buffers.nbytes == activation_bytes(model, CONTEXT)
-        assert footprint(model, CONTEXT, FULL).cache == session_bytes(Contiguous(), model, CONTEXT)
+        assert footprint(model, CONTEXT, FULL, native_products=ahead > 0).cache == store.nbytes
         (size,) = (spec.head_size for spec in model.each_layer if spec.state is None)
         one = 2 * 2 * size * 4  # keys and values of a token, of the layer that has them
         assert cache_bytes(model, 1 << 20)["contiguous float32"] == one * (1 << 20) + states_bytes(
             model, 1 << 20
         )
         assert states_bytes(model, 1 << 20) == states_bytes(model, 1 << 11)
+
+
+def test_copies_for_drafts_are_reserved_where_there_are_drafts(bundle: Path) -> None:
+    """Measured: what a session's arrays take, each with the bytes of one state counted from its own arrays."""
+    sizes = {}
+    for speculate, form in (("auto", "native"), ("lookup", "native"), ("off", "native"), ("auto", "exact")):
+        with load(bundle, speculate=speculate, dense_form=form) as generator:
+            store = generator.session.store
+            assert isinstance(store, StoreWithStates)
+            one = sum(array.nbytes for layer in store._layers.values() for array in layer.present.values())
+            sizes[speculate, form] = store.nbytes / one
+            used = footprint(
+                generator.model, CONTEXT, FULL, speculate=speculate, native_products=form == "native"
+            )
+            assert used.cache == store.nbytes
+            if speculate == "off":
+                drafter, reason = generator.speculation("lookup")
+                assert (drafter, reason and "loaded with `speculate=off`" in reason) == ("off", True)
+                list(generator.generate(PROMPT, 5, FULL, speculate="lookup"))
+                assert generator.drafts.drafted == 0
+    most = sizes["auto", "native"]
+    assert sizes["lookup", "native"] == most
+    assert sizes["off", "native"] == sizes["auto", "exact"] == pytest.approx(most - AHEAD)
