@@ -1,4 +1,4 @@
-"""Checkpoints of Qwen3.5 with a layer that drafts: a random one, and one that is nearly always right."""
+"""Checkpoints with a layer that drafts: a random one, and one that is nearly always right."""
 
 from __future__ import annotations
 
@@ -9,47 +9,61 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from h2o_export.checkpoints import open_checkpoint
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.graphs import checkpoint_tensors
-from tests.family_models import MODELS, save
+from tests import latent_models
+from tests.family_models import MODELS, VOCAB, save
 
 ADDED = ("o_proj.weight", "out_proj.weight", "down_proj.weight")  # to the residual stream
+_LATENT = {**latent_models.EXPERTS, "vocab_size": VOCAB, "max_position_embeddings": 4096}
+# The settings of a model, and what says in its config.json that it has a draft layer.
+DRAFTING: dict[str, tuple[str, dict[str, Any], str]] = {
+    "qwen3_5": (*MODELS["qwen3_5"], "mtp_num_hidden_layers"),
+    "qwen3_5_moe": (*MODELS["qwen3_5_moe"], "mtp_num_hidden_layers"),
+    "deepseek_v3": ("deepseek_v3", {**latent_models.SIZES, **_LATENT}, "num_nextn_predict_layers"),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {**latent_models.SIZES, **_LATENT, "n_group": 1, "topk_group": 1, "num_hidden_layers": 3},
+        "num_nextn_predict_layers",
+    ),
+}
 
 
-def save_drafting(folder: Path, right: float | None = None, tied: bool = False) -> Path:
+def save_drafting(
+    folder: Path, right: float | None = None, tied: bool = False, family: str = "qwen3_5"
+) -> Path:
     """A checkpoint with a draft layer, whose weights are random.
 
     right: layers add this share of what they would, to the embedding of a token; and so does the draft layer, whose
-    input is that embedding. The less it is, the likelier both predict the same.
+    input is that embedding. The less it is, the likelier both predict the same. family: a key of DRAFTING
     """
-    family, settings = MODELS["qwen3_5"]
-    save(folder, "drafting", {"drafting": (family, {**settings, "tie_word_embeddings": tied})})
+    model_type, settings, said = DRAFTING[family]
+    save(folder, "drafting", {"drafting": (model_type, {**settings, "tie_word_embeddings": tied})})
     config = folder / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "mtp_num_hidden_layers": 1}))
+    raw = {**json.loads(config.read_text()), said: 1}
+    config.write_text(json.dumps(raw))
     file = folder / "model.safetensors"
-    tensors = load_file(file)
-    draw = torch.Generator().manual_seed(5)
-    shapes = {name: shape for name, shape in _named(folder).items() if name.startswith("mtp.")}
-    for name, shape in shapes.items():
-        spread = 0.1 if len(shape) == 1 else shape[1] ** -0.5
-        tensors[name] = spread * torch.randn(shape, generator=draw)
+    tensors, described = load_file(file), ModelConfig.from_huggingface(raw)
+    draw, draft = torch.Generator().manual_seed(5), described.draft
+    assert draft is not None
+    for name, shape in checkpoint_tensors(described).items():
+        if name not in tensors:
+            spread = 0.1 if len(shape) == 1 else shape[1] ** -0.5
+            mean = 1 - described.arrangement.less if "norm" in name else 0
+            tensors[name] = mean + spread * torch.randn(shape, generator=draw)
+    tensors |= {copy: tensors[own].clone() for own, copy in draft.copies.items() if own in tensors}
     if right is not None:
-        _agree(tensors, right)
+        _agree(tensors, described, right)
     save_file(tensors, file, {"format": "pt"})
     return folder
 
 
-def _named(folder: Path) -> dict[str, tuple[int, ...]]:
-    from dataclasses import replace
-
-    return checkpoint_tensors(replace(open_checkpoint(str(folder)).config, drafts=True))
-
-
-def _agree(tensors: dict[str, Any], share: float) -> None:
+def _agree(tensors: dict[str, torch.Tensor], config: ModelConfig, share: float) -> None:
+    draft, hidden = config.draft, config.hidden_size
+    assert draft is not None
     for name, tensor in tensors.items():
         if name.endswith(ADDED):
             tensor *= share
-    hidden = len(tensors["mtp.norm.weight"])
-    tensors["mtp.fc.weight"] = torch.cat((torch.eye(hidden), torch.zeros(hidden, hidden)), dim=1)
-    tensors["mtp.pre_fc_norm_embedding.weight"] = torch.zeros(hidden)
-    tensors["mtp.norm.weight"] = tensors["model.norm.weight"].clone()
+    tensors[f"{draft.merging}.weight"] = torch.cat((torch.eye(hidden), torch.zeros(hidden, hidden)), dim=1)
+    tensors[f"{draft.token_norm}.weight"] = torch.full((hidden,), 1 - config.arrangement.less)
+    tensors[f"{draft.norm}.weight"] = tensors["model.norm.weight"].clone()

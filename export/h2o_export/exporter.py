@@ -25,7 +25,7 @@ from h2o_export.dense.graphs import (
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
-from h2o_export.layers import each_kind, each_spec
+from h2o_export.layers import each_kind, each_spec, kinds_with_draft
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.operators.opset import OPSET
 from h2o_export.policies import model_graphs
@@ -121,7 +121,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
 
 def graph_stages(config: ModelConfig, dtype: str) -> int:
     """How often `progress` is called while a model's graphs are written."""
-    small = sum(bool(kind.small_graphs(config, dtype)) for kind in each_kind(config))
+    small = sum(bool(kind.small_graphs(config, dtype)) for kind in kinds_with_draft(config))
     return len(all_dense_graphs(config)) + small
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from safetensors.torch import load_file
-from tests.bundles import export, random_ids
-from tests.drafting import save_drafting
+from tests import draft_reference
+from tests.bundles import export, random_ids, relative_error
+from tests.drafting import DRAFTING, save_drafting
 from tests.family_models import VOCAB
-from torch.nn import functional
 
 from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.events import TokenGenerated
@@ -35,12 +33,17 @@ FULL = Full()
 CONTEXT = 256
 PROMPT = random_ids(70, 1, VOCAB).tolist()
 SHARES = {"wrong": None, "right": 0.02}
+OTHERS = [family for family in DRAFTING if family != "qwen3_5"]
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("drafting")
-    return {name: save_drafting(folder / name, right=share) for name, share in SHARES.items()}
+    found = {name: save_drafting(folder / name, right=share) for name, share in SHARES.items()}
+    for family in OTHERS:
+        found[family] = save_drafting(folder / family, family=family)
+        found[f"{family}-right"] = save_drafting(folder / f"{family}-right", right=0.1, family=family)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,9 @@ CASES = {
     "right": ("right", Contiguous()),
     "right-paged": ("right", Paged()),
     "right-int8": ("right", Contiguous(rows="int8")),
+    "qwen3_5_moe": ("qwen3_5_moe-right", Contiguous()),
+    "deepseek_v3": ("deepseek_v3-right", Contiguous()),
+    "glm4_moe_lite": ("glm4_moe_lite-right", Paged()),
 }
 
 
@@ -129,15 +135,20 @@ def test_right_drafts_are_accepted_and_wrong_ones_end(bundles: dict[str, Path]) 
 
 
 @pytest.mark.parametrize("most", [VOCAB, VOCAB // 4], ids=["all tokens", "the first ones"])
+@pytest.mark.parametrize("name", ["wrong", *OTHERS])
 def test_the_layer_is_what_it_says(
-    bundles: dict[str, Path], checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch, most: int
+    bundles: dict[str, Path],
+    checkpoints: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    name: str,
 ) -> None:
-    """In float64: gated attention of one layer to its own rows, and one token after the other."""
+    """In float64: attention of one layer to its own rows, and one token after the other."""
     monkeypatch.setattr("h2o_runtime.model_spec.LEAST_DRAFTED", most)
-    with load(bundles["wrong"]) as generator:
+    with load(bundles[name]) as generator:
         layer = generator.loaded.forward.drafting
         assert layer is not None
-        reference = Reference(checkpoints["wrong"], most)
+        reference = draft_reference.reference(checkpoints[name], most)
         draw = np.random.default_rng(0)
         tokens = draw.integers(2, VOCAB, 20).tolist()
         hidden = draw.normal(size=(20, reference.hidden)).astype(np.float32)
@@ -145,67 +156,11 @@ def test_the_layer_is_what_it_says(
         layer.read(rows, tokens[:7], hidden[:7])
         ours = layer.draft(rows, tokens[7:], hidden[7:], 3)
         assert ours == reference.draft(tokens, hidden, 3)
+        assert relative_error(layer._out[0], reference.out.numpy()) < 1e-5
         assert (rows.length, rows.position) == (20, 20)
         assert layer.draft(rows, [ours[0]], layer._out[:1], 1) == reference.draft(
             [*tokens, ours[0]], np.concatenate((hidden, layer._hidden[:1])), 1
         )
-
-
-class Reference:
-    """The draft layer in float64, from the checkpoint's tensors as config.json describes them.
-
-    most: the first tokens, which it chooses from
-    """
-
-    def __init__(self, checkpoint: Path, most: int) -> None:
-        self.most = most
-        self.given = {
-            name: tensor.double() for name, tensor in load_file(checkpoint / "model.safetensors").items()
-        }
-        self.hidden = self.given["mtp.fc.weight"].shape[0]
-
-    def draft(self, tokens: list[int], hidden: NDArray[np.float32], count: int) -> list[int]:
-        known, seen = list(tokens), torch.from_numpy(hidden).double()
-        for _ in range(count):
-            logits, last = self._after(known, seen)
-            known.append(int(logits.argmax()))
-            seen = torch.cat((seen, last[None]))
-        return known[len(tokens) :]
-
-    def _after(self, tokens: list[int], hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        given, layer = self.given, "mtp.layers.0."
-        table = given["model.embed_tokens.weight"]
-        embedded = self._norm(table[tokens], "mtp.pre_fc_norm_embedding")
-        merged = torch.cat((embedded, self._norm(hidden, "mtp.pre_fc_norm_hidden")), dim=1)
-        x = merged @ given["mtp.fc.weight"].T
-        x = x + self._attention(self._norm(x, f"{layer}input_layernorm"))
-        y = self._norm(x, f"{layer}post_attention_layernorm")
-        gate, up = (y @ given[f"{layer}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-        x = x + (functional.silu(gate) * up) @ given[f"{layer}mlp.down_proj.weight"].T
-        out = self._norm(x, "mtp.norm")
-        head = given.get("lm_head.weight", table)
-        return out[-1] @ head[: self.most].T, out[-1]
-
-    def _attention(self, x: torch.Tensor) -> torch.Tensor:
-        given, names, n, d = self.given, "mtp.layers.0.self_attn.", len(x), 32
-        made = {name: x @ given[f"{names}{name}_proj.weight"].T for name in "qkv"}
-        q, gate = made["q"].view(n, -1, 2 * d).split(d, dim=2)
-        k, v = (made[name].view(n, -1, d) for name in "kv")
-        q, k = self._rotated(self._norm(q, f"{names}q_norm")), self._rotated(self._norm(k, f"{names}k_norm"))
-        k, v = (rows.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for rows in (k, v))
-        scores = torch.einsum("ihd,jhd->hij", q, k) / d**0.5
-        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
-        seen = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(n, -1)
-        return (seen * gate.reshape(n, -1).sigmoid()) @ given[f"{names}o_proj.weight"].T
-
-    def _rotated(self, x: torch.Tensor, size: int = 8, base: float = 10_000.0) -> torch.Tensor:
-        angles = torch.arange(len(x)).double()[:, None] / base ** (torch.arange(0, size, 2).double() / size)
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-        first, second, rest = x.split((size // 2, size // 2, x.shape[2] - size), dim=2)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=2)
-
-    def _norm(self, x: torch.Tensor, name: str, epsilon: float = 1e-6) -> torch.Tensor:
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon) * (1 + self.given[f"{name}.weight"])
 
 
 def test_rows_are_the_last_ones(bundles: dict[str, Path]) -> None:
@@ -234,14 +189,15 @@ def test_drafts_come_again_after_a_while() -> None:
     assert acceptance.rate(1) == pytest.approx(0.9)
 
 
+def offloaded(bundle: Path, **more: Any) -> Generator:
+    return load(bundle, Offload(buffers=2, file=str(bundle.with_name("rows"))), **more)
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Generator], str]] = {
     "exact": (partial(load, speculate="mtp", dense_form="exact"), "on a CPU with native products alone"),
     "lookup, exact": (partial(load, speculate="lookup", dense_form="exact"), "depends on those beside it"),
-    "mtp, offloaded": (partial(load, cache=Offload(buffers=2), speculate="mtp"), "does not leave rows where"),
-    "lookup, offloaded": (
-        partial(load, cache=Offload(buffers=2), speculate="lookup"),
-        "not leave rows where",
-    ),
+    "mtp, offloaded": (partial(offloaded, speculate="mtp"), "does not leave rows where"),
+    "lookup, offloaded": (partial(offloaded, speculate="lookup"), "does not leave rows where"),
     "mtp, quest": (partial(load, decoding=Quest(budget=64), speculate="mtp"), "quest remembers every row"),
 }
 
@@ -255,7 +211,7 @@ def test_where_the_layer_does_not_run(
 
 
 def test_it_is_left_out_silently_where_nothing_asks_for_it(bundles: dict[str, Path]) -> None:
-    with load(bundles["right"], cache=Offload(buffers=2)) as generator:
+    with offloaded(bundles["right"]) as generator:
         assert generator.speculation()[0] == "off"
 
 

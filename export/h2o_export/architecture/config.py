@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
+from h2o_export.architecture.draft import DraftLayer
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families import Family, find_family
 from h2o_export.architecture.families.base import (
@@ -77,8 +78,8 @@ class ModelConfig:
     layer_sizes: tuple[LayerSizes, ...] = ()  # of every layer, where they differ: see `at`
     # Numbers in the files of every layer's mixer and of its MLP, if it has one; empty: one number is both.
     blocks: tuple[tuple[int, ...], ...] = ()
-    drafts: bool = False  # whether a layer beside the model's own drafts its next tokens
-    draft_layers: int = 0  # layers after the model's own in its files that predict further tokens; left out
+    draft: DraftLayer | None = None  # the layer beside the model's own that drafts its next tokens
+    draft_layers: int = 0  # layers after the model's own in its files that predict further tokens
 
     @classmethod
     def from_huggingface(cls, raw: dict[str, Any]) -> ModelConfig:
@@ -129,7 +130,7 @@ class ModelConfig:
             layer_sizes=family.layer_sizes(raw, layers),
             kind_sizes=kind_sizes,
             blocks=family.blocks(raw),
-            drafts=family.drafts(raw),
+            draft=family.draft(raw),
             draft_layers=integer(raw, "num_nextn_predict_layers", 0, least=0),
             experts=family.experts(raw, layers),
         )

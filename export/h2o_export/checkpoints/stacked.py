@@ -29,7 +29,7 @@ class StackedExperts(DerivedCheckpoint):
     def unused(self, used: Collection[str]) -> frozenset[str]:
         stored = {self._stored(name) for name in used}
         for name in used:
-            if place := EXPERT.fullmatch(name):
+            if place := self._place(name):
                 whole = self._whole(place)
                 stored |= {whole, f"{whole}_blocks", f"{whole}_scales"}
         return self.original.unused(stored)
@@ -37,12 +37,12 @@ class StackedExperts(DerivedCheckpoint):
     def check(self, tensors: Mapping[str, tuple[int, ...]]) -> None:
         stored: dict[str, tuple[int, ...]] = {}
         for name, shape in tensors.items():
-            place = EXPERT.fullmatch(name)
+            place = self._place(name)
             stored |= {self._stored(name): shape} if place is None else self._stacked(place, shape)
         self.original.check(stored)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        place = EXPERT.fullmatch(name)
+        place = self._place(name)
         if place is None:
             return self.original.tensor(self._stored(name), shape)
         rows = self._expert(self._whole(place), int(place[2]), place[4] == "bias")
@@ -55,6 +55,12 @@ class StackedExperts(DerivedCheckpoint):
                 f"config.json implies {list(shape)}"
             )
         return rows.contiguous()
+
+    def _place(self, name: str) -> re.Match[str] | None:
+        """None: the files have it by itself, as some have the draft layer's experts, and stack all others."""
+        files = self.original
+        assert isinstance(files, SafetensorsCheckpoint)
+        return None if name in (files.names or files.files) else EXPERT.fullmatch(name)
 
     @property
     def _in_turn(self) -> bool:
@@ -102,10 +108,7 @@ def from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 
 
 def with_single_experts(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint itself, where its files hold every expert by itself."""
+    """The checkpoint itself, where no tensor of its files holds all experts of a layer."""
     if checkpoint.config.arrangement.stacked is None or not isinstance(checkpoint, SafetensorsCheckpoint):
-        return checkpoint
-    in_turn = checkpoint.config.arrangement.stacked == "interleaved"
-    if not in_turn and any(EXPERT.fullmatch(name) for name in checkpoint.names or checkpoint.files):
         return checkpoint
     return StackedExperts(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)

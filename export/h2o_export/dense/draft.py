@@ -1,5 +1,5 @@
-"""The layer that drafts a token from the model's own hidden states (DeepSeek-AI, 2024, "DeepSeek-V3", section 2.2),
-as Qwen3.5 has it: one more layer of full attention, beside the model's own.
+"""The layer that drafts a token from the model's own hidden states (DeepSeek-AI, 2024, "DeepSeek-V3", section 2.2):
+one more decoder layer, beside the model's own.
 
 For a token it reads that token's embedding, and what the model's head read of the token before, after the final
 norm. Its own output after a norm goes into the model's head, and stands for the latter where a further token is
@@ -14,40 +14,39 @@ import torch
 from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.architecture.families.base import GATED_QUERY
 from h2o_export.dense.modules import Angles, norm
 from h2o_export.layers import each_spec, layer_kind
 from h2o_export.layers.blocks import RMSNorm
 from h2o_runtime.layer_spec import LayerSpec
 
-FILES = "mtp."  # what the names of its tensors begin with
-OF_ITS_OWN = ("norm.weight", "fc.weight", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight")
-
 
 class DraftFirst(nn.Module):
-    """tokens, positions int64 [n], hidden [n, D] of the tokens before → residual [n, D], q, k, v, gate."""
+    """tokens, positions int64 [n], hidden [n, D] of the tokens before → residual [n, D], and what the layer's kind
+    gives to attention and cache."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.pre_fc_norm_embedding = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.pre_fc_norm_hidden = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.token_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.merging = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
         self.rotations = nn.ModuleList((Angles(config, 0),))
         self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, 0).projection(config)
 
     def forward(self, tokens: Tensor, positions: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
-        embedded = self.pre_fc_norm_embedding(self.embed_tokens(tokens))
-        residual = self.fc(torch.cat((embedded, self.pre_fc_norm_hidden(hidden)), dim=-1))
+        both = self.token_norm(self.embed_tokens(tokens)), self.hidden_norm(hidden)
+        residual = self.merging(torch.cat(both, dim=-1))
         return residual, *self.qkv(self.before_attention(residual), *self.rotations[0](positions))
 
 
 def draft_config(config: ModelConfig) -> ModelConfig:
-    """A model of the draft layer alone."""
-    return replace(config, layers=1, kinds=(GATED_QUERY,), ropes=config.ropes[:1])
+    """A model of the draft layer alone. It has a mixture of experts where any layer has one."""
+    assert config.draft is not None
+    experts = None if config.experts is None else replace(config.experts, layers=frozenset({0}))
+    return replace(config, layers=1, kinds=(config.draft.kind,), ropes=config.ropes[:1], experts=experts)
 
 
 def draft_spec(config: ModelConfig) -> LayerSpec | None:
     """The layer's shape; None: the model has none."""
-    return each_spec(draft_config(config))[0] if config.drafts else None
+    return each_spec(draft_config(config))[0] if config.draft else None

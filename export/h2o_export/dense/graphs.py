@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense import draft, layer_embedding
+from h2o_export.dense import layer_embedding
 from h2o_export.dense.draft import DraftFirst, draft_config
 from h2o_export.dense.experts import lay_out_experts
 from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
 from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
-from h2o_export.layers import LAYERS, each_kind, layer_kind, rotary_size
+from h2o_export.layers import LAYERS, kinds_with_draft, layer_kind, rotary_size
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
@@ -104,7 +104,7 @@ def dense_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
 
 def draft_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
     """draft_00 and draft_01, before and after the attention of the layer that drafts; none without it."""
-    if not config.drafts:
+    if config.draft is None:
         return ()
     return (
         DenseGraph("draft_00", DraftFirst, None, 0, "draft"),
@@ -153,7 +153,7 @@ def dense_interface(
         rope = angles(config.rotation(dense.after))
         return (*attended, residual("residual"), *rope, *beside, *given), (residual("residual_out"), *outputs)
     logits = TensorSpec(name="logits", dtype="float32", shape=("n", config.vocab_size))
-    hidden = (residual("hidden"),) if config.drafts else ()
+    hidden = (residual("hidden"),) if config.draft else ()
     return (*attended, residual("residual"), *beside), (logits, *hidden)
 
 
@@ -180,18 +180,19 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
         return EMBEDDING
     if parameter == HEAD:
         return parameter
-    if dense.kind == "draft" and parameter in draft.OF_ITS_OWN:
-        return draft.FILES + parameter
+    module, _, rest = parameter.partition(".")
+    layer_names = config.draft if dense.kind == "draft" else None
+    if layer_names is not None and (own := layer_names.module(module)):
+        return f"{own}.{rest}"
     if parameter == "norm.weight":
         return "model.norm.weight"
-    module, _, rest = parameter.partition(".")
     layer = dense.before if module == "after" else dense.after
     assert layer is not None
     in_layer = rest if module in ("qkv", "after") else parameter
     if in_layer.startswith("own."):
         return layer_embedding.source(in_layer.removeprefix("own."), layer)
-    files = draft.FILES if dense.kind == "draft" else "model."
-    return f"{files}layers.{layer}.{_name_in_layer(in_layer, dense.of(config), layer)}"
+    prefix = f"model.layers.{layer}." if layer_names is None else layer_names.layer
+    return prefix + _name_in_layer(in_layer, dense.of(config), layer)
 
 
 def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
@@ -221,7 +222,7 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             }
         for name, shape in shapes[alike].items():
             found[parameter_source(dense, name, config)] = shape
-    for layer, kind in enumerate(each_kind(config)):
+    for layer, kind in enumerate(kinds_with_draft(config)):
         found |= kind.small_tensors(config, layer)
     return found
 
@@ -343,7 +344,7 @@ class DenseExporter:
                 source = parameter_source(dense, value.name, self.checkpoint.config)
                 if value.name.endswith(FREQUENCIES):
                     stored[value.name] = (file.add(self._inverse_frequencies(value.name)),)
-                elif source == EMBEDDING or (source == HEAD and self.checkpoint.config.drafts):
+                elif source == EMBEDDING or (source == HEAD and self.checkpoint.config.draft):
                     stored[value.name] = self._store_once(source, shape, self._format(dense, value))
                 else:
                     stored[value.name] = self._format(dense, value).store(

@@ -162,7 +162,7 @@ class DenseLast(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.multiplier = config.multipliers.logits
         self.cap = config.logits_cap
-        self.drafts = config.drafts
+        self.drafts = config.draft is not None
 
     def forward(self, attention: Tensor, residual: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
         hidden = self.norm(self.after(attention, residual, *more))

@@ -11,7 +11,7 @@ import torch
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS
-from h2o_export.layers import LayerKind, layer_kind
+from h2o_export.layers import LayerKind, kinds_with_draft
 from h2o_export.layers.base import SmallGraph
 from h2o_export.operators.opset import OPSET
 from h2o_export.weights import StoredTensor, WeightFile
@@ -35,17 +35,19 @@ class SmallGraphExporter:
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
         """`progress` is called with a name for each layer's graphs before they are written."""
         config = self.checkpoint.config
-        for layer in range(config.layers):
-            kind = layer_kind(config, layer)
+        for layer, kind in enumerate(kinds_with_draft(config)):
+            drafts = layer == config.layers  # it reads no prompt
             graphs = self._graphs(kind)
             if not graphs:
                 continue
             progress(f"{kind.name}_{layer:02d}")
             stored, file = self._store(kind, layer)
             for graph, model, parameters in graphs:
+                if drafts and not graph.step:
+                    continue
                 for value in parameters:
                     stored[str(value.name)].bind(value, self.folder)
-                spec = graph.spec(layer, (f"onnx/{file}",))
+                spec = graph.spec(layer, (f"onnx/{file}",), drafts)
                 model.graph.name = spec.name
                 (self.folder / f"{spec.name}.onnx").write_bytes(ir.to_proto(model).SerializeToString())
                 yield spec

@@ -25,7 +25,16 @@ from h2o_export.layers.window import Window
 from h2o_runtime.errors import UnsupportedModelError
 from h2o_runtime.layer_spec import LayerSpec
 
-__all__ = ["LAYERS", "LayerKind", "each_kind", "each_spec", "kind_named", "layer_kind", "rotary_size"]
+__all__ = [
+    "LAYERS",
+    "LayerKind",
+    "each_kind",
+    "each_spec",
+    "kind_named",
+    "kinds_with_draft",
+    "layer_kind",
+    "rotary_size",
+]
 
 LAYERS: Mapping[str, LayerKind] = MappingProxyType(
     {
@@ -64,6 +73,11 @@ def layer_kind(config: ModelConfig, layer: int) -> LayerKind:
 def each_kind(config: ModelConfig) -> tuple[LayerKind, ...]:
     """For every layer, in order."""
     return tuple(layer_kind(config, layer) for layer in range(config.layers))
+
+
+def kinds_with_draft(config: ModelConfig) -> tuple[LayerKind, ...]:
+    """As `each_kind`, and last that of the draft layer, if there is one."""
+    return each_kind(config) + ((kind_named(config.draft.kind),) if config.draft else ())
 
 
 def each_spec(config: ModelConfig) -> tuple[LayerSpec, ...]:

@@ -29,13 +29,14 @@ class SmallGraph:
     step: bool
     kind: Literal["latent", "layer"] = "layer"
 
-    def spec(self, layer: int, weights: tuple[str, ...] = ()) -> GraphSpec:
-        name = f"{self.name}_{layer:02d}"
+    def spec(self, layer: int, weights: tuple[str, ...] = (), draft: bool = False) -> GraphSpec:
+        """draft: whether the layer is the one that drafts."""
+        name = f"draft_{self.name}" if draft else f"{self.name}_{layer:02d}"
         free = FreeSizes(sizes=(FreeSize(name="n", counts="rows"),), step=self.step)
         return GraphSpec(
             name=name,
             file=f"onnx/{name}.onnx",
-            kind=self.kind,
+            kind="draft" if draft else self.kind,
             inputs=self.inputs,
             outputs=self.outputs,
             weights=weights,

@@ -131,7 +131,7 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
             f"{path}: lists {len(dense)} dense graphs, and a model of {layers:,} layers has {layers + 1:,}; {AGAIN}"
         )
     drafts = [graph.name for graph in manifest.draft_graphs()]
-    if drafts != (["draft_00", "draft_01"] if manifest.model.draft else []):
+    if drafts != _names_of_draft(manifest.model):
         raise BundleError(f"{path}: its draft graphs are not those of its draft layer; {AGAIN}")
     for index, graph in enumerate(dense):
         expected = _row_shapes(manifest.model, index)
@@ -145,6 +145,13 @@ def _check_model(folder: Path, manifest: Manifest) -> None:
                     f"{path}: '{tensor.name}' of {name} has rows of {list(tensor.shape[1:])}, the model's are "
                     f"{list(shape)}; {AGAIN}"
                 )
+
+
+def _names_of_draft(model: ModelSpec) -> list[str]:
+    """Of the graphs of its draft layer."""
+    if model.draft is None:
+        return []
+    return ["draft_00", "draft_01", *(["draft_absorb", "draft_contract"] if model.draft.shared else [])]
 
 
 def _row_shapes(model: ModelSpec, index: int) -> dict[str, tuple[int, ...]]:

@@ -184,7 +184,7 @@ class Manifest(_Strict):
         return tuple(graph for graph in self.graphs if graph.kind == "dense")
 
     def draft_graphs(self) -> tuple[GraphSpec, ...]:
-        """draft_00 and draft_01, before and after the draft layer's attention; none without such a layer."""
+        """Those of the draft layer, before and after its attention; none without such a layer."""
         return tuple(graph for graph in self.graphs if graph.kind == "draft")
 
     def weighty_graphs(self) -> tuple[GraphSpec, ...]:

@@ -28,21 +28,26 @@ Float32 = NDArray[np.float32]
 class DraftRows:
     """The layer's rows of one answer: the last KEPT or more. Positions go on where older rows were dropped.
 
-    k, v    float32 [2 · KEPT, Hkv, d]
+    k, v    float32 [2 · KEPT, Hkv, d]; of latents v is k, as in `KV`
     length  rows in use
     """
 
     def __init__(self, spec: LayerSpec) -> None:
         shape = (2 * KEPT, spec.row.heads, spec.row.size)
-        self.k, self.v = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self.k = np.zeros(shape, np.float32)
+        self.v = self.k if spec.row.shared else np.zeros(shape, np.float32)
         self.length = self.position = 0
 
     def make_room(self, rows: int) -> None:
         """For so many more, at most KEPT."""
         if self.length + rows > len(self.k):
-            for array in (self.k, self.v):
+            for array in self.written(slice(None)).values():
                 array[:KEPT] = array[self.length - KEPT : self.length].copy()
             self.length = KEPT
+
+    def written(self, rows: slice) -> dict[str, Float32]:
+        """Where the layer's graph writes these rows, by its names."""
+        return {name: array[rows] for name, array in KV(self.k, self.v, 0).tensors.items()}
 
     def take_back(self, rows: int) -> None:
         """Drop the last rows."""
@@ -64,8 +69,11 @@ class DraftLayer:
         self._tokens, self._positions = np.zeros((2, READ), np.int64)
         self._hidden, self._residual = np.zeros((2, READ, model.hidden_size), np.float32)
         self._q = np.zeros((READ, spec.query_heads, spec.query_size), np.float32)
-        self._gate = np.zeros((READ, spec.gate_size), np.float32)
+        self._gate = np.zeros((READ, spec.gate_size), np.float32) if spec.gate_size else None
         self._attention = np.zeros((1, spec.query_heads, spec.out_size), np.float32)
+        # Of latents: the query as it attends to them, and what attention then gives.
+        self._absorbed = np.zeros((1, spec.query_heads, spec.head_size), np.float32)
+        self._context = np.zeros((1, spec.query_heads, spec.value_size), np.float32)
         self._out = np.zeros((1, model.hidden_size), np.float32)
         self._logits = np.zeros((1, model.drafted_tokens), np.float32)
 
@@ -80,8 +88,10 @@ class DraftLayer:
         self._tokens[:n], self._hidden[:n] = tokens, hidden
         self._positions[:n] = range(rows.position, rows.position + n)
         given = {"tokens": self._tokens[:n], "positions": self._positions[:n], "hidden": self._hidden[:n]}
-        made = {"residual_out": self._residual[:n], "q": self._q[:n], "gate_out": self._gate[:n]}
-        self._backend.infer("draft_00", given, {**made, "k": rows.k[new], "v": rows.v[new]})
+        made = {"residual_out": self._residual[:n], "q": self._q[:n], **rows.written(new)}
+        if self._gate is not None:
+            made["gate_out"] = self._gate[:n]
+        self._backend.infer("draft_00", given, made)
         rows.length, rows.position = rows.length + n, rows.position + n
 
     def draft(self, rows: DraftRows, tokens: Sequence[int], hidden: Float32, count: int) -> list[int]:
@@ -98,11 +108,22 @@ class DraftLayer:
     def _next(self, rows: DraftRows, last: int) -> int:
         """The most likely token after the last row, number `last` of the last call."""
         at = slice(last, last + 1)
-        kv = KV(rows.k, rows.v, rows.length)
-        self._provider.run(CACHED_ATTENTION, kv, q=self._q[at], o=self._attention)
-        given = {"attention": self._attention, "residual": self._residual[at], "gate": self._gate[at]}
+        self._attend(rows, self._q[at])
+        given = {"attention": self._attention, "residual": self._residual[at]}
+        if self._gate is not None:
+            given["gate"] = self._gate[at]
         self._backend.infer("draft_01", given, {"logits": self._logits, "hidden": self._out})
         return int(self._logits[0].argmax())
+
+    def _attend(self, rows: DraftRows, q: Float32) -> None:
+        """Fill `_attention` for a query [1, Hq, d]."""
+        kv = KV(rows.k, rows.v, rows.length)
+        if not kv.latent:
+            self._provider.run(CACHED_ATTENTION, kv, q=q, o=self._attention)
+            return
+        self._backend.infer("draft_absorb", {"q": q}, {"absorbed": self._absorbed})
+        self._provider.run(CACHED_ATTENTION, kv, q=self._absorbed, o=self._context)
+        self._backend.infer("draft_contract", {"context": self._context}, {"attention": self._attention})
 
 
 def _relative_weights(manifest: Manifest) -> float:

@@ -23,7 +23,7 @@ from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
 from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.model_spec import LatentSpec, ModelSpec
-from h2o_runtime.policies.decode import DecodePolicy
+from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import Span, spans
 
@@ -128,7 +128,6 @@ class LatentLayers(LoadedLayers):
     """
 
     in_step_graph = False
-    one_row_because = "latent attention takes a row at a time"
     divisible = False  # each piece would expand the past again, and might choose another mode
 
     def __init__(self, kind: Latent, resources: LayerResources, expanded: AttentionProvider | None) -> None:
@@ -204,6 +203,16 @@ class LatentLayers(LoadedLayers):
     def step(self, layer: int) -> tuple[Tensor, Tensor]:
         """Decode is always absorbed."""
         return self.absorbed[:1], self.context[:1]
+
+    def attend_rows(self, policy: DecodePolicy[Any], call: StepCall, state: Any) -> None:
+        """A row at a time from queries to attention output, so that its bits are those of a step of its own."""
+        first, layer = int(call.kv.length) - len(call.q) + 1, call.layer
+        q, o = self.absorbed[:1], self.context[:1]
+        for row in range(len(call.q)):
+            cut = slice(row, row + 1)
+            self._backend.infer(f"absorb_{layer:02d}", {"q": call.q[cut]}, {"absorbed": q})
+            policy.attend(replace(call, q=q, o=o, kv=call.kv.upto(first + row)), state)
+            self._backend.infer(f"contract_{layer:02d}", {"context": o}, {"attention": call.o[cut]})
 
     def bound_after(self, layer: int) -> tuple[Callable[[], None], ...]:
         return (self._backend.bound(f"absorb_{layer:02d}", *self._absorption(layer, slice(0, 1))),)

@@ -244,7 +244,7 @@ class StoreWithStates(KVStore):
 
     def __init__(self, model: ModelSpec, rows: KVStore, capacity: int, device: Device, ahead: int) -> None:
         """ahead: rows of a step that can be taken back; each costs a copy of every state."""
-        self.step_rows = 1 + ahead
+        self._ahead, self.step_rows = ahead, 1 + ahead
         specs = model.each_layer
         layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
         self._model, self._capacity, self._device = model, capacity, device
@@ -319,7 +319,7 @@ class StoreWithStates(KVStore):
         rows = self._rows.beside()
         if rows is None:
             return None
-        return StoreWithStates(self._model, rows, self._capacity, self._device, self.step_rows - 1)
+        return StoreWithStates(self._model, rows, self._capacity, self._device, self._ahead)
 
     def report(self) -> dict[str, Any]:
         return self._rows.report()

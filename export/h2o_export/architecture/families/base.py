@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from h2o_export.architecture.arrangement import AS_HERE, Arrangement
+from h2o_export.architecture.draft import DraftLayer
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
@@ -231,9 +232,9 @@ class Family:
         """The mixtures of experts; None if every layer is dense."""
         return None
 
-    def drafts(self, raw: dict[str, Any]) -> bool:
-        """Whether the model has a layer that drafts its next tokens, as `h2o_export.dense.draft` has it."""
-        return False
+    def draft(self, raw: dict[str, Any]) -> DraftLayer | None:
+        """The layer that drafts the model's next tokens, which its files need not have."""
+        return None
 
     def check(self, raw: dict[str, Any]) -> None:
         """Raises UnsupportedModelError for a setting that changes the arithmetic of a layer."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from h2o_export.architecture.draft import DraftLayer, as_in_deepseek
 from h2o_export.architecture.experts import ExpertsConfig, Router, read_routed
 from h2o_export.architecture.families.base import LATENT, Family
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.rope import SHARE, rotation
+from h2o_export.architecture.values import integer
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 
@@ -26,6 +28,11 @@ class LatentFamily(Family):
 
     def experts(self, raw: dict[str, Any], layers: int) -> ExpertsConfig | None:
         return None if self.router is None else read_routed(raw, self.router, layers)
+
+    def draft(self, raw: dict[str, Any]) -> DraftLayer | None:
+        """The first of the layers after the model's own."""
+        layers = integer(raw, "num_nextn_predict_layers", 0, least=0)
+        return as_in_deepseek(LATENT, integer(raw, "num_hidden_layers")) if layers else None
 
 
 @dataclass(frozen=True)

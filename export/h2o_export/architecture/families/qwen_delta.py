@@ -10,6 +10,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import DELTA_BA, DELTA_QKVZ, Arrangement
 from h2o_export.architecture.delta import DeltaConfig
+from h2o_export.architecture.draft import DraftLayer, as_in_qwen
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family, layer_names
 from h2o_export.architecture.families.qwen import MixtureFamily
@@ -37,9 +38,10 @@ class DeltaFamily(Family):
 
 @dataclass(frozen=True)
 class DraftingFamily(DeltaFamily):
-    def drafts(self, raw: dict[str, Any]) -> bool:
+    def draft(self, raw: dict[str, Any]) -> DraftLayer | None:
         layers = integer(raw, "mtp_num_hidden_layers", 0, least=0)
-        return layers == 1 and not raw.get("mtp_use_dedicated_embeddings")
+        usual = layers == 1 and not raw.get("mtp_use_dedicated_embeddings")
+        return as_in_qwen(GATED_QUERY) if usual else None
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class EveryLayerMixtureFamily(DeltaMixtureFamily):
 
     def normalized(self, raw: dict[str, Any]) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class DraftingMixtureFamily(DraftingFamily, EveryLayerMixtureFamily):
+    """The draft layer has a mixture too."""
 
 
 _LESS = Arrangement(less=1.0, whole=("linear_attn.norm.weight",))
@@ -101,7 +108,7 @@ QWEN3_5 = DraftingFamily(
     arrangement=_LESS,
     defaults=_DEFAULTS,
 )
-QWEN3_5_MOE = EveryLayerMixtureFamily(
+QWEN3_5_MOE = DraftingMixtureFamily(
     "qwen3_5_moe_text",
     "Qwen3_5MoeForCausalLM",
     attention_bias_flag=True,
