@@ -147,6 +147,20 @@ def emulated_cuda(_emulated_cuda_module: ModuleType, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
+def emulated_operators(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The operators for ONNX Runtime's CUDA provider on its CPU provider, where the backend looks for them."""
+    from h2o_runtime.dense_graphs import cuda_provider
+    from tests import emulation
+
+    reason = emulation.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    library = emulation.build_onnxruntime_operators()
+    monkeypatch.setattr(cuda_provider, "operators", lambda: library)
+    return library
+
+
+@pytest.fixture
 def dense_graphs_wait(emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime has the emulation's memory, and knows nothing of streams: a dense graph runs when it is called.
 

@@ -45,6 +45,11 @@ def build_module() -> Path:
     return _build("_cuda") / "plugins" / "python" / f"_cuda{suffix}"
 
 
+def build_onnxruntime_operators() -> Path:
+    """The library of operators for ONNX Runtime's CUDA provider, which its CPU provider takes here."""
+    return _build("h2o_onnxruntime_cuda") / "plugins" / "ort" / "libh2o_onnxruntime_cuda.so"
+
+
 def build_tests() -> Path:
     """The kernels' test program."""
     return _build("h2o_cuda_emulated_test") / TESTS / "h2o_cuda_emulated_test"
@@ -75,7 +80,7 @@ def build_library() -> Path:
 def build_everything() -> None:
     """Whatever tests of this machine ask for."""
     ptx = ["h2o_cuda_ptx"] if shutil.which("nvcc") else []
-    _build("_cuda", "h2o_cuda_emulated_test", "h2o_cuda_emulated", *ptx)
+    _build("_cuda", "h2o_cuda_emulated_test", "h2o_cuda_emulated", "h2o_onnxruntime_cuda", *ptx)
 
 
 @functools.cache  # asking cmake again takes a second

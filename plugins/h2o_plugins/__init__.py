@@ -12,6 +12,7 @@ __all__ = [
     "cuda_kernels",
     "load_cpu_kernels",
     "load_cuda_kernels",
+    "onnxruntime_cuda_operators",
     "onnxruntime_operators",
     "tensorrt_plugins",
 ]
@@ -75,6 +76,18 @@ def onnxruntime_operators() -> Path:
         raise NativeKernelsMissing(
             "the operators for ONNX Runtime, libh2o_onnxruntime.so, are not part of this installation: build it "
             "again with `pip install .` in the repository"
+        )
+    return library
+
+
+def onnxruntime_cuda_operators() -> Path:
+    """The library of operators for ONNX Runtime on a GPU. Raises NativeKernelsMissing as load_cuda_kernels does."""
+    load_cuda_kernels()
+    library = _library("libh2o_onnxruntime_cuda.so")
+    if library is None:
+        raise NativeKernelsMissing(
+            "the operators for ONNX Runtime's CUDA provider, libh2o_onnxruntime_cuda.so, are not part of this "
+            "installation: build it again with `pip install . -C cmake.define.H2O_CUDA=ON` in the repository"
         )
     return library
 

@@ -38,6 +38,7 @@ class Header:
     def __init__(self, table: Any) -> None:
         self._operators = (*table.OPERATORS, *table.RUNTIME_OPERATORS, *table.DENSE_OPERATORS)
         self._parts = {table.KEYS: "kKeys", table.VALUES: "kValues", table.LENGTH: "kLength"}
+        self._dense = table.DENSE_OPERATORS
         in_graphs = (*table.OPERATORS, *table.DENSE_OPERATORS)
         self._plugins = [each.name for each in in_graphs if each.plugin]
         names = [size for op in self._operators for each in op.tensors for size in each.shape]
@@ -69,6 +70,8 @@ class Header:
         for kind in ("cpu", "cuda"):
             names = [operator.name for operator in self._operators if kind in operator.kernels]
             yield f"#define H2O_{kind.upper()}_OPERATORS(X) {' '.join(f'X({name})' for name in names)}"
+        dense = " ".join(f"X({operator.name})" for operator in self._dense)
+        yield f"#define H2O_DENSE_OPERATORS(X) {dense}"
         yield f"#define H2O_PLUGIN_OPERATORS(X) {' '.join(f'X({name})' for name in self._plugins)}"
 
     def _spec(self, operator: Any) -> Iterator[str]:
@@ -111,8 +114,9 @@ class Header:
         for index, each in enumerate(operator.attributes):
             if each.of_model:
                 continue  # of the shape
-            fields.append(f"int32_t {each.name} = 0;")
-            makers.append(f"{each.name} = call.attributes[{index}].integer;")
+            kind, value = ("float", "real") if each.least is None else ("int32_t", "integer")
+            fields.append(f"{kind} {each.name} = 0;")
+            makers.append(f"{each.name} = call.attributes[{index}].{value};")
         for name in dict.fromkeys(size for tensor in operator.tensors for size in tensor.shape):
             if not name.isdecimal():
                 fields.append(f"int32_t {name} = 0;")

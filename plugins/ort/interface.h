@@ -21,7 +21,7 @@ struct SessionOptions;
 struct Domain;
 
 enum ErrorCode : int { kInvalidArgument = 2 };
-enum ElementType : int { kAny = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7, kHalf = 10 };
+enum ElementType : int { kAny = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10 };
 enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
 struct Base {
@@ -110,6 +110,10 @@ class Interface {
             context, index, sizes, count, out);
     }
     void release(Shape* shape) const { at<void (*)(Shape*)>(99)(shape); }
+    // Of the CUDA provider, that a kernel's work goes to; null elsewhere.
+    Status* stream(const KernelContext* context, void** out) const {
+        return at<Status* (*)(const KernelContext*, void**)>(193)(context, out);
+    }
     // Calls work(data, 0 ... total - 1) on the session's threads, including this one.
     Status* parallel(const KernelContext* context, void (*work)(void*, size_t), size_t total,
                      void* data) const {

@@ -59,7 +59,7 @@ class Operator:
     @cached_property
     def method(self) -> str:
         """Its name in Python and in C, such as memory_gather."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<!^)(?=[A-Z][a-z])", "_", self.name).lower()
 
     @cached_property
     def tensors(self) -> tuple[TensorArgument, ...]:

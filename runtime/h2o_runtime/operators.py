@@ -9,7 +9,7 @@ read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names
     outputs (operators of landmarks, pages and lines want d), cap cache capacity, M memory slots, Mp slots of
     the memory before (may be 0), R rows that have scores, t tiles of queries, c lists of candidates for them,
     Nb blocks of the cache's rows (blocks of landmarks, or pages), D diagonals, of products: K inputs, Kb blocks
-    of 32 inputs, N outputs.
+    of 32 inputs, N outputs, r pairs of a head's numbers that are rotated.
 
 A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports only
 `operator_spec` from the package, because builds run it as a file.
@@ -372,13 +372,52 @@ RUNTIME_OPERATORS = (
     SCORED_ATTENTION,
 )
 
-# For dense graphs: h2o-build inserts them into engines whose plugins execute them. A bundle's graphs have
-# standard operators instead, which every backend supports, so providers and CPU kernels do not have these.
+# For dense graphs, which ONNX Runtime executes on a GPU with these kernels. A bundle's graphs name some of them,
+# with bodies of standard operators for all other backends; the backend inserts ResidualNorm. h2o-build inserts
+# BlockProduct into engines, whose plugins execute it.
 BLOCK_PRODUCT = Operator(
     "BlockProduct",
     inputs=(_model("x", "n K"), _int32("weights", "Kb N 4"), _model("scales", "Kb N")),
     outputs=(_model("y", "n N"),),
     kernels=("cuda",),
 )
-DENSE_OPERATORS = (BLOCK_PRODUCT,)
+_ROWS, _RESULT = _model("x", "n K"), (_model("y", "n K"),)
+_WEIGHT, _EPSILON = _model("weight", "K"), (Attribute("epsilon"),)
+RMS_NORM = Operator(
+    "RMSNorm",
+    inputs=(_ROWS, _WEIGHT),
+    outputs=_RESULT,
+    attributes=_EPSILON,
+    kernels=("cuda",),
+    plugin=False,
+)
+RESIDUAL_NORM = Operator(  # RMSNorm of a sum, which is a result too
+    "ResidualNorm",
+    inputs=(_ROWS, _model("residual", "n K"), _WEIGHT),
+    outputs=(_model("sum", "n K"), *_RESULT),
+    attributes=_EPSILON,
+    kernels=("cuda",),
+    plugin=False,
+)
+_GATED = (_model("gate", "n K"), _model("up", "n K"))
+SWIGLU, GEGLU = (
+    Operator(name, inputs=_GATED, outputs=_RESULT, kernels=("cuda",), plugin=False)
+    for name in ("SwiGLU", "GeGLU")
+)
+CLAMPED_SWIGLU = Operator(
+    "ClampedSwiGLU",
+    inputs=_GATED,
+    outputs=_RESULT,
+    attributes=(Attribute("limit"), Attribute("gain")),
+    kernels=("cuda",),
+    plugin=False,
+)
+ROTATION = Operator(
+    "Rotation",
+    inputs=(_model("x", "n Hq d"), _float("cos", "n r"), _float("sin", "n r")),
+    outputs=(_model("y", "n Hq d"),),
+    kernels=("cuda",),
+    plugin=False,
+)
+DENSE_OPERATORS = (BLOCK_PRODUCT, RMS_NORM, RESIDUAL_NORM, SWIGLU, CLAMPED_SWIGLU, GEGLU, ROTATION)
 PRODUCT_BLOCK = 32  # inputs of BlockProduct that share a scale

@@ -18,7 +18,8 @@ from h2o_runtime import Generator
 from h2o_runtime.backends import onnxruntime
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.dense_graphs.cuda_provider import rotated_by_one_node, without_dequantization
+from h2o_runtime.dense_graphs.cuda_provider import with_own_kernels, without_dequantization
+from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN
 from h2o_runtime.ort import session
 from h2o_runtime.policies.prefill import Full
 
@@ -30,6 +31,14 @@ BUNDLES = {  # the error that rounding to the bundle's floats explains
     "offsets": (UNTIED, "-int4+offset", {"weights": "int4+offset"}, 1e-5),
     "float16, int8": (TIED, "-half-int8", {"weights": "int8", "dtype": "float16"}, 5e-3),
     "float16, int4": (UNTIED, "-half-int4", {"weights": "int4", "dtype": "float16"}, 5e-3),
+}
+
+
+HALF = ("-float16", {"dtype": "float16"})
+OWN_KERNELS: dict[str, Any] = {
+    "float16": (TIED, *HALF),
+    "float32": (UNTIED, "", {}),
+    "norms of heads": ("qwen3-g2-d128", "", {}),
 }
 
 
@@ -60,40 +69,49 @@ def test_numbers_are_those_of_the_graph_as_it_is(
     assert relative_error(logits(folder, "blocks"), exact) < BUNDLES[name][3]
 
 
-@pytest.mark.parametrize(
-    ("shape", "variant", "options"), [(TIED, "-float16", {"dtype": "float16"}), (UNTIED, "", {})]
-)
-def test_a_rotation_of_one_node_rotates_as_its_body(
-    shape: str, variant: str, options: Any, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", OWN_KERNELS)
+def test_own_kernels_compute_as_the_bodies(
+    name: str, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32, of halves too: these may be rounded otherwise once."""
+    """Compiled for the emulation, inside ONNX Runtime. Halves may be rounded otherwise."""
+    shape, variant, options = OWN_KERNELS[name]
     folder = bundles.named(shared_folder, shape, variant, **options)[1]
-
-    def rewritten(model: Any) -> Any:
-        model = rotated_by_one_node(model)
-        turned = [node for node in model.graph.node if node.op_type in ("Rotation", "RotaryEmbedding")]
-        assert {node.op_type for node in turned} <= {"RotaryEmbedding"}
-        rotations.extend(turned)
-        return model
-
-    rotations: list[Any] = []
     monkeypatch.setattr(onnxruntime, "fuse", inlined)
     exact = logits(folder, "exact")
-    monkeypatch.setattr(onnxruntime, "fuse", lambda model: inlined(rewritten(model)))
-    assert relative_error(logits(folder, "exact"), exact) < (2e-3 if options else 1e-5)
-    assert len(rotations) == 2 * Bundle.open(folder).manifest.model.layers  # queries and keys
+    made: list[str] = []
+
+    def rewritten(model: Any) -> Any:
+        model = with_own_kernels(model)
+        made.extend(node.op_type for node in model.graph.node if node.domain == DOMAIN)
+        sums = {node.output[0] for node in model.graph.node if node.op_type == "Add"}
+        norms = [node for node in model.graph.node if node.op_type == "RMSNorm"]
+        assert not sums & {node.input[0] for node in norms}
+        return inlined(model)
+
+    monkeypatch.setattr(onnxruntime, "fuse", rewritten)
+
+    def open_session(*given: Any, operators: Path | None, **named: Any) -> Any:
+        assert operators is None
+        return session.open_session(*given, operators=emulated_operators, **named)
+
+    monkeypatch.setattr(onnxruntime, "open_session", open_session)
+    assert relative_error(logits(folder, "exact"), exact) < (5e-3 if options else 1e-5)
+    assert set(made) == {"RMSNorm", "ResidualNorm", "SwiGLU", "Rotation"}
+    layers = Bundle.open(folder).manifest.model.layers
+    assert made.count("ResidualNorm") == 2 * layers
+    assert made.count("Rotation") == 2 * layers
 
 
 @pytest.mark.parametrize("name", ["int8, tied", "offsets"])
 def test_a_gpu_gets_graphs_without_dequantization(
-    name: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And with their functions, which ONNX Runtime replaces by their bodies."""
+    """And with operators that have kernels."""
     given: list[Any] = []
 
-    def open_session(model: bytes, *, beside: Path, **_: Any) -> Any:
+    def open_session(model: bytes, *, beside: Path, operators: Path, **_: Any) -> Any:
         given.append(onnx.load_from_string(model))
-        return session.open_session(model, threads=1, beside=beside)
+        return session.open_session(model, threads=1, beside=beside, operators=operators)
 
     monkeypatch.setattr(onnxruntime, "open_session", open_session)
     bundle, gpu = Bundle.open(exported(shared_folder, name)), SimpleNamespace(memory="cuda")
@@ -107,6 +125,6 @@ def test_a_gpu_gets_graphs_without_dequantization(
     )  # the head, and what is before the hidden states
     for model in given:
         assert "DequantizeLinear" not in {node.op_type for node in model.graph.node}
-        assert {node.op_type for node in model.graph.node if node.domain == "h2o"} <= {
-            f.name for f in model.functions
-        }
+        kernels = {operator.name for operator in DENSE_OPERATORS}
+        assert {node.op_type for node in model.graph.node if node.domain == DOMAIN} <= kernels
+        assert not model.functions

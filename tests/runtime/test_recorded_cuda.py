@@ -123,8 +123,8 @@ def test_rows_of_several_sessions(both: tuple[Generator, Generator]) -> None:
 def backend_on_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntimeBackend:
     """With sessions that never run."""
 
-    def open_session(model: bytes, *, beside: Path, **_: Any) -> Any:
-        return session.open_session(model, threads=1, beside=beside)
+    def open_session(model: bytes, *, beside: Path, operators: Path, **_: Any) -> Any:
+        return session.open_session(model, threads=1, beside=beside, operators=operators)
 
     monkeypatch.setattr(onnxruntime, "open_session", open_session)
     gpu: Any = SimpleNamespace(memory="cuda")
@@ -135,7 +135,7 @@ def backend_on_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntime
 
 @pytest.mark.parametrize("weights", ["float", "int8", "int4+offset"])
 def test_graphs_of_a_bundle_are_recorded(
-    weights: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+    weights: str, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variant = "" if weights == "float" else f"-{weights}"
     folder = bundles.named(shared_folder, "qwen2-g4-d32", variant, weights=weights)[1]
@@ -147,7 +147,7 @@ def test_on_a_cpu_nothing_is_recorded(bundle: Path) -> None:
 
 
 def test_what_runs_on_the_host_is_not_recorded(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bundle: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(onnxruntime, "unrecordable", lambda model: {"NonZero", "Concat"})
     assert not backend_on_gpu(bundle, monkeypatch).recordable
@@ -156,7 +156,6 @@ def test_what_runs_on_the_host_is_not_recorded(
 
 
 def test_a_function_counts_by_its_domain() -> None:
-    """Concat of the standard may have parts of different sizes; the halves inside Rotation have not."""
     nodes = [
         helper.make_node("Rotation", ["x", "cos", "sin"], ["y"], domain="h2o"),
         helper.make_node("Concat", ["y", "rest"], ["z"], axis=2),

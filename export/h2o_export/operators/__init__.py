@@ -26,7 +26,7 @@ from h2o_export.operators.attention import (
     OnlineSoftmaxFusion,
 )
 from h2o_export.operators.delta import GatedDelta
-from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, RMSNorm, Rotation, SwiGLU
+from h2o_export.operators.dense import ClampedSwiGLU, GeGLU, ResidualNorm, RMSNorm, Rotation, SwiGLU
 from h2o_export.operators.landmarks import LandmarkUpdate, SubquadraticAttention, SubquadraticMask
 from h2o_export.operators.lines import DiagonalBlocks, VerticalSlashAttention, VerticalSlashSelect
 from h2o_export.operators.mamba2 import Mamba2
@@ -61,10 +61,10 @@ OPERATORS = (
     Mamba2,
 )
 
-DENSE_OPERATORS = (BlockProduct,)
+DENSE_OPERATORS = (BlockProduct, RMSNorm, ResidualNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 # In other bodies: no graph names them. A part that another part calls comes before it.
 INLINED = (SoftCap, HeadScores, HeadOutputs, HighestRising, DiagonalBlocks, SubquadraticMask, VotingRows)
-# What exported dense graphs name besides standard operators. No kernel is for one of them alone.
+# What exported dense graphs name besides standard operators.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 
 

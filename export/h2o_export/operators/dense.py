@@ -1,8 +1,8 @@
 """The functions of dense graphs besides matrix products, made of standard operators.
 
-Graphs name them, so that a runtime with a kernel for one of them can find it; other runtimes execute the
-bodies. Arithmetic is float32, whatever x is. Names must differ from standard operators: TensorRT's parser
-looks at the name before the domain.
+Graphs name them, all but ResidualNorm, so that a runtime with a kernel for one of them can find it; other
+runtimes execute the bodies. Arithmetic is float32, whatever x is. Names must differ from standard operators:
+TensorRT's parser looks at the name before the domain.
 """
 
 # mypy reads the bodies as Python, where every value is a union of all tensor types.
@@ -28,6 +28,18 @@ def RMSNorm(x, weight, epsilon: float):
     root = op.Sqrt(op.Add(mean, op.Constant(value_float=epsilon)))
     y = op.Mul(op.CastLike(op.Div(wide, root), x), weight)
     return y
+
+
+@script(h2o, default_opset=op)
+def ResidualNorm(x, residual, weight, epsilon: float):
+    """RMSNorm of a sum, as a runtime's kernel computes both. x, residual [n, K], weight [K] → sum, y [n, K]."""
+    sum = op.Add(x, residual)
+    wide = op.Cast(sum, to=1)
+    squares = op.Pow(wide, op.Constant(value_float=2.0))
+    mean = op.ReduceMean(squares, op.Constant(value_ints=[-1]))
+    root = op.Sqrt(op.Add(mean, op.Constant(value_float=epsilon)))
+    y = op.Mul(op.CastLike(op.Div(wide, root), sum), weight)
+    return sum, y
 
 
 @script(h2o, default_opset=op)

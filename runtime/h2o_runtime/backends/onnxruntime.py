@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from h2o_runtime.backend import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
+from h2o_runtime.dense_graphs import cuda_provider
 from h2o_runtime.dense_graphs.choice import chosen_dense_form
-from h2o_runtime.dense_graphs.cuda_provider import rotated_by_one_node, without_dequantization
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
 from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 # where these activations are kept for all rows at once. With fewer rows, all weights are read more often, and
 # threads wait for each other more often.
 BETWEEN_BYTES, FEW_ROWS = 64 << 20, 512
-MOST_ROWS_ON_GPU = 1 << 15  # rows are blocks of a grid in the CUDA provider's RotaryEmbedding: at most 65,535
 STEP = "decode step"
 
 Multiply = Callable[[Any, Path, int], tuple[Any, Mapping[str, NDArray[Any]]]]  # as `multiply_natively`
@@ -85,7 +85,7 @@ class OnnxRuntimeBackend:
         self.threads = threads or default_threads()
         self.device = device or HostDevice()
         on_cpu = self.device.memory == "cpu"
-        self.most_rows = rows_on_cpu(bundle.manifest.model) if on_cpu else MOST_ROWS_ON_GPU
+        self.most_rows = rows_on_cpu(bundle.manifest.model) if on_cpu else sys.maxsize
         precision = self._precision = chosen_precision(bundle.manifest.model, dense_form, dense_precision)
         self.dense_precision: DensePrecision | None = precision
         self.dense_form: DenseForm = "exact"
@@ -211,12 +211,18 @@ class OnnxRuntimeBackend:
         )
 
     def _for_gpu(self, model: Any, folder: Path) -> Any:
-        model = rotated_by_one_node(model)
-        return without_dequantization(model, folder) if self.model.quantized else model
+        model = cuda_provider.with_own_kernels(model)
+        return cuda_provider.without_dequantization(model, folder) if self.model.quantized else model
 
     def _open_on_gpu(self, model: Any, folder: Path) -> Any:
         # Threads of its own would be idle.
-        return open_session(model.SerializeToString(), threads=1, device=self.device, beside=folder)
+        return open_session(
+            model.SerializeToString(),
+            threads=1,
+            device=self.device,
+            beside=folder,
+            operators=cuda_provider.operators(),
+        )
 
     def _loaded(self, graph: str) -> BoundSession:
         try:

@@ -1,54 +1,76 @@
 """Dense graphs for ONNX Runtime's CUDA provider.
 
-A rotation becomes one node of ONNX Runtime's own in place of some ten. DequantizeLinear has blocks only of 4 bits
-there. So a product with integer weights becomes MatMulNBits, with activations as they are. That node multiplies
-one row by integers. For more rows it makes floats of the matrix once in a call, in scratch memory, for a GEMM.
-Rows that are looked up become floats with Mul.
+Norms, rotations and gates become kernels of our own (plugins/ort/table_operator.cpp), a norm together with the
+residual sum before it: elementwise kernels of ONNX Runtime would read and write most of these numbers several
+times. DequantizeLinear has blocks only of 4 bits there. So a product with integer weights becomes MatMulNBits,
+with activations as they are. That node multiplies one row by integers. For more rows it makes floats of the
+matrix once in a call, in scratch memory, for a GEMM. Rows that are looked up become floats with Mul.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft, rotated
+from h2o_plugins import NativeKernelsMissing, onnxruntime_cuda_operators
+from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft
 from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
 from h2o_runtime.dense_graphs.integer_products import unsigned
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
+from h2o_runtime.errors import BackendError
+from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN, RESIDUAL_NORM, RMS_NORM
 
 FLOAT_ACTIVATIONS = 1  # MatMulNBits' accuracy_level; the CUDA provider has no other
 
 
-def rotated_by_one_node(model: Any) -> Any:
-    """A ModelProto, changed: RotaryEmbedding in place of the function Rotation, in float32 as its body."""
-    from onnx import TensorProto, helper
+def operators() -> Path:
+    """The library that ONNX Runtime loads. Raises BackendError if it is missing."""
+    try:
+        return onnxruntime_cuda_operators()
+    except NativeKernelsMissing as error:
+        raise BackendError(f"{error}, or use `device=cpu`") from None
+
+
+def with_own_kernels(model: Any) -> Any:
+    """A ModelProto, changed: functions with a kernel lose their bodies; a sum before a norm is a part of it."""
+    from onnx import helper
 
     graph = model.graph
     view = GraphView(graph)
-    rotations = {rotation.out: rotation for rotation in view.rotations()}
-    halves = {rotation.out: rotation for rotation in view.rotations("float16")}
+    sums: dict[str, Any] = {}  # by the norm that takes them
+    for node in graph.node:
+        if (node.domain, node.op_type) == (DOMAIN, RMS_NORM.name):
+            added = _residual_sum(view, node.input[0])
+            if added is not None and added not in sums.values():
+                sums[node.output[0]] = added
+    taken = {added.output[0] for added in sums.values()}
     nodes = list[Any]()
     for node in graph.node:
         out = node.output[0]
-        if out in rotations:
-            nodes += rotated(rotations[out], graph)
-        elif rotation := halves.get(out):
-            x, turned = f"{out}/float32", f"{out}/turned/float32"
-            nodes.append(helper.make_node("Cast", [rotation.x], [x], name=x, to=TensorProto.FLOAT))
-            nodes += rotated(replace(rotation, x=x, out=turned), graph)
-            nodes.append(helper.make_node("Cast", [turned], [out], name=out, to=TensorProto.FLOAT16))
-        else:
+        if added := sums.get(out):
+            inputs, outputs = [*added.input, node.input[1]], [added.output[0], out]
+            fused = helper.make_node(RESIDUAL_NORM.name, inputs, outputs, name=out, domain=DOMAIN)
+            fused.attribute.extend(node.attribute)
+            nodes.append(fused)
+        elif out not in taken:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    if rotations or halves:
-        import_microsoft(model)
+    kernels = {operator.name for operator in DENSE_OPERATORS}
+    bodies = [body for body in model.functions if body.domain != DOMAIN or body.name not in kernels]
+    del model.functions[:]
+    model.functions.extend(bodies)
     keep_needed(graph)
     return model
+
+
+def _residual_sum(view: GraphView, tensor: str) -> Any | None:
+    """The Add that makes a tensor of two computed ones, which have its shape."""
+    added = view.maker(tensor, "Add")
+    return None if added is None or any(name in view.constants for name in added.input) else added
 
 
 def without_dequantization(model: Any, folder: Path) -> Any:

@@ -32,7 +32,7 @@ def fuse(model: Any) -> Any:
     for node in graph.node:
         out = node.output[0]
         if out in rotations:
-            nodes.extend(rotated(rotations[out], graph))
+            nodes.extend(_rotated(rotations[out], graph))
         elif (norm := view.norm(out)) is not None and view.is_float32(norm.weight):
             nodes.append(_normed(norm, out))
         else:
@@ -66,7 +66,7 @@ def _normed(norm: Norm, out: str) -> Any:
     )
 
 
-def rotated(rotation: Rotation, graph: Any) -> list[Any]:
+def _rotated(rotation: Rotation, graph: Any) -> list[Any]:
     """As a sequence of n rows that starts at row 0 of the tables, because the tables hold these rows only."""
     from onnx import helper, numpy_helper
 

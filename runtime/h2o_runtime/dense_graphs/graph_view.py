@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from h2o_runtime.errors import BundleError
 from h2o_runtime.operators import DOMAIN
@@ -109,14 +109,13 @@ class GraphView:
         attributes = tuple((attribute.name, attribute.f) for attribute in node.attribute)
         return Gate(GateFunction(node.op_type, attributes), node.input[0], node.input[1])
 
-    def rotations(self, dtype: Literal["float32", "float16"] = "float32") -> Iterator[Rotation]:
-        """Rotated products of a type whose result is an output of the graph, which gives its shape."""
+    def rotations(self) -> Iterator[Rotation]:
+        """Rotated float32 products whose result is an output of the graph, which gives its shape."""
         from onnx import TensorProto
 
-        wanted = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}[dtype]
         for name, value in self.results.items():
             node = self.maker(name, ROTATION, DOMAIN)
-            if node is None or value.type.tensor_type.elem_type != wanted:
+            if node is None or value.type.tensor_type.elem_type != TensorProto.FLOAT:
                 continue
             _, heads, size = self.shape(name)
             x, cos, sin = node.input

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from h2o_runtime.dense_graphs.graph_view import GATES, RMS_NORM, ROTATION
-from h2o_runtime.operators import DOMAIN
+from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN
 
-# Concat and Split are not among them: with parts of different sizes they copy from the host. Those in the body of
-# Rotation have halves.
+# Concat and Split are not among them: with parts of different sizes they copy from the host.
 OPERATORS = frozenset(
     (
         *(
@@ -32,10 +30,10 @@ OPERATORS = frozenset(
         ),
         *("Pow", "Reciprocal", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Tanh"),
         *("Gather", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
-        *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum", "RotaryEmbedding"),
+        *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum"),
     )
 )
-FUNCTIONS = frozenset((RMS_NORM, ROTATION, *GATES))
+OUR_OPERATORS = frozenset(operator.name for operator in DENSE_OPERATORS)
 
 
 def unrecordable(model: Any) -> set[str]:
@@ -43,5 +41,5 @@ def unrecordable(model: Any) -> set[str]:
     return {
         node.op_type
         for node in model.graph.node
-        if node.op_type not in (FUNCTIONS if node.domain == DOMAIN else OPERATORS)
+        if node.op_type not in (OUR_OPERATORS if node.domain == DOMAIN else OPERATORS)
     }

@@ -79,7 +79,7 @@ def test_windows_and_caps_of_every_head_size(ptx: Ptx, tmp_path: Path) -> None:
 
 
 def test_operators_of_the_module(ptx: Ptx, tmp_path: Path) -> None:
-    files = ("operators", "policies", "query", "blocks", "stored", "delta", "mamba2", "sinks")
+    files = ("operators", "policies", "query", "blocks", "stored", "delta", "mamba2", "sinks", "dense")
     ptx.run_tests(tmp_path, *(f"test_module_{name}.py" for name in files))
 
 

@@ -221,6 +221,7 @@ void add_floats(Table& table) {
         ternary<F>(t, i, [](F x, F y, F z) { return std::fma(x, y, z); });
     };
     table["fma.rm.f32"] = [](Thread& t, I i) { ternary<F>(t, i, fma_rounded_down); };
+    table["sqrt.rn.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return std::sqrt(x); }); };
     table["rcp.rn.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return 1 / x; }); };
     table["rcp.approx.ftz.f32"] = [](Thread& t, I i) {
         unary<F>(t, i, [](F x) { return flushed(1 / flushed(x)); });
