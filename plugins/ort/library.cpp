@@ -1,4 +1,6 @@
 // The entry point that ONNX Runtime looks for in the library of operators for its CPU.
+#include <initializer_list>
+
 #include "packed_experts.h"
 #include "packed_mlp.h"
 #include "packed_product.h"

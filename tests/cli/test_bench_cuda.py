@@ -63,11 +63,14 @@ def test_attention_of_one_layer(settings: dict[str, Any]) -> None:
     assert min(phases[name] for name in ("phase1", "phase2", "tail")) > 0
 
 
-def test_the_gpus_own_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_gpus_own_speed(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of products in the model's dtype: a GPU multiplies halves ten times as fast."""
     monkeypatch.setattr(floor, "FLOATS", 1 << 20)
     monkeypatch.setattr(floor, "GPU_SIDE", 256)
-    rates = MachineRates(**measure_gpu_rates(repetitions=2))
+    rates = MachineRates(**measure_gpu_rates(dtype, repetitions=2))
     assert rates.flops is not None
+    assert rates.flops_by == f"onnxruntime, {dtype}"
     assert rates.flops > 1e6 < rates.bandwidth
     assert rates.gpu is not None
     assert rates.in_words().endswith(f"GB/s (device copy) on {rates.gpu}")
@@ -79,7 +82,7 @@ def test_without_a_matrix_product_only_the_bandwidth_is_known(
     """As under TensorRT alone: the ONNX Runtime that is installed has no CUDA provider."""
     monkeypatch.setattr(floor, "FLOATS", 1 << 20)
     monkeypatch.setattr(emulated_cuda, "MEMORY", "cuda")
-    rates = MachineRates(**measure_gpu_rates(repetitions=2))
+    rates = MachineRates(**measure_gpu_rates("float32", repetitions=2))
     assert rates.flops is None
     assert rates.in_words().startswith(f"{rates.bandwidth / 1e9:,.1f} GB/s")
 

@@ -18,6 +18,7 @@ from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full, Query, VerticalSlash, Window, by_length, full_for_short
+from h2o_runtime.server.request_builder import RequestBuilder
 
 REPO = Path(__file__).resolve().parents[2]
 CONTEXT, LIMIT = 260, 100
@@ -36,6 +37,20 @@ def test_the_limit_is_of_gpus_and_of_the_default_rule() -> None:
     assert full_for_short(Query(), "cpu")[1] == 0
     for own in (Query(heavy=192), Window(), Full()):
         assert full_for_short(own, "cuda") == (own, 0)
+
+
+def test_a_server_says_how_it_reads_short_prompts() -> None:
+    model: Any = SimpleNamespace(
+        generator=SimpleNamespace(spec=SimpleNamespace(device=SimpleNamespace(name="cuda")))
+    )
+    grammars: Any = None
+    whole, sparse = Full(batch_size=Query().batch_size), Query()
+    by_length = RequestBuilder(model, grammars, sparse, by_length=True)
+    assert by_length.short_prefill() == (whole, 32_768)
+    assert by_length.summary(None) == f"{whole.summary()} below 32,768 new tokens; else {sparse.summary()}"
+    assert by_length.summary("full") == whole.summary()
+    fixed = RequestBuilder(model, grammars, sparse)
+    assert (fixed.short_prefill()[1], fixed.summary(None)) == (0, sparse.summary())
 
 
 def test_the_docs_have_the_limit() -> None:

@@ -270,7 +270,7 @@ def _check_lengths(model: BenchmarkModel, rounds: Rounds) -> None:
 def _rates(entry: Entry) -> MachineRates:
     try:
         with WorkerProcess("machine", entry.common) as worker:
-            return MachineRates(**worker.ask("rates"))
+            return MachineRates(**worker.ask("rates", dtype=entry.model.manifest.model.dtype))
     except (Absent, Failed) as reason:
         raise BackendError(f"the machine's own speed could not be measured: {reason}") from None
 

@@ -78,10 +78,12 @@ class Worker:
             seconds.append(time.perf_counter() - begin)
         return {"seconds": seconds, "cpu": (time.process_time() - used) / tokens}
 
-    def rates(self) -> Answer:
+    def rates(self, dtype: str) -> Answer:
+        """dtype: of a GPU's products; a CPU's are float32."""
+
         from h2o_cli.bench.floor import measure_gpu_rates, measure_rates
 
-        return measure_rates(self._threads) if self._device == "cpu" else measure_gpu_rates()
+        return measure_rates(self._threads) if self._device == "cpu" else measure_gpu_rates(dtype)
 
     def memory(self) -> Answer:
         return {"peak": peak_bytes()}

@@ -14,7 +14,7 @@ from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.config.compatibility import check_policy
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.names import Pooling
-from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, full_for_short
 from h2o_runtime.server.answers.choices import Choices
 from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, generation_constraint
 from h2o_runtime.server.answers.reader import answer_constraint
@@ -164,6 +164,19 @@ class RequestBuilder:
             )
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
+
+    def short_prefill(self) -> tuple[PrefillPolicy[Any], int]:
+        """The policy of prompts with fewer new tokens than the second value, of requests that name none."""
+        device = self.model.generator.spec.device.name
+        return full_for_short(self.prefill, device) if self.by_length else (self.prefill, 0)
+
+    def summary(self, given: Prefill | None) -> str:
+        """What a request is read with, in a few words. Raises ConfigError."""
+        words = self.prefill_policy(given).summary()
+        short, limit = self.short_prefill()
+        if given is not None or not limit:
+            return words
+        return f"{short.summary()} below {limit:,} new tokens; else {words}"
 
     def _named_policy(self, given: Prefill | None) -> PrefillPolicy[Any] | None:
         """None where the prompt's length decides. Raises ConfigError."""
