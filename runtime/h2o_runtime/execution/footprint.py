@@ -17,7 +17,7 @@ from h2o_runtime.names import DensePrecision, Speculation
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import available_bytes
-from h2o_runtime.sessions.layer_states import rows_ahead, session_bytes
+from h2o_runtime.sessions.layer_states import rows_ahead, session_bytes, shares_memory
 from h2o_runtime.sessions.spec import SessionSpec
 
 MOST_SESSIONS = 8  # that nobody has asked for
@@ -62,7 +62,7 @@ class Slots:
     def cache_bytes(self, cache: Cache, model: ModelSpec, context: int, ahead: int) -> int:
         """Keys and values of all of them; ahead: `SessionSpec.rows_ahead`."""
         rows = session_bytes(cache, model, context, ahead)
-        return rows + self.spare_bytes if cache.shares_memory else self.count * rows
+        return rows + self.spare_bytes if shares_memory(cache, model) else self.count * rows
 
 
 def footprint(
@@ -115,15 +115,15 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
         raise ConfigError(f"slot_bytes must be at least 1, but is {most_bytes}", field="slot_bytes")
     rows = session_bytes(spec.cache, spec.model, spec.context, spec.rows_ahead)
     free = available_bytes() if spec.device.memory == "cpu" else None
-    least = wanted or 1
+    least, shared = wanted or 1, shares_memory(spec.cache, spec.model)
     limit = most_bytes or (free if least > 1 else None)  # the rows of a single session come as it grows
-    if limit and not spec.cache.shares_memory and least * rows > limit:
+    if limit and not shared and least * rows > limit:
         take = f"`slots={wanted}` take" if wanted else "one slot takes"
         what = "their memory is" if most_bytes else "the free memory is"
         remedy = "lower `slots` or `context`" if wanted else "give more, lower `context`"
+        pages = ", or use `cache=paged`" if spec.model.with_rows is spec.model else ""
         raise ConfigError(
-            f"{take} {least * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: {remedy}, or use "
-            "`cache=paged`",
+            f"{take} {least * rows >> 20:,} MiB for their rows, and {what} {limit >> 20:,} MiB: {remedy}{pages}",
             field="slots",
         )
     if most_bytes is None:
@@ -133,7 +133,7 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     if wanted is None:
         policies = (spec.bundle.manifest.prefill, spec.decoding)
         states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
-        least = LEAST_SHARING if spec.cache.shares_memory else least
+        least = LEAST_SHARING if shared else least
         wanted = max(least, min(MOST_SESSIONS, most_bytes // (rows + states)))
     if wanted == 1:
         return Slots(1, 0)

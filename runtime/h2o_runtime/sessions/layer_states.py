@@ -51,12 +51,17 @@ def session_store(
     ahead: int,
 ) -> KVStore:
     """As `Cache.new_pool`, of a model some of whose layers may have states; ahead: see `StoreWithStates`."""
+    if model.with_rows is model:
+        return cache.new_pool(model, capacity, spare_bytes, device, providers)
     specs = model.each_layer
     with_rows = [provider for spec, provider in zip(specs, providers, strict=True) if spec.state is None]
-    rows = cache.new_pool(model.with_rows, capacity, spare_bytes, device, with_rows)
-    if model.with_rows is model:
-        return rows
+    rows = cache.new_store(model.with_rows, capacity, device, with_rows)
     return StoreWithStates(model, rows, capacity, device, ahead)
+
+
+def shares_memory(cache: Cache, model: ModelSpec) -> bool:
+    """As `Cache.shares_memory`, of such a model. States cannot be shared, so with them each session has its own."""
+    return cache.shares_memory and model.with_rows is model
 
 
 def session_bytes(cache: Cache, model: ModelSpec, context: int, ahead: int = AHEAD) -> int:
@@ -247,7 +252,6 @@ class StoreWithStates(KVStore):
         self._ahead, self.step_rows = ahead, 1 + ahead
         specs = model.each_layer
         layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
-        self._model, self._capacity, self._device = model, capacity, device
         self._rows, self._states = rows, States()
         limit = min(AT_ONCE, capacity)
         self._fresh = {
@@ -314,12 +318,6 @@ class StoreWithStates(KVStore):
         """The states came from elsewhere, and are those behind `rows` rows."""
         self._rows.restored(rows)
         self._states.row, self._states.copied = rows, {}
-
-    def beside(self) -> KVStore | None:
-        rows = self._rows.beside()
-        if rows is None:
-            return None
-        return StoreWithStates(self._model, rows, self._capacity, self._device, self._ahead)
 
     def report(self) -> dict[str, Any]:
         return self._rows.report()

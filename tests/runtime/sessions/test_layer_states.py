@@ -20,7 +20,7 @@ from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
-from h2o_runtime.errors import Cancelled
+from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.execution.footprint import cache_bytes, footprint
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.step_rows import StepRow
@@ -182,6 +182,16 @@ def test_sessions_take_turns(bundle: Path, cache: Cache) -> None:
         assert beside.reused == 320
         steps = [one.decode(6).copy() for one in (generator, beside)]
         assert relative_error(*steps) < 1e-5
+
+
+def test_slots_do_not_share_pages(bundle: Path) -> None:
+    """Nobody makes room in pages behind states, which stay: each slot has as many pages as its context."""
+    with pytest.raises(ConfigError, match=r"lower `slots` or `context`$"):
+        load(bundle, Paged(), slots=2, slot_bytes=1)
+    with load(bundle, Paged(), slots=2) as generator:
+        for one in (generator, *generator.others):
+            one.prefill(LONG, FULL)
+            assert one.session.store.report()["pages"] == -(-CONTEXT // Paged().page)
 
 
 def test_function_bodies_agree(bundle: Path) -> None:
