@@ -330,6 +330,11 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
         ({"num_attention_heads": True}, "num_attention_heads must be a positive integer"),
         ({"num_key_value_heads": 3}, r"\(8\) is no multiple of num_key_value_heads \(3\)"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps must be a positive number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a positive number"),
+        (
+            {**LFM2, "block_ffn_dim_multiplier": 1e308},
+            "block_ffn_dim_multiplier must be a positive number of at most 16,777,216",
+        ),
         ({"rope_theta": -1.0}, "rope_theta must be a positive number"),
         ({"rope_scaling": "linear"}, "rope_parameters must be an object"),
         ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number, but is None"),

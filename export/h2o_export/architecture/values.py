@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 from h2o_runtime.errors import CheckpointError
 from h2o_runtime.limits import MAX_SIZE
+
+LARGEST = sys.float_info.max  # JSON has integers beyond it
 
 
 def integer(
@@ -35,10 +37,11 @@ def integers(raw: dict[str, Any], key: str) -> list[int]:
     return values
 
 
-def number(raw: dict[str, Any], key: str, default: float | None = None) -> float:
+def number(raw: dict[str, Any], key: str, default: float | None = None, most: float = LARGEST) -> float:
     """As `integer`, of any positive and finite number."""
     value = raw.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise CheckpointError(f"config.json: {key} must be a positive number, but is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        limit = "" if most == LARGEST else f" of at most {most:,}"
+        raise CheckpointError(f"config.json: {key} must be a positive number{limit}, but is {value!r}")
     return float(value)

@@ -22,6 +22,7 @@ from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.short_convolution import ConvolutionConfig
 from h2o_export.architecture.values import integer, integers, number
 from h2o_runtime.errors import UnsupportedModelError
+from h2o_runtime.limits import MAX_SIZE
 
 CONVOLUTION = "conv"  # as layer_types has it
 NAMES = (  # of modules in the files, and here
@@ -84,7 +85,8 @@ class DenseConvolutionFamily(ConvolutionFamily):
         whole = super().completed(raw)
         size = integer(whole, "intermediate_size")
         if whole["block_auto_adjust_ff_dim"]:
-            size = int(number(whole, "block_ffn_dim_multiplier") * int(2 * size / 3))
+            factor = number(whole, "block_ffn_dim_multiplier", most=MAX_SIZE)
+            size = int(factor * int(2 * size / 3))
             multiple = integer(whole, "block_multiple_of")
             size = -(-size // multiple) * multiple
         return {**whole, "intermediate_size": size}
