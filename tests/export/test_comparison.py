@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from tests import bundles
 from tests.reference import llama, operators
 
@@ -83,6 +84,18 @@ def test_the_twin_of_dense_graphs_computes_in_float64(name: str, shared_folder: 
     last = _run_twin(bundle, "dense_02", {"attention": attention, "residual": residual}, tmp_path)
     hidden = llama.finish_layer(model, 1, residual.astype(np.float64), attention.astype(np.float64))
     _assert_close(last["logits"], llama.logits_of(model, llama.final_norm(model, hidden)), EXACT)
+
+
+def test_the_twin_has_steps_of_states_in_float64(tmp_path: Path) -> None:
+    x, out = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("x", "out"))
+    graph = helper.make_graph([helper.make_node("Softplus", ["x"], ["out"])], "steps", [x], [out])
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "steps.onnx")
+    (tmp_path / "twin").mkdir()
+    given = np.concatenate((np.linspace(-90, 90, 401), [-1e4, 1e4])).astype(np.float32)
+    found = _run(save_twin(tmp_path / "steps.onnx", tmp_path / "twin"), {"x": given})["out"]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, np.logaddexp(0, given.astype(np.float64)), rtol=1e-14, atol=1e-15)
 
 
 def test_rope_angles_stay_float32_in_the_twin(shared_folder: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def float64_twin(path: Path) -> ModelProto:
         for position, name in enumerate(node.input):
             node.input[position] = renamed.get(name, name)
         _widen_attributes(node)
-        nodes.append(node)
+        nodes.extend(_softplus(node) if node.op_type == "Softplus" else [node])
     del graph.node[:]
     graph.node.extend(nodes)
     for value in graph.output:
@@ -96,6 +96,25 @@ def _nodes_up_to(graph: onnx.GraphProto, ends: tuple[str, ...]) -> set[int]:
 def _widen(name: str, renamed: dict[str, str]) -> NodeProto:
     renamed[name] = f"{name}:float64"
     return helper.make_node("Cast", [name], [renamed[name]], to=TensorProto.DOUBLE)
+
+
+def _softplus(node: NodeProto) -> list[NodeProto]:
+    """log(1 + eˣ), which ONNX Runtime has in float32 only, as max(x, 0) + log(1 + e^-|x|)."""
+    (x,), (out,) = node.input, node.output
+    parts = [
+        f"{out}:{part}" for part in ("absolute", "negated", "exponential", "one", "sum", "log", "positive")
+    ]
+    absolute, negated, exponential, one, total, log, positive = parts
+    return [
+        helper.make_node("Abs", [x], [absolute]),
+        helper.make_node("Neg", [absolute], [negated]),
+        helper.make_node("Exp", [negated], [exponential]),
+        helper.make_node("Constant", [], [one], value=numpy_helper.from_array(np.array(1.0))),
+        helper.make_node("Add", [exponential, one], [total]),
+        helper.make_node("Log", [total], [log]),
+        helper.make_node("Relu", [x], [positive]),
+        helper.make_node("Add", [positive, log], [out]),
+    ]
 
 
 def _widen_attributes(node: NodeProto) -> None:
