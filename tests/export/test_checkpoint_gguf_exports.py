@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from tests import bundles, family_models
+from tests.drafting import save_drafting
 from tests.reference import gguf_files
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime import Generator
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.policies.prefill import Full
@@ -74,13 +76,27 @@ def test_an_older_qwen3_next_has_one_tensor_of_queries_keys_values_and_gates(tmp
     assert not opened.unused(checkpoint_tensors(opened.config))
 
 
-def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_a_draft_layer_is_that_of_the_checkpoint(tmp_path: Path, family: str) -> None:
+    folder = save_drafting(tmp_path / "checkpoint", family=family)
+    opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf")))
+    original, names = open_checkpoint(str(folder)), checkpoint_tensors(opened.config)
+    assert names.keys() == checkpoint_tensors(original.config).keys()
+    assert not opened.unused(names)
+    check_checkpoint(opened)
+    drafting = {name: shape for name, shape in names.items() if name.startswith("mtp.")}
+    assert len(drafting) > 10
+    for name, shape in drafting.items():
+        np.testing.assert_allclose(opened.tensor(name, shape), original.tensor(name, shape), atol=1e-6)
+
+
+def test_a_file_may_lack_the_draft_layer_that_it_names(tmp_path: Path) -> None:
     folder = family_models.save(tmp_path / "checkpoint", "qwen3_5")
     path = gguf_files.write(
         folder, tmp_path / "m.gguf", metadata={"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
     )
     config = open_checkpoint(str(path)).config
-    assert (config.layers, config.draft_layers) == (4, 1)
+    assert (config.layers, config.draft_layers, config.draft) == (4, 1, None)
 
 
 REFUSED = {

@@ -103,7 +103,8 @@ def write(
     if "moe" in config.get("layers_block_type", ()):
         architecture = "nemotron_h_moe"
     layout = next((one for one in LAYOUTS if architecture in one.ARCHITECTURES), None)
-    blocks = config.setdefault("num_hidden_layers", len(config.get("layers_block_type", ())))
+    layers = config.setdefault("num_hidden_layers", len(config.get("layers_block_type", ())))
+    blocks = layers + config.get("mtp_num_hidden_layers", 0)
     names = gguf.get_tensor_name_map(_architecture(architecture), blocks)
     stored: dict[str, NDArray[np.float32] | None] = {}
     arrays = {name: tensor.float().numpy() for name, tensor in weights.items()}

@@ -14,7 +14,8 @@ ARCHITECTURES = ("qwen3next", "qwen35", "qwen35moe")
 def arrays(weights: Arrays, config: dict[str, Any], architecture: str) -> Arrays:
     """The tensors of a checkpoint by names that the package gguf knows, or by those of the file."""
     found: Arrays = {}
-    for name, array in weights.items():
+    for given, array in weights.items():
+        name = _numbered(given, config["num_hidden_layers"])
         if architecture != "qwen3next" and ".linear_attn." in name:
             array = _dealt(name, array, config)
         layer, _, own = name.partition(".linear_attn.")
@@ -34,10 +35,26 @@ def arrays(weights: Arrays, config: dict[str, Any], architecture: str) -> Arrays
     return found
 
 
+def _numbered(name: str, layers: int) -> str:
+    """The draft layer comes after the others."""
+    around = {
+        "mtp.fc.weight": "eh_proj",
+        "mtp.pre_fc_norm_embedding.weight": "enorm",
+        "mtp.pre_fc_norm_hidden.weight": "hnorm",
+        "mtp.norm.weight": "shared_head_norm",
+    }
+    if name in around:
+        return f"blk.{layers}.nextn.{around[name]}.weight"
+    return name.replace("mtp.layers.0.", f"model.layers.{layers}.")
+
+
 def metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     linear = [kind == "linear_attention" for kind in config["layer_types"]]
     usual = linear == [(layer + 1) % 4 != 0 for layer in range(len(linear))]
+    drafting = config.get("mtp_num_hidden_layers", 0)
     said = {
+        "block_count": config["num_hidden_layers"] + drafting,
+        "nextn_predict_layers": drafting or None,
         "ssm.conv_kernel": config["linear_conv_kernel_dim"],
         "ssm.state_size": config["linear_key_head_dim"],
         "ssm.group_count": config["linear_num_key_heads"],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests import draft_reference
 from tests.bundles import export, random_ids, relative_error
-from tests.drafting import DRAFTING, save_drafting
+from tests.drafting import DRAFTING, cheap, save_drafting
 from tests.family_models import VOCAB
 
 from h2o_runtime import Generator, Sampling
@@ -71,6 +71,7 @@ CASES = {
 def generator(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> Iterator[Generator]:
     name, cache = CASES[request.param]
     with load(bundles[name], cache) as loaded:
+        cheap(loaded)
         yield loaded
 
 

@@ -27,10 +27,10 @@ class DraftLayer:
     norm: str
     copies: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def module(self, name: str) -> str | None:
-        """The checkpoint's name of a module around the decoder layer; None for any other."""
-        own = {one: getattr(self, one) for one in ("token_norm", "hidden_norm", "merging", "norm")}
-        return own.get(name)
+    @property
+    def around(self) -> dict[str, str]:
+        """The checkpoint's names of the modules around the decoder layer, by those here."""
+        return {name: getattr(self, name) for name in ("token_norm", "hidden_norm", "merging", "norm")}
 
 
 def as_in_qwen(kind: str) -> DraftLayer:

@@ -22,7 +22,7 @@ def with_present_draft(checkpoint: Checkpoint) -> Checkpoint:
     draft = checkpoint.config.draft
     if draft is None:
         return checkpoint
-    present = _has(checkpoint, f"{draft.merging}.weight")
+    present = all(_has(checkpoint, f"{module}.weight") for module in draft.around.values())
     if present and not _differs(checkpoint, draft):
         return checkpoint
     if present:

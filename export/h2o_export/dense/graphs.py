@@ -182,7 +182,7 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
         return parameter
     module, _, rest = parameter.partition(".")
     layer_names = config.draft if dense.kind == "draft" else None
-    if layer_names is not None and (own := layer_names.module(module)):
+    if layer_names is not None and (own := layer_names.around.get(module)):
         return f"{own}.{rest}"
     if parameter == "norm.weight":
         return "model.norm.weight"

@@ -62,7 +62,8 @@ class GGUFCheckpoint(CheckpointInFiles):
         raw = huggingface_config(header)
         config = model_config(header, raw)
         _check_kinds(header)
-        known = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, raw["num_hidden_layers"])
+        layers = raw["num_hidden_layers"] + (1 if config.draft else 0)
+        known = gguf.get_tensor_name_map(ARCHITECTURES[architecture(header)].kind, layers)
         return cls(path, source, config, header, known, shards, raw, tokenizer_files(header))
 
     @property
@@ -146,13 +147,13 @@ class GGUFCheckpoint(CheckpointInFiles):
         if stored is None:
             raise CheckpointError(f"{self.source}: has no tensor '{own}'; download it again")
         experts = 0 if self.config.experts is None else self.config.experts.count
-        return names.inside(name, stored, experts, self.config.layers)
+        return names.inside(names.numbered(name, self.config), stored, experts, self.config.layers)
 
     def _own(self, name: str) -> tuple[str, ...]:
         """The tensors of the file that hold `name`: one, except W_uk and W_uv, some layers' q, k, v and z, and
         Granite's gates and ups.
         """
-        stored = self.header.tensors
+        stored, name = self.header.tensors, names.numbered(name, self.config)
         several = (
             latent.own_names(name, stored) or states.own_names(name, stored) or mamba.own_names(name, stored)
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.gguf.header import TensorEntry
 from h2o_runtime.errors import CheckpointError
 
@@ -34,8 +35,25 @@ _OF_ALL = {
     "per_layer_model_projection.weight": _ROWS,
     "embed_tokens_per_layer.weight": _COLUMNS,
 }
+_AROUND_DRAFT = {
+    "merging": "eh_proj",
+    "token_norm": "enorm",
+    "hidden_norm": "hnorm",
+    "norm": "shared_head_norm",
+}
 # A tensor of a router: its name in transformers, and in the map of the package gguf.
 _BIAS = ("e_score_correction_bias", "e_score_correction.bias")
+
+
+def numbered(name: str, config: ModelConfig) -> str:
+    """In a file the draft layer comes after the model's own; what lies around it has names of its own."""
+    draft, layer = config.draft, config.layers
+    if draft is None:
+        return name
+    own = {f"{draft.around[module]}.weight": there for module, there in _AROUND_DRAFT.items()}
+    if name in own:
+        return f"blk.{layer}.nextn.{own[name]}.weight"
+    return name.replace(draft.layer, f"model.layers.{layer}.") if name.startswith(draft.layer) else name
 
 
 def mapped(name: str) -> str:

@@ -40,6 +40,7 @@ def delta_config(value: Metadata) -> dict[str, Any]:
         "linear_value_head_dim": inner // heads if whole else inner,
         "num_hidden_layers": layers - more,
         "num_nextn_predict_layers": more,
+        "mtp_num_hidden_layers": more,
         "full_attention_interval": value("full_attention_interval") or 4,
     }
     recurrent = value("attention.recurrent_layers")
