@@ -93,10 +93,12 @@ class States:
     row      that the layers' own states are behind; None: unknown, as a pass was stopped on its way
     copied   row → number of the copy that each layer has of its state there, those made first first
     planned  the same of copies that the pass under way makes
+    began    where the prompt began that was read last, maybe in pieces; None: there were steps since, or cuts
     """
 
     def __init__(self) -> None:
         self.row: int | None = 0
+        self.began: int | None = None
         self.copied: dict[int, int] = {}
         self.planned: dict[int, int] = {}
         self._stop = 0
@@ -112,12 +114,15 @@ class States:
         self.planned |= {row: COPIES + i for i, row in enumerate(ahead)}
 
     def number(self) -> int:
-        """Of a copy that may be overwritten: the one made first, where there is no other."""
+        """Of a copy that may be overwritten: the one made first, where there is no other. Never that where the
+        prompt began: another may begin there too.
+        """
         used = {*self.copied.values(), *self.planned.values()}
         free = [number for number in range(COPIES) if number not in used]
         if free:
             return free[0]
-        return self.copied.pop(next(row for row, number in self.copied.items() if number < COPIES))
+        kept = (row for row, number in self.copied.items() if number < COPIES and row != self.began)
+        return self.copied.pop(next(kept))
 
     def finish(self) -> None:
         """All layers are behind the pass."""
@@ -277,6 +282,8 @@ class StoreWithStates(KVStore):
 
     def before_prompt(self, past: int, length: int, lasting: int) -> None:
         self._rows.before_prompt(past, length, lasting)
+        if self._states.began is None:  # else this is a later piece
+            self._states.began = past
         if past and past not in self._states.copied:
             self._keep(past)
         rows = (min(lasting, length - 1) // BLOCK * BLOCK, length - 1)
@@ -285,6 +292,7 @@ class StoreWithStates(KVStore):
     def before_step(self, past: int, rows: int = 1) -> None:
         assert self._states.row == past, "the state is that of the text"
         self._rows.before_step(past, rows)
+        self._states.began = None
         self._states.begin(past + rows, ahead=range(past + 1, past + rows))
 
     def fixed_rows(self) -> Sequence[KV] | None:
@@ -305,6 +313,7 @@ class StoreWithStates(KVStore):
         states.copied = {row: number for row, number in states.copied.items() if row <= rows}
         if states.row == rows:
             return
+        states.began = None
         states.row = rows if rows in states.copied or not rows else None
         if states.row is None:
             return
@@ -317,7 +326,7 @@ class StoreWithStates(KVStore):
     def restored(self, rows: int) -> None:
         """The states came from elsewhere, and are those behind `rows` rows."""
         self._rows.restored(rows)
-        self._states.row, self._states.copied = rows, {}
+        self._states.row, self._states.copied, self._states.began = rows, {}, None
 
     def report(self) -> dict[str, Any]:
         return self._rows.report()

@@ -152,6 +152,18 @@ def test_a_prompt_in_pieces_is_the_same(bundle: Path, name: str, piece: int) -> 
         assert relative_error(generator.decode(3), fresh.decode(3)) < 1e-5
 
 
+def test_a_prompt_in_pieces_is_kept_where_it_began(bundle: Path) -> None:
+    """However many pieces: so another message may come in its place."""
+    with load(bundle) as generator, load(bundle) as fresh:
+        generator.prefill(LONG[:200], FULL)
+        generator.decode(5)
+        for last in (PROMPT, NEXT):
+            list(generator.run(Request(Prompt((*LONG[:200], 5, *last)), 1, FULL), prompt_piece=64))
+            assert generator.reused == 201
+        fresh.prefill([*LONG[:200], 5, *NEXT], FULL)
+        assert relative_error(generator.decode(3), fresh.decode(3)) < 1e-5
+
+
 @pytest.mark.parametrize("after", [Contiguous(), Paged()], ids=["contiguous", "paged"])
 def test_saved_sessions_go_on_in_any_cache(bundle: Path, tmp_path: Path, after: Cache) -> None:
     path = tmp_path / "session.npz"
