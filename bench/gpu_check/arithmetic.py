@@ -80,20 +80,20 @@ class Cost:
 
 @dataclass(frozen=True)
 class Choosing:
-    """How tiles choose. `blocks`: by means of blocks in few launches; otherwise by single keys, in many."""
+    """How tiles choose. `blocks`: by means of blocks in few launches; otherwise by single keys, in many. `own`: a
+    vote also sees the rows of its chunk."""
 
     blocks: bool = True
-    queries: int = 2  # times as many as at first vote where memories grow
-    candidates: int = 4  # times a grown memory
+    own: bool = True
+    grown_votes: int = 32  # of a tile where memories grow
     narrowing: int = 32  # votes on means
     rule: Query = field(default_factory=Query)
 
     def votes(self, past: int) -> int:
-        return self.rule.queries * (self.queries if past >= 4096 else 1)
+        return self.grown_votes if past >= 4096 else self.rule.queries
 
-    def listed(self, past: int) -> int:
-        times = self.candidates if past >= 4096 else 1
-        return max(self.rule.candidates, self.rule.memory_at(past) * times)
+
+MEASURED = Choosing(blocks=False, own=False, grown_votes=64)  # on an H200
 
 
 @dataclass
@@ -118,7 +118,8 @@ class Layer:
 
     def _kind(self, past: int) -> tuple[int, int, int, int]:
         """As Query groups chunks: heads, memory, candidates (0: the past is not narrowed) and votes."""
-        rule, listed = self.choosing.rule, self.choosing.listed(past)
+        rule = self.choosing.rule
+        listed = rule.candidates_at(past)
         return (
             rule.heads_at(past, HEADS),
             rule.memory_at(past),
@@ -147,7 +148,8 @@ class Layer:
                 self.choice.add(0, 1, tiles * heads * listed * 4, heads // KV_HEADS)  # lists copied
         looked = [listed or one.start for one in chunks]
         keys = sum(map(lambda one, count: len(one) * count, chunks, looked)) / rows
-        self._vote(heads, tiles, votes, keys, 6)
+        own = sum(len(one) * (len(one) + self.choosing.rule.tile_rows) / 2 for one in chunks) / rows
+        self._vote(heads, tiles, votes, keys, 6, own=own if self.choosing.own else 0)
 
     def _narrow(self, chunks: list[Span], tiles: int, listed: int) -> None:
         rows = sum(map(len, chunks))
@@ -161,20 +163,28 @@ class Layer:
         self._vote(KV_HEADS, tiles, self.choosing.narrowing, past / BLOCK, 6)
 
     def _vote(
-        self, heads: int, tiles: int, votes: int, keys: float, launches: int, together: int = 1
+        self,
+        heads: int,
+        tiles: int,
+        votes: int,
+        keys: float,
+        launches: int,
+        together: int = 1,
+        own: float = 0,
     ) -> None:
-        """Two passes over the keys. Tiles `together` are one block's rows of votes."""
-        flop = 2 * self.d * QUERY_HEADS * votes * tiles * keys
+        """Two passes over the keys, one over own rows. Tiles `together` are one block's rows of votes."""
+        flop = 2 * self.d * QUERY_HEADS * votes * tiles  # of a key in one pass
         packed = votes * QUERY_HEADS // heads * together
-        read = tiles / together * heads * keys * self.d * 2
+        read = tiles / together * heads * self.d * 2
         entries = tiles * heads * keys
         states, sums = (RATES[name][self.d] for name in ("states", "sums"))
         if self.choosing.blocks:
-            self.choice.add(2 * flop, states, 2 * read * -(-packed // PACKED), 1)
+            passed = 2 * keys + own
+            self.choice.add(flop * passed, states, read * passed * -(-packed // PACKED), 1)
             self.choice.wait(entries / SELECTED)
             return
-        self.choice.add(flop, states, read, launches)
-        self.choice.add(flop, sums, read)
+        self.choice.add(flop * keys, states, read * keys, launches)
+        self.choice.add(flop * keys, sums, read * keys)
         self.choice.wait(2 * entries / SELECTED)
 
     def _tail(self, first: int) -> None:
@@ -231,7 +241,7 @@ def percent(x: float) -> str:
 def _size_rows() -> Iterator[list[object]]:
     for d in (64, 128):
         for n in LENGTHS:
-            before, after = Layer(n, d, Choosing(blocks=False)), Layer(n, d)
+            before, after = Layer(n, d, MEASURED), Layer(n, d)
             costs = (after.attention, before.choice, after.choice)
             yield [
                 d, f"{n:,}", *(short(cost.flop / 1e9) for cost in costs),
@@ -242,7 +252,7 @@ def _size_rows() -> Iterator[list[object]]:
 def _choosing_rows() -> Iterator[list[object]]:
     for d in (64, 128):
         for n in LENGTHS:
-            before, after, whole = Layer(n, d, Choosing(blocks=False)), Layer(n, d), full(n, d).seconds
+            before, after, whole = Layer(n, d, MEASURED), Layer(n, d), full(n, d).seconds
             attention, was, now = (cost.seconds for cost in (after.attention, before.choice, after.choice))
             yield [
                 d, f"{n:,}", *(short(1e3 * seconds) for seconds in (whole, attention, was, now)),
@@ -251,14 +261,14 @@ def _choosing_rows() -> Iterator[list[object]]:
 
 
 def _rule_rows() -> Iterator[list[object]]:
-    for queries, candidates, narrowing in ((2, 4, 32), (1, 4, 32), (1, 2, 32), (1, 2, 16)):
+    for votes, narrowing in ((64, 32), (32, 32), (32, 16), (16, 16)):
         shares = [
             layer.choice.seconds / layer.attention.seconds
             for d in (64, 128)
             for n in LENGTHS[1:]
-            for layer in [Layer(n, d, Choosing(True, queries, candidates, narrowing))]
+            for layer in [Layer(n, d, Choosing(grown_votes=votes, narrowing=narrowing))]
         ]
-        yield [32 * queries, candidates, narrowing, *map(percent, shares)]
+        yield [votes, narrowing, *map(percent, shares)]
 
 
 def choosing() -> Iterator[str]:
@@ -274,8 +284,7 @@ def choosing() -> Iterator[str]:
     )
     yield ""
     yield from table(
-        "votes | candidates | votes on means | d = 64, 8,192 | 32,768 | 131,072 | d = 128, 8,192 | 32,768 "
-        "| 131,072",
+        "votes | votes on means | d = 64, 8,192 | 32,768 | 131,072 | d = 128, 8,192 | 32,768 | 131,072",
         _rule_rows(),
     )
 

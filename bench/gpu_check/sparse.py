@@ -16,7 +16,7 @@ from bench.gpu_check.library import Library, offset
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
 TILE = 128  # rows with one memory set, of the rule `query`
-NARROWING, BLOCK = 4, 8  # rows of a tile to a vote for candidates, and keys whose mean it scores
+STRIDE, BLOCK = 4, 8  # rows of a tile to a vote, and keys whose mean it scores for candidates
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
@@ -33,24 +33,24 @@ def _rows(*shape: int) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """Sizes of the rule `query`: score heads, rows to a vote, candidates, and keys of a set."""
+    """Sizes of the rule `query`: score heads, candidates, and keys of a set."""
 
     heads: int
-    stride: int
     listed: int
     slots: int
 
 
 RULES = {
-    "": Rule(KV_HEADS, 4, 2048, SLOTS),
-    ", grown": Rule(QUERY_HEADS, 2, 3840, 960),  # the default behind 8,192 rows
+    "": Rule(KV_HEADS, 2048, SLOTS),
+    ", grown": Rule(QUERY_HEADS, 3840, 960),  # the default behind 8,192 rows
 }
 
 
 def query(library: Library, layer: Layer) -> Calls:
     """The last batch's tiles choose candidates by means of keys, sets from these, and attend to the sets."""
     tiles, first = BATCH // TILE, layer.n - BATCH
-    past = torch.arange(tiles) * TILE // layer.chunk * layer.chunk + first
+    begins = torch.arange(tiles) * TILE + first
+    past = (begins - first) // layer.chunk * layer.chunk + first
     q, pair = offset(layer.q, first), 2 * layer.d * QUERY_HEADS * BATCH  # FLOP of each row with a key
     state = library.State(*(offset(rows, first) for rows in (layer.o, layer.m, layer.l)))
     calls: Calls = {}
@@ -60,14 +60,14 @@ def query(library: Library, layer: Layer) -> Calls:
         sets = _rows(tiles, rule.heads, rule.slots)
         border = torch.arange(rule.listed, dtype=torch.int32) + (first - rule.listed)
         lists = border.expand(tiles, rule.heads, rule.listed).contiguous()
-        need = library.block_select_workspace(layer.shape, BATCH, TILE, NARROWING, BLOCK, layer.n)
+        need = library.block_select_workspace(layer.shape, BATCH, TILE, STRIDE, BLOCK, layer.n)
         room = _room(
-            max(need, library.query_select_workspace(shape, BATCH, TILE, rule.stride, rule.listed, layer.n))
+            max(need, library.query_select_workspace(shape, BATCH, TILE, STRIDE, rule.listed, layer.n))
         )
 
         def narrow(rule: Rule = rule, listed: Any = listed, room: Any = room) -> None:
             layer.run(
-                library.block_select, layer.shape, BATCH, TILE, NARROWING, BLOCK, LOCAL, rule.listed - LOCAL, q,
+                library.block_select, layer.shape, BATCH, TILE, STRIDE, BLOCK, LOCAL, rule.listed - LOCAL, q,
                 layer.kv, past, listed, room, room.numel(),
             )  # fmt: skip
 
@@ -75,8 +75,8 @@ def query(library: Library, layer: Layer) -> Calls:
             shape: Any = shape, rule: Rule = rule, lists: Any = lists, sets: Any = sets, room: Any = room
         ) -> None:
             layer.run(
-                library.query_select, shape, BATCH, TILE, rule.stride, 1, rule.listed, LOCAL, rule.slots - LOCAL,
-                q, layer.kv, lists, past, sets, room, room.numel(),
+                library.query_select, shape, BATCH, TILE, STRIDE, rule.listed, LOCAL, rule.slots - LOCAL, q,
+                layer.kv, lists, past, begins, sets, room, room.numel(),
             )  # fmt: skip
 
         def attend(shape: Any = shape, rule: Rule = rule, sets: Any = sets) -> None:
@@ -94,8 +94,9 @@ def query(library: Library, layer: Layer) -> Calls:
             )
 
         blocks = int(past.sum()) / tiles / BLOCK
-        calls[f"candidates{name}"] = narrow, 2 * pair / NARROWING * blocks
-        calls[f"tiles{name}"] = choose, 2 * pair / rule.stride * rule.listed
+        own = float((begins - past).float().mean()) + TILE  # rows of a tile's chunk that pass once
+        calls[f"candidates{name}"] = narrow, 2 * pair / STRIDE * blocks
+        calls[f"tiles{name}"] = choose, pair / STRIDE * (2 * rule.listed + own)
         calls[f"attention{name}"] = attend, 2 * pair * rule.slots
     return calls
 

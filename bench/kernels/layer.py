@@ -75,7 +75,7 @@ class QueryPhase2:
     to them."""
 
     TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
-    NARROWING = VOTING = 4  # rows from one vote to the next
+    STRIDE = 4  # rows from one vote to the next
     BLOCK = 8  # keys of a mean
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
@@ -85,20 +85,21 @@ class QueryPhase2:
         self.candidates = np.empty((tiles, HKV, self.CANDIDATES), np.int32)
         self.sets = np.empty((tiles, HKV, self.SLOTS), np.int32)
         self.past_of = np.full(tiles, self.past, np.int64)
+        self.first_of = self.past + self.TILE * np.arange(tiles)
         self.o = np.zeros_like(self.q)
         self.m, self.l = np.zeros((CHUNK, HQ), np.float32), np.ones((CHUNK, HQ), np.float32)
 
     def flops(self) -> float:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
-        narrowing = CHUNK // self.NARROWING * (self.past // self.BLOCK)
-        votes = narrowing + CHUNK // self.VOTING * self.CANDIDATES
+        narrowing = CHUNK // self.STRIDE * (self.past // self.BLOCK)
+        votes = narrowing + CHUNK // self.STRIDE * self.CANDIDATES
         return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
 
     def __call__(self) -> None:
         tiles = {"q": self.q, "past": self.past_of, "tile": self.TILE, "local": self.LOCAL}
-        means = {"stride": self.NARROWING, "block_size": self.BLOCK}
+        means = {"stride": self.STRIDE, "block_size": self.BLOCK}
         self.kernels.run("BlockSelect", self.kv, {**tiles, **means, "candidates": self.candidates})
-        votes = {"stride": self.VOTING, "share": 1, "reach": self.VOTING // 2}
+        votes = {"stride": self.STRIDE, "reach": self.STRIDE // 2, "first": self.first_of}
         choose = {**tiles, **votes, "candidates": self.candidates, "memory_next": self.sets}
         self.kernels.run("QuerySelect", self.kv, choose)
         state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}

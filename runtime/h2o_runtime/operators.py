@@ -4,12 +4,12 @@ All other code that names an operator's tensors comes from this table. When kern
 TensorRT plugins are built, `plugins/kernels/generate.py` writes their C++ header; the attention providers
 read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have everywhere:
 
-    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads: Hkv or Hq,
-    or in some operators a number that divides Hkv, d head size of queries and keys, dv that of values and
+    n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads: Hkv or
+    Hq, or in some operators a number that divides Hkv, d head size of queries and keys, dv that of values and
     outputs (operators of landmarks, pages and lines want d), cap cache capacity, M memory slots, Mp slots of
-    the memory before (may be 0), R rows that have scores, t tiles of queries, c lists of candidates for them,
-    Nb blocks of the cache's rows (blocks of landmarks, or pages), D diagonals, of products: K inputs, Kb blocks
-    of 32 inputs, N outputs, r pairs of a head's numbers that are rotated.
+    the memory before (may be 0), R rows that have scores, t tiles of queries, Nb blocks of the cache's rows
+    (blocks of landmarks, or pages), D diagonals, of products: K inputs, Kb blocks of 32 inputs, N outputs, r pairs
+    of a head's numbers that are rotated.
 
 A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports only
 `operator_spec` from the package, because builds run it as a file.
@@ -124,13 +124,18 @@ BLOCK_SELECT = Operator(  # QuerySelect's candidates, by the means of blocks of 
 )
 QUERY_SELECT = Operator(
     "QuerySelect",
-    inputs=(_Q, _model("k_cache", "cap Hkv d"), _int32("candidates", "c Hs Mp"), _int64("past", "t")),
+    inputs=(
+        _Q,
+        _model("k_cache", "cap Hkv d"),
+        _int32("candidates", "t Hs Mp"),
+        _int64("past", "t"),
+        _int64("first", "t"),
+    ),
     outputs=(_int32("memory_next", "t Hs M"),),
     attributes=(
         _SCALE,
         _TILE,
         Attribute("stride", 1),
-        Attribute("share", 1),
         Attribute("reach", 0),
         Attribute("local", 0, gives="M"),
         Attribute("heavy", 0, gives="M"),

@@ -95,7 +95,7 @@ class RowLists:
 
     def read(self, operator: Operator, arguments: Mapping[str, Any]) -> int | None:
         """The bound of those rows that an operator reads, where it is not all of them."""
-        if operator in (BLOCK_SELECT, QUERY_SELECT):
+        if operator is BLOCK_SELECT:
             return self._past(arguments)
         memory = arguments.get("memory")
         return None if memory is None else self.bound(memory.address, memory.nbytes)

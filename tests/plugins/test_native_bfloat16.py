@@ -100,7 +100,7 @@ def test_values_of_another_size(isa: str | None, d: int, dv: int, latent: bool) 
 @pytest.mark.parametrize("listed", [0, 300])
 def test_votes(isa: str | None, listed: int) -> None:
     call = Call(
-        n=200, first=700, tile=64, stride=2, share=2, reach=1, local=20, heavy=80, listed=listed, d=64
+        n=200, before=700, tile=64, stride=2, tiles=2, reach=1, local=20, heavy=80, listed=listed, d=64
     )
     call.q, call.k, call.scale = whole(call.q), whole(call.k), call.scale / 40**2
     # Scaled queries are rounded, but where votes are int8 products: there the exponential is a short one.
@@ -122,7 +122,7 @@ def test_candidates(isa: str | None) -> None:
 @pytest.mark.parametrize("cache", ["float16", "int8"])
 def test_votes_of_other_caches_and_heads_that_share_a_list(cache: str) -> None:
     """By int8 products, where the machine has them, numbers are rounded: then sets are nearly those of float32."""
-    call = Call(n=200, first=700, tile=64, stride=2, share=1, reach=2, local=20, heavy=80, listed=0, d=64)
+    call = Call(n=200, before=700, tile=64, stride=2, tiles=1, reach=2, local=20, heavy=80, listed=0, d=64)
     call.k = np.nan_to_num(call.k, nan=1.0)
     shape = AttentionShape(4, 2, 64, call.scale, np.dtype(np.float32))
     if cache == "float16":
@@ -132,13 +132,14 @@ def test_votes_of_other_caches_and_heads_that_share_a_list(cache: str) -> None:
         numbers = np.rint(call.k / scales[..., None]).astype(np.int8)
         kv = KV(numbers, numbers.copy(), len(call.k), scales=(scales, scales.copy()))
     for heads in (1, 2, 4):
-        none, chosen = np.zeros((1, heads, 0), np.int32), []
+        given = {"q": call.q, "past": call.past, "first": call.first}
+        none, chosen = np.zeros((len(call.past), heads, 0), np.int32), []
         for precision in ("float32", "bfloat16"):
             provider = NativeCpuProvider(2, precision=precision)  # type: ignore[arg-type]
             provider.activate(shape)
             out = np.empty((len(call.past), heads, 100), np.int32)
-            rule = {"tile": 64, "stride": 2, "share": 1, "reach": 2, "local": 20}
-            provider.run(QUERY_SELECT, kv, q=call.q, candidates=none, past=call.past, **rule, memory_next=out)
+            rule = {"tile": 64, "stride": 2, "reach": 2, "local": 20}
+            provider.run(QUERY_SELECT, kv, **given, candidates=none, **rule, memory_next=out)
             chosen.append(out.reshape(-1, 100))
         assert all((np.diff(one) > 0).all() for one in chosen[1])
         alike = [len(np.intersect1d(*two)) / 100 for two in zip(*chosen, strict=True)]

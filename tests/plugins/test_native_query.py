@@ -27,7 +27,7 @@ def test_it_is_the_reference(call: Call, threads: int) -> None:
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "neon"])
 def test_every_instruction_set(isa: str) -> None:
-    call = Call(n=200, first=700, tile=64, stride=2, share=2, reach=1, local=20, heavy=80, listed=300, d=64)
+    call = Call(n=200, before=700, tile=64, stride=2, tiles=2, reach=1, local=20, heavy=80, listed=300, d=64)
     try:
         got = native(call, isa=isa)
     except ValueError:
@@ -36,7 +36,7 @@ def test_every_instruction_set(isa: str) -> None:
 
 
 def test_thread_count_changes_nothing() -> None:
-    call = Call(n=300, first=900, tile=64, stride=4, share=2, reach=1, local=20, heavy=80, listed=0, d=64)
+    call = Call(n=300, before=900, tile=64, stride=4, tiles=2, reach=1, local=20, heavy=80, listed=0, d=64)
     results = [native(call, threads) for threads in (1, 2, 5)]
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
@@ -46,17 +46,17 @@ def test_bad_arguments_are_refused() -> None:
     for wrong in ({"heavy": 90}, {"listed": 30}):  # fewer rows, fewer candidates than the memory has places
         sizes = {
             "n": 10,
-            "first": 60,
+            "before": 60,
             "tile": 5,
             "stride": 1,
-            "share": 1,
+            "tiles": 1,
             "reach": 0,
             "local": 8,
             "heavy": 40,
         }
         with pytest.raises(ValueError, match="out of range"):
             native(Call(**{**sizes, "listed": 0, **wrong}))
-    call = Call(n=10, first=60, tile=5, stride=1, share=1, reach=1, local=8, heavy=40, listed=60)
+    call = Call(n=10, before=60, tile=5, stride=1, tiles=1, reach=1, local=8, heavy=40, listed=60)
     call.candidates[0, 0, -1] = 60  # not below the past
     with pytest.raises(ValueError, match="out of range"):
         native(call)

@@ -246,14 +246,22 @@ def same_but_for_near_ties(
 
 
 def query_score(
-    q: Array, k_cache: Array, candidates: Array, past: int, *, scale: float, stride: int, reach: int
+    q: Array,
+    k_cache: Array,
+    candidates: Array,
+    past: int,
+    first: int | None = None,
+    *,
+    scale: float,
+    stride: int,
+    reach: int,
 ) -> Float64:
     """What each candidate gets of one of each `stride` of a tile's queries, another one for each head of those that
-    vote together: softmax over the candidates, summed; and a quarter of what the candidates up to `reach` rows
-    before and behind it get.
+    vote together: softmax over the candidates and the rows from `past` to the query, summed; and a quarter of what
+    the candidates up to `reach` rows before and behind it get.
 
-    q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`
-    -> [past, Hs], zero for rows that are no candidates.
+    q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`; first: the row of
+    q's first query, None: over the candidates alone -> [past, Hs], zero for rows that are no candidates.
     """
     q, k_cache = _float64(q, k_cache)
     query_heads, kv_heads, score_heads = q.shape[1], k_cache.shape[1], len(candidates)
@@ -265,9 +273,10 @@ def query_score(
         together = query_heads // score_heads
         for run in range(0, len(q), stride):
             r = min(run + h % together * stride // together, len(q) - 1)
-            logits = scale * (k_cache[rows, kv] @ q[r, h])[None]  # [1, rows]
-            *_, a = softmax_state(logits, np.zeros((len(rows), q.shape[2])))
-            score[rows, s] += a[0]
+            own = np.arange(past, past if first is None else first + r + 1)
+            logits = scale * (k_cache[np.concatenate([rows, own]), kv] @ q[r, h])[None]  # [1, rows + own]
+            *_, a = softmax_state(logits, np.zeros((logits.shape[1], q.shape[2])))
+            score[rows, s] += a[0][: len(rows)]
     total = score.copy()
     for distance in range(1, min(reach, past - 1) + 1):
         total[distance:] += score[:-distance] / 4
@@ -282,26 +291,25 @@ def query_select(
     k_cache: Array,
     candidates: Array,
     past: Array,
+    first: Array,
     *,
     scale: float,
     tile: int,
     stride: int,
-    share: int,
     reach: int,
     local: int,
     heavy: int,
 ) -> Int32:
     """Each tile's last `local` rows below its past, and the best of its other candidates by `query_score`.
 
-    q [n, Hq, d], `tile` rows a tile; candidates int32 [c, Hs, C], list i // share is of tile i; past int64 [t]
+    q [n, Hq, d], `tile` rows a tile; candidates int32 [t, Hs, C]; past, first int64 [t]
     -> int32 [t, Hs, local + heavy], sorted.
     """
     chosen = []
-    for i, end in enumerate(past.tolist()):
-        rows, own = q[i * tile : (i + 1) * tile], candidates[i // share]
-        score = query_score(rows, k_cache, own, end, scale=scale, stride=stride, reach=reach).astype(
-            np.float32
-        )
+    rule = {"scale": scale, "stride": stride, "reach": reach}
+    for i, (end, begin) in enumerate(zip(past.tolist(), first.tolist(), strict=True)):
+        rows, own = q[i * tile : (i + 1) * tile], candidates[i]
+        score = query_score(rows, k_cache, own, end, begin, **rule).astype(np.float32)  # type: ignore[arg-type]
         everything = np.tile(np.arange(end, dtype=np.int32), (len(own), 1))
         for s, looked_at in enumerate(own if own.shape[1] else everything):
             early = looked_at[None, looked_at < end - local]

@@ -204,10 +204,10 @@ def scored(sizes: Sizes, provider: AttentionProvider) -> Outputs:
 
 def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
     """Raises AssertionError unless the sets are the reference's, but for near ties."""
-    tile, local, length = 16, 8, 90
+    tile, local, length = 16, 8, 120
     q, kv = sizes.q(45), sizes.cache(length)
-    past = np.array([70, 70, 70 if listed else length], np.int64)
-    candidates = np.zeros((2, sizes.score_heads, listed), np.int32)
+    past, first = np.array([70, 70, 70 if listed else 102], np.int64), 70 + tile * np.arange(3)
+    candidates = np.zeros((3, sizes.score_heads, listed), np.int32)
     candidates[:] = np.arange(70 - listed, 70)
     out = np.full((3, sizes.score_heads, 24), -1, np.int32)
     provider.run(
@@ -216,20 +216,20 @@ def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
         q=q,
         candidates=candidates,
         past=past,
+        first=first,
         tile=tile,
         stride=2,
-        share=2,
         reach=1,
         local=local,
         memory_next=out,
     )
     keys, _ = sizes.floats(kv)
     attributes = {"scale": sizes.scale, "stride": 2, "reach": 1}
-    own = {"tile": tile, "share": 2, "local": local, "heavy": 16}
-    expected = operators.query_select(q, keys, candidates, past, **attributes, **own)  # type: ignore[arg-type]
+    own = {"tile": tile, "local": local, "heavy": 16}
+    expected = operators.query_select(q, keys, candidates, past, first, **attributes, **own)  # type: ignore[arg-type]
     for i, end in enumerate(past.tolist()):
-        rows = q[i * tile : (i + 1) * tile]
-        score = operators.query_score(rows, keys, candidates[i // 2], end, **attributes)  # type: ignore[arg-type]
+        rows, begin = q[i * tile : (i + 1) * tile], int(first[i])
+        score = operators.query_score(rows, keys, candidates[i], end, begin, **attributes)  # type: ignore[arg-type]
         assert operators.same_but_for_near_ties(expected[i], out[i], score, stop=end, local=local, rtol=1e-4)
 
 

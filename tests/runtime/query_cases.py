@@ -18,13 +18,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Call:
-    """Tiles whose past is a chunk's, as the policy calls it: chunks of share · tile rows behind `first` rows."""
+    """Tiles whose past is a chunk's, as the policy calls it: chunks of `tiles` tiles behind `before` rows, of which
+    the first tile of q is number `skipped` of its chunk."""
 
     n: int
-    first: int
+    before: int
     tile: int
     stride: int
-    share: int
+    tiles: int
     reach: int
     local: int
     heavy: int
@@ -35,25 +36,26 @@ class Call:
     d: int = 16
     dtype: Any = np.float32
     seed: int = 0
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
-        heads, chunk = self.kv_heads * self.group, self.share * self.tile
+        heads = self.kv_heads * self.group
         self.scale = float(np.float32(self.d**-0.5))
         self.score_heads = heads if self.by_query else self.kv_heads
-        tiles = -(-self.n // self.tile)
-        self.past = self.first + np.arange(tiles, dtype=np.int64) // self.share * chunk
-        cap = self.first + self.n + 3
+        number = self.skipped + np.arange(-(-self.n // self.tile), dtype=np.int64)
+        self.first = self.before + number * self.tile
+        self.past = self.before + number // self.tiles * self.tiles * self.tile
+        end = int(self.first[0]) + self.n
+        cap = end + 3
         self.q = (2 * rng.standard_normal((self.n, heads, self.d))).astype(self.dtype)
         self.k = rng.standard_normal((cap, self.kv_heads, self.d)).astype(self.dtype)
-        self.k[int(self.past[-1]) :] = np.nan  # nobody looks at these
-        lists = -(-tiles // self.share)
-        self.candidates = np.zeros((lists, self.score_heads, self.listed), np.int32)
-        for i in range(lists if self.listed else 0):
-            end = int(self.past[i * self.share])
+        self.k[end:] = np.nan  # nobody looks at these
+        self.candidates = np.zeros((len(self.past), self.score_heads, self.listed), np.int32)
+        for i, past in enumerate(self.past.tolist() if self.listed else ()):
             for s in range(self.score_heads):
-                early = rng.permutation(end - self.local)[: self.listed - self.local]
-                window = np.arange(end - self.local, end)
+                early = rng.permutation(past - self.local)[: self.listed - self.local]
+                window = np.arange(past - self.local, past)
                 self.candidates[i, s] = np.concatenate([np.sort(early), window])
 
     def run(self, provider: AttentionProvider) -> Array:
@@ -66,9 +68,9 @@ class Call:
             q=self.q,
             candidates=self.candidates,
             past=self.past,
+            first=self.first,
             tile=self.tile,
             stride=self.stride,
-            share=self.share,
             reach=self.reach,
             local=self.local,
             memory_next=out,
@@ -79,21 +81,22 @@ class Call:
     def inputs(self) -> dict[str, Array]:
         """Of a node; keys that nobody looks at are zero, for it multiplies by all."""
         keys = np.nan_to_num(self.k)
-        return {"q": self.q, "k_cache": keys, "candidates": self.candidates, "past": self.past}
+        lists = {"candidates": self.candidates, "past": self.past, "first": self.first}
+        return {"q": self.q, "k_cache": keys, **lists}
 
     @property
     def attributes(self) -> dict[str, float]:
-        names = ("scale", "tile", "stride", "share", "reach", "local", "heavy")
+        names = ("scale", "tile", "stride", "reach", "local", "heavy")
         return {name: getattr(self, name) for name in names}
 
     def check(self, got: Array, rtol: float = 1e-5) -> None:
         """Raises AssertionError unless these are the reference's sets, but for near ties."""
-        expected = operators.query_select(self.q, self.k, self.candidates, self.past, **self.attributes)  # type: ignore[arg-type]
+        numbers = self.past, self.first
+        expected = operators.query_select(self.q, self.k, self.candidates, *numbers, **self.attributes)  # type: ignore[arg-type]
+        rule = {"scale": self.scale, "stride": self.stride, "reach": self.reach}
         for i, end in enumerate(self.past.tolist()):
-            rows, own = self.q[i * self.tile : (i + 1) * self.tile], self.candidates[i // self.share]
-            score = operators.query_score(
-                rows, self.k, own, end, scale=self.scale, stride=self.stride, reach=self.reach
-            )
+            rows, begin = self.q[i * self.tile : (i + 1) * self.tile], int(self.first[i])
+            score = operators.query_score(rows, self.k, self.candidates[i], end, begin, **rule)  # type: ignore[arg-type]
             assert operators.same_but_for_near_ties(
                 expected[i], got[i], score, stop=end, local=self.local, rtol=rtol
             )
@@ -102,17 +105,18 @@ class Call:
 @st.composite
 def calls(draw: st.DrawFn) -> Call:
     local, heavy = draw(st.integers(0, 9)), draw(st.integers(1, 30))
-    first = local + heavy + draw(st.integers(0, 60))
+    before, tiles = local + heavy + draw(st.integers(0, 60)), draw(st.integers(1, 3))
     return Call(
         n=draw(st.integers(1, 90)),
-        first=first,
+        before=before,
         tile=draw(st.integers(1, 30)),
         stride=draw(st.integers(1, 8)),
-        share=draw(st.integers(1, 3)),
+        tiles=tiles,
+        skipped=draw(st.integers(0, tiles - 1)),
         reach=draw(st.integers(0, 5)),
         local=local,
         heavy=heavy,
-        listed=draw(st.sampled_from([0, local + heavy, first])),
+        listed=draw(st.sampled_from([0, local + heavy, before])),
         kv_heads=draw(st.integers(1, 3)),
         group=draw(st.sampled_from([1, 2, 4])),
         by_query=draw(st.booleans()),

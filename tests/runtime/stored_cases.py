@@ -142,9 +142,9 @@ class Stored:
         return votes, chunk
 
     def chosen(self, provider: AttentionProvider, kv: KV, listed: int) -> Results:
-        early = 2 * self.length // 3
-        past = np.array([early, early, early if listed else self.length], np.int64)
-        candidates = np.zeros((2, HKV, listed), np.int32)
+        early = self.length // 2
+        past = np.array([early, early, early if listed else early + 32], np.int64)
+        candidates = np.zeros((3, HKV, listed), np.int32)
         candidates[:] = np.arange(early - listed, early)
         out = np.full((3, HKV, 40), -1, np.int32)
         provider.run(
@@ -153,9 +153,9 @@ class Stored:
             q=self.draw(45, HQ),
             candidates=candidates,
             past=past,
+            first=early + 16 * np.arange(3),
             tile=16,
             stride=2,
-            share=2,
             reach=1,
             local=8,
             memory_next=out,

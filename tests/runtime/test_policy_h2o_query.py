@@ -87,25 +87,27 @@ def test_a_memory_grows_from_some_past_on(
 
 
 @pytest.mark.parametrize(
-    ("settings", "past", "heads", "votes"),
+    ("settings", "past", "heads"),
     [
-        ({}, 4095, 2, 32),
-        ({}, 4096, 2, 64),
-        ({}, 8191, 2, 64),
-        ({}, 8192, 14, 64),
-        ({"grow": 0}, 0, 14, 64),
-        ({"heads": "kv"}, 8192, 2, 64),
-        ({"heads": "query"}, 0, 14, 32),
-        ({"grow": "never"}, 1 << 20, 2, 32),
-        ({"queries": 100}, 8192, 14, 128),  # all queries of a tile vote
+        ({}, 4096, 2),
+        ({}, 8191, 2),
+        ({}, 8192, 14),
+        ({"grow": 0}, 0, 14),
+        ({"heads": "kv"}, 8192, 2),
+        ({"heads": "query"}, 0, 14),
+        ({"grow": "never"}, 1 << 20, 2),
     ],
 )
 def test_query_heads_choose_alone_behind_twice_the_tokens_where_a_memory_grows(
-    settings: dict[str, Any], past: int, heads: int, votes: int
+    settings: dict[str, Any], past: int, heads: int
 ) -> None:
     policy = Query(**settings)
     assert policy.heads_at(past, policy.set_heads(grouped(14, 2).head_counts)) == heads
-    assert policy.tile_rows // policy.vote_stride_at(past) == votes
+
+
+@pytest.mark.parametrize(("queries", "stride"), [(32, 4), (50, 2), (100, 1), (200, 1)])
+def test_one_of_so_many_queries_votes(queries: int, stride: int) -> None:
+    assert Query(queries=queries).stride == stride
 
 
 def test_what_a_memory_is_said_to_be() -> None:

@@ -95,7 +95,8 @@ def VotingRows(q, past, score_heads, votings, tile: int, stride: int):
     head j of the G of a score head, or the last row of a shorter rest.
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; past [t]; score_heads [1] is Hs; votings [1] is
-    Hv, a divisor of Hq → sample [t, Hv, w, Hq/Hv, d]; real [t, 1, w, 1, 1]: false behind a tile's last row.
+    Hv, a divisor of Hq → sample [t, Hv, w, Hq/Hv, d]; real [t, 1, w, 1, 1]: false behind a tile's last row; place
+    int64 [t, Hv, w, Hq/Hv], of a voting row in its tile.
     """
     one = op.Constant(value_ints=[1])
     minus_one = op.Constant(value_ints=[-1])
@@ -121,7 +122,10 @@ def VotingRows(q, past, score_heads, votings, tile: int, stride: int):
     voting = op.Gather(every_query, op.Add(op.Mul(voter, query_heads), query_head), axis=0)
     by_head = op.Concat(op.Shape(run), votings, minus_one, d, axis=0)
     sample = op.Transpose(op.Reshape(voting, by_head), perm=[0, 2, 1, 3, 4])
-    return sample, real
+    within_tile = op.Sub(voter, op.Unsqueeze(begin, op.Constant(value_ints=[1, 2])))
+    of_head = op.Reshape(within_tile, op.Concat(op.Shape(run), votings, minus_one, axis=0))
+    place = op.Transpose(of_head, perm=[0, 2, 1, 3])
+    return sample, real, place
 
 
 @script(h2o, default_opset=op)
@@ -162,7 +166,7 @@ def BlockSelect(
     sets = op.Reshape(op.Constant(value_int=score_heads), one)
     spanned = op.Max(op.Div(kv_heads, sets), one)  # key/value heads of a score head
     votings = op.Mul(sets, spanned)  # Hv = max(Hs, Hkv)
-    sample, real = h2o.VotingRows(q, past, sets, votings, tile=tile, stride=stride)
+    sample, real, place = h2o.VotingRows(q, past, sets, votings, tile=tile, stride=stride)
     # The means, [Hv, Nb, d].
     blocks = op.Div(capacity, size)
     whole = op.Slice(op.Cast(k_cache, to=1), zero, op.Mul(blocks, size), zero)
@@ -211,10 +215,10 @@ def QuerySelect(
     k_cache,
     candidates,
     past,
+    first,
     scale: float,
     tile: int,
     stride: int,
-    share: int,
     reach: int,
     local: int,
     heavy: int,
@@ -223,48 +227,63 @@ def QuerySelect(
     """Memory sets of query tiles. The rows that vote are VotingRows.
 
     q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
-    i chooses among the rows below past[i] ≥ local + heavy. candidates int32 [c, Hs, Mp], sorted, all below
-    past: tile i looks at list i // share, or at every row if Mp = 0. If Hs divides Hkv, the key/value heads
-    of a score head look at the same rows. → memory_next int32 [t, Hs, local + heavy], sorted: the last
-    `local` rows below past, and the `heavy` best others.
+    i chooses among the rows below past[i] ≥ local + heavy. first int64 [t]: the cache row of a tile's first query,
+    past[i] or later. candidates int32 [t, Hs, Mp], sorted, all below past: a tile looks at its list, or at every
+    row below past if Mp = 0. If Hs divides Hkv, the key/value heads of a score head look at the same rows. →
+    memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best others.
 
-    The vote for a row is its softmax probability over all rows looked at, summed over the voting rows and the
-    score head's query heads. Its score adds a quarter of the votes of rows at most `reach` away, because the
-    queries between two voting rows look there. Ties and negligible scores are as in MemorySelect.
+    The vote for a row is its softmax probability over all rows looked at and the cache rows from past[i] to the
+    voting row, summed over the voting rows and the score head's query heads. Its score adds a quarter of the votes
+    of rows at most `reach` away, because the queries between two voting rows look there. Ties and negligible
+    scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
     minus_one = op.Constant(value_ints=[-1])
     step = op.Constant(value_int=1)
-    first = op.Constant(value_int=0)
+    none = op.Constant(value_int=0)
     d = op.Shape(q, start=2, end=3)
     tiles = op.Shape(past, start=0, end=1)
     kv_heads = op.Shape(k_cache, start=1, end=2)
     score_heads = op.Shape(candidates, start=1, end=2)
     spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads of a score head
     votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
-    sample, real = h2o.VotingRows(q, past, score_heads, votings, tile=tile, stride=stride)
+    sample, real, place = h2o.VotingRows(q, past, score_heads, votings, tile=tile, stride=stride)
     # The rows looked at, [t, Hs, K].
-    each_tile = op.Range(first, op.Squeeze(tiles, zero), step)
-    listed = op.Gather(op.Cast(candidates, to=7), op.Div(each_tile, op.Constant(value_int=share)), axis=0)
+    listed = op.Cast(candidates, to=7)
     unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
     every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0
-    unlisted_rows = op.Expand(op.Range(first, every, step), op.Concat(tiles, score_heads, one, axis=0))
+    unlisted_rows = op.Expand(op.Range(none, every, step), op.Concat(tiles, score_heads, one, axis=0))
     rows = op.Concat(listed, unlisted_rows, axis=2)
     shared = op.Unsqueeze(rows, op.Constant(value_ints=[2]))
     shared = op.Expand(shared, op.Concat(one, one, spanned, one, axis=0))
     looked_at = op.Reshape(shared, op.Concat(tiles, votings, minus_one, axis=0))  # [t, Hv, K]
-    heads = op.Range(first, op.Squeeze(votings, zero), step)
+    # The rows from past on that some row of the tile sees, [t, W].
+    before = op.Sub(first, past)  # rows of the chunk before the tile
+    most = op.Add(op.ReduceMax(before, keepdims=0), op.Constant(value_int=tile))
+    own = op.Range(none, most, step)
+    last = op.Sub(op.Shape(k_cache, start=0, end=1), one)
+    own_rows = op.Min(op.Add(op.Unsqueeze(past, one), own), last)
+    own_rows = op.Expand(op.Unsqueeze(own_rows, one), op.Concat(one, votings, one, axis=0))  # [t, Hv, W]
+    heads = op.Range(none, op.Squeeze(votings, zero), step)
     head = op.Unsqueeze(op.Div(heads, op.Div(votings, kv_heads)), one)  # [Hv, 1]
     flat = op.Reshape(op.Cast(k_cache, to=1), op.Concat(minus_one, d, axis=0))
-    keys = op.Gather(flat, op.Add(op.Mul(looked_at, kv_heads), head), axis=0)  # [t, Hv, K, d]
+    every_key = op.Add(op.Mul(op.Concat(looked_at, own_rows, axis=2), kv_heads), head)
+    keys = op.Gather(flat, every_key, axis=0)  # [t, Hv, K + W, d]
     # Their scores.
     packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
     dots = op.Mul(op.MatMul(packed, op.Transpose(keys, perm=[0, 1, 3, 2])), op.Constant(value_float=scale))
     dots = h2o.SoftCap(dots, softcap=softcap)
     end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
-    seen = op.Unsqueeze(op.Less(looked_at, end), op.Constant(value_ints=[2]))
+    voter = op.Reshape(place, op.Concat(tiles, votings, minus_one, one, axis=0))
+    voter = op.Add(voter, op.Reshape(before, op.Constant(value_ints=[-1, 1, 1, 1])))
+    of_own = op.LessOrEqual(own, voter)  # [t, Hv, votes, W]
+    of_past = op.Unsqueeze(op.Less(looked_at, end), op.Constant(value_ints=[2]))
+    looked = op.Shape(looked_at, start=2, end=3)  # [K]
+    of_past = op.Expand(of_past, op.Concat(op.Shape(voter, end=3), one, axis=0))
+    seen = op.Concat(of_past, of_own, axis=3)
     votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)
+    votes = op.Slice(votes, op.Constant(value_ints=[0]), looked, op.Constant(value_ints=[3]))
     by_vote = op.Concat(op.Shape(sample, start=0, end=4), minus_one, axis=0)
     counted = op.Where(real, op.Reshape(votes, by_vote), op.Constant(value_float=0.0))
     of_each = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hv, K]
@@ -279,7 +298,7 @@ def QuerySelect(
     by_row = op.ScatterElements(
         op.Expand(op.Constant(value_float=0.0), shape), op.Add(rows, margin), got, axis=2
     )
-    around = op.Range(first, op.Add(op.Mul(margin, op.Constant(value_int=2)), step), step)  # [2 reach + 1]
+    around = op.Range(none, op.Add(op.Mul(margin, op.Constant(value_int=2)), step), step)  # [2 reach + 1]
     at = op.Add(op.Unsqueeze(rows, minus_one), around)  # [t, Hs, K, 2 reach + 1]
     found = op.GatherElements(
         by_row, op.Reshape(at, op.Concat(tiles, score_heads, minus_one, axis=0)), axis=2
@@ -296,7 +315,7 @@ def QuerySelect(
     best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
     rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
     chosen = op.GatherElements(rows, op.GatherElements(where, order, axis=2), axis=2)
-    window = op.Add(border, op.Range(first, op.Constant(value_int=local), step))  # [t, 1, L]
+    window = op.Add(border, op.Range(none, op.Constant(value_int=local), step))  # [t, 1, L]
     window = op.Expand(window, op.Concat(one, score_heads, one, axis=0))
     memory_next = op.Cast(op.Concat(chosen, window, axis=2), to=6)
     return memory_next

@@ -76,6 +76,7 @@ struct BlockSelect {
             Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
             votes.keys = cache_rows(shape, kv_head_of, means, nullptr, count);
             votes.unit = kv_head_of;
+            votes.offset = count;
             sum_votes(context, votes, scratch, own.block, packed, kv_head_of, own.sums);
         }
         choose(past[tile], own, candidates + (tile * sets() + set) * sizes.slots);

@@ -47,6 +47,10 @@ struct Int8Keys {
     void want(int64_t head, bool all) const {
         std::memset(wanted + head * rows, all, static_cast<size_t>(rows));
     }
+    // Rows [first, end).
+    void want(int64_t head, int64_t first, int64_t end) const {
+        std::memset(wanted + head * rows + first, 1, static_cast<size_t>(end - first));
+    }
     void want(int64_t head, const int32_t* list, int64_t count) const {
         for (int64_t i = 0; i < count; ++i) wanted[head * rows + list[i]] = 1;
     }
@@ -100,9 +104,16 @@ inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& s
     if (votes.rows() > kLanes && votes.rows() <= 64) votes.block_rows = 32;  // equal blocks, not 48 and 16
     for (int64_t i = 0; i < votes.blocks(); ++i) {
         block.pack(context, votes, i * votes.block_rows, votes.lanes(i));
+        float visible[kLanes];
+        for (int64_t lane = 0; lane < kLanes; ++lane) {
+            const int64_t row = i * votes.block_rows + std::min(lane, votes.lanes(i) - 1);
+            visible[lane] = static_cast<float>(votes.visible(row));
+        }
         VoteArgs args{};
         args.d = votes.d;
         args.keys = votes.total_keys;
+        args.unmasked = votes.visible(i * votes.block_rows);
+        args.visible = visible;
         args.rows = votes.keys.index;
         args.lanes = votes.lanes(i);
         args.q = block.q;

@@ -16,6 +16,8 @@ struct KeyScale {
 struct VoteArgs {
     int64_t d;                 // numbers of a query and of a key
     int64_t keys;              // looked at
+    int64_t unmasked;          // the first of them, which every query sees
+    const float* visible;      // [R] the first of them, that each query sees
     const int32_t* rows;       // [keys] of k; null: the first ones
     int64_t lanes;             // queries in use
     const uint8_t* q;          // [d/4][R][4]

@@ -1,6 +1,12 @@
 // QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An
 // item of work is one head of one tile: a score head; or one of the key/value heads that it spans, whose sums
 // wait until those of the others are there. Scores are column sums, and no value is read.
+//
+// The keys of an item are the rows of the past, and behind them the own rows: those of the tile's chunk up to
+// its end, of which a query sees the ones up to itself. They take part in its softmax, and their sums are
+// left.
+
+#include <numeric>
 
 #include "rank.h"
 #include "tile_votes.h"
@@ -8,13 +14,10 @@
 namespace h2o {
 namespace {
 
-// Tile i looks at the candidates of list i / share.
 struct Tiles {
     VotingTiles votes;
-    int64_t share;       // consecutive tiles that have one list of candidates
     int64_t reach;       // cache rows on either side whose votes count by a quarter
-    int64_t lists;       // c: of candidates, at least tiles / share, rounded up
-    int64_t candidates;  // Mp: of a list; 0: a tile looks at every row below its past
+    int64_t candidates;  // Mp: of a tile; 0: it looks at every row below its past
     int64_t local;       // most recent cache rows, which every memory set has
     int64_t slots;       // M: cache rows of a memory set
 };
@@ -23,7 +26,8 @@ constexpr int64_t kNearBlock = 512;  // places whose neighbours are added up at 
 
 // One thread's arrays.
 struct Own {
-    float* sums;      // [room] probabilities of each cache row looked at, summed over the votes
+    int32_t* rows;    // [keys] candidates and own rows; unused without candidates
+    float* sums;      // [room] probabilities of each key, summed over the votes
     float* scores;    // [keys] these, with a quarter of what the rows within reach have
     float* of_power;  // [kNearBlock + reach] sums of runs of rows
     uint32_t* order;  // [take_room(keys)] bits that order like the scores
@@ -35,8 +39,9 @@ struct Query {
     const Tiles& sizes;
     const void* q;              // [n, Hq, d] of shape.dtype
     const h2o_kv& kv;           // keys of the cache; values are not read
-    const int32_t* candidates;  // [c, Hs, Mp] cache rows, rising; not read if Mp is 0
-    const int64_t* past;        // [t] cache rows that come before each tile
+    const int32_t* candidates;  // [t, Hs, Mp] cache rows, rising; not read if Mp is 0
+    const int64_t* past;        // [t] cache rows that come before each tile's chunk
+    const int64_t* first;       // [t] cache row of its first query
     int32_t* memory_next;       // [t, Hs, M] out: cache rows, rising
 
     int64_t sets() const { return shape.score_heads; }
@@ -45,11 +50,24 @@ struct Query {
     bool listed() const { return sizes.candidates > 0; }
 
     const int32_t* list(int64_t tile, int64_t set) const {
-        return listed() ? candidates + (tile / sizes.share * sets() + set) * sizes.candidates : nullptr;
+        return listed() ? candidates + (tile * sets() + set) * sizes.candidates : nullptr;
     }
-    int64_t keys(int64_t tile) const { return listed() ? sizes.candidates : past[tile]; }
+    int64_t looked_at(int64_t tile) const { return listed() ? sizes.candidates : past[tile]; }
+    int64_t end(int64_t tile) const {
+        return first[tile] + sizes.votes.rows(tile);
+    }  // its last row's, plus 1
+    int64_t keys(int64_t tile) const { return looked_at(tile) + end(tile) - past[tile]; }
+    template <class Count>
+    int64_t most(Count&& count) const {
+        int64_t found = 0;
+        for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile) found = std::max(found, count(tile));
+        return found;
+    }
     int64_t most_keys() const {
-        return listed() ? sizes.candidates : *std::max_element(past, past + sizes.votes.tiles());
+        return most([&](int64_t tile) { return keys(tile); });
+    }
+    int64_t longest() const {
+        return most([&](int64_t tile) { return end(tile); });
     }
     int64_t reach() const { return std::min(sizes.reach, most_keys()); }
     int64_t room() const { return round_up(most_keys(), kPanel); }  // of a head's sums
@@ -61,32 +79,29 @@ struct Query {
     }
     bool enough() const {
         for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile) {
-            if (past[tile] < sizes.slots || past[tile] > kv.rows) return false;
+            if (past[tile] < sizes.slots || first[tile] < past[tile] || first[tile] > kv.rows) return false;
+            if (end(tile) > kv.rows) return false;
             for (int64_t set = 0; listed() && set < sets(); ++set) {
                 if (list(tile, set)[sizes.candidates - 1] >= past[tile]) return false;
                 if (early(tile, set) < sizes.slots - sizes.local) return false;
             }
         }
-        return true;
+        return pages_in_range(kv, longest());
     }
 
-    // Tiles that look at the same rows follow each other, those that see the most first: so a thread packs
+    // Tiles of a head follow each other, those that see the most first: without candidates a thread packs its
     // keys once for all of them.
     void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
               float* waiting, int64_t index) const {
-        const int64_t together = listed() ? sizes.share : sizes.votes.tiles();
-        const int64_t group = index / (together * heads()), within = index % (together * heads());
-        const int64_t tile = group * together + together - 1 - within % together;
-        if (tile >= sizes.votes.tiles()) return;
-        const int64_t head = within / together;
+        const int64_t tiles = sizes.votes.tiles(), tile = tiles - 1 - index % tiles, head = index / tiles;
         float* const sums = waiting ? waiting + (tile * heads() + head) * room() : own.sums;
-        score(context, scratch, own, packed, group * heads() + head, tile, head, sums);
+        score(context, scratch, own, packed, listed() ? index : head, tile, head, sums);
         if (!waiting) choose(tile, head, sums, own);
     }
 
     // Adds the sums of a score head's key/value heads, in order.
     void join(const Own& own, float* waiting, int64_t index) const {
-        const int64_t tile = index / sets(), set = index % sets(), count = keys(tile);
+        const int64_t tile = index / sets(), set = index % sets(), count = looked_at(tile);
         float* const sums = waiting + (tile * heads() + set * spanned()) * room();
         for (int64_t head = 1; head < spanned(); ++head)
             for (int64_t i = 0; i < count; ++i) sums[i] += sums[head * room() + i];
@@ -97,10 +112,19 @@ struct Query {
                int64_t unit, int64_t tile, int64_t head, float* sums) const {
         const int64_t count = keys(tile), own_keys = kv_head(shape, heads(), head);
         Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
-        votes.keys = cache_rows(shape, own_keys, keys_alone(kv), list(tile, head / spanned()), count);
+        votes.keys = cache_rows(shape, own_keys, keys_alone(kv), rows_of(tile, head / spanned(), own), count);
         votes.unit = unit;
+        votes.offset = looked_at(tile) + first[tile] - past[tile];
         std::memset(sums, 0, static_cast<size_t>(round_up(count, kPanel)) * sizeof(float));
         sum_votes(context, votes, scratch, own.block, packed, own_keys, sums);
+    }
+
+    // The list of a tile's keys; null: the first cache rows.
+    const int32_t* rows_of(int64_t tile, int64_t set, const Own& own) const {
+        if (!listed()) return nullptr;
+        std::copy_n(list(tile, set), sizes.candidates, own.rows);
+        std::iota(own.rows + sizes.candidates, own.rows + keys(tile), static_cast<int32_t>(past[tile]));
+        return own.rows;
     }
 
     // What places [0, count) have with a quarter of what their neighbours have, of all `filled` places.
@@ -150,7 +174,7 @@ struct Query {
         const int64_t border = past[tile] - sizes.local, best = sizes.slots - sizes.local;
         const int32_t* const rows = list(tile, set);
         const int64_t count = early(tile, set);
-        with_neighbours(sums, rows, count, keys(tile), own.of_power, own.scores);
+        with_neighbours(sums, rows, count, looked_at(tile), own.of_power, own.scores);
         for (int64_t i = 0; i < count; ++i) own.order[i] = order(own.scores[i]);
         int32_t* const out = memory_next + (tile * sets() + set) * sizes.slots;
         take_first_best(own.order, count, best, out);
@@ -160,8 +184,11 @@ struct Query {
     }
 
     Own carve(Carver& carver) const {
-        return {carver.take<float>(room()), carver.take<float>(most_keys()),
-                carver.take<float>(kNearBlock + reach()), carver.take<uint32_t>(take_room(most_keys())),
+        return {carver.take<int32_t>(most_keys()),
+                carver.take<float>(room()),
+                carver.take<float>(most_keys()),
+                carver.take<float>(kNearBlock + reach()),
+                carver.take<uint32_t>(take_room(most_keys())),
                 Int8Block::carve(carver, shape.head_size)};
     }
 
@@ -173,6 +200,7 @@ struct Query {
             for (int64_t tile = 0; listed() && tile < sizes.votes.tiles(); ++tile) {
                 for (int64_t head = kv_head * alike; head < (kv_head + 1) * alike; ++head)
                     all.want(kv_head, list(tile, head / spanned()), sizes.candidates);
+                all.want(kv_head, past[tile], end(tile));
             }
         });
         context->pool.each(shape.kv_heads * all.blocks(),
@@ -186,8 +214,7 @@ struct Query {
         carve(measure);
         const size_t each = measure.used(), all = each * context->arenas.size();
         const int64_t sums = spanned() > 1 ? sizes.votes.tiles() * heads() * room() : 0;
-        const int64_t longest = *std::max_element(past, past + sizes.votes.tiles());
-        const int64_t rows = votes_are_int8(context, shape) ? longest : 0;
+        const int64_t rows = votes_are_int8(context, shape) ? longest() : 0;
         Carver room(nullptr);
         room.take<float>(sums);
         Int8Keys::carve(room, shape, rows);
@@ -201,9 +228,7 @@ struct Query {
             Carver carver(shared + static_cast<size_t>(thread) * each);
             return carve(carver);
         };
-        const int64_t together = listed() ? sizes.share : sizes.votes.tiles();
-        const int64_t groups = (sizes.votes.tiles() + together - 1) / together;
-        context->pool.each(groups * together * heads(), [&](int64_t index, int thread) {
+        context->pool.each(sizes.votes.tiles() * heads(), [&](int64_t index, int thread) {
             item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), packed, waiting,
                  index);
         });
@@ -214,8 +239,7 @@ struct Query {
 };
 
 bool good(const Tiles& sizes) {
-    if (!sizes.votes.good() || sizes.share <= 0 || sizes.reach < 0 || sizes.candidates < 0) return false;
-    if (sizes.candidates > 0 && sizes.lists * sizes.share < sizes.votes.tiles()) return false;
+    if (!sizes.votes.good() || sizes.reach < 0 || sizes.candidates < 0) return false;
     return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0;
 }
 
@@ -226,18 +250,17 @@ namespace h2o::cpu {
 
 h2o_status run(const calls::QuerySelect& call) {
     h2o_cpu* const context = cpu_of(call);
-    const Tiles tiles{
-        {call.n, call.tile, call.stride}, call.share, call.reach, call.c, call.Mp, call.local, call.M};
+    const Tiles tiles{{call.n, call.tile, call.stride}, call.reach, call.Mp, call.local, call.M};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (context == nullptr || !good(tiles) || tiles.votes.tiles() != call.t) return H2O_BAD_ARGUMENT;
-    if (!call.q || !call.past || !call.memory_next) return H2O_BAD_ARGUMENT;
+    if (!call.q || !call.past || !call.first || !call.memory_next) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check_keys(call.kv, 1); status != H2O_OK) return status;
-    const int64_t listed = tiles.lists * call.shape.score_heads * tiles.candidates;
+    const int64_t listed = tiles.votes.tiles() * call.shape.score_heads * tiles.candidates;
     if (tiles.candidates > 0 && (!call.candidates || !rows_in_range(*call.kv, call.candidates, listed)))
         return H2O_BAD_ARGUMENT;
-    const Query op{call.shape, tiles, call.q, *call.kv, call.candidates, call.past, call.memory_next};
+    const Query op{call.shape,      tiles,     call.q,     *call.kv,
+                   call.candidates, call.past, call.first, call.memory_next};
     if (call.kv->rows > INT32_MAX || !op.enough()) return H2O_BAD_ARGUMENT;
-    if (tiles.candidates == 0 && !pages_in_range(*call.kv, op.most_keys())) return H2O_BAD_ARGUMENT;
     return guarded(context, [&] { op.run(context); });
 }
 

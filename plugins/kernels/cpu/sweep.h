@@ -1,6 +1,7 @@
 // One score head's query rows against its keys, block by block: what all operators but decode are made of.
 //
-// A score head's rows are its tokens' query heads laid end to end: row f is token f / group, head f % group.
+// A score head's rows are its tokens' query heads laid end to end: row f is token f / group, head f % group;
+// where rows vote, Sweep::token says which.
 // Token t sees the keys below offset + t + 1. Keys are packed a block at a time and every row block passes
 // over them before the next are packed, so a packed key serves all rows.
 #pragma once
@@ -78,20 +79,20 @@ struct Sweep {
     int64_t output_floats() const { return round_up(dv, kPanel) * kLanes; }  // of a block
     int64_t blocks() const { return (rows() + block_rows - 1) / block_rows; }
     int64_t lanes(int64_t block) const { return std::min(block_rows, rows() - block * block_rows); }
+    // The token of row f.
+    int64_t token(int64_t f) const {
+        const int64_t row_of_run = voters > 0 ? (first_voter + f % group) * stride / voters : 0;
+        return std::min(f / group * stride + row_of_run, last_row);
+    }
     // Keys that row f sees.
-    int64_t visible(int64_t f) const { return std::min(total_keys, offset + f / group + 1); }
+    int64_t visible(int64_t f) const { return std::min(total_keys, offset + token(f) + 1); }
     // The first of them.
     int64_t first_seen(int64_t f) const {
-        return window > 0 ? std::max<int64_t>(0, offset + f / group + 1 - window) : 0;
+        return window > 0 ? std::max<int64_t>(0, offset + token(f) + 1 - window) : 0;
     }
     int64_t visible_to_block(int64_t block) const { return visible(block * block_rows + lanes(block) - 1); }
     // Where row f stands among [tokens, Hq].
-    int64_t at(int64_t f) const {
-        const int64_t head = f % group;
-        const int64_t row_of_run = voters > 0 ? (first_voter + head) * stride / voters : 0;  // of a run
-        const int64_t row = std::min(f / group * stride + row_of_run, last_row);
-        return row * query_heads + first_head + head;
-    }
+    int64_t at(int64_t f) const { return token(f) * query_heads + first_head + f % group; }
     char* row_of_out(int64_t f) const { return out + at(f) * dv * element_size(dtype); }
 
     // Keys packed at a time from `key` on.

@@ -14,15 +14,15 @@ struct VotingTiles {
 
     bool good() const { return n > 0 && tile > 0 && stride > 0; }
     int64_t tiles() const { return (n + tile - 1) / tile; }
+    int64_t rows(int64_t index) const { return std::min(tile, n - index * tile); }
 
     // The votes of one tile for one of `heads` heads, of which `spanned` vote together; keys not yet named.
     Sweep sweep(const h2o_cpu* context, const h2o_shape& shape, const void* q, int64_t index, int64_t heads,
                 int64_t spanned, int64_t head) const {
-        const int64_t first = index * tile, rows = std::min(tile, n - first);
-        const char* const queries = static_cast<const char*>(q) + first * query_bytes(shape);
-        Sweep votes = head_sweep(context, shape, heads, head, queries, (rows + stride - 1) / stride);
+        const char* const queries = static_cast<const char*>(q) + index * tile * query_bytes(shape);
+        Sweep votes = head_sweep(context, shape, heads, head, queries, (rows(index) + stride - 1) / stride);
         votes.stride = stride;
-        votes.last_row = rows - 1;
+        votes.last_row = rows(index) - 1;
         votes.first_voter = head % spanned * votes.group;
         votes.voters = spanned * votes.group;
         return votes;
@@ -35,11 +35,11 @@ inline bool votes_are_int8(const h2o_cpu* context, const h2o_shape& shape) {
 }
 
 // Adds the probabilities that a sweep's votes give to each of its keys to sums [round_up(keys, P)]. `packed`:
-// the int8 keys of all key/value heads, if votes are int8. `votes` needs its keys and their unit.
+// the int8 keys of all key/value heads, if votes are int8. `votes` needs its keys, their unit and its offset.
 inline void sum_votes(const h2o_cpu* context, Sweep votes, SweepScratch& scratch, const Int8Block& block,
                       const Int8Keys* packed, int64_t kv_head, float* sums) {
     const int64_t count = votes.keys.count;
-    votes.total_keys = votes.offset = votes.key_block = count;
+    votes.total_keys = votes.key_block = count;
     if (packed != nullptr) return vote_int8(context, votes, scratch, block, packed->head(kv_head), sums);
     std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
     votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});

@@ -1,12 +1,13 @@
 // Sums of the votes of tiles of queries for keys: what the operators that choose by a tile's queries have in
 // common. A tile's votes are the packed rows of its voting queries: for each stride of rows, another row for
 // each query head that votes for the same sums. votes_f16.cuh has the sums on tensor cores and says how an
-// operator launches its choice; the function here has them for every other format, in four launches.
+// operator launches its choice; the function here has them for every other format, in four or five launches.
 #pragma once
 
 #include "attention_args.h"
 #include "checks.h"
 #include "launch.h"
+#include "row_range.cuh"
 
 namespace h2o::cuda {
 
@@ -24,6 +25,19 @@ struct VotingTiles {
     }
 };
 
+// The rows of a tile's chunk, up to its last: a vote also sees those up to itself. They come behind its keys,
+// take part in its softmax and have no sums.
+struct OwnRows {
+    const int64_t* past = nullptr;   // [tiles] cache row where the tile's chunk begins; null: there are none
+    const int64_t* first = nullptr;  // [tiles] cache row of the tile's first query
+    int last_row = 0;                // of the cache
+
+    __device__ __forceinline__ int begin(int tile) const { return bounded(past[tile], 0, last_row); }
+    __device__ __forceinline__ int before_tile(int tile) const {
+        return bounded(first[tile], begin(tile), last_row) - begin(tile);
+    }
+};
+
 // Whether one launch sums the votes and chooses.
 inline bool votes_in_one(const h2o_shape& shape) {
     return shape.dtype == H2O_F16 && has_tiles(shape.head_size);
@@ -34,7 +48,7 @@ struct VoteScratch {
     float* score = nullptr;  // [tiles, Hs, places] sums of probabilities
     int parts = 1;           // into which the keys of a vote are split. From here on: unless votes_in_one
     void* votes = nullptr;   // [tiles * votes_of_whole, Hq, d] of shape.dtype
-    float *m_parts = nullptr, *l_parts = nullptr;  // [parts, votes, Hq] states of the parts
+    float *m_parts = nullptr, *l_parts = nullptr;  // [parts + 1, votes, Hq] states of the parts and own rows
     float *m = nullptr, *l = nullptr;              // [votes, Hq] states
 
     VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys, Workspace& workspace);
@@ -44,6 +58,6 @@ struct VoteScratch {
 // tile. The states of a tile's votes over all its keys, split into parts so that a few rows fill the device;
 // then the column sums under these states.
 h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
-                     const VoteScratch& scratch, cudaStream_t stream);
+                     const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream);
 
 }  // namespace h2o::cuda

@@ -3,7 +3,8 @@
 //
 // A key's sum is that of exp(s_ij - m_i) / l_i over the packed rows i of the votes. Its rows take 64 places
 // in shared memory; the keys pass twice, in tiles of 128. First every thread keeps the maxima and
-// denominators of the votes in its columns; they are put together once, behind the last tile. Then the scores
+// denominators of the votes in its columns; they are put together once, behind the last tile. A vote's own
+// rows, if it has any, only pass here, behind the keys. Then the scores
 // are computed again, and a key's sum is a sum along the accumulator's rows. So nothing but the sums leaves
 // the block, no block waits for another, and every sum has one order. Votes beyond 64 rows, and score heads
 // that span several key sets, repeat both passes and add to the sums.
@@ -38,13 +39,15 @@ struct VoteTile {
     static constexpr int kOffsetsAt = kKeysAt + kKeys * D * 2;
     static constexpr int kStatesAt = kOffsetsAt + kRows * 4;         // a maximum and a denominator
     static constexpr int kSlotsAt = kStatesAt + kWarps * kRows * 8;  // rows of three tiles
-    static constexpr int kSharedBytes = kSlotsAt + 3 * kKeys * 4;
+    static constexpr int kSeenAt = kSlotsAt + 3 * kKeys * 4;         // keys that a row sees
+    static constexpr int kSharedBytes = kSeenAt + kRows * 4;
 };
 
 struct VoteArgs {
     const half* q;  // [n, heads, d]
     VotingTiles tiles;
     KeySource keys;  // with a list, or a length for each tile
+    OwnRows own;     // behind these
     Scores scores;
     int heads;     // Hq
     int group;     // query heads of a key set
@@ -65,13 +68,16 @@ struct Voters {
         end = min(first + args.tiles.tile, args.tiles.n);
         rows = (end - first + args.tiles.stride - 1) / args.tiles.stride * args.group;
     }
-    // Of [n, heads]. Each of the heads that vote together takes another row of a stride.
-    __device__ __forceinline__ int64_t index(int packed) const {
+    // Of q. Each of the heads that vote together takes another row of a stride.
+    __device__ __forceinline__ int row(int packed) const {
         const int vote = packed / args.group, member = packed - vote * args.group;
         const int voter = set % args.spanned * args.group + member;
         const int shift = voter * args.tiles.stride / (args.group * args.spanned);
-        const int row = min(first + vote * args.tiles.stride + shift, end - 1);
-        return static_cast<int64_t>(row) * args.heads + set * args.group + member;
+        return min(first + vote * args.tiles.stride + shift, end - 1);
+    }
+    // Of [n, heads].
+    __device__ __forceinline__ int64_t index(int packed) const {
+        return static_cast<int64_t>(row(packed)) * args.heads + set * args.group + packed % args.group;
     }
 };
 
@@ -87,18 +93,21 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     const int tile = gridDim.y - 1 - blockIdx.y;  // late tiles have the most keys and start first
     const int count = keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys;
     const int32_t* const list =
-        keys.memory
-            ? keys.memory + (static_cast<int64_t>(tile / keys.tiles_per_list) * gridDim.x + head) * keys.keys
-            : nullptr;
+        keys.memory ? keys.memory + (static_cast<int64_t>(tile) * gridDim.x + head) * keys.keys : nullptr;
+    // Key `count` and those behind it are own rows: key + shift is the cache row.
+    const OwnRows& own = args.own;
+    const int before = own.past ? own.before_tile(tile) : 0, shift = list ? own.begin(tile) - count : 0;
+    const int last_row = own.past ? own.last_row : count - 1;
     float* const sums = args.score + (static_cast<int64_t>(tile) * gridDim.x + head) * args.places;
 
     unsigned char* const shared = dynamic_shared();
     const shared_t rows_shared = shared_address(shared);
     const shared_t keys_shared = rows_shared + Tile::kKeysAt;
     const shared_t slots_shared = rows_shared + Tile::kSlotsAt;
-    const int* const slots = reinterpret_cast<const int*>(shared + Tile::kSlotsAt);
+    int* const slots = reinterpret_cast<int*>(shared + Tile::kSlotsAt);
     float* const offsets = reinterpret_cast<float*>(shared + Tile::kOffsetsAt);  // as in the column sums
     float2* const states = reinterpret_cast<float2*>(shared + Tile::kStatesAt);
+    int* const seen = reinterpret_cast<int*>(shared + Tile::kSeenAt);
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = lane % 4 * 2;
     const LanePieces<D> key_lane(keys_shared, warp * kBlocks * 16 + lane % 16, lane / 16);
@@ -109,17 +118,21 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     };
 
     // Calls add(first, nn, s) with the scores of 32 keys of each warp, from key `first` of the tile on, and
-    // of rows 16 * nn on, if there are any; and then(first) behind a tile.
-    const auto walk = [&](int set, int rows, auto&& add, auto&& then) {
+    // of rows 16 * nn on, if there are any; and then(first) behind a tile. There are `total` keys.
+    const auto walk = [&](int set, int rows, int total, auto&& add, auto&& then) {
         const SetRows<S> base = set_keys<S>(keys, set, 0);
         const auto fetch_slots = [&](int first, int slot) {
             static_assert(kKeys <= kThreads, "a thread has an entry");
-            const int key = min(first + static_cast<int>(threadIdx.x), count - 1);
-            copy4_async(slots_shared + (slot * kKeys + static_cast<int>(threadIdx.x)) * 4, list + key, true);
+            const int key = min(first + static_cast<int>(threadIdx.x), total - 1);
+            const int place = slot * kKeys + static_cast<int>(threadIdx.x);
+            if (key < count)
+                copy4_async(slots_shared + place * 4, list + key, true);
+            else
+                slots[place] = key + shift;
         };
         const auto fetch_keys = [&](int first, int slot) {
             copy_rows<D, kKeys, kThreads>(keys_shared, base, [&](int i) {
-                return list ? row_within(slots[slot * kKeys + i], keys.last_row) : min(first + i, count - 1);
+                return row_within(list ? slots[slot * kKeys + i] : min(first + i, total - 1), last_row);
             });
         };
         const auto next_of = [](int slot) { return slot == 2 ? 0 : slot + 1; };
@@ -134,7 +147,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
         fetch_keys(0, 0);
         copy_commit();
         int slot = 0;
-        for (int first = 0; first < count; first += kKeys) {
+        for (int first = 0; first < total; first += kKeys) {
             copy_wait<0>();
             __syncthreads();  // keys, and the entries of the next tile, have arrived
             uint32_t k[kBlocks][D / 16][4];
@@ -144,7 +157,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 for (int kk = 0; kk < D / 16; ++kk) load_matrices(k[i][kk], key_lane.at(i * 16, kk));
             __syncthreads();  // every warp has its keys
             slot = next_of(slot);
-            if (first + kKeys < count) {
+            if (first + kKeys < total) {
                 fetch_keys(first + kKeys, slot);
                 if (list) fetch_slots(first + 2 * kKeys, next_of(slot));
             }
@@ -172,7 +185,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     // offsets [kRows]: what is subtracted from a row's scores before exp2, the division by l included. Maxima
     // are scaled, in powers of 2.
-    const auto find_offsets = [&](int set, int rows) {
+    const auto find_offsets = [&](int set, int rows, int all_keys) {
         float m[kRows / 16][2][2], l[kRows / 16][2][2];
 #pragma unroll
         for (int nn = 0; nn < kRows / 16; ++nn)
@@ -182,14 +195,20 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 l[nn][j / 2][j % 2] = 0;
             }
         walk(
-            set, rows,
+            set, rows, all_keys,
             [&](int first, int nn, float (&s)[kBlocks][2][4]) {
                 if (first + kKeys > count) {
 #pragma unroll
-                    for (int i = 0; i < kBlocks; ++i)
+                    for (int j = 0; j < 2; ++j)
 #pragma unroll
-                        for (int r = 0; r < 4; ++r)
-                            if (key_of(first, i, r / 2) >= count) s[i][0][r] = s[i][1][r] = -INFINITY;
+                        for (int e = 0; e < 2; ++e) {
+                            const int end = seen[nn * 16 + j * 8 + column + e];
+#pragma unroll
+                            for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+                                for (int h = 0; h < 2; ++h)
+                                    if (key_of(first, i, h) >= end) s[i][j][h * 2 + e] = -INFINITY;
+                        }
                 }
                 float top[2][2];
                 bool grew = false;
@@ -257,7 +276,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     const auto add_sums = [&](int set, int rows) {
         float sum[kBlocks][2] = {};
         walk(
-            set, rows,
+            set, rows, count,
             [&](int, int nn, float (&s)[kBlocks][2][4]) {
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
@@ -287,12 +306,17 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     for (int set = head * args.spanned; set < (head + 1) * args.spanned; ++set) {
         const Voters voters(args, tile, set);
+        const int all_keys = count + (own.past ? before + voters.end - voters.first : 0);
         for (int first = 0; first < voters.rows; first += kRows) {
             __syncthreads();  // every warp has finished with the previous rows
             copy_rows_async<D, kRows, kThreads>(rows_shared, [&](int row, int number) {
                 return args.q + number + voters.index(min(first + row, voters.rows - 1)) * D;
             });
-            find_offsets(set, voters.rows - first);
+            if (threadIdx.x < kRows) {
+                const int row = voters.row(min(first + static_cast<int>(threadIdx.x), voters.rows - 1));
+                seen[threadIdx.x] = own.past ? count + before + row - voters.first + 1 : count;
+            }
+            find_offsets(set, voters.rows - first, all_keys);
             add_sums(set, voters.rows - first);
         }
     }
@@ -312,11 +336,11 @@ __global__ void __launch_bounds__(kSelectThreads)
 // S: what keys are stored as. q [n, Hq, d].
 template <class S, class CHOICE>
 h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
-                           const KeySource& keys, const VoteScratch& scratch, const CHOICE& choice,
-                           cudaStream_t stream) {
+                           const KeySource& keys, const OwnRows& own, const VoteScratch& scratch,
+                           const CHOICE& choice, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
     if (!votes_in_one(shape)) {
-        const h2o_status status = sum_votes(shape, tiles, q, keys, scratch, stream);
+        const h2o_status status = sum_votes(shape, tiles, q, keys, own, scratch, stream);
         if (status != H2O_OK) return status;
         return launch(choose_by_sums<CHOICE>, grid, kSelectThreads, CHOICE::kSharedBytes, stream,
                       static_cast<const float*>(scratch.score), scratch.places, choice);
@@ -325,6 +349,7 @@ h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, con
     const VoteArgs args = {static_cast<const half*>(q),
                            tiles,
                            keys,
+                           own,
                            scores_of(shape),
                            shape.query_heads,
                            shape.query_heads / heads,

@@ -245,22 +245,21 @@ def _tile_by_tile(
     q: Tensor,
     candidates: Tensor,
     past: Tensor,
+    first: Tensor,
     tile: int,
-    share: int,
     memory_next: Tensor,
     **attributes: int,
 ) -> None:
     """The body copies all keys that a tile looks at."""
     k_cache, v_cache = contiguous_rows(kv, provider.shape.dtype, provider.shape.value_size)
-    for i, end in enumerate(past):
-        cut = {
-            "q": q[i * tile : (i + 1) * tile],
-            "candidates": candidates[i // share : i // share + 1] if candidates.size else candidates[:1],
-            "past": past[i : i + 1],
-            "memory_next": memory_next[i : i + 1],
-        }
-        keys = KV(k_cache[:end], v_cache[:end], int(end))
-        provider.run_body(QUERY_SELECT, keys, {**cut, "tile": tile, "share": 1, **attributes})
+    for i, begin in enumerate(first):
+        cut = {"q": q[i * tile : (i + 1) * tile]}
+        for name, array in (("candidates", candidates), ("past", past), ("first", first)):
+            cut[name] = array[i : i + 1]
+        end = int(begin) + len(cut["q"])
+        keys = KV(k_cache[:end], v_cache[:end], end)
+        chosen = memory_next[i : i + 1]
+        provider.run_body(QUERY_SELECT, keys, {**cut, "memory_next": chosen, "tile": tile, **attributes})
 
 
 def _blocks_tile_by_tile(

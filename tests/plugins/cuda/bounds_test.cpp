@@ -195,22 +195,27 @@ void test_candidate_lists(const Case& c, std::mt19937& random) {
     std::vector<int32_t> entries;
     for (int i = 0; i < c.shape.score_heads * kSlots; ++i)
         for (const int32_t entry : {INT_MAX, INT_MIN, -1}) entries.push_back(entry);
-    Buffer list(entries.size() * 4, false), past(8, false), chosen(size_t(c.shape.score_heads) * 3 * 4, true);
+    Buffer list(entries.size() * 4, false), past(8, false), begin(8, false),
+        chosen(size_t(c.shape.score_heads) * 3 * 4, true);
     fill_ints(list, entries);
     h2o::calls::QuerySelect vote;
     vote.shape = c.shape;
-    vote.n = vote.tile = kTokens, vote.cap = kRows, vote.t = vote.c = vote.stride = vote.share = 1;
+    vote.n = vote.tile = kTokens, vote.cap = kRows, vote.t = vote.stride = 1;
     vote.Mp = 3 * kSlots, vote.M = 3, vote.reach = 2, vote.local = 1, vote.heavy = 2;
     const size_t bytes = h2o::cuda::workspace(vote);
     Buffer workspace(bytes, true);
     vote.workspace = workspace.device(), vote.workspace_bytes = bytes;
-    vote.q = q.buffer.device(), vote.kv = &kv, vote.past = past.device<int64_t>();
+    vote.q = q.buffer.device(), vote.kv = &kv;
+    vote.past = past.device<int64_t>(), vote.first = begin.device<int64_t>();
     vote.candidates = list.device<int32_t>(), vote.memory_next = chosen.device<int32_t>();
-    for (const int64_t length : {INT64_MIN, int64_t{kRows}, INT64_MAX}) {
-        std::memcpy(past.host().data(), &length, 8);
-        past.reset();
-        run_twice({&chosen}, [&] { return h2o::cuda::run(vote); });
-    }
+    for (const int64_t length : {INT64_MIN, int64_t{kRows}, INT64_MAX})
+        for (const int64_t first : {INT64_MIN, int64_t{kRows}, INT64_MAX}) {
+            std::memcpy(past.host().data(), &length, 8);
+            std::memcpy(begin.host().data(), &first, 8);
+            past.reset();
+            begin.reset();
+            run_twice({&chosen}, [&] { return h2o::cuda::run(vote); });
+        }
 }
 
 // Lengths and lists of vertical-slash attention.

@@ -154,18 +154,19 @@ H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_h
     return h2o::cuda::run(c);
 }
 
-// Each `share` tiles have a list of `listed` candidates; with none, a tile looks at all rows before it.
+// A tile has a list of `listed` candidates; with none, it looks at all rows before its chunk.
 H2O_CALL h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                          int32_t tile, int32_t stride, int32_t share, int32_t listed,
-                                          int32_t local, int32_t heavy, const void* q, const h2o_kv* kv,
+                                          int32_t tile, int32_t stride, int32_t listed, int32_t local,
+                                          int32_t heavy, const void* q, const h2o_kv* kv,
                                           const int32_t* candidates, const int64_t* past,
-                                          int32_t* memory_next, void* workspace, size_t workspace_bytes) {
+                                          const int64_t* first, int32_t* memory_next, void* workspace,
+                                          size_t workspace_bytes) {
     auto c = calls::on<h2o::calls::QuerySelect>(stream, shape);
-    c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.share = share, c.Mp = listed,
-    c.c = (c.t + share - 1) / share, c.local = local, c.M = local + heavy, c.q = q;
+    c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.Mp = listed, c.local = local,
+    c.M = local + heavy, c.q = q;
     calls::read(c, kv);
-    c.candidates = candidates, c.past = past, c.memory_next = memory_next, c.workspace = workspace,
-    c.workspace_bytes = workspace_bytes;
+    c.candidates = candidates, c.past = past, c.first = first, c.memory_next = memory_next,
+    c.workspace = workspace, c.workspace_bytes = workspace_bytes;
     return h2o::cuda::run(c);
 }
 

@@ -103,9 +103,15 @@ void test_selection(const Selection& s, std::mt19937& random) {
 struct Query {
     int n, tile, stride, reach, local, heavy;
     std::vector<int64_t> past;  // of each tile
-    bool listed;                // candidates are every second row of the past
+    bool listed;                // candidates are every second row of the longest past
     int d;
     h2o_dtype dtype;
+    int first = 0;  // cache row of the first query; 0: the first tile's past
+
+    int begin(int i) const {
+        return (first > 0 ? first : static_cast<int>(past[0])) + i * tile;
+    }  // of tile i
+    int end() const { return begin(0) + n; }
 };
 
 // The rows of a tile's past with what the votes of one key/value head's queries gave them, neighbours added.
@@ -117,12 +123,14 @@ std::vector<double> votes_of(const Query& s, int set, int tile, const std::vecto
     for (int run = tile * s.tile; run < end; run += s.stride)
         for (int h = set * together; h < (set + 1) * together; ++h) {
             const int row = std::min(run + h % together * s.stride / together, end - 1);
-            std::vector<double> p(rows.size());
+            std::vector<int32_t> all = rows;
+            for (int own = int(s.past[size_t(tile)]); own <= s.begin(0) + row; ++own) all.push_back(own);
+            std::vector<double> p(all.size());
             double top = -INFINITY, total = 0;
-            for (size_t j = 0; j < rows.size(); ++j) {
+            for (size_t j = 0; j < all.size(); ++j) {
                 for (int c = 0; c < s.d; ++c)
                     p[j] += q.exact[(size_t(row) * heads + h) * s.d + c] *
-                            k.exact[(size_t(rows[j]) * sets + set) * s.d + c];
+                            k.exact[(size_t(all[j]) * sets + set) * s.d + c];
                 top = std::fmax(top, p[j] *= 1 / std::sqrt(s.d));
             }
             for (double& x : p) total += x = std::exp(x - top);
@@ -158,7 +166,7 @@ void test_query(const Query& s, std::mt19937& random) {
     std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d", s.n, s.tile,
                   longest, s.reach, s.listed, s.d, s.dtype == H2O_F16);
     context = name;
-    Numbers q(size_t(s.n) * heads * s.d, s.dtype), k(size_t(longest) * sets * s.d, s.dtype);
+    Numbers q(size_t(s.n) * heads * s.d, s.dtype), k(size_t(s.end()) * sets * s.d, s.dtype);
     fill_normal(q, s.dtype, 2, random);
     fill_normal(k, s.dtype, 1, random);
     std::vector<int32_t> list;
@@ -166,19 +174,25 @@ void test_query(const Query& s, std::mt19937& random) {
     const int slots = static_cast<int>(list.size());
     std::vector<int32_t> lists;
     for (int i = 0; i < count * sets; ++i) lists.insert(lists.end(), list.begin(), list.end());
-    Buffer candidates(lists.size() * 4, false), past(s.past.size() * 8, false);
+    Buffer candidates(lists.size() * 4, false), past(s.past.size() * 8, false),
+        first(s.past.size() * 8, false);
     if (slots) fill_ints(candidates, lists);
     std::memcpy(past.host().data(), s.past.data(), s.past.size() * 8);
     past.reset();
+    std::vector<int64_t> begins;
+    for (int i = 0; i < count; ++i) begins.push_back(s.begin(i));
+    std::memcpy(first.host().data(), begins.data(), begins.size() * 8);
+    first.reset();
     h2o::calls::QuerySelect call;
     call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d, 0, 0};
-    call.n = s.n, call.cap = longest, call.t = call.c = count, call.Mp = slots, call.M = s.local + s.heavy;
-    call.tile = s.tile, call.stride = s.stride, call.share = 1, call.reach = s.reach;
+    call.n = s.n, call.cap = s.end(), call.t = count, call.Mp = slots, call.M = s.local + s.heavy;
+    call.tile = s.tile, call.stride = s.stride, call.reach = s.reach;
     call.local = s.local, call.heavy = s.heavy;
     Buffer next(size_t(count) * sets * (s.local + s.heavy) * 4, true);
     Buffer workspace(h2o::cuda::workspace(call), true);
-    const h2o_kv kv = cache_of(k, k, longest);
-    call.q = q.buffer.device(), call.kv = &kv, call.past = past.device<int64_t>();
+    const h2o_kv kv = cache_of(k, k, s.end());
+    call.q = q.buffer.device(), call.kv = &kv;
+    call.past = past.device<int64_t>(), call.first = first.device<int64_t>();
     call.candidates = candidates.device<int32_t>(), call.memory_next = next.device<int32_t>();
     call.workspace = workspace.device(), call.workspace_bytes = workspace.host().size();
     run_twice({&next}, [&] {
@@ -225,6 +239,8 @@ void test_select(const Options& options) {
         test_query({30, 30, 1, 0, 1, 2, {10}, false, 64, dtype}, random);  // more votes than keys
         test_query({40, 16, 3, 2, 4, 9, {70, 70, 86}, false, 64, dtype}, random);
         test_query({40, 16, 3, 5, 4, 9, {90, 90, 90}, true, 48, dtype}, random);
+        test_query({40, 16, 3, 2, 4, 9, {70, 70, 86}, false, 64, dtype, 86}, random);  // inside a chunk
+        test_query({40, 16, 2, 2, 4, 9, {400, 400, 400}, true, 64, dtype, 600}, random);
         test_query({60, 32, 4, 1, 4, 9, {200, 200}, false, 128, dtype},
                    random);  // more keys than a block reads
         test_query({80, 80, 1, 2, 4, 30, {700}, true, 32, dtype},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench.gpu_check import arithmetic
-from bench.gpu_check.arithmetic import HEADS, QUERY_HEADS, Choosing, Layer, full
+from bench.gpu_check.arithmetic import HEADS, MEASURED, QUERY_HEADS, Layer, full
 
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import logical_batches
@@ -34,7 +34,7 @@ def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
 
 def test_times_are_near_those_that_were_measured() -> None:
     """A layer of heads of 64 on an H200, before BlockSelect: bench/results/gpu-h200.md, and the whole model."""
-    before = Layer(32768, 64, Choosing(blocks=False))
+    before = Layer(32768, 64, MEASURED)
     assert before.attention.seconds + before.choice.seconds == pytest.approx(10.5e-3, rel=0.15)
     assert full(32768, 64).seconds == pytest.approx(15.2e-3, rel=0.05)
 

@@ -320,13 +320,14 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
 
 @pytest.mark.parametrize("listed", [0, 50])
 def test_query_select(model: Model, listed: int) -> None:
-    """Two chunks of two tiles, the last of which is partial; the second list has a past of its own."""
-    n, tile, stride, share, reach, local, heavy, cap = 42, 12, 4, 2, 2, 5, 20, 110
+    """Two chunks of two tiles, the last of which is partial."""
+    n, tile, stride, reach, local, heavy, cap = 42, 12, 4, 2, 5, 20, 110
     past = np.array([60, 60, 84, 84], np.int64)
+    first = 60 + tile * np.arange(4)
     q, k = model.rows(n, model.Hq), model.rows(cap, model.Hkv)
-    k[84:] = np.nan  # nobody looks there
-    lists = [[np.sort(model.random.permutation(p)[:listed]) for _ in range(model.Hs)] for p in (60, 84)]
-    candidates = np.array(lists, np.int32).reshape(2, model.Hs, listed)
+    k[60 + n :] = np.nan  # nobody looks there
+    lists = [[np.sort(model.random.permutation(p)[:listed]) for _ in range(model.Hs)] for p in past]
+    candidates = np.array(lists, np.int32).reshape(4, model.Hs, listed)
     out = model.put_empty(4, model.Hs, local + heavy, dtype=np.int32)
     keys = model.put(k)
     model.run(
@@ -335,9 +336,9 @@ def test_query_select(model: Model, listed: int) -> None:
         q=model.put(q),
         candidates=model.put(candidates),
         past=model.put(past),
+        first=model.put(first),
         tile=tile,
         stride=stride,
-        share=share,
         reach=reach,
         local=local,
         memory_next=out,
@@ -345,9 +346,9 @@ def test_query_select(model: Model, listed: int) -> None:
     got = model.get(out)
     shared = {"scale": model.scale, "stride": stride, "reach": reach}
     expected = operators.query_select(
-        q, k, candidates, past, tile=tile, share=share, local=local, heavy=heavy, **shared
+        q, k, candidates, past, first, tile=tile, local=local, heavy=heavy, **shared
     )
     for i, end in enumerate(past.tolist()):
-        own = candidates[i // share]
-        score = operators.query_score(q[i * tile : (i + 1) * tile], k, own, end, **shared)
+        rows, begin = q[i * tile : (i + 1) * tile], int(first[i])
+        score = operators.query_score(rows, k, candidates[i], end, begin, **shared)
         assert operators.same_but_for_near_ties(expected[i], got[i], score, stop=end, local=local)

@@ -21,6 +21,6 @@ def test_it_is_the_reference(emulated_cuda: ModuleType, call: Call) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_past_shorter_than_the_votes(emulated_cuda: ModuleType, dtype: type, d: int) -> None:
     """30 rows vote for 10 keys: a tile that is not causal has no more keys than its past."""
-    sizes = {"n": 30, "first": 10, "tile": 30, "stride": 1, "share": 1, "reach": 0}
+    sizes = {"n": 30, "before": 10, "tile": 30, "stride": 1, "tiles": 1, "reach": 0}
     call = Call(**sizes, local=1, heavy=2, listed=0, d=d, dtype=dtype)
     call.check(call.run(OnHost()))  # type: ignore[arg-type]

@@ -96,11 +96,11 @@ def test_votes(model: Model) -> None:
 
 
 def test_memory_sets(model: Model) -> None:
-    sizes = {"tile": 12, "stride": 4, "share": 2, "reach": 2, "local": 5, "heavy": 20}
-    past, none = np.array([60, 60, 84, 84], np.int64), np.empty((2, HKV, 0), np.int32)
-    sets = {"memory_next": np.empty((4, HKV, 25), np.int32)}
-    q = 6 * model.rows(42, HQ)
-    expected, got = both(model, QUERY_SELECT, sets, q=q, past=past, candidates=none, **sizes)
+    sizes = {"tile": 12, "stride": 4, "reach": 2, "local": 5, "heavy": 20}
+    past, none = np.array([40, 40, 64], np.int64), np.empty((3, HKV, 0), np.int32)
+    sets = {"memory_next": np.empty((3, HKV, 25), np.int32)}
+    given = {"q": 6 * model.rows(34, HQ), "past": past, "first": np.array([40, 52, 64]), "candidates": none}
+    expected, got = both(model, QUERY_SELECT, sets, **given, **sizes)
     np.testing.assert_array_equal(got["memory_next"], expected["memory_next"])
 
 

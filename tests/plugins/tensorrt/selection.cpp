@@ -65,28 +65,38 @@ void check_memory_select(Trial& t) {
 }
 
 void check_query_select(Trial& t) {
-    const int64_t past[] = {60, 63, 70};
-    t.set(2, t.memory);
+    const int64_t past[] = {60, 63, 70}, first[] = {60, 66, 78};
+    Memory lists;
+    for (int tile = 0; tile < 3; ++tile) lists.insert(lists.end(), t.memory.begin(), t.memory.end());
+    t.set(2, lists);
     t.set(3, std::vector<int64_t>(past, past + 3));
+    t.set(4, std::vector<int64_t>(first, first + 3));
     t.run();
     const std::vector<int32_t> got = t.outputs[0]->values<int32_t>();
+    h2o_shape alone = t.c.shape;
+    alone.score_heads = kHeads;
     for (int tile = 0; tile < 3; ++tile) {
         // The heads of a set vote by different rows: of each run of 4 rows, the first and the third.
-        std::vector<double> votes;
+        std::vector<double> given(kKvHeads * kSlots);
         const int end = std::min(tile * 8 + 8, kN);
         for (int run = tile * 8; run < end; run += 4)
-            for (int head = 0; head < 4; ++head) {
-                const int row = std::min(run + head % 2 * 2, end - 1);
-                const auto q = t.in(0).begin() + (row * 4 + head) * kD;
-                votes.insert(votes.end(), q, q + kD);
+            for (int head = 0; head < kHeads; ++head) {
+                const int row = std::min(run + head % 2 * 2, end - 1), set = head / 2;
+                const int own = static_cast<int>(first[tile] - past[tile]) + row - tile * 8 + 1;
+                const auto q = t.in(0).begin() + row * kHeads * kD;
+                const auto key = [&](int, int j) {
+                    return j < kSlots ? TokenMajor{t.in(1), &t.memory}(set, j)
+                                      : TokenMajor{t.in(1)}(set, static_cast<int>(past[tile]) + j - kSlots);
+                };
+                const Reference r = test::attend(alone, {q, q + kHeads * kD}, 1, kSlots + own, key, no_value,
+                                                 always, test::Precision::kExact);
+                for (int j = 0; j < kSlots; ++j)
+                    given[size_t(set * kSlots + j)] += r.colsum[size_t(head * (kSlots + own) + j)];
             }
-        const Reference r =
-            test::attend(t.c.shape, votes, static_cast<int>(votes.size()) / (4 * kD), kSlots,
-                         TokenMajor{t.in(1), &t.memory}, no_value, always, test::Precision::kExact);
         for (int set = 0; set < kKvHeads; ++set) {
             const std::vector<int32_t> own(t.memory.begin() + set * kSlots,
                                            t.memory.begin() + (set + 1) * kSlots);
-            const auto expected = chosen(own, &r.colsum[size_t(set) * kSlots], static_cast<int>(past[tile]));
+            const auto expected = chosen(own, &given[size_t(set) * kSlots], static_cast<int>(past[tile]));
             EXPECT(std::equal(expected.begin(), expected.end(), got.begin() + (tile * kKvHeads + set) * 10));
         }
     }

@@ -28,6 +28,7 @@ __attribute__((always_inline)) inline void score_eight(const VoteArgs& args, int
         row[i] = args.rows == nullptr ? place : args.rows[place];
         at[i] = args.k + row[i] * args.d;
     }
+    const Simd::Vec hidden = Simd::set(-__builtin_inff());
     __m512i sum[8][kVectors];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
@@ -55,10 +56,13 @@ __attribute__((always_inline)) inline void score_eight(const VoteArgs& args, int
         const h2o::KeyScale& key_scale = args.k_scales[row[i]];
         const __m512i excess = _mm512_set1_epi32(key_scale.excess);
         const Simd::Vec scale = Simd::set(key_scale.scale);
+        const Simd::Vec seen_by = Simd::set(static_cast<float>(key + i + 1));  // queries that see so many
 #pragma GCC unroll 3
         for (int j = 0; j < kVectors; ++j) {
             const Simd::Vec dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum[i][j], excess));
-            const Simd::Vec x = Simd::mul(Simd::mul(dot, scale), Simd::load(args.scales + j * kWidth));
+            Simd::Vec x = Simd::mul(Simd::mul(dot, scale), Simd::load(args.scales + j * kWidth));
+            if (key + 8 > args.unmasked)
+                x = Simd::select_le(seen_by, Simd::load(args.visible + j * kWidth), x, hidden);
             top[j] = Simd::max(top[j], x);
             Simd::store(p + j * kWidth, x);
         }

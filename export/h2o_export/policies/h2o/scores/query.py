@@ -35,6 +35,8 @@ from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.policies.prefill.h2o.scores.query import Query
 
+_LISTS = ("candidates", "past", "first")  # of QuerySelect
+
 
 @dataclass(frozen=True)
 class QueryPhase2(AttentionStep):
@@ -45,18 +47,18 @@ class QueryPhase2(AttentionStep):
 
     @property
     def _select(self) -> dict[str, int]:
-        policy, stride = self.policy, self.policy.vote_stride_at(MOST)
+        policy = self.policy
         return {
             "tile": policy.tile_rows,
-            "stride": stride,
-            "share": 1,
-            "reach": stride // 2,
+            "stride": policy.stride,
+            "reach": policy.stride // 2,
             "local": policy.local,
             "heavy": policy.memory - policy.local,
         }
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
-        """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past [1] and the Phase 1 state."""
+        """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past and first [1], and the Phase 1
+        state."""
         policy = self.policy
         heads = policy.heads_at(MOST, policy.set_heads(shape.head_counts))
         inputs = (
@@ -64,6 +66,7 @@ class QueryPhase2(AttentionStep):
             *keys_values(("k_cache", "v_cache"), "cap", shape),
             TensorSpec(name="candidates", dtype="int32", shape=(1, heads, "Mp")),
             TensorSpec(name="past", dtype="int64", shape=(1,)),
+            TensorSpec(name="first", dtype="int64", shape=(1,)),
             attended("o_intra", shape),
             *partial_state("_intra", shape),
         )
@@ -74,14 +77,14 @@ class QueryPhase2(AttentionStep):
         nodes = [
             operator(
                 "QuerySelect",
-                ("q", "k_cache", "candidates", "past"),
+                ("q", "k_cache", "candidates", "past", "first"),
                 ("memory_next",),
                 scale=shape.scale,
                 softcap=shape.softcap,
                 **self._select,
             ),
-            constant("first", [0]),
-            standard("Squeeze", ("memory_next", "first"), "memory"),
+            constant("tiles", [0]),
+            standard("Squeeze", ("memory_next", "tiles"), "memory"),
             operator(
                 "MemoryFusedAttention",
                 ("q", "k_cache", "v_cache", "memory", "o_intra", "m_intra", "l_intra"),
@@ -92,11 +95,11 @@ class QueryPhase2(AttentionStep):
         ]
         rows = FreeSize(name="n", counts="rows", most=policy.tile_rows)
         slots = FreeSize(name="Mp", counts="slots", most=policy.most_candidates)
-        free = FreeSizes(sizes=(rows, CACHE, slots), spans=("past",))
+        free = FreeSizes(sizes=(rows, CACHE, slots), spans=("past", "first"))
         return make_graph(self.name, inputs, outputs, nodes, free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
-        """The first tile of the second chunk, with all earlier rows as candidates."""
+        """The second chunk's first tile of several, with all earlier rows as candidates."""
         rows, chunk = self.policy.tile_rows, self.policy.chunk_size
         heads = self.policy.heads_at(MOST, self.policy.set_heads(shape.head_counts))
         past = min(chunk, self.policy.most_candidates)
@@ -105,6 +108,7 @@ class QueryPhase2(AttentionStep):
             **caches(draw, shape, room.capacity),
             "candidates": np.tile(np.arange(past, dtype=np.int32), (1, heads, 1)),
             "past": np.array([past], np.int64),
+            "first": np.array([past], np.int64),
             "o_intra": normal(draw, shape, rows, shape.query_heads, size=shape.value_size),
             "m_intra": draw.standard_normal((rows, shape.query_heads)).astype(np.float32),
             "l_intra": draw.uniform(1, rows, (rows, shape.query_heads)).astype(np.float32),
@@ -112,12 +116,11 @@ class QueryPhase2(AttentionStep):
 
     def compute(self, call: OperatorCall) -> None:
         provider, select, memory = call.provider, self._select, call.out["memory_next"]
-        q, k_cache, v_cache, candidates, past, m, l = call.put(
-            "q", "k_cache", "v_cache", "candidates", "past", "m_intra", "l_intra"
-        )
-        kv = KV(k_cache, v_cache, int(call.feed["past"][0]))
+        q, k_cache, v_cache, m, l = call.put("q", "k_cache", "v_cache", "m_intra", "l_intra")
+        lists = dict(zip(_LISTS, call.put(*_LISTS), strict=True))
+        kv = KV(k_cache, v_cache, int(call.feed["first"][0]) + len(q))
         del select["heavy"]
-        provider.run(QUERY_SELECT, kv, q=q, candidates=candidates, past=past, **select, memory_next=memory)
+        provider.run(QUERY_SELECT, kv, q=q, **lists, **select, memory_next=memory)
         state = PartialSoftmax(call.out["o"], m, l)
         call.device.upload(call.feed["o_intra"], state.o)
         provider.run(MEMORY_FUSED_ATTENTION, kv, q=q, memory=memory[0], **state.intra)
@@ -226,16 +229,21 @@ class QueryPass(SinglePass[Query]):
             each = self.adopt.shape[2] // len(possible)  # heads that share a set
             theirs = torch.from_numpy(self.adopt[layer, index][::each, :size]).long()
             possible = candidates.as_adopted(theirs)
-        rank = self._rank(q, self.policy.vote_stride_at(past), k, possible)
+        rank = self._rank(q, k[:, : first + q.shape[1]], first - past, possible)
         chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
-    def _votes(self, q: Tensor, stride: int, heads: int) -> Tensor:
+    def _voting_rows(self, q: Tensor, heads: int) -> Tensor:
         """One of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote together:
-        [Hq, votes, d]."""
-        head, together = torch.arange(len(q))[:, None], len(q) // heads
+        [Hq, votes]."""
+        stride, together = self.policy.stride, len(q) // heads
+        head = torch.arange(len(q))[:, None]
         rows = torch.arange(0, q.shape[1], stride) + head % together * stride // together
-        return q[head, rows.clamp(max=q.shape[1] - 1)]
+        return rows.clamp(max=q.shape[1] - 1)
+
+    def _votes(self, q: Tensor, heads: int) -> Tensor:
+        """The queries of these rows, [Hq, votes, d]."""
+        return q[torch.arange(len(q))[:, None], self._voting_rows(q, heads)]
 
     def _block_rank(self, q: Tensor, k: Tensor, heads: int) -> Tensor:
         """Scores of the rows k [Hq, past, d] as candidates of a tile q [Hq, rows, d]: what the means of their
@@ -243,7 +251,7 @@ class QueryPass(SinglePass[Query]):
         first."""
         past, policy = k.shape[1], self.policy
         blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
-        scores = self.scores(self._votes(q, policy.narrowing_stride, heads), blocks.mean(2))
+        scores = self.scores(self._votes(q, heads), blocks.mean(2))
         given = torch.softmax(scores, dim=-1).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
         rank = given.new_full((heads, past), torch.inf)
         ranked = (past - policy.local) // BLOCK * BLOCK
@@ -252,17 +260,19 @@ class QueryPass(SinglePass[Query]):
         rank[:, past - policy.local :] = -torch.inf  # selected whatever its score
         return rank
 
-    def _rank(self, q: Tensor, stride: int, k: Tensor, candidates: Tensor) -> Tensor:
-        """Scores by one of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote
-        together: [Hs, past]; -inf for keys that are no candidates.
+    def _rank(self, q: Tensor, k: Tensor, before: int, candidates: Tensor) -> Tensor:
+        """Scores by a tile's votes: [Hs, past]; -inf for keys that are no candidates. The rows q [Hq, rows, d] lie
+        behind `before` rows of their chunk; k [Hq, past + before + rows, d].
         """
         heads, past = candidates.shape
-        votes, group = self._votes(q, stride, heads), len(q) // heads
-        seen = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
-        given = masked_softmax(self.scores(votes, k[:, :past]), seen).sum(1).double()
+        votes, group = self._votes(q, heads), len(q) // heads
+        of_past = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
+        of_chunk = torch.arange(k.shape[1] - past) <= before + self._voting_rows(q, heads)[:, :, None]
+        seen = torch.cat((of_past, of_chunk), dim=2)
+        given = masked_softmax(self.scores(votes, k), seen)[:, :, :past].sum(1).double()
         given = given.view(heads, group, past).sum(1)
         rank = given.clone()
-        for distance in range(1, min(stride // 2, past - 1) + 1):
+        for distance in range(1, min(self.policy.stride // 2, past - 1) + 1):
             rank[:, distance:] += given[:, :-distance] / 4
             rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)

@@ -85,17 +85,15 @@ class Sets:
 class TileGroup:
     """Tiles that choose memory sets in one operator call: of some chunks of a logical batch.
 
-    past       place of their numbers in `QueryStore.past_of_tiles`
+    numbers    place of their numbers in `QueryStore.past_of_tiles` and `first_of_tiles`
     narrowed   candidates of a tile; 0: the past is not narrowed
-    stride     distance between two voting queries
     """
 
     chunks: Span
     tiles: tuple[Span, ...]
     sets: Sets
-    past: Span
+    numbers: Span
     narrowed: int
-    stride: int
 
 
 _NUMBERS = ("start", "stop", "first", "count", "heads", "memory")
@@ -141,8 +139,9 @@ class QueryStore(PartialScratch):
         self.last: LastTile | None = None
         self._turn = 0  # rows before a conversation's last turn
         self._before_turn: LastTile | None = None  # the last tile before that turn
-        self._past: Tensor = device.zeros((tiles,), np.int64)
+        self._past, self._first = (device.zeros((tiles,), np.int64) for _ in range(2))
         self.past_of_tiles: Tensor = self._past[:0]
+        self.first_of_tiles: Tensor = self._first[:0]
         self.groups: dict[Span, list[TileGroup]] = {}  # of each batch of a prompt, the same in every layer
         self.heads = heads
         self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
@@ -154,13 +153,14 @@ class QueryStore(PartialScratch):
         self._whole: Tensor = device.zeros((heads.least * sizes.whole,), np.int32)
         self.whole_past: Tensor = self._whole[:0].reshape(heads.least, 0)
 
-    def begin(self, past: NDArray[np.int64], whole: Span) -> None:
-        """Begin a prompt: `past` [t] are the rows before each new tile's chunk; the first chunk sees all rows of
-        `whole`.
+    def begin(self, past: NDArray[np.int64], first: NDArray[np.int64], whole: Span) -> None:
+        """Begin a prompt: `past` [t] are the rows before each new tile's chunk, `first` [t] those before the tile;
+        the first chunk sees all rows of `whole`.
         """
         self.groups.clear()
-        self.past_of_tiles = self._past[: len(past)]
+        self.past_of_tiles, self.first_of_tiles = self._past[: len(past)], self._first[: len(past)]
         self.device.upload(past, self.past_of_tiles)
+        self.device.upload(first, self.first_of_tiles)
         heads = self.heads.least
         self.whole_past = self._whole[: heads * len(whole)].reshape(heads, len(whole))
         rows = np.arange(whole.start, whole.stop, dtype=np.int32)
@@ -216,10 +216,10 @@ class QueryStore(PartialScratch):
         found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
         return np.stack(found, axis=1)
 
-    def every_row(self, heads: int) -> Tensor:
-        """An empty list of candidates, int32 [1, heads, 0], for which QuerySelect takes every row."""
+    def every_row(self, sets: Sets) -> Tensor:
+        """Empty lists of candidates, int32 [tiles, Hs, 0], for which QuerySelect takes every row."""
         none: Tensor = self._candidates[:0]
-        return none.reshape(1, heads, 0)
+        return none.reshape(sets.count, sets.heads, 0)
 
     def narrowed(self, layer: int, sets: Sets, count: int) -> Tensor:
         """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]. The heads of a

@@ -26,7 +26,6 @@ BLOCK = 8  # keys whose mean stands for them where the past is narrowed to candi
 # A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many.
 GROWN_DIVISOR = 4
 GROWN_CANDIDATES = 4
-GROWN_QUERIES = 2  # times as many queries vote
 ALONE = 2  # after so many times `grow` rows, each query head has its own memory set
 NEVER = "never"  # of `grow`
 
@@ -48,8 +47,7 @@ class QueryTiles(H2O[QueryStore]):
     )
     grow: int | Literal["never"] = option(
         4096,
-        "Chunks after so many tokens have larger memory sets, of a quarter of the past, and twice as many queries "
-        "vote.",
+        "Chunks after so many tokens have larger memory sets, of a quarter of the past.",
         least=0,
     )
     checks: int = option(
@@ -125,14 +123,9 @@ class QueryTiles(H2O[QueryStore]):
         times = GROWN_CANDIDATES if self._grows_at(past) else 1
         return max(self.candidates, self.memory_at(past) * times)
 
-    def vote_stride_at(self, past: int) -> int:
-        """Distance between two voting queries of a tile, in a chunk after `past` rows."""
-        queries = self.queries * (GROWN_QUERIES if self._grows_at(past) else 1)
-        return max(self.tile_rows // queries, 1)
-
     @property
-    def narrowing_stride(self) -> int:
-        """Distance between two queries of a tile that narrow its past to candidates."""
+    def stride(self) -> int:
+        """Distance between two queries of a tile that vote."""
         return max(self.tile_rows // self.queries, 1)
 
     def tiles_before(self, row: int) -> int:
@@ -147,7 +140,7 @@ class QueryTiles(H2O[QueryStore]):
 
     def groups(self, begun: int, past: int, batch: Span, heads: SetHeads) -> list[TileGroup]:
         """The tiles of a batch's chunks that choose memory sets, in groups as large as one operator call allows:
-        all tiles have the same size, candidates, keys and votes, and use all of their room.
+        all tiles have the same size, candidates and keys, and use all of their room.
 
         begun: rows of the first chunk that lie before row 0; past: rows before row 0
         """
@@ -158,12 +151,12 @@ class QueryTiles(H2O[QueryStore]):
             first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
             narrowed = count if before > count else 0
             own = Span(first, first + len(tiles))
-            return TileGroup(chunks, tiles, sets, own, narrowed, self.vote_stride_at(before))
+            return TileGroup(chunks, tiles, sets, own, narrowed)
 
-        def kind(one: TileGroup) -> tuple[int, int, int, int, bool]:
+        def kind(one: TileGroup) -> tuple[int, int, int, bool]:
             sets = one.sets
             rooms = {self.room(tile, heads) for tile in (sets.first, sets.first + sets.count - 1)}
-            return sets.heads, sets.memory, one.narrowed, one.stride, {sets.size} == rooms
+            return sets.heads, sets.memory, one.narrowed, {sets.size} == rooms
 
         chunks = spans(batch.stop, self.chunk_size, start=batch.start or -begun)
         choosing = [group(one) for one in chunks if self.memory_at(past + one.start) < past + one.start]

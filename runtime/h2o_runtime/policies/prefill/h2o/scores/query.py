@@ -36,8 +36,9 @@ class Query(QueryTiles):
     Chunks do not depend on each other, no key is lost for later chunks, and no scores are stored. So a prompt that
     continues from a cached one needs only the cached keys.
 
-    `queries` of a tile's queries vote for candidates with their true probabilities, and also for the rows
-    around each candidate: in repetitive text the queries between two voting queries attend to the next rows. If
+    `queries` of a tile's queries vote for candidates with their true probabilities, which also count the query's
+    own chunk: a query that mostly attends there has little to say. They vote for the rows around each candidate
+    too: in repetitive text the queries between two voting queries attend to the next rows. If
     the past is longer than `candidates`, voting queries first narrow it to so many candidates: they score means of
     blocks of keys. Only these stand for the whole past, so the cost that grows with N² is a small share of full
     attention.
@@ -64,11 +65,13 @@ class Query(QueryTiles):
         begun = self.begun(prompt)
         first = prompt.past - begun  # of the first chunk
         chunks = np.arange(first, prompt.past + prompt.n, self.chunk_size, dtype=np.int64)
-        tiles = np.repeat(chunks, self.tiles_of_chunk)[: self.tiles_before(begun + prompt.n)]
+        new = slice(self.tiles_before(begun), self.tiles_before(begun + prompt.n))
+        past = np.repeat(chunks, self.tiles_of_chunk)
+        rows = past + np.tile(np.arange(self.tiles_of_chunk) * self.tile_rows, len(chunks))
         whole = Span(0 if first <= self.memory_at(first) else first, prompt.past)
         if self.in_first_chunk(prompt):
             whole = Span(prompt.past, prompt.past)  # phase 1 has seen all
-        state.begin(tiles[self.tiles_before(begun) :], whole)
+        state.begin(past[new], rows[new], whole)
         if prompt.prompt_piece.before:
             return  # the first piece has done the rest
         state.forget_checks()
@@ -99,15 +102,18 @@ class Query(QueryTiles):
         """Choose the memory sets of a group's tiles in one call."""
         tiles, sets = group.tiles, group.sets
         q = call.q[tiles[0].start : tiles[-1].stop]
-        past = state.past_of_tiles[group.past.start : group.past.stop]
-        candidates = state.every_row(sets.heads)
+        past, rows = (
+            numbers[group.numbers.start : group.numbers.stop]
+            for numbers in (state.past_of_tiles, state.first_of_tiles)
+        )
+        candidates = state.every_row(sets)
         if group.narrowed:  # one list for all query heads of a group
             narrowed = state.narrowed(call.layer, sets, group.narrowed)
             self._narrow(call, q, past, narrowed)
             candidates = state.candidates(narrowed, sets.heads)
-        self._vote(call, q, past, candidates, group.stride, state.sets(call.layer, sets))
-        rows = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
-        state.last = LastTile(rows, sets.with_skipped())
+        self._vote(call, q, past, rows, candidates, state.sets(call.layer, sets))
+        last = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
+        state.last = LastTile(last, sets.with_skipped())
 
     def _narrow(self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor) -> None:
         """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
@@ -119,17 +125,17 @@ class Query(QueryTiles):
             q=q,
             past=past,
             tile=self.tile_rows,
-            stride=self.narrowing_stride,
+            stride=self.stride,
             block_size=BLOCK,
             local=self.local,
             candidates=candidates,
         )
 
     def _vote(
-        self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor, stride: int, chosen: Tensor
+        self, call: LayerCall, q: Tensor, past: Tensor, first: Tensor, candidates: Tensor, chosen: Tensor
     ) -> None:
-        """Every `stride`-th query of each tile votes for candidates, int32 [t, Hs, Mp]; the best go to `chosen`,
-        int32 [t, Hs, M].
+        """Queries of each tile vote for candidates, int32 [t, Hs, Mp]; the best go to `chosen`, int32 [t, Hs, M].
+        past, first int64 [t]: the rows before each tile's chunk, and before the tile.
         """
         call.provider.run(
             QUERY_SELECT,
@@ -137,10 +143,10 @@ class Query(QueryTiles):
             q=q,
             candidates=candidates,
             past=past,
+            first=first,
             tile=self.tile_rows,
-            stride=stride,
-            share=1,
-            reach=stride // 2,
+            stride=self.stride,
+            reach=self.stride // 2,
             local=self.local,
             memory_next=chosen,
         )
