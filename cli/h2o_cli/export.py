@@ -175,6 +175,10 @@ def main(
         preview = preview_export(opened, options, context)
         print_json(preview.to_json()) if as_json else _show_preview(preview)
         return
+    if validate:
+        from h2o_export.validation.memory import warn_of_little_memory
+
+        warn_of_little_memory(opened.config)
     steps = exporter.graph_stages(opened.config, dtype) + opened.config.layers + 5
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)

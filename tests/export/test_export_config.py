@@ -244,6 +244,11 @@ def test_the_share_of_a_head_that_rotates() -> None:
     assert of_family("glm4", head_dim=64, rope_parameters=given).rotated_size == 16
 
 
+def test_an_architecture_may_be_spelled_with_more_underscores() -> None:
+    spelled = [of_family("ernie4_5", architectures=[f"Ernie4_5{one}ForCausalLM"]) for one in ("", "_")]
+    assert spelled[0] == spelled[1]
+
+
 # --- What is refused --------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests import bundles
+from tests import bundles, family_models
 from tests.export.test_comparison import ANGLES, EXACT
 from tests.model_specs import grouped
 from tests.prefill import altered
@@ -175,6 +175,15 @@ def test_equal_scores_that_went_the_other_way_are_near_ties() -> None:
 
 
 # The pipeline
+
+
+def test_the_pipeline_takes_layers_that_are_several_blocks_of_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint = family_models.save(tmp_path / "checkpoint", "nemotron_h")
+    bundle = bundles.export(checkpoint, tmp_path / "bundle")
+    ids = bundles.random_ids(150, vocab=family_models.VOCAB).tolist()
+    pipeline = PipelineComparison(ComparedBundle(Bundle.open(bundle)), ids)
+    (row,) = pipeline.against_checkpoint(open_checkpoint(str(checkpoint)), [CHUNKS], lambda stage: None)
+    assert row.passed, row
 
 
 def test_the_pipeline_tells_a_wrong_memory_set(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

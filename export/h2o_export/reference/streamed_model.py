@@ -47,7 +47,7 @@ class StreamedModel:
         self._layers = each_spec(checkpoint.config)
         name, attend = "h2o_exact", exact_attention
         if attention is not None:
-            name, attend = "h2o_reference", _but_for_windows(attention, self._layers)
+            name, attend = "h2o_reference", _but_for_windows(attention, self._layers, checkpoint.config.blocks)
         AttentionInterface.register(name, attend)
         try:
             config = checkpoint.transformers_config()
@@ -293,11 +293,15 @@ def exact_attention(
     return out[None], None
 
 
-def _but_for_windows(attention: Attention, layers: Sequence[LayerSpec]) -> Attention:
+def _but_for_windows(
+    attention: Attention, layers: Sequence[LayerSpec], blocks: Sequence[Sequence[int]]
+) -> Attention:
     """`attention`, except in layers with a mask, which see exactly what it shows. Only layers that see everything
-    are numbered.
+    are numbered. blocks: transformers' numbers of a layer, where they are others.
     """
-    numbers = list(accumulate((spec.sees_all for spec in layers), initial=0))
+    counted = accumulate((spec.sees_all for spec in layers[:-1]), initial=0)
+    places = blocks or [(layer,) for layer in range(len(layers))]
+    numbers = {place: number for number, own in zip(counted, places, strict=True) for place in own}
 
     def attend(
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **more: Any

@@ -242,7 +242,8 @@ class Family:
         if not isinstance(architectures, list):
             raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
         base = self.architecture.removesuffix("ForCausalLM") + "Model"  # the same without its head
-        if not {self.architecture, base} & {str(one) for one in architectures}:
+        plain = {str(one).replace("_", "") for one in architectures}  # some files have Ernie4_5_ForCausalLM
+        if not {self.architecture.replace("_", ""), base.replace("_", "")} & plain:
             raise UnsupportedModelError(
                 f"architecture {architectures[0]} is not supported for this model type, because its head is not a "
                 f"language model's; expected {self.architecture}"
