@@ -7,7 +7,7 @@ token is drafted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,16 +38,23 @@ class DraftRows:
         self.v = self.k if spec.row.shared else np.zeros(shape, np.float32)
         self.length = self.position = 0
 
+    @property
+    def stored(self) -> dict[str, Float32]:
+        """By the names of the graph that computes them."""
+        return KV(self.k, self.v, 0).tensors
+
+    def append(self, new: Mapping[str, Float32], rows: int) -> None:
+        """The first `rows` of the new ones, for which there is room."""
+        for name, array in self.stored.items():
+            array[self.length : self.length + rows] = new[name][:rows]
+        self.length, self.position = self.length + rows, self.position + rows
+
     def make_room(self, rows: int) -> None:
         """For so many more, at most KEPT."""
         if self.length + rows > len(self.k):
-            for array in self.written(slice(None)).values():
+            for array in self.stored.values():
                 array[:KEPT] = array[self.length - KEPT : self.length].copy()
             self.length = KEPT
-
-    def written(self, rows: slice) -> dict[str, Float32]:
-        """Where the layer's graph writes these rows, by its names."""
-        return {name: array[rows] for name, array in KV(self.k, self.v, 0).tensors.items()}
 
     def take_back(self, rows: int) -> None:
         """Drop the last rows."""
@@ -70,6 +77,9 @@ class DraftLayer:
         self._hidden, self._residual = np.zeros((2, READ, model.hidden_size), np.float32)
         self._q = np.zeros((READ, spec.query_heads, spec.query_size), np.float32)
         self._gate = np.zeros((READ, spec.gate_size), np.float32) if spec.gate_size else None
+        self._new = {name: np.zeros_like(array[:READ]) for name, array in DraftRows(spec).stored.items()}
+        self._firsts: dict[int, Callable[[], None]] = {}  # calls with the same arrays are bound once
+        self._lasts: dict[int, Callable[[], None]] = {}
         self._attention = np.zeros((1, spec.query_heads, spec.out_size), np.float32)
         # Of latents: the query as it attends to them, and what attention then gives.
         self._absorbed = np.zeros((1, spec.query_heads, spec.head_size), np.float32)
@@ -84,15 +94,10 @@ class DraftLayer:
         """Append n tokens to the layer's rows, 1 … READ; hidden [n, D] is of the tokens before them."""
         n = len(tokens)
         rows.make_room(n)
-        new = slice(rows.length, rows.length + n)
         self._tokens[:n], self._hidden[:n] = tokens, hidden
         self._positions[:n] = range(rows.position, rows.position + n)
-        given = {"tokens": self._tokens[:n], "positions": self._positions[:n], "hidden": self._hidden[:n]}
-        made = {"residual_out": self._residual[:n], "q": self._q[:n], **rows.written(new)}
-        if self._gate is not None:
-            made["gate_out"] = self._gate[:n]
-        self._backend.infer("draft_00", given, made)
-        rows.length, rows.position = rows.length + n, rows.position + n
+        self._first(n)()
+        rows.append(self._new, n)
 
     def draft(self, rows: DraftRows, tokens: Sequence[int], hidden: Float32, count: int) -> list[int]:
         """As `read`, then the most likely `count` tokens after these."""
@@ -109,11 +114,30 @@ class DraftLayer:
         """The most likely token after the last row, number `last` of the last call."""
         at = slice(last, last + 1)
         self._attend(rows, self._q[at])
-        given = {"attention": self._attention, "residual": self._residual[at]}
-        if self._gate is not None:
-            given["gate"] = self._gate[at]
-        self._backend.infer("draft_01", given, {"logits": self._logits, "hidden": self._out})
+        self._last(last)()
         return int(self._logits[0].argmax())
+
+    def _first(self, n: int) -> Callable[[], None]:
+        """Runs the graph before attention on n rows."""
+        if n not in self._firsts:
+            given = {"tokens": self._tokens[:n], "positions": self._positions[:n], "hidden": self._hidden[:n]}
+            made = {name: array[:n] for name, array in self._new.items()}
+            made |= {"residual_out": self._residual[:n], "q": self._q[:n]}
+            if self._gate is not None:
+                made["gate_out"] = self._gate[:n]
+            self._firsts[n] = self._backend.bound("draft_00", given, made)
+        return self._firsts[n]
+
+    def _last(self, row: int) -> Callable[[], None]:
+        """Runs the graph after attention on a row of the last call of the first."""
+        if row not in self._lasts:
+            at = slice(row, row + 1)
+            given = {"attention": self._attention, "residual": self._residual[at]}
+            if self._gate is not None:
+                given["gate"] = self._gate[at]
+            made = {"logits": self._logits, "hidden": self._out}
+            self._lasts[row] = self._backend.bound("draft_01", given, made)
+        return self._lasts[row]
 
     def _attend(self, rows: DraftRows, q: Float32) -> None:
         """Fill `_attention` for a query [1, Hq, d]."""
