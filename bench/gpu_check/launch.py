@@ -18,11 +18,11 @@ REPO = Path(__file__).resolve().parents[2]
 def find_packages(build: Path) -> None:
     sys.path[:0] = [str(REPO / folder) for folder in ("runtime", "plugins", "export", "cli")]
     sys.path.append(str(build / "wheels"))
-    native = build / "plugins" / "python"
-    if native.is_dir():
+    native = [build / "plugins" / name for name in ("python", "ort") if (build / "plugins" / name).is_dir()]
+    if native:
         import h2o_plugins
 
-        h2o_plugins.__path__.insert(0, str(native))
+        h2o_plugins.__path__[:0] = map(str, native)
 
 
 def main() -> None:

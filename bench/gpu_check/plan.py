@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,8 +44,8 @@ class Options:
     gpu           whether there is one
     wheels        what prepare.sh collected, if anything
     tensorrt      folder of TensorRT's headers, where they are not found by themselves
-    bundle        what is run end to end
-    latent        and a bundle of latent attention
+    bundles       by what they are: "bundle", "latent", "int8", "int4" and "trained", where they may lie
+    rehearse      without a GPU the parts of the runtime run on the CPU, to see that they run
     """
 
     build: Path
@@ -54,11 +54,11 @@ class Options:
     gpu: bool
     wheels: Path | None
     tensorrt: Path | None
-    bundle: Path
-    latent: Path
+    bundles: Mapping[str, Path]
     jobs: int
     quick: bool
     ready: bool = False  # everything is compiled
+    rehearse: bool = False
 
 
 def steps(options: Options) -> list[Step]:
@@ -78,12 +78,10 @@ def steps(options: Options) -> list[Step]:
     def target(*names: str) -> list[str]:
         return ["cmake", "--build", str(options.build), "--parallel", str(options.jobs), "--target", *names]
 
-    def script(name: str, *arguments: object) -> list[str]:
-        launch = [sys.executable, "-m", "bench.gpu_check.launch", str(options.build)]
-        return [*launch, f"bench.gpu_check.{name}", *map(str, arguments)]
+    script = partial(script_of, options)
 
-    def end_to_end(backend: str, latent: bool = False) -> list[str]:
-        return script("end_to_end", bundle(options, latent), "--backend", backend)
+    def end_to_end(backend: str, kind: str = "bundle") -> list[str]:
+        return script("end_to_end", bundle(options, kind), "--backend", backend)
 
     def sanitized(tool: str) -> Step:
         command = partial(lambda: [*sanitizer(tool), str(test), "--small"])
@@ -99,17 +97,18 @@ def steps(options: Options) -> list[Step]:
         step("configure", lambda: configure(options), 120),
         step("build kernels", lambda: target("h2o_cuda", "h2o_cuda_test"), 300, "configure"),
         step("tests, small", lambda: [str(test), "--small"], 60, "build kernels"),
+        step("unpack wheels", lambda: unpack(options), 60),
+        step("build modules", lambda: target(*modules()), 300, "configure"),
+        *runtime_steps(options),
+        step("model", model, 150, "build modules"),
     ]
     for table in TABLES:
         timings = partial(script, "timings", library, table, options.rows)
         plan.append(step(f"timings, {table}", timings, 90, "build kernels"))
     plan += [
-        step("unpack wheels", lambda: unpack(options), 60),
-        step("build modules", lambda: target(*modules()), 300, "configure"),
         step("policies", lambda: script("policies", options.rows), 120, "build modules"),
-        step("model", model, 200, "build modules"),
         step("end to end, torch", partial(end_to_end, "torch"), 120, "build modules"),
-        step("end to end, torch, latents", partial(end_to_end, "torch", latent=True), 120, "build modules"),
+        step("end to end, torch, latents", partial(end_to_end, "torch", "latent"), 120, "build modules"),
         step("timings, prefill", lambda: script("prefill_times", options.rows), 120, "build modules"),
         sanitized("memcheck"),
         step("build plugins", lambda: target(*plugins(options)), 120, "configure"),
@@ -123,6 +122,51 @@ def steps(options: Options) -> list[Step]:
         plan.append(step(f"end to end, {backend}", partial(end_to_end, backend), 180, "build modules"))
     compiled = ("configure", "build") if options.ready else ()
     return [one for one in plan if not one.name.startswith(compiled)]
+
+
+def script_of(options: Options, name: str, *arguments: object) -> list[str]:
+    launch = [sys.executable, "-m", "bench.gpu_check.launch", str(options.build)]
+    return [*launch, f"bench.gpu_check.{name}", *map(str, arguments)]
+
+
+def runtime_steps(options: Options) -> Iterator[Step]:
+    """Parts of the runtime on ONNX Runtime, each against the CPU; in a rehearsal on the CPU themselves."""
+    device = ("--device", "cpu" if options.rehearse else "cuda")
+    script = partial(script_of, options)
+
+    def part(name: str, kind: str) -> list[str]:
+        return script("parts", name, bundle(options, kind), options.rows, *device)
+
+    def engines() -> list[str]:
+        if not has("tensorrt_rtx"):
+            raise NotRun("TensorRT for RTX is not installed")
+        target = f"tensorrt-rtx sm={options.architecture or 90}"
+        return script("command", "build", bundle(options, "bundle"), "--target", target, "--force")
+
+    commands: dict[str, Callable[[], list[str]]] = {
+        "plain": lambda: part("plain", "bundle"),
+        "int8": lambda: part("plain", "int8"),
+        "int4": lambda: part("plain", "int4"),
+        "latents": lambda: part("plain", "latent"),
+        "offload": lambda: part("offload", "bundle"),
+        "quest": lambda: part("quest", "bundle"),
+        "lookup": lambda: part("lookup", "bundle"),
+        "four requests": lambda: script(
+            "four_requests", options.build, bundle(options, "bundle"), options.rows, *device
+        ),
+        "trained": lambda: part("perplexity", "trained"),
+        "compare": lambda: script("command", "compare", bundle(options, "bundle"), *device, "-n", 300),
+        "engines for RTX": engines,
+    }
+
+    def checked(command: Callable[[], list[str]]) -> list[str]:
+        if not (options.gpu or options.rehearse):
+            raise NotRun("no GPU")
+        return command()
+
+    after = () if options.rehearse else ("build modules",)
+    for name, command in commands.items():
+        yield Step(f"runtime, {name}", partial(checked, command), 60, after)
 
 
 def configure(options: Options) -> list[str]:
@@ -161,7 +205,7 @@ def lacking_for_modules() -> str | None:
 def modules() -> list[str]:
     if lacking := lacking_for_modules():
         raise NotRun(lacking)
-    return ["_cuda", "_cpu"]
+    return ["_cuda", "_cpu", "h2o_onnxruntime", "h2o_onnxruntime_cuda"]
 
 
 def plugins(options: Options) -> list[str]:
@@ -216,9 +260,8 @@ def unpack(options: Options) -> list[str]:
     ]
 
 
-def bundle(options: Options, latent: bool = False) -> Path:
-    asked, name = (options.latent, "latent") if latent else (options.bundle, "bundle")
-    found = [asked, *([options.wheels / name] if options.wheels else [])]
+def bundle(options: Options, kind: str) -> Path:
+    found = [options.bundles[kind], *([options.wheels / kind] if options.wheels else [])]
     for folder in found:
         if (folder / "manifest.json").is_file():
             return folder

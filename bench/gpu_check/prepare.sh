@@ -2,8 +2,8 @@
 # Collects what run.py needs on a machine without a package index: bench/gpu_check/prepare.sh FOLDER
 #
 # FOLDER gets wheels of what a machine with torch, onnx and tokenizers still lacks, TensorRT's headers if this machine
-# has them (TENSORRT_ROOT, or where CMake finds them), and two bundles: of the example model, and of a small one with
-# latent attention. Run it where there is an index, then take the checkout and FOLDER along: run.py --wheels FOLDER.
+# has them (TENSORRT_ROOT, or where CMake finds them), and bundles: of the example model in float32, int8 and int4, and of a small one with
+# latent attention. A trained model's does not fit: name its folder with run.py --trained. Run it where there is an index, then take the checkout and FOLDER along: run.py --wheels FOLDER.
 # PYTHON_VERSION and PLATFORM say what the wheels are for, MOST_MIB what checkout and FOLDER may take together.
 set -eu
 folder=$1
@@ -38,9 +38,14 @@ done
 [ -d "$folder/tensorrt" ] || echo "No TensorRT headers were found: set TENSORRT_ROOT. Plugins will not be checked." >&2
 
 export_to() {
-  "$python" -c 'import h2o_cli.export as e; e.main()' "$1" -o "$folder/$2" >&2
+  from=$1 name=$2
+  shift 2
+  "$python" -c 'import h2o_cli.export as e; e.main()' "$from" -o "$folder/$name" "$@" >&2
 }
 [ -f "$folder/bundle/manifest.json" ] || export_to "$repo/examples/tiny-llama" bundle
+for weights in int8 int4; do
+  [ -f "$folder/$weights/manifest.json" ] || export_to "$repo/examples/tiny-llama" "$weights" --weights "$weights"
+done
 if [ ! -f "$folder/latent/manifest.json" ]; then
   checkpoint=$(mktemp -d)
   trap 'rm -rf "$checkpoint"' EXIT

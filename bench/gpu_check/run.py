@@ -44,6 +44,14 @@ def arguments() -> argparse.Namespace:
         "--latent", type=Path, default=REPO / "out" / "tiny-latent", help="the same with latent attention"
     )
     parser.add_argument(
+        "--trained", type=Path, default=REPO / "out" / "smollm2-int8", help="whose perplexity is the CPU's"
+    )
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="run the parts of the runtime on the CPU, where there is no GPU",
+    )
+    parser.add_argument(
         "--limit",
         type=float,
         help=f"seconds that all steps may take together, {LIMIT:g} by default; their own limits grow with it",
@@ -78,11 +86,16 @@ def main() -> int:
         gpu=gpu is not None,
         wheels=asked.wheels.resolve() if asked.wheels else None,
         tensorrt=asked.tensorrt.resolve() if asked.tensorrt else None,
-        bundle=asked.bundle.resolve(),
-        latent=asked.latent.resolve(),
+        bundles={
+            "bundle": asked.bundle.resolve(),
+            "latent": asked.latent.resolve(),
+            "trained": asked.trained.resolve(),
+            **{kind: REPO / "out" / f"tiny-llama-{kind}" for kind in ("int8", "int4")},
+        },
         jobs=asked.jobs,
         quick=asked.quick,
         ready=asked.ready,
+        rehearse=asked.rehearse,
     )
     limit = asked.limit or (READY_LIMIT if asked.ready else LIMIT)
     wanted = re.compile(f"configure|build|unpack|{asked.only}")

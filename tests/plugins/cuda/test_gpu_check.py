@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 from bench.gpu_check import (
     end_to_end,
+    four_requests,
     library,
     machine,
+    parts,
     plan,
     policies,
     prefill_times,
@@ -58,9 +60,10 @@ def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None
         "configure",
         "build kernels",
         "tests, small",
-        "timings, ceilings",
-        "timings, flash",
+        "unpack wheels",
+        "build modules",
     ]
+    assert names[5] == "runtime, plain", "what a user runs comes before times"
     assert {"build kernels", "conformance", "tests, full", "sanitizer, racecheck", "end to end, torch"} < set(
         names
     )
@@ -179,7 +182,7 @@ def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     options = plan.Options(
         build=tmp_path / "build", rows=tmp_path / "rows", architecture="90", gpu=True, wheels=None, tensorrt=None,
-        bundle=tmp_path / "none", latent=tmp_path / "none", jobs=1, quick=False,
+        bundles={"bundle": tmp_path / "none", "latent": tmp_path / "none"}, jobs=1, quick=False,
     )  # fmt: skip
     with pytest.raises(steps.NotRun, match="no --wheels"):
         plan.unpack(options)
@@ -193,9 +196,9 @@ def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
     assert (tmp_path / "build" / "wheels" / "tiny_wheel.py").read_text() == "here = True\n"
     (wheels / "bundle").mkdir()
     (wheels / "bundle" / "manifest.json").write_text("{}")
-    assert plan.bundle(replace(options, wheels=wheels)) == wheels / "bundle"
+    assert plan.bundle(replace(options, wheels=wheels), "bundle") == wheels / "bundle"
     with pytest.raises(steps.NotRun, match="there is no bundle"):
-        plan.bundle(replace(options, wheels=wheels), latent=True)
+        plan.bundle(replace(options, wheels=wheels), "latent")
 
 
 def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +322,52 @@ def test_prefill_times_are_of_every_policy(
     assert [row["policy"] for row in rows] == list(prefill_times.POLICIES)
     assert all(row["ms"] >= row["host_ms"] > 0 for row in rows)
     assert rows[0]["speedup"] == 1
+
+
+def test_a_rehearsal_runs_on_the_cpu(tmp_path: Path, tiny_bundle: Path) -> None:
+    """The parts of the runtime, from the command on; what is missing is named."""
+    some = ["--rehearse", "--only", "runtime, (quest|trained)|policies", "--bundle", tiny_bundle]
+    done = started(command("run", "--out", tmp_path / "out", "--trained", tmp_path, *some), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    results = {check["check"]: (check["result"], check["why"]) for check in written["checks"]}
+    assert results["runtime, quest"] == ("passed", "")
+    assert results["runtime, trained"][1].startswith("there is no bundle")
+    assert results["policies"] == ("not run", "no GPU")
+    assert [row["part"] for row in written["tables"]["parts"]] == ["quest"]
+
+
+@pytest.mark.parametrize("part", parts.PARTS)
+def test_parts_of_the_runtime(
+    part: str, tiny_bundle: Path, emulated_cuda: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
+    monkeypatch.setattr(parts, "REPEATED", 70)
+    row = parts.compared(part, tiny_bundle, "cuda", n=150, count=6)
+    assert parts.as_on_the_cpu(row), row
+    assert row["tokens"] == 6
+    assert not parts.as_on_the_cpu(row | {"tokens_equal": 5})
+
+
+def test_a_perplexity_is_that_of_the_cpu(tiny_bundle: Path) -> None:
+    row = parts.perplexities(tiny_bundle, "cpu", 60)
+    assert row["n"] == 60
+    assert 1 < row["perplexity"] < 1e6
+    assert parts.as_on_the_cpu(row)
+    assert not parts.as_on_the_cpu(row | {"perplexity": 1.01 * row["on_cpu"]})
+
+
+def test_four_requests_are_answered_as_one_by_one(
+    tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(four_requests, "CONTEXT", 1024)
+    arguments = ["", str(tmp_path), str(tiny_bundle), str(tmp_path / "rows.jsonl")]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--device", "cpu", "--tokens", "4"])
+    monkeypatch.chdir(REPO)
+    assert four_requests.main() == 0
+    (row,) = report.tables(tmp_path)["requests"]
+    assert row["texts_equal"]
+    assert row["requests"] == 4
 
 
 @pytest.mark.slow
