@@ -92,7 +92,7 @@ def traced(tmp_path: Path) -> Iterator[Traced]:
 @pytest.mark.slow
 def test_an_export_and_a_run_call_nobody(traced: Traced, tiny_bundle: Path, tmp_path: Path) -> None:
     answered = traced.start("h2o_cli.run", tiny_bundle, "-p", "Once", "-n", 2)
-    assert answered.communicate(timeout=200)[1] == ""
+    assert answered.communicate(timeout=500)[1] == ""
     traced.check()
     exported = traced.start("h2o_cli.export", EXAMPLE, "-o", tmp_path / "bundle")
     assert exported.wait(500) == 0
@@ -110,10 +110,10 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
     next(line for line in serving.stderr if "ready: " in line)
     json = {"Content-Type": "application/json"}
     body = b'{"prompt": "Once", "max_tokens": 2}'
-    urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body, json), timeout=60).read()
+    urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body, json), timeout=300).read()
     time.sleep(2)  # a library's own thread looks its host up soon after its first session
     traced.signal(signal.SIGTERM)
-    assert serving.wait(60) == 0
+    assert serving.wait(300) == 0
     traced.check(cache, packed)
 
 

@@ -82,6 +82,11 @@ def sent(page: Page, act: Callable[[], object]) -> Any:
     return request.value.post_data_json
 
 
+def look_again(page: Page) -> None:
+    """The page asks its server how it is, as it does every five seconds, and when it comes into view."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
 def figures(page: Page) -> dict[str, str]:
     rows = page.locator(".turn:last-of-type .figures dl > div")
     return dict(row.inner_text().split("\n", 1) for row in rows.all())

@@ -15,6 +15,7 @@ from tests.runtime.server.page.person import (
     ask,
     choose,
     events,
+    look_again,
     piece,
     send,
     sent,
@@ -126,6 +127,7 @@ def test_half_an_answer_about_the_server_is_asked_for_again(browser: Browser, se
         page.goto(server.url)
         page.locator("#status.problem", has_text="the connection was lost").wait_for()
         page.unroute("**/props")
+        look_again(page)
         page.get_by_text("8,192 tokens of context").wait_for()
 
 
@@ -151,8 +153,10 @@ def test_the_header_says_that_the_server_does_not_answer(page: Page) -> None:
         "**/health",
         lambda route: route.fulfill(status=503, json={"error": {"message": "a request is stuck"}}),
     )
+    look_again(page)
     page.locator("#status.problem", has_text="a request is stuck").wait_for()
     page.unroute("**/health")
+    look_again(page)
     page.get_by_text("tokens of context").wait_for()
 
 
