@@ -47,7 +47,10 @@ class StreamedModel:
         self._layers = each_spec(checkpoint.config)
         name, attend = "h2o_exact", exact_attention
         if attention is not None:
-            name, attend = "h2o_reference", _but_for_windows(attention, self._layers, checkpoint.config.blocks)
+            name, attend = (
+                "h2o_reference",
+                _but_for_windows(attention, self._layers, checkpoint.config.blocks),
+            )
         AttentionInterface.register(name, attend)
         try:
             config = checkpoint.transformers_config()

@@ -31,8 +31,8 @@ def warn_of_little_memory(config: ModelConfig) -> None:
     free, wanted = available_bytes(), validation_bytes(config)
     if free is not None and wanted > free:
         log.warning(
-            "comparing the bundle takes %d MiB for one layer and %d MiB of memory are free: the system may end this "
-            "process; --no-validate exports without it",
+            "comparing the bundle takes %d MiB for one layer and %d MiB of memory are free: the system may end "
+            "this process; --no-validate exports without it",
             wanted >> 20,
             free >> 20,
         )
