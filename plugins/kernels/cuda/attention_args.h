@@ -42,7 +42,6 @@ struct KeySource {
     int sets_per_head = 1;            // set s reads key/value head s / sets_per_head
     int sets_per_list = 1;            // set s reads memory set s / sets_per_list
     const int32_t* memory = nullptr;  // [lists, keys]: key j is row memory[list * keys + j]; null: row j
-    int tiles_per_list = 1;           // row tile t uses memory set t / tiles_per_list
     int last_row = 0;                 // with a memory set or a list: the last valid cache row
     KeyList list;                     // replaces memory, keys, length and causal
     int keys = 0;                     // of a set, or of all chunks

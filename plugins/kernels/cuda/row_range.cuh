@@ -35,7 +35,7 @@ __device__ __forceinline__ Extent extent_of(const RowSource& rows, const KeySour
     const int cut = rows.chunk + rows.tile;  // one of them is 0
     e.first_token = piece * cut;
     e.first_key = rows.chunk > 0 ? e.first_token : 0;
-    e.first_list = rows.tile > 0 ? piece / keys.tiles_per_list * (rows.sets / keys.sets_per_list) : 0;
+    e.first_list = rows.tile > 0 ? piece * (rows.sets / keys.sets_per_list) : 0;
     const int tokens = cut > 0 ? min(cut, rows.tokens - e.first_token) : rows.tokens;
     e.rows = tokens * rows.group;
     if (rows.chunk > 0) {
