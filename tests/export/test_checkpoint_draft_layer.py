@@ -35,6 +35,29 @@ def test_its_tensors_are_the_files(drafting: Path) -> None:
     assert (spec.draft.gate_size, spec.draft.row.elements) == (4 * 32, 2 * 2 * 32)
 
 
+@pytest.mark.parametrize("family", ["qwen3_5_moe", "deepseek_v3", "glm4_moe_lite"])
+def test_nothing_of_it_is_left_out_in_other_families(
+    tmp_path: Path, family: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = open_checkpoint(str(save_drafting(tmp_path / "checkpoint", family=family)))
+    assert opened.config.draft is not None
+    names = {*checkpoint_tensors(opened.config), *opened.config.draft.copies.values()}
+    assert names == load_file(tmp_path / "checkpoint" / FILE).keys()
+    check_checkpoint(opened)
+    assert "left out" not in caplog.text
+
+
+def test_an_embedding_of_its_own_is_not_supported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = save_drafting(tmp_path / "checkpoint", family="deepseek_v3")
+    tensors = load_file(folder / FILE)
+    tensors["model.layers.2.embed_tokens.weight"] += 1
+    save_file(tensors, folder / FILE, {"format": "pt"})
+    opened = open_checkpoint(str(folder))
+    assert not draft_graphs(opened.config)
+    assert "its draft layer has an embedding or a head of its own" in caplog.text
+    check_checkpoint(opened)
+
+
 def test_weights_of_its_norms_are_one_less_too(drafting: Path) -> None:
     opened, stored = open_checkpoint(str(drafting)), load_file(drafting / FILE)
     for name, shape in checkpoint_tensors(opened.config).items():
