@@ -41,6 +41,8 @@ ALONE: dict[str, Any] = {
 Arrays = dict[str, NDArray[Any]]
 Product = Callable[[NDArray[np.float32]], object]
 OURS, TORCHS = "ours, bfloat16", "torch, bfloat16"
+WIDENED = "ours, integers as bfloat16"
+WIDEN = ("amx", "avx512bf16")  # instructions that have such products
 
 
 def session(
@@ -73,7 +75,7 @@ def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, 
     }
     ours: Arrays = {"q": pack(q, bits, BLOCK).reshape(-1), "scales": pack_scales(scales).reshape(-1)}
     products = {
-        f"ours, {8 * parts - parts + 1} bits": session(
+        f"ours, {8 * parts - parts + 1} bits" if parts else WIDENED: session(
             PRODUCT,
             DOMAIN,
             ours,
@@ -86,7 +88,7 @@ def contestants(k: int, n: int, bits: Literal[4, 8], threads: int) -> dict[str, 
             parts=parts,
             **ALONE,
         )
-        for parts in (1, 2)
+        for parts in (((0,) if load_cpu_kernels().product_instructions() in WIDEN else ()) + (1, 2))
     }
     products["MatMulNBits"] = session(
         "MatMulNBits",
@@ -171,9 +173,9 @@ def main() -> None:
                 f"{name} {min(each) * 1e3:.3f} ({2e-9 * rows * k * n / min(each):.0f})"
                 for name, each in seconds.items()
             ]
-            if TORCHS in seconds:
-                ratios = [theirs / ours for ours, theirs in zip(seconds[OURS], seconds[TORCHS], strict=True)]
-                told.append(f"{statistics.median(ratios):.0%} of torch's bfloat16")
+            for name in {OURS, WIDENED} & seconds.keys() if TORCHS in seconds else ():
+                ratios = [theirs / ours for ours, theirs in zip(seconds[name], seconds[TORCHS], strict=True)]
+                told.append(f"{name}: {statistics.median(ratios):.0%} of torch's bfloat16")
             print(f"{rows:5} rows, {k} x {n}: {', '.join(told)}", flush=True)
 
 

@@ -15,6 +15,11 @@ def product_instructions() -> str:
     What products with integer weights run on here: amx, avx512bf16, avx512vnni, avxvnni, i8mm, dotprod, or scalar, which is slow.
     """
 
+def products_widen_integers() -> bool:
+    """
+    Whether prompts times integers are fastest here where both become bfloat16.
+    """
+
 def products_multiply_bfloat16() -> bool:
     """
     Whether these products round activations to bfloat16 where weights are: others multiply floats.

@@ -96,16 +96,17 @@ void down_columns(const MlpUnit& unit, int64_t panel, int64_t panels) {
 Status* GatedMlp::read(const Interface& ort, const KernelInfo* info) {
     H2O_RETURN_IF(gate_up.find_kernels(ort));
     down.products = gate_up.products;
-    int64_t bits = 0, inside = 0, columns = 0;
+    int64_t bits = 0, parts = 0, inside = 0, columns = 0;
     h2o_block_matrix matrix{};
     H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
     H2O_RETURN_IF(ort.attribute(info, "inner", &inside));
     H2O_RETURN_IF(ort.attribute(info, "N", &columns));
     H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
     H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
+    H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
     H2O_RETURN_IF(read_gate(ort, info, &function));
     matrix.bits = static_cast<int>(bits);
-    matrix.parts = 1;
+    matrix.parts = static_cast<int>(parts);
     matrix.outputs = inside;
     gate_up.count = 2;
     gate_up.all[0] = gate_up.all[1] = matrix;

@@ -24,7 +24,7 @@ struct GatedMlp {
     int64_t inner() const { return down.all[0].inputs; }
     int64_t outputs() const { return down.all[0].outputs; }
 
-    // The attributes K, inner, N, block, bits, gate, limit and gain.
+    // The attributes K, inner, N, block, bits, parts, gate, limit and gain.
     Status* read(const Interface& ort, const KernelInfo* info);
     // Inputs from `first` on: weights, scales and offsets of gate and up together, then of down. Of each only
     // so many are given.

@@ -149,7 +149,7 @@ void Run::each_unit(const Visit& visit) const {
     const int64_t tile = any_.gate_up.tile_rows();
     for (int64_t expert = 0; expert < kernel_.count(); ++expert) {
         const int64_t end = order_.first[expert + 1];
-        const int64_t rows = rows_of_a_piece(end - order_.first[expert], tile);
+        const int64_t rows = rows_of_a_piece(end - order_.first[expert], tile, kMostRows / tile * tile);
         for (int64_t first = order_.first[expert]; first < end; first += rows) {
             visit(MlpUnit{&kernel_.experts[static_cast<size_t>(expert)],
                           {given_.x.floats(), nullptr, nullptr, 0.0f, {}, order_.rows + first},

@@ -99,7 +99,8 @@ class Run {
 // threads share the columns.
 void Run::cut() {
     const int64_t n = given_.n, tile = mlp_.gate_up.tile_rows(), threads = kernel_.threads;
-    const int64_t least = pieces_of(n, kMostRows / tile * tile), pieces = pieces_of(least, threads) * threads;
+    const int64_t most = std::min(mlp_.gate_up.unit_rows(), mlp_.down.unit_rows());
+    const int64_t least = pieces_of(n, most), pieces = pieces_of(least, threads) * threads;
     whole_ = n / std::max<int64_t>(1, pieces) >= kFewestRows;
     count_ = whole_ ? pieces : least;
     rows_ = pieces_of(pieces_of(n, tile), std::max<int64_t>(1, count_)) * tile;

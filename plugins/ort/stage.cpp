@@ -1,8 +1,16 @@
 #include "stage.h"
 
 namespace h2o::ort {
-int64_t rows_of_a_piece(int64_t n, int64_t tile) {
-    const int64_t most = kMostRows / tile * tile, pieces = std::max<int64_t>(1, pieces_of(n, most));
+
+int64_t most_rows(const h2o_block_matrix& matrix, int64_t tile) {
+    constexpr int64_t kRowsBytes = 1 << 20, kMostWidened = 512;
+    int64_t rows = kMostRows;
+    if (matrix.parts == 0) rows = std::clamp(kRowsBytes / (2 * matrix.inputs), kMostRows, kMostWidened);
+    return rows / tile * tile;
+}
+
+int64_t rows_of_a_piece(int64_t n, int64_t tile, int64_t most) {
+    const int64_t pieces = std::max<int64_t>(1, pieces_of(n, most));
     return std::max<int64_t>(1, pieces_of(pieces_of(n, pieces), tile)) * tile;
 }
 
@@ -50,7 +58,7 @@ Stage::Stage(const Matrices& matrices, int64_t n, const h2o_activations& x, void
              const float* addend)
     : matrices_(matrices),
       n_(n),
-      rows_(rows_of_a_piece(n, matrices.tile_rows())),
+      rows_(rows_of_a_piece(n, matrices.tile_rows(), matrices.unit_rows())),
       x_(x),
       scratch_(scratch),
       y_(y),

@@ -13,8 +13,8 @@ namespace h2o::ort {
 constexpr size_t kMostMatrices = 8;
 constexpr size_t kMostArrays = 3;
 constexpr int64_t kPanel = H2O_PANEL;
-// A unit of work: at most this many rows, and panels with at least this many bytes of weights. Smaller units
-// cost more in scheduling than threads gain.
+// A unit of work: mostly at most this many rows, and panels with at least this many bytes of weights. Smaller
+// units cost more in scheduling than threads gain.
 constexpr int64_t kMostRows = 96, kPieceBytes = 48 << 10;
 
 constexpr int64_t pieces_of(int64_t all, int64_t one) {
@@ -25,8 +25,13 @@ inline int64_t panels_of(const h2o_block_matrix& matrix) {
     return pieces_of(matrix.outputs, kPanel);
 }
 
-// Units have about the same number of rows, in whole tiles: a small remainder would read all weights again.
-int64_t rows_of_a_piece(int64_t n, int64_t tile);
+// Rows of a unit at most, in whole tiles. Where a unit makes bfloat16 of its weights, that takes as long as
+// their products with 96 rows: then as many rows as half a second-level cache has room for.
+int64_t most_rows(const h2o_block_matrix& matrix, int64_t tile);
+
+// Units have about the same number of rows, `most` of them, in whole tiles: a small remainder would read all
+// weights again.
+int64_t rows_of_a_piece(int64_t n, int64_t tile, int64_t most);
 
 int64_t panels_of_a_piece(const h2o_block_matrix& matrix);
 
@@ -45,8 +50,10 @@ struct Matrices {
     h2o_block_matrix all[kMostMatrices] = {};
 
     int64_t tile_rows() const { return h2o_products_tile_rows(products, all); }
+    int64_t unit_rows() const { return most_rows(all[0], tile_rows()); }
     bool good() const {
-        return count > 0 && std::all_of(all, all + count, [](const h2o_block_matrix& one) {
+        const bool has_products = all[0].parts > 0 || h2o_products_can_widen(products) != 0;
+        return count > 0 && has_products && std::all_of(all, all + count, [](const h2o_block_matrix& one) {
                    return h2o_products_check(&one) == H2O_OK;
                });
     }

@@ -54,7 +54,15 @@ def mixture(
         if biased:
             named = zip(BIASES, biases_of(expert), strict=True)
             constants |= {f"{expert}/{name}": array for name, array in named}
-    sizes = {"K": K, "inner": INNER, "N": N, "bits": bits, "block": BLOCK if bits < 16 else 0, "gate": 0}
+    sizes = {
+        "K": K,
+        "inner": INNER,
+        "N": N,
+        "bits": bits,
+        "parts": 1,
+        "block": BLOCK if bits < 16 else 0,
+        "gate": 0,
+    }
     node = helper.make_node(
         "PackedExperts",
         [*INPUTS[:3], "addend" if addend else "", *constants],

@@ -23,7 +23,7 @@ def mlp_model(
         made = packed(matrices, bits, offsets)
         constants |= {f"{prefix}{name}": array for name, array in made.items()}
     order = [f"{prefix}{name}" for prefix in ("", "down_") for name in ("weights", "scales", "offsets")]
-    settings: dict[str, Any] = {"K": K, "inner": inner, "N": K, "block": BLOCK, "bits": bits}
+    settings: dict[str, Any] = {"K": K, "inner": inner, "N": K, "block": BLOCK, "bits": bits, "parts": 1}
     settings |= {"epsilon": 0.5, "threads": threads, "gate": 0} | (changed or {})
     node = helper.make_node(
         "PackedMlp",

@@ -47,8 +47,8 @@ bool runs_here(const h2o_products* kernels) {
                __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
     }
     if (kernels == amx_products()) {
-        static const bool right =
-            runs_here(avx512vnni_products()) && has_amx(kAmxInt8) && amx_int8_is_right();
+        static const bool right = runs_here(avx512bf16_products()) && has_amx(kAmxInt8 | kAmxBFloat16) &&
+                                  amx_int8_is_right() && amx_bfloat16_is_right();
         return right;
     }
     if (kernels == avx512bf16_products()) {
@@ -111,8 +111,13 @@ int64_t even_rows(int64_t left, int64_t most) {
     return (left + tiles - 1) / tiles;
 }
 
+bool has_integers(const h2o_block_matrix& matrix) {
+    return matrix.bits < 16;
+}
+
+// Whether rows become words of floats or of bfloat16.
 bool is_float(const h2o_block_matrix& matrix) {
-    return matrix.bits == 32 || matrix.bits == 16;
+    return !has_integers(matrix) || matrix.parts == 0;
 }
 
 const FloatProducts& floats_of(const h2o_products* kernels, const h2o_block_matrix& matrix) {
@@ -132,16 +137,22 @@ struct Part {
     int64_t row, rows, panel, end_panel;
 };
 
-// work(panel, width, row, rows) for tiles that cover a part: for some panels all rows, `most` at once.
+// work(panel, width) for the panels of a part, `wide` at a time.
 template <class Work>
-void each_tile(const Part& part, int64_t wide, int64_t most, Work work) {
+void each_panel(const Part& part, int64_t wide, Work work) {
     for (int64_t panel = part.panel, width; panel < part.end_panel; panel += width) {
         width = part.end_panel - panel >= wide ? wide : 1;
-        const int64_t end = part.row + part.rows;
-        for (int64_t row = part.row, rows; row < end; row += rows) {
-            rows = even_rows(end - row, most);
-            work(panel, width, row, rows);
-        }
+        work(panel, width);
+    }
+}
+
+// work(row, rows) for the rows of a part, `most` at once.
+template <class Work>
+void each_rows(const Part& part, int64_t most, Work work) {
+    const int64_t end = part.row + part.rows;
+    for (int64_t row = part.row, rows; row < end; row += rows) {
+        rows = even_rows(end - row, most);
+        work(row, rows);
     }
 }
 
@@ -165,30 +176,85 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
     tile.blocks = blocks;
     tile.panel_bytes = inputs * kPanel * matrix.bits / 8;
     if (kernels.begin != nullptr) kernels.begin(matrix.block);
-    each_tile(part, kernels.panels, h2o_products_tile_rows(&kernels, &matrix),
-              [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
-                  const int64_t at = panel * blocks * kPanel;
-                  tile.weights = static_cast<const uint8_t*>(matrix.weights) + panel * tile.panel_bytes;
-                  tile.scales = matrix.scales + at;
-                  tile.offsets = matrix.offsets == nullptr ? nullptr : matrix.offsets + at;
-                  tile.x = from_row(x, row * parts, inputs, blocks);
-                  tile.out = from(out, row, panel, width);
-                  kernels.multiply(tile, matrix.bits, static_cast<int>(parts), rows * parts, width);
-              });
+    const int64_t most = h2o_products_tile_rows(&kernels, &matrix);
+    each_panel(part, kernels.panels, [&](int64_t panel, int64_t width) {
+        const int64_t at = panel * blocks * kPanel;
+        tile.weights = static_cast<const uint8_t*>(matrix.weights) + panel * tile.panel_bytes;
+        tile.scales = matrix.scales + at;
+        tile.offsets = matrix.offsets == nullptr ? nullptr : matrix.offsets + at;
+        each_rows(part, most, [&](int64_t row, int64_t rows) {
+            tile.x = from_row(x, row * parts, inputs, blocks);
+            tile.out = from(out, row, panel, width);
+            kernels.multiply(tile, matrix.bits, static_cast<int>(parts), rows * parts, width);
+        });
+    });
     if (kernels.end != nullptr) kernels.end();
+}
+
+// The rows of a part times `words` of some columns. Those behind the first are added to what is there.
+void multiply_words(const FloatProducts& products, FloatTile tile, const Part& part, const TileOfY& out,
+                    int64_t panel, int64_t width) {
+    if (products.begin != nullptr) products.begin(tile.words);
+    const float* const x = tile.x;
+    each_rows(part, products.rows, [&](int64_t row, int64_t rows) {
+        tile.x = x + row * tile.stride;
+        tile.out = from(out, row, panel, width);
+        products.multiply(tile, rows, width);
+    });
+    if (products.end != nullptr) products.end();
 }
 
 void multiply_floats(const FloatProducts& products, const h2o_block_matrix& matrix, const float* x,
                      const Part& part, const TileOfY& out) {
-    const int64_t words = matrix.inputs * matrix.bits / 32,
-                  stride = prepared_stride(matrix, products.numbers);
+    const int64_t words = matrix.inputs * matrix.bits / 32;
+    const int64_t some = products.inputs > 0 ? std::min(words, products.inputs / products.numbers) : words;
     const float* const weights = static_cast<const float*>(matrix.weights);
-    each_tile(part, part.rows == 1 ? kRowPanels : products.panels, products.rows,
-              [&](int64_t panel, int64_t width, int64_t row, int64_t rows) {
-                  products.multiply({words, x + row * stride, stride, weights + panel * words * kPanel,
-                                     from(out, row, panel, width)},
-                                    rows, width);
-              });
+    FloatTile tile{};
+    tile.stride = prepared_stride(matrix, products.numbers);
+    tile.panel_words = words;
+    const int64_t wide = part.rows == 1 ? kRowPanels : products.panels;
+    each_panel(part, wide, [&](int64_t panel, int64_t width) {
+        for (int64_t first = 0; first < words; first += some) {
+            tile.words = std::min(some, words - first);
+            tile.x = x + first;
+            tile.weights = weights + (panel * words + first) * kPanel;
+            multiply_words(products, tile, part, first == 0 ? out : TileOfY{out.y, out.y, out.stride, 0},
+                           panel, width);
+        }
+    });
+}
+
+// Blocks of a matrix's integers.
+IntegerPanel integers_at(const h2o_block_matrix& matrix, int64_t panel, int64_t block, int64_t blocks) {
+    const int64_t at = (panel * (matrix.inputs / matrix.block) + block) * kPanel;
+    return {static_cast<const uint8_t*>(matrix.weights) + at * matrix.block * matrix.bits / 8,
+            matrix.scales + at, matrix.offsets == nullptr ? nullptr : matrix.offsets + at, matrix.block,
+            blocks};
+}
+
+// Integers become bfloat16, so many inputs of two panels at a time as L1 has room for. They serve all rows of
+// the part.
+void multiply_widened(const FloatProducts& products, const h2o_block_matrix& matrix, const float* x,
+                      const Part& part, const TileOfY& out) {
+    constexpr int64_t kInputs = 512, kPanels = 2;
+    alignas(64) float words[kPanels * kInputs / 2 * kPanel];
+    const int64_t blocks = matrix.inputs / matrix.block, some = kInputs / matrix.block;
+    FloatTile tile{};
+    tile.stride = prepared_stride(matrix, products.numbers);
+    tile.weights = words;
+    each_panel(part, std::min(kPanels, products.panels), [&](int64_t panel, int64_t width) {
+        for (int64_t first = 0; first < blocks; first += some) {
+            const int64_t count = std::min(some, blocks - first);
+            tile.words = tile.panel_words = count * matrix.block / 2;
+            tile.x = x + first * matrix.block / 2;
+            for (int64_t i = 0; i < width; ++i) {
+                products.widen(integers_at(matrix, panel + i, first, count), matrix.bits,
+                               words + i * tile.words * kPanel);
+            }
+            multiply_words(products, tile, part, first == 0 ? out : TileOfY{out.y, out.y, out.stride, 0},
+                           panel, width);
+        }
+    });
 }
 
 }  // namespace
@@ -222,14 +288,22 @@ int h2o_products_multiply_bfloat16(const h2o_products* kernels) {
     return h2o::bfloat16_of(kernels).numbers == 2;
 }
 
+int h2o_products_can_widen(const h2o_products* kernels) {
+    return h2o::bfloat16_of(kernels).widen != nullptr;
+}
+
+int h2o_products_widen_faster(const h2o_products* kernels) {
+    return kernels->widens_faster;
+}
+
 h2o_status h2o_products_check(const h2o_block_matrix* matrix) {
     if (matrix == nullptr || matrix->inputs <= 0 || matrix->outputs <= 0) return H2O_BAD_ARGUMENT;
-    if (h2o::is_float(*matrix)) {
+    if (!h2o::has_integers(*matrix)) {
         return matrix->inputs % 16 == 0 && matrix->parts == 1 ? H2O_OK : H2O_BAD_ARGUMENT;
     }
     const bool good = matrix->block > 0 && matrix->block % 16 == 0 && matrix->block <= 256 &&
                       matrix->inputs % matrix->block == 0 && (matrix->bits == 4 || matrix->bits == 8) &&
-                      (matrix->parts == 1 || matrix->parts == 2);
+                      matrix->parts >= 0 && matrix->parts <= 2;
     return good ? H2O_OK : H2O_BAD_ARGUMENT;
 }
 
@@ -239,7 +313,8 @@ int64_t h2o_products_tile_rows(const h2o_products* kernels, const h2o_block_matr
 
 size_t h2o_products_scratch_bytes(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n) {
     if (h2o::is_float(*matrix)) {
-        return h2o::aligned(n * h2o::prepared_stride(*matrix, h2o::floats_of(kernels, *matrix).numbers) * 4);
+        const h2o::FloatProducts& products = h2o::floats_of(kernels, *matrix);
+        return h2o::aligned((n + products.spare_rows) * h2o::prepared_stride(*matrix, products.numbers) * 4);
     }
     const int64_t rows = n * matrix->parts, blocks = matrix->inputs / matrix->block;
     return h2o::integer_bytes(*kernels, *matrix, n) + 3 * h2o::aligned(rows * blocks * 4);
@@ -307,8 +382,8 @@ void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* 
     const h2o::Part part{first, count, first_panel, std::min(first_panel + panels, h2o::panels_of(*matrix))};
     const h2o::TileOfY out{addend, y, matrix->outputs, 0};
     if (h2o::is_float(*matrix)) {
-        h2o::multiply_floats(h2o::floats_of(kernels, *matrix), *matrix, static_cast<const float*>(prepared),
-                             part, out);
+        const auto multiply = h2o::has_integers(*matrix) ? h2o::multiply_widened : h2o::multiply_floats;
+        multiply(h2o::floats_of(kernels, *matrix), *matrix, static_cast<const float*>(prepared), part, out);
     } else {
         const h2o::Rounded x = h2o::rounded(*kernels, *matrix, n, const_cast<void*>(prepared));
         h2o::multiply_integers(*kernels, *matrix, x, part, out);

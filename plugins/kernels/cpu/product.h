@@ -61,8 +61,17 @@ struct FloatTile {
     int64_t words;         // of a column
     const float* x;        // [rows][stride] words
     int64_t stride;        // words from one row to the next
-    const float* weights;  // [panels][words][16]
+    const float* weights;  // [panels][words][16], panels panel_words * 16 words apart
+    int64_t panel_words;
     TileOfY out;
+};
+
+// Blocks of one panel's integers, as they are stored.
+struct IntegerPanel {
+    const uint8_t* weights;  // products.h has the layout
+    const float* scales;     // [blocks][16]
+    const float* offsets;    // [blocks][16], or null
+    int64_t block, blocks;
 };
 
 // Products of one kind of words.
@@ -72,6 +81,13 @@ struct FloatProducts {
     int64_t numbers;  // of x in a word: 2 if rows become bfloat16, as weights are
     void (*prepare)(const RowOfX& row, float* words);
     void (*multiply)(const FloatTile& tile, int64_t rows, int64_t panels);
+    // Integers times scales as words of two bfloat16, [block * blocks / 2][16], each rounded once; or null.
+    void (*widen)(const IntegerPanel& panel, int bits, float* words) = nullptr;
+    int64_t inputs = 0;      // the most that all rows of a part go through before the next ones; 0: all
+    int64_t spare_rows = 0;  // that a tile reads behind its own; no result depends on them
+    // What a thread does before and after products of columns with so many words; or null.
+    void (*begin)(int64_t words) = nullptr;
+    void (*end)() = nullptr;
 };
 
 }  // namespace h2o
@@ -90,6 +106,7 @@ struct h2o_products {
     // What a thread does before and after products of integers; or null.
     void (*begin)(int64_t block) = nullptr;
     void (*end)() = nullptr;
+    bool widens_faster = false;  // whether many rows times integers are fastest in bfloat16
 };
 
 namespace h2o {
@@ -104,6 +121,7 @@ const h2o_products* i8mm_products();
 // That round rows to bfloat16 too, for processors that have further instructions for it.
 const FloatProducts* scalar_bfloat16_products();
 const FloatProducts* avx512_bfloat16_products();
+const FloatProducts* amx_bfloat16_products();
 const FloatProducts* neon_bfloat16_products();
 
 }  // namespace h2o

@@ -43,6 +43,14 @@ NB_MODULE(_cpu, module) {
         "What products with integer weights run on here: amx, avx512bf16, avx512vnni, avxvnni, i8mm, "
         "dotprod, or scalar, which is slow.");
     module.def(
+        "products_widen_integers",
+        [] {
+            const h2o_products* kernels = nullptr;
+            check(h2o_products_find(nullptr, &kernels), "products_widen_integers");
+            return h2o_products_widen_faster(kernels) != 0;
+        },
+        "Whether prompts times integers are fastest here where both become bfloat16.");
+    module.def(
         "products_multiply_bfloat16",
         [] {
             const h2o_products* kernels = nullptr;

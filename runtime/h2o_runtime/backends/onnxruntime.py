@@ -23,7 +23,7 @@ from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16, multi
 from h2o_runtime.dense_graphs.packed import takes
 from h2o_runtime.dense_graphs.packed_files import PackedFolder, sharing_head
 from h2o_runtime.dense_graphs.recordable import unrecordable
-from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, whole_step
+from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, multiply_in_integers, whole_step
 from h2o_runtime.dense_graphs.widen import widen
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.errors import (
@@ -166,8 +166,10 @@ class OnnxRuntimeBackend:
             for value in model.graph.output:
                 if value.name == "logits":
                     value.type.tensor_type.shape.dim[1].dim_value = tokens
-            session = self._open(self._rewritten(model, path, multiply), path.parent)
-            self._sessions[graph.name] = BoundSession(session)
+            rewritten = self._rewritten(model, path, multiply)
+            for node in rewritten.model.graph.node:
+                multiply_in_integers(node)
+            self._sessions[graph.name] = BoundSession(self._open(rewritten, path.parent))
 
     def whole_step(self, tensors: StepTensors) -> Callable[[int], None] | None:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]

@@ -2,12 +2,14 @@
 
 With integer weights, activations become integers in blocks of the same size. Those of a head are rounded
 twice, first themselves and then the rounding error, 15 bits together, because errors go directly into the
-logits. With float weights nothing is rounded, unless weights become bfloat16, and on some processors
-activations too. Products that read the same activations are one node, which prepares them once. For one
-token of a small model each node costs as much as a matrix. So a product's node also includes its
-neighbours: the norm or the gate of an MLP before it, block offsets, the residual added to its result, the
-rotation of queries and keys. A gated MLP is one node:
-in a long prompt, the activations between its products never leave the caches.
+logits. On processors with AMX integers of a prompt's products become bfloat16, as its activations do. Those of
+steps stay integers (`multiply_in_integers`).
+
+With float weights nothing is rounded, unless weights become bfloat16, and on some processors activations too.
+Products that read the same activations are one node, which prepares them once. For one token of a small model
+each node costs as much as a matrix. So a product's node also includes its neighbours: the norm or the gate of an
+MLP before it, block offsets, the residual added to its result, the rotation of queries and keys. A gated MLP is
+one node: in a long prompt, the activations between its products never leave the caches.
 """
 
 from __future__ import annotations
@@ -129,13 +131,24 @@ def _nodes(view: GraphView, precision: DensePrecision) -> Iterator[ProductNode]:
             part = group[start : start + MOST_MATRICES]
             ends = [(product, _after(product, view, rotations, alone=len(part) == 1)) for product in part]
             ends.sort(key=lambda end: end[1].rotation is None)
+            head = part[0].output in view.results  # only its product is single; others go through more nodes
             yield ProductNode(
                 tuple(product for product, _ in ends),
                 _before(part[0].product.input[0], view),
                 tuple(after for _, after in ends),
-                head=part[0].output
-                in view.results,  # only its product is single; others go through more nodes
+                head=head,
+                parts=_parts(Kind.of(part[0]), head),
             )
+
+
+def _parts(kind: Kind, head: bool) -> int:
+    """Integers that make an activation: none where it becomes bfloat16, as it does for a prompt with AMX."""
+    kernels = cpu_kernels()
+    if not kind.block:
+        return 1
+    if head:
+        return 2
+    return 0 if kernels is not None and kernels.products_widen_integers() else 1
 
 
 def _with_mlps(
@@ -156,7 +169,7 @@ def _with_mlps(
             bias = {product.out: product.bias for product in (*between.after, after) if product.bias}
             biases = tuple(bias[name] for name in (node.before.x, node.before.up, after.out) if bias)
             mlps[after.out] = MlpNode(
-                gate, up, down, between.before, after, node.before.gate, threads, biases
+                gate, up, down, between.before, after, node.before.gate, threads, node.parts, biases
             )
             taken.append(between)
     for node in nodes:

@@ -49,12 +49,16 @@ class After:
 
 @dataclass(frozen=True)
 class ProductNode:
-    """One PackedProduct of matrices that read the same activations; those with rotated results come first."""
+    """One PackedProduct of matrices that read the same activations; those with rotated results come first.
+
+    parts  integers that make an activation, see plugins/kernels/include/h2o/products.h; those of a head are two
+    """
 
     products: tuple[Product, ...]
     before: Before
     after: tuple[After, ...]
     head: bool
+    parts: int
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -84,7 +88,7 @@ class ProductNode:
             heads=[after.heads for after in self.after],
             block=kind.block,
             bits=kind.bits,
-            parts=2 if self.head and kind.block else 1,
+            parts=self.parts,
             rotated=len(turned),
             epsilon=before.epsilon,
             **before.gate.settings,
@@ -105,6 +109,7 @@ class MlpNode:
     after           of down
     function        of the gate
     threads         that share its rows
+    parts           as ProductNode has them
     biases          of gate, up and down, or none
     """
 
@@ -115,6 +120,7 @@ class MlpNode:
     after: After
     function: GateFunction
     threads: int
+    parts: int
     biases: tuple[str, ...] = ()
 
     @property
@@ -135,6 +141,7 @@ class MlpNode:
             domain=DOMAIN,
             epsilon=self.before.epsilon,
             threads=self.threads,
+            parts=self.parts,
             **packed.sizes,
         )
         return [node], packed.arrays
@@ -198,6 +205,7 @@ class ExpertsNode:
             experts=len(packed),
             biased=int(bool(self.experts[0].biases)),
             threads=self.experts[0].threads,
+            parts=1,  # an expert has few rows
             **packed[0].sizes,
         )
         return [node], {key: array for matrices in packed for key, array in matrices.arrays.items()}

@@ -96,7 +96,15 @@ def _renamed(graph: Any, names: Mapping[str, str]) -> Iterator[Any]:
         copy.input.extend(names[name] for name in node.input)
         copy.output.extend(names[name] for name in node.output)
         copy.name = copy.output[0]
+        multiply_in_integers(copy)
         yield copy
+
+
+def multiply_in_integers(node: Any) -> None:
+    """For few rows bfloat16 would take longer to make of a node's integers than to multiply."""
+    for attribute in node.attribute:
+        if attribute.name == "parts" and attribute.i == 0:
+            attribute.i = 1
 
 
 def _attention(layer: int, results: Mapping[str, str], shape: AttentionShape, threads: int) -> Any:

@@ -76,7 +76,8 @@ const h2o_products* find(const char* isa) {
 class AmxProducts : public testing::Test {
   protected:
     void SetUp() override {
-        if (find("avx512vnni") == nullptr) GTEST_SKIP() << "what is beside tiles needs AVX-512 with VNNI";
+        if (find("avx512bf16") == nullptr)
+            GTEST_SKIP() << "what is beside tiles needs AVX-512 with VNNI and bfloat16";
     }
 };
 
@@ -85,6 +86,9 @@ TEST_F(AmxProducts, AreChosenHere) {
     EXPECT_EQ(find(nullptr), find("amx"));
     EXPECT_STREQ(h2o_products_isa(find(nullptr)), "amx");
     EXPECT_TRUE(amx_int8_is_right());
+    EXPECT_TRUE(amx_bfloat16_is_right());
+    EXPECT_NE(h2o_products_widen_faster(find("amx")), 0);
+    EXPECT_EQ(h2o_products_widen_faster(find("avx512bf16")), 0);
 }
 
 // Blocks of one step, of several, and of steps that fill no tile; an odd number of blocks; columns that fill

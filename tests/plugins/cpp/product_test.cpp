@@ -342,7 +342,8 @@ TEST(ProductArguments, AreChecked) {
     refused([](h2o_block_matrix& m) { m.block = 8; });
     refused([](h2o_block_matrix& m) { m.inputs = m.block = 512; });
     refused([](h2o_block_matrix& m) { m.bits = 3; });
-    refused([](h2o_block_matrix& m) { m.parts = 0; });
+    refused([](h2o_block_matrix& m) { m.parts = 3; });
+    refused([](h2o_block_matrix& m) { m.bits = 32, m.parts = 0; });
     refused([](h2o_block_matrix& m) { m.bits = 32, m.inputs = 72; });
     refused([](h2o_block_matrix& m) { m.bits = 32, m.parts = 2; });
     const h2o_products* found = nullptr;

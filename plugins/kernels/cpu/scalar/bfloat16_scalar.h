@@ -26,6 +26,10 @@ struct BFloat16 {
         return sum;
     }
 
+    static float word(float low, float high) {
+        return number(uint32_t{round_to_bfloat16(high)} << 16 | round_to_bfloat16(low));
+    }
+
     // Lane by lane: first is the word's low half.
     static Simd::Vec join(Simd::Vec first, Simd::Vec second) {
         Simd::Vec words;
@@ -58,9 +62,6 @@ struct BFloat16 {
         float wide;
         __builtin_memcpy(&wide, &bits, 4);
         return wide;
-    }
-    static float word(float low, float high) {
-        return number(uint32_t{round_to_bfloat16(high)} << 16 | round_to_bfloat16(low));
     }
     static void join_all(const float* first, const float* second, int count, float* words) {
         for (int i = 0; i < count; ++i) words[i] = word(first[i], second[i]);

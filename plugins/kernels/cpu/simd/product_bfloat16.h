@@ -15,6 +15,7 @@ namespace {
 struct BFloat16Words : BFloat16 {
     static constexpr int kSteps = 1;
     static constexpr int kNumbers = 2;
+    static constexpr auto kWiden = Products::kWiden;
     static Simd::Vec weights(Simd::Vec word, int) { return word; }
     static void prepare(const RowOfX& row, float* words) {
         constexpr int64_t kSome = 256, kRounded = 16;

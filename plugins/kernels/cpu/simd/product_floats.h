@@ -16,6 +16,7 @@ using h2o::FloatTile;
 struct Float32 {
     static constexpr int kSteps = 1;
     static constexpr int kNumbers = 1;  // of a word of x
+    static constexpr auto kWiden = nullptr;
     static Simd::Vec weights(Simd::Vec word, int) { return word; }
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }
     static void prepare(const RowOfX& row, float* words) {
@@ -45,7 +46,8 @@ void multiply_float_tile(const FloatTile& tile) {
             Simd::Vec weights[kColumns];
 #pragma GCC unroll 8
             for (int c = 0; c < kColumns; ++c) {
-                const int64_t at = (c / kVectors * tile.words + k) * kPanel + c % kVectors * Simd::kWidth;
+                const int64_t at =
+                    (c / kVectors * tile.panel_words + k) * kPanel + c % kVectors * Simd::kWidth;
                 weights[c] = Words::weights(Simd::load(tile.weights + at), step);
             }
 #pragma GCC unroll 16
@@ -83,7 +85,8 @@ void multiply_floats(const FloatTile& tile, int64_t rows, int64_t panels) {
 
 template <class Words>
 constexpr h2o::FloatProducts kFloatProducts = {
-    Products::kFloatRows, Products::kPanels, Words::kNumbers, Words::prepare, multiply_floats<Words>,
+    Products::kFloatRows, Products::kPanels,      Words::kNumbers,
+    Words::prepare,       multiply_floats<Words>, Words::kWiden,
 };
 
 }  // namespace

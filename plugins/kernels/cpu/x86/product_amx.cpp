@@ -189,7 +189,7 @@ bool h2o::amx_int8_is_right() {
     return true;
 }
 
-// Floats, rounding and rotation are those of avx512vnni.
+// float32, rounding and rotation are those of avx512vnni.
 const h2o_products* h2o::amx_products() {
     static const h2o_products unpacked = [] {
         h2o_products products = *avx512vnni_products();
@@ -200,6 +200,8 @@ const h2o_products* h2o::amx_products() {
         products.spare_rows = kTileRows - 1;
         products.begin = begin;
         products.end = end;
+        products.bfloat16 = *amx_bfloat16_products();
+        products.widens_faster = true;
         return products;
     }();
     return &unpacked;

@@ -32,7 +32,8 @@ typedef struct h2o_block_matrix {
     int64_t outputs;       // N
     int64_t block;         // a multiple of 16, at most 256; floats have none
     int bits;              // 4, 8, 16 or 32
-    int parts;             // 1, or 2: the rounding error of an activation is rounded again, 15 bits together
+    int parts;             // 1, or 2: the rounding error of an activation is rounded again, 15 bits together;
+                           // 0 with integers: they and activations become bfloat16, each rounded once
     const void* weights;   // panels of 16 columns, as described above
     const float* scales;   // [panels][K / block][16]; floats have none
     const float* offsets;  // alike, or null
@@ -58,6 +59,10 @@ const char* h2o_products_isa(const h2o_products* kernels);
 
 // Whether rows become bfloat16 where weights are: otherwise floats are multiplied with such weights.
 int h2o_products_multiply_bfloat16(const h2o_products* kernels);
+
+// Whether there are products with parts = 0, and whether they are the fastest of many rows times integers.
+int h2o_products_can_widen(const h2o_products* kernels);
+int h2o_products_widen_faster(const h2o_products* kernels);
 
 // Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Does not look at pointers.
 h2o_status h2o_products_check(const h2o_block_matrix* matrix);
