@@ -6,7 +6,8 @@ matrix is applied once, to all tokens at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,16 @@ from h2o_runtime.sessions.session import IntArray, Session
 Float32 = NDArray[np.float32]
 
 WARM_UP_ROWS = 4  # of a prompt whose only purpose is to be the first: enough for work of every thread
+
+
+@contextmanager
+def _step_of(session: Session) -> Iterator[None]:
+    """Where a step fails on its way, the session knows that states of layers are lost."""
+    try:
+        yield
+    except BaseException:
+        session.origin = session.store.bounded(session.origin)
+        raise
 
 
 @dataclass(frozen=True)
@@ -195,19 +206,16 @@ class Forward:
         graph = self.graph(session)
         if graph is not None:
             return graph.run([StepRow(token, session)])[0]  # type: ignore[no-any-return]
-        return self.decode_by_layers(token, session)
+        with _step_of(session):
+            return self.decode_by_layers(token, session)
 
     def decode_by_layers(self, token: int, session: Session) -> Float32:
         """`decode` where there is no graph of the step."""
         past = session.length
+        self.give_step(token, session)
         rows = Rows(past, past + 1, at=self._where[1:2])
-        try:
-            self.give_step(token, session)
-            logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
-            self.keep_hidden(session, past, 1)
-        except BaseException:
-            session.origin = session.store.bounded(session.origin)
-            raise
+        logits: Float32 = self.device.download(self.step(rows, past + 1, session))[0]
+        self.keep_hidden(session, past, 1)
         return logits
 
     def decode_rows(self, rows: Sequence[StepRow]) -> Float32:
@@ -234,13 +242,10 @@ class Forward:
 
     def _by_layers(self, tokens: Sequence[int], session: Session) -> Float32:
         """Consecutive tokens of one session: see `SessionRows`."""
-        try:
+        with _step_of(session):
             logits: Float32 = self.device.download(self._session_rows.run(tokens, session))
             self.keep_hidden(session, session.length, len(tokens))
             return logits
-        except BaseException:
-            session.origin = session.store.bounded(session.origin)
-            raise
 
     def one_row_because(self, session: Session) -> str | None:
         """Why a step cannot have several rows of the session and drop its last ones; None: it can."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, save
 from tests.prefill import altered
@@ -20,7 +21,7 @@ from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
-from h2o_runtime.errors import Cancelled, ConfigError
+from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.execution.footprint import cache_bytes, footprint
 from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.step_rows import StepRow
@@ -38,6 +39,7 @@ from h2o_runtime.sessions.layer_states import (
     states_bytes,
 )
 from h2o_runtime.sessions.saved import SavedSession, save_session
+from h2o_runtime.sessions.session import Session
 
 CONTEXT = 1400
 load = partial(layer_cases.load, context=CONTEXT)
@@ -129,6 +131,24 @@ def test_an_interrupted_prompt_leaves_nothing_wrong(bundle: Path, when: int) -> 
         for ids in (PROMPT[:210], PROMPT):
             assert relative_error(generator.prefill(ids, FULL), fresh.prefill(ids, FULL, reuse=False)) < 1e-5
         assert generator.reused == 210
+
+
+def test_a_step_that_fails_leaves_nothing_wrong(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a device runs it: this one gets to its first layer."""
+    with load(bundle) as generator, load(bundle) as fresh:
+        forward = generator.loaded.forward
+
+        def failing(token: int, session: Session) -> NDArray[np.float32]:
+            forward.give_step(token, session)
+            raise BackendError("the device is gone")
+
+        generator.prefill(PROMPT, FULL)
+        monkeypatch.setattr(forward, "decode_by_layers", failing)
+        with pytest.raises(BackendError):
+            generator.decode(5)
+        ids = [*PROMPT, *NEXT]
+        assert relative_error(generator.prefill(ids, FULL), fresh.prefill(ids, FULL)) < 1e-5
+        assert generator.reused == len(PROMPT) - 1  # the state behind the prompt is lost
 
 
 def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
