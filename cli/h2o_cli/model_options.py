@@ -62,8 +62,8 @@ class Compute(AttentionCompute):
     )
     dense_precision: DensePrecisionChoice = option(
         "auto",
-        "of products with float weights on a CPU: bfloat16 is faster, and rounds weights and activations; auto: "
-        "bfloat16 for float16 weights, if this CPU has it",
+        "of products on a CPU: bfloat16 is faster with float weights, and may be with integer ones where there is "
+        "AMX; it rounds weights and activations. auto: bfloat16 for float16 weights, if this CPU has it",
     )
 
 

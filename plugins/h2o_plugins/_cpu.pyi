@@ -17,7 +17,7 @@ def product_instructions() -> str:
 
 def products_widen_integers() -> bool:
     """
-    Whether prompts times integers are fastest here where both become bfloat16.
+    Whether there are products here for which integers and activations become bfloat16.
     """
 
 def products_multiply_bfloat16() -> bool:

@@ -195,7 +195,10 @@ def test_the_report_tells_it(shared_folder: Path) -> None:
         ({"precision": "float8"}, "must be one of auto, float32, bfloat16"),
     ],
 )
-def test_it_is_refused_where_it_would_do_nothing(changed: dict[str, Any], words: str) -> None:
+def test_it_is_refused_where_it_would_do_nothing(
+    changed: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "can_widen", lambda: False)
     good = {"precision": "bfloat16", "dense_form": "auto", "backend": "onnxruntime", "on_cpu": True}
     model = Mock(quantized=False, dtype="float32")
     with pytest.raises(ConfigError, match=words) as caught:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tests import bundles
 
-from h2o_plugins import load_cpu_kernels
 from h2o_runtime import Generator
 from h2o_runtime.caches.base import Cache
 from h2o_runtime.caches.contiguous import Contiguous
@@ -23,6 +22,7 @@ from h2o_runtime.dense_graphs import native, packed_nodes
 from h2o_runtime.errors import BackendError
 from h2o_runtime.kv import KV
 from h2o_runtime.kv_entry import kv_entry
+from h2o_runtime.names import DensePrecision
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.providers.native import NativeCpuProvider
@@ -58,8 +58,6 @@ def test_it_gives_what_its_parts_give(
 ) -> None:
     more = {"weights": weights} if weights else {}
     folder = bundles.named(shared_folder, shape, f"-{weights}" if weights else "", **more)[1]
-    # With AMX prompts have products of their own.
-    monkeypatch.setattr(native, "_parts", lambda kind, head: 2 if head and kind.block else 1)
     whole, its_cache = generated(load(folder, threads=2, cache=cache(rows=dtype)))
     monkeypatch.setattr(
         NativeCpuProvider, "in_graphs", property(lambda _: False, lambda *_: None), raising=False
@@ -203,21 +201,14 @@ def test_more_rows_than_kernels_take_are_refused() -> None:
         attention(32, **sizes)(*range(1, 18))
 
 
-@pytest.mark.skipif(
-    load_cpu_kernels().product_instructions() not in ("amx", "avx512bf16"), reason="no such products here"
-)
-def test_only_prompts_make_bfloat16_of_integers(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not native.can_widen(), reason="no such products here")
+def test_only_prompts_make_bfloat16_of_integers(shared_folder: Path) -> None:
     """A prompt's error is smaller than with integers, and its bits are the same for one row and for many."""
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
     tokens = np.random.default_rng(0).integers(2, 250, PROMPT)
 
-    def answers(widens: bool) -> NDArray[np.float32]:
-        monkeypatch.setattr(
-            native,
-            "_parts",
-            lambda kind, head: 2 if head and kind.block else int(not (kind.block and widens)),
-        )
-        with load(folder, threads=2) as generator:
+    def answers(precision: DensePrecision) -> NDArray[np.float32]:
+        with load(folder, threads=2, dense_precision=precision) as generator:
             assert is_whole(generator)
             prompt = generator.prefill(tokens, Full()).copy()
             generator.reset()
@@ -225,7 +216,7 @@ def test_only_prompts_make_bfloat16_of_integers(shared_folder: Path, monkeypatch
             np.testing.assert_array_equal(generator.prefill(tokens, Full()), prompt)
             return np.array([prompt, generator.decode(3)])
 
-    widened, integers = answers(True), answers(False)
+    widened, integers = answers("bfloat16"), answers("float32")
     with Generator.load(folder, context=CONTEXT, device="cpu", dense_form="exact") as generator:
         exact = np.array([generator.prefill(tokens, Full()).copy(), generator.decode(3)])
     assert np.linalg.norm(widened[0] - exact[0]) < np.linalg.norm(integers[0] - exact[0])

@@ -292,10 +292,6 @@ int h2o_products_can_widen(const h2o_products* kernels) {
     return h2o::bfloat16_of(kernels).widen != nullptr;
 }
 
-int h2o_products_widen_faster(const h2o_products* kernels) {
-    return kernels->widens_faster;
-}
-
 h2o_status h2o_products_check(const h2o_block_matrix* matrix) {
     if (matrix == nullptr || matrix->inputs <= 0 || matrix->outputs <= 0) return H2O_BAD_ARGUMENT;
     if (!h2o::has_integers(*matrix)) {

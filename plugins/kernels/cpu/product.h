@@ -106,7 +106,6 @@ struct h2o_products {
     // What a thread does before and after products of integers; or null.
     void (*begin)(int64_t block) = nullptr;
     void (*end)() = nullptr;
-    bool widens_faster = false;  // whether many rows times integers are fastest in bfloat16
 };
 
 namespace h2o {

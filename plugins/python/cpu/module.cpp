@@ -47,9 +47,9 @@ NB_MODULE(_cpu, module) {
         [] {
             const h2o_products* kernels = nullptr;
             check(h2o_products_find(nullptr, &kernels), "products_widen_integers");
-            return h2o_products_widen_faster(kernels) != 0;
+            return h2o_products_can_widen(kernels) != 0;
         },
-        "Whether prompts times integers are fastest here where both become bfloat16.");
+        "Whether there are products here for which integers and activations become bfloat16.");
     module.def(
         "products_multiply_bfloat16",
         [] {

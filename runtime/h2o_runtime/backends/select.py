@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.dense_graphs.native import is_fast
+from h2o_runtime.dense_graphs.native import can_widen, is_fast
 from h2o_runtime.dense_graphs.packed_files import PackedFolder
 from h2o_runtime.devices import Device
 from h2o_runtime.engines import TARGETS
@@ -81,8 +81,8 @@ def check_dense_precision(
         return
     if backend != "onnxruntime" or not on_cpu:
         missing = "ONNX Runtime on a CPU"
-    elif model.quantized:
-        missing = "float weights, of h2o-export --weights float"
+    elif model.quantized and not can_widen():
+        missing = "float weights, of h2o-export --weights float, or a processor with AMX or AVX-512 BF16"
     elif dense_form not in ("auto", "native"):
         missing = "`dense_form=native`"
     elif not is_fast():

@@ -2,8 +2,8 @@
 
 With integer weights, activations become integers in blocks of the same size. Those of a head are rounded
 twice, first themselves and then the rounding error, 15 bits together, because errors go directly into the
-logits. On processors with AMX integers of a prompt's products become bfloat16, as its activations do. Those of
-steps stay integers (`multiply_in_integers`).
+logits. Under the precision "bfloat16" integers of a prompt's products become bfloat16, as its activations do. Those
+of steps stay integers (`multiply_in_integers`).
 
 With float weights nothing is rounded, unless weights become bfloat16, and on some processors activations too.
 Products that read the same activations are one node, which prepares them once. For one token of a small model
@@ -65,6 +65,12 @@ def is_fast_with_float16() -> bool:
     return is_fast() and kernels is not None and (on_x86 or kernels.products_multiply_bfloat16())
 
 
+def can_widen() -> bool:
+    """Whether integers and activations can become bfloat16 for products here: with AMX, or AVX-512 with BF16."""
+    kernels = cpu_kernels()
+    return is_fast() and kernels is not None and kernels.products_widen_integers()
+
+
 def operators() -> Path:
     """The library that ONNX Runtime loads. Raises BackendError if it is missing."""
     try:
@@ -82,7 +88,7 @@ def multiply_natively(
 ) -> tuple[Any, Arrays]:
     """A ModelProto that was loaded from `path` → one with products of our own, and weights to give its session.
 
-    `precision` is that of the products with float weights.
+    `precision` is that of the products with float weights; "bfloat16" also of a prompt's with integers.
 
     The model only names these weights: inside the model they would be in memory three times while a session
     is created, and limited to two gigabytes. ONNX Runtime needs a file name for each; that is `path`, from
@@ -137,18 +143,17 @@ def _nodes(view: GraphView, precision: DensePrecision) -> Iterator[ProductNode]:
                 _before(part[0].product.input[0], view),
                 tuple(after for _, after in ends),
                 head=head,
-                parts=_parts(Kind.of(part[0]), head),
+                parts=_parts(Kind.of(part[0]), head, precision),
             )
 
 
-def _parts(kind: Kind, head: bool) -> int:
-    """Integers that make an activation: none where it becomes bfloat16, as it does for a prompt with AMX."""
-    kernels = cpu_kernels()
+def _parts(kind: Kind, head: bool, precision: DensePrecision) -> int:
+    """Integers that make an activation: none where it becomes bfloat16."""
     if not kind.block:
         return 1
     if head:
         return 2
-    return 0 if kernels is not None and kernels.products_widen_integers() else 1
+    return 0 if precision == "bfloat16" else 1
 
 
 def _with_mlps(

@@ -201,7 +201,6 @@ const h2o_products* h2o::amx_products() {
         products.begin = begin;
         products.end = end;
         products.bfloat16 = *amx_bfloat16_products();
-        products.widens_faster = true;
         return products;
     }();
     return &unpacked;

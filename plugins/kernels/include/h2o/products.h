@@ -60,9 +60,8 @@ const char* h2o_products_isa(const h2o_products* kernels);
 // Whether rows become bfloat16 where weights are: otherwise floats are multiplied with such weights.
 int h2o_products_multiply_bfloat16(const h2o_products* kernels);
 
-// Whether there are products with parts = 0, and whether they are the fastest of many rows times integers.
+// Whether there are products with parts = 0.
 int h2o_products_can_widen(const h2o_products* kernels);
-int h2o_products_widen_faster(const h2o_products* kernels);
 
 // Whether sizes agree: H2O_OK or H2O_BAD_ARGUMENT. Does not look at pointers.
 h2o_status h2o_products_check(const h2o_block_matrix* matrix);
