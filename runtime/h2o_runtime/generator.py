@@ -295,12 +295,12 @@ class Generator:
         prompt_piece: int | None = None,
         shared: SharedPrompt | None = None,
     ) -> Run[GenerationEvent]:
-        """As `generate`, for a driver of several runs: yields a pause when others may run, and requests every
-        step. Strings that stop the answer are the caller's.
+        """As `generate`, for a driver of several runs: pauses where others may run. Stop strings are the caller's.
 
         prompt_piece: approximate number of prompt tokens between pauses; None reads the prompt at once
         shared: the prompt, if several answers with this policy share it
         """
+        self.drafts = DraftCount()  # also of a prompt that is cancelled
         sampler = Sampler(request.sampling, self.model.vocab_size)
         tokens, policy, watch = self._checked(request.prompt.ids, request.prefill, watch)
         logits = yield from self._reader.read(tokens, policy, watch, request.reuse, prompt_piece, shared)

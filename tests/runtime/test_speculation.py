@@ -181,6 +181,10 @@ def test_drafts_come_and_are_counted(generator: Generator) -> None:
     answered(generator, prompt, max_new_tokens=100)
     count = generator.drafts
     assert 0 < count.accepted <= count.drafted  # a random model's greedy answer goes round in circles
+    watch = Watch(cancelled=lambda: True)
+    with pytest.raises(Cancelled):
+        list(generator.generate(random_ids(41, 2).tolist(), watch=watch))
+    assert generator.drafts.drafted == 0
 
 
 @pytest.mark.parametrize("after", [1, 20, 41])
