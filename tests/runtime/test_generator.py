@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -370,9 +371,10 @@ def test_the_timer_says_where_the_time_went(small: Generator) -> None:
 def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Generator) -> None:
     _, target = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")
     ids: IntArray = random_ids(90)
+    unchosen = replace(POLICY, local=8, heavy=0)  # float16 may choose other keys where scores nearly tie
     with Generator.load(target, context=100) as half:
         assert half.bundle.manifest.model.dtype == "float16"
-        for policy in (Full(), POLICY):
+        for policy in (Full(), unchosen):
             small.reset()
             half.reset()
             got, expected = half.prefill(ids, policy), small.prefill(ids, policy)

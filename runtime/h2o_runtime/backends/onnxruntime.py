@@ -37,6 +37,8 @@ from h2o_runtime.errors import (
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision, DensePrecisionChoice
+from h2o_runtime.ort.cuda import require_provider
+from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
 
@@ -217,6 +219,7 @@ class OnnxRuntimeBackend:
         return cuda_provider.without_dequantization(model, folder) if self.model.quantized else model
 
     def _open_on_gpu(self, model: Any, folder: Path) -> Any:
+        require_provider(import_onnxruntime())  # without it our operators are of no use
         # Threads of its own would be idle.
         return open_session(
             model.SerializeToString(),

@@ -35,10 +35,15 @@ class CudaArena:
         cls._registered = True
 
 
-def cuda_providers(ort: Any, stream: int) -> list[Any]:
-    """Providers of a session whose work uses `stream`. Raises BackendError if there is none for CUDA."""
+def require_provider(ort: Any) -> None:
+    """Raises BackendError where ONNX Runtime was built without CUDA."""
     if CUDA_PROVIDER not in ort.get_available_providers():
         raise BackendError(f"this ONNX Runtime has no CUDA provider: {REMEDY}")
+
+
+def cuda_providers(ort: Any, stream: int) -> list[Any]:
+    """Providers of a session whose work uses `stream`. Raises BackendError if there is none for CUDA."""
+    require_provider(ort)
     if hasattr(ort, "preload_dlls"):  # finds libraries installed by pip
         ort.preload_dlls()
     CudaArena.prepare(ort)

@@ -33,7 +33,7 @@ def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
         if hasattr(module, name):
             monkeypatch.setattr(module, name, size)
     monkeypatch.setattr(layer, "HEAVY", 8)
-    rules = {"": sparse.Rule(2, 4, 32, 16), ", grown": sparse.Rule(4, 2, 48, 24)}
+    rules = {"": sparse.Rule(2, 32, 16), ", grown": sparse.Rule(4, 48, 24)}
     monkeypatch.setattr(sparse, "RULES", rules)
     monkeypatch.setattr(timings, "milliseconds", lambda work: work() or 1.0)
     monkeypatch.setattr(timings, "roomy", lambda: False)

@@ -24,11 +24,11 @@ def test_every_report_tells_what_was_forgotten(serve: Serve) -> None:
 
 def test_metrics_tell_what_was_moved(serve: Serve, tmp_path: Path) -> None:
     server = serve("--cache", f"offload file={tmp_path / 'rows'}", "--ctx-size", 512)
-    assert server.metric("h2o_cache_loaded_bytes") == 0
+    before = server.metric("h2o_cache_loaded_bytes")  # loading has read a few tokens
     server.complete("The module defines a class. " * 10)
     host, stored = server.metric("h2o_cache_host_bytes"), server.metric("h2o_cache_stored_bytes")
     assert 0 < stored < host
-    assert server.metric("h2o_cache_loaded_bytes") > 0
+    assert server.metric("h2o_cache_loaded_bytes") > before
     assert 0 < server.metric("h2o_cache_bytes") == server.metric("h2o_cache_device_bytes") < host
 
 

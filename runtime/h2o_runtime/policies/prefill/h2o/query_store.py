@@ -139,9 +139,9 @@ class QueryStore(PartialScratch):
         self.last: LastTile | None = None
         self._turn = 0  # rows before a conversation's last turn
         self._before_turn: LastTile | None = None  # the last tile before that turn
-        self._past, self._first = (device.zeros((tiles,), np.int64) for _ in range(2))
-        self.past_of_tiles: Tensor = self._past[:0]
-        self.first_of_tiles: Tensor = self._first[:0]
+        self._numbers: Tensor = device.zeros((2 * tiles,), np.int64)
+        self.past_of_tiles: Tensor = self._numbers[:0]
+        self.first_of_tiles: Tensor = self._numbers[:0]
         self.groups: dict[Span, list[TileGroup]] = {}  # of each batch of a prompt, the same in every layer
         self.heads = heads
         self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
@@ -158,9 +158,9 @@ class QueryStore(PartialScratch):
         the first chunk sees all rows of `whole`.
         """
         self.groups.clear()
-        self.past_of_tiles, self.first_of_tiles = self._past[: len(past)], self._first[: len(past)]
-        self.device.upload(past, self.past_of_tiles)
-        self.device.upload(first, self.first_of_tiles)
+        t = len(past)
+        self.past_of_tiles, self.first_of_tiles = self._numbers[:t], self._numbers[t : 2 * t]
+        self.device.upload(np.concatenate((past, first)), self._numbers[: 2 * t])
         heads = self.heads.least
         self.whole_past = self._whole[: heads * len(whole)].reshape(heads, len(whole))
         rows = np.arange(whole.start, whole.stop, dtype=np.int32)
