@@ -114,6 +114,7 @@ def test_a_gpu_gets_graphs_without_dequantization(
         return session.open_session(model, threads=1, beside=beside, operators=operators)
 
     monkeypatch.setattr(onnxruntime, "open_session", open_session)
+    monkeypatch.setattr(onnxruntime, "require_provider", lambda ort: None)
     bundle, gpu = Bundle.open(exported(shared_folder, name)), SimpleNamespace(memory="cuda")
     backend = OnnxRuntimeBackend(bundle, device=gpu)  # type: ignore[arg-type]
     backend.activate()

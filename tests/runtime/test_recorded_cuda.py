@@ -127,6 +127,7 @@ def backend_on_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntime
         return session.open_session(model, threads=1, beside=beside, operators=operators)
 
     monkeypatch.setattr(onnxruntime, "open_session", open_session)
+    monkeypatch.setattr(onnxruntime, "require_provider", lambda ort: None)
     gpu: Any = SimpleNamespace(memory="cuda")
     backend = OnnxRuntimeBackend(Bundle.open(bundle), device=gpu)
     backend.activate()
