@@ -94,7 +94,7 @@ def test_the_losses_after_a_prompt() -> None:
         increases("quality-continuation-1.5b.csv", 8192),
     )
     for one in (half, larger):
-        assert f"{statistics.mean(one):.1f} ± {error(one):.1f} % at 8,192 tokens" in README
+        assert f"{round(statistics.mean(one), 1) + 0.0:.1f} ± {error(one):.1f} % at 8,192 tokens" in README
     most = max(*half, *larger)
     assert re.search(rf"0\.5B and 1\.5B, up to {math.ceil(10 * most) / 10} % in a text", README)
     long = increases("quality-continuation.csv", 16384)
