@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def reference(checkpoint: Path, most: int) -> Reference:
     return (LatentReference if "kv_lora_rank" in raw else GatedReference)(checkpoint, raw, most)
 
 
-class Reference:
+class Reference(ABC):
     """One decoder layer over merged embeddings and hidden states. `layer` begins its tensors' names.
 
     out  what the head read last, [D]
@@ -57,8 +58,8 @@ class Reference:
         head = self.given.get("lm_head.weight", table)
         return out @ head[: self.most].T, out
 
-    def attention(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def attention(self, x: Tensor) -> Tensor: ...
 
     def mlp(self, x: Tensor) -> Tensor:
         return self._swiglu(x, f"{self.layer}mlp")
