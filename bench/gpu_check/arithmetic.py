@@ -144,7 +144,7 @@ class Layer:
         self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, rate, read, 1)
         if listed:
             self._narrow(chunks, tiles, listed)
-            if alone:
+            if alone and not self.choosing.blocks:
                 self.choice.add(0, 1, tiles * heads * listed * 4, heads // KV_HEADS)  # lists copied
         looked = [listed or one.start for one in chunks]
         keys = sum(map(lambda one, count: len(one) * count, chunks, looked)) / rows
@@ -179,8 +179,11 @@ class Layer:
         entries = tiles * heads * keys
         states, sums = (RATES[name][self.d] for name in ("states", "sums"))
         if self.choosing.blocks:
-            passed = 2 * keys + own
-            self.choice.add(flop * passed, states, read * passed * -(-packed // PACKED), 1)
+            passed, alone = 2 * keys + own, heads == QUERY_HEADS
+            at_once = (
+                2 if alone and 2 * packed <= PACKED else 1
+            )  # heads of a block, which look at the same keys
+            self.choice.add(flop * passed, states, read * passed * -(-packed // PACKED) / at_once, 1)
             self.choice.wait(entries / SELECTED)
             return
         self.choice.add(flop * keys, states, read * keys, launches)

@@ -5,11 +5,12 @@ TensorRT plugins are built, `plugins/kernels/generate.py` writes their C++ heade
 read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names they have everywhere:
 
     n tokens in this call, w of them that vote, Hq query heads, Hkv key/value heads, Hs score heads: Hkv or
-    Hq, or in some operators a number that divides Hkv, d head size of queries and keys, dv that of values and
-    outputs (operators of landmarks, pages and lines want d), cap cache capacity, M memory slots, Mp slots of
-    the memory before (may be 0), R rows that have scores, t tiles of queries, Nb blocks of the cache's rows
-    (blocks of landmarks, or pages), D diagonals, of products: K inputs, Kb blocks of 32 inputs, N outputs, r pairs
-    of a head's numbers that are rotated.
+    Hq, or in some operators a number that divides Hkv, Hl lists of candidates, each of Hs / Hl score heads, d
+    head size of queries and keys, dv that of values and outputs (operators of landmarks, pages and lines want
+    d), cap cache capacity, M memory slots, Mp slots of the memory before (may be 0) or of a list, R rows that
+    have scores, t tiles of queries, Nb blocks of the cache's rows (blocks of landmarks, or pages), D
+    diagonals, of products: K inputs, Kb blocks of 32 inputs, N outputs, r pairs of a head's numbers that are
+    rotated.
 
 A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports only
 `operator_spec` from the package, because builds run it as a file.
@@ -127,7 +128,7 @@ QUERY_SELECT = Operator(
     inputs=(
         _Q,
         _model("k_cache", "cap Hkv d"),
-        _int32("candidates", "t Hs Mp"),
+        _int32("candidates", "t Hl Mp"),
         _int64("past", "t"),
         _int64("first", "t"),
     ),
@@ -139,6 +140,7 @@ QUERY_SELECT = Operator(
         Attribute("reach", 0),
         Attribute("local", 0, gives="M"),
         Attribute("heavy", 0, gives="M"),
+        Attribute("score_heads", 1, gives="Hs"),
         _SOFTCAP,
     ),
 )

@@ -299,14 +299,16 @@ def query_select(
     reach: int,
     local: int,
     heavy: int,
+    score_heads: int,
 ) -> Int32:
     """Each tile's last `local` rows below its past, and the best of its other candidates by `query_score`.
 
-    q [n, Hq, d], `tile` rows a tile; candidates int32 [t, Hs, C]; past, first int64 [t]
+    q [n, Hq, d], `tile` rows a tile; candidates int32 [t, Hl, C], each for Hs / Hl heads; past, first int64 [t]
     -> int32 [t, Hs, local + heavy], sorted.
     """
     chosen = []
     rule = {"scale": scale, "stride": stride, "reach": reach}
+    candidates = candidates.repeat(score_heads // candidates.shape[1], axis=1)
     for i, (end, begin) in enumerate(zip(past.tolist(), first.tolist(), strict=True)):
         rows, own = q[i * tile : (i + 1) * tile], candidates[i]
         score = query_score(rows, k_cache, own, end, begin, **rule).astype(np.float32)  # type: ignore[arg-type]

@@ -225,7 +225,7 @@ def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
     )
     keys, _ = sizes.floats(kv)
     attributes = {"scale": sizes.scale, "stride": 2, "reach": 1}
-    own = {"tile": tile, "local": local, "heavy": 16}
+    own = {"tile": tile, "local": local, "heavy": 16, "score_heads": sizes.score_heads}
     expected = operators.query_select(q, keys, candidates, past, first, **attributes, **own)  # type: ignore[arg-type]
     for i, end in enumerate(past.tolist()):
         rows, begin = q[i * tile : (i + 1) * tile], int(first[i])

@@ -33,6 +33,7 @@ class Call:
     kv_heads: int = 2
     group: int = 2
     by_query: bool = False
+    lists: int = 0  # of a tile, 0: one a score head
     d: int = 16
     dtype: Any = np.float32
     seed: int = 0
@@ -43,6 +44,7 @@ class Call:
         heads = self.kv_heads * self.group
         self.scale = float(np.float32(self.d**-0.5))
         self.score_heads = heads if self.by_query else self.kv_heads
+        self.lists = self.lists or self.score_heads
         number = self.skipped + np.arange(-(-self.n // self.tile), dtype=np.int64)
         self.first = self.before + number * self.tile
         self.past = self.before + number // self.tiles * self.tiles * self.tile
@@ -51,9 +53,9 @@ class Call:
         self.q = (2 * rng.standard_normal((self.n, heads, self.d))).astype(self.dtype)
         self.k = rng.standard_normal((cap, self.kv_heads, self.d)).astype(self.dtype)
         self.k[end:] = np.nan  # nobody looks at these
-        self.candidates = np.zeros((len(self.past), self.score_heads, self.listed), np.int32)
+        self.candidates = np.zeros((len(self.past), self.lists, self.listed), np.int32)
         for i, past in enumerate(self.past.tolist() if self.listed else ()):
-            for s in range(self.score_heads):
+            for s in range(self.lists):
                 early = rng.permutation(past - self.local)[: self.listed - self.local]
                 window = np.arange(past - self.local, past)
                 self.candidates[i, s] = np.concatenate([np.sort(early), window])
@@ -86,7 +88,7 @@ class Call:
 
     @property
     def attributes(self) -> dict[str, float]:
-        names = ("scale", "tile", "stride", "reach", "local", "heavy")
+        names = ("scale", "tile", "stride", "reach", "local", "heavy", "score_heads")
         return {name: getattr(self, name) for name in names}
 
     def check(self, got: Array, rtol: float = 1e-5) -> None:
@@ -96,7 +98,8 @@ class Call:
         rule = {"scale": self.scale, "stride": self.stride, "reach": self.reach}
         for i, end in enumerate(self.past.tolist()):
             rows, begin = self.q[i * self.tile : (i + 1) * self.tile], int(self.first[i])
-            score = operators.query_score(rows, self.k, self.candidates[i], end, begin, **rule)  # type: ignore[arg-type]
+            candidates = self.candidates[i].repeat(self.score_heads // self.lists, axis=0)
+            score = operators.query_score(rows, self.k, candidates, end, begin, **rule)  # type: ignore[arg-type]
             assert operators.same_but_for_near_ties(
                 expected[i], got[i], score, stop=end, local=self.local, rtol=rtol
             )
@@ -106,6 +109,7 @@ class Call:
 def calls(draw: st.DrawFn) -> Call:
     local, heavy = draw(st.integers(0, 9)), draw(st.integers(1, 30))
     before, tiles = local + heavy + draw(st.integers(0, 60)), draw(st.integers(1, 3))
+    kv_heads, group, by_query = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])), draw(st.booleans())
     return Call(
         n=draw(st.integers(1, 90)),
         before=before,
@@ -117,9 +121,10 @@ def calls(draw: st.DrawFn) -> Call:
         local=local,
         heavy=heavy,
         listed=draw(st.sampled_from([0, local + heavy, before])),
-        kv_heads=draw(st.integers(1, 3)),
-        group=draw(st.sampled_from([1, 2, 4])),
-        by_query=draw(st.booleans()),
+        kv_heads=kv_heads,
+        group=group,
+        by_query=by_query,
+        lists=draw(st.sampled_from([0, 1, kv_heads, 2 * kv_heads if by_query and group > 1 else 0])),
         d=draw(st.sampled_from([8, 24, 64])),
         dtype=draw(st.sampled_from([np.float32, np.float16])),
         seed=draw(st.integers(0, 1 << 20)),

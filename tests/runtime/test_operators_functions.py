@@ -240,6 +240,22 @@ def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_p
         )
 
 
+def test_a_body_that_lacks_an_attribute_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    path = bundle.path(bundle.graph("decode"))
+    model = onnx.load(path)
+    next(body for body in model.functions if body.name == "QuerySelect").attribute.remove("score_heads")
+    size = path.stat().st_size
+    model.producer_version = "0"
+    model.producer_version = "0" * (1 + size - model.ByteSize())  # as long: the manifest has the file's size
+    onnx.save(model, path)
+    call = Call(n=3, before=9, tile=3, stride=1, tiles=1, reach=0, local=2, heavy=3, listed=0)
+    with pytest.raises(
+        BundleError, match=r"QuerySelect does not know score_heads; export the checkpoint again"
+    ):
+        call.run(provider_for(bundle.folder, Case()))
+
+
 def test_a_body_that_an_older_bundle_lacks_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     path = bundle.path(bundle.graph("decode"))

@@ -34,7 +34,17 @@ from h2o_export.operators.opset import OPSET
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
 from h2o_export.operators.parts import HeadOutputs, HeadScores, HighestRising, SoftCap
 from h2o_export.operators.products import BlockProduct
-from h2o_export.operators.selection import BlockSelect, CandidateScore, MemorySelect, QuerySelect, VotingRows
+from h2o_export.operators.selection import (
+    BestRows,
+    BlockSelect,
+    BlockVotes,
+    CandidateScore,
+    MemorySelect,
+    QuerySelect,
+    QueryVotes,
+    VotingRows,
+    WithNeighbours,
+)
 from h2o_runtime import operators as table
 
 DOMAIN, VERSION = table.DOMAIN, table.VERSION
@@ -63,7 +73,19 @@ OPERATORS = (
 
 DENSE_OPERATORS = (BlockProduct, RMSNorm, ResidualNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 # In other bodies: no graph names them. A part that another part calls comes before it.
-INLINED = (SoftCap, HeadScores, HeadOutputs, HighestRising, DiagonalBlocks, SubquadraticMask, VotingRows)
+INLINED = (
+    SoftCap,
+    HeadScores,
+    HeadOutputs,
+    HighestRising,
+    DiagonalBlocks,
+    SubquadraticMask,
+    VotingRows,
+    BlockVotes,
+    QueryVotes,
+    WithNeighbours,
+    BestRows,
+)
 # What exported dense graphs name besides standard operators.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 

@@ -129,27 +129,11 @@ def VotingRows(q, past, score_heads, votings, tile: int, stride: int):
 
 
 @script(h2o, default_opset=op)
-def BlockSelect(
-    q,
-    k_cache,
-    past,
-    scale: float,
-    tile: int,
-    stride: int,
-    block_size: int,
-    local: int,
-    heavy: int,
-    score_heads: int,
-    softcap: float = 0.0,
+def BlockVotes(
+    q, k_cache, past, scale: float, tile: int, stride: int, block_size: int, score_heads: int, softcap: float
 ):
-    """Candidates of query tiles, by the mean keys of blocks. The rows that vote are VotingRows.
-
-    q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local +
-    heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the softmax
-    probability of its mean key, over all whole blocks below past. A row's score is the sum of its block's votes,
-    from all query heads of its score head. The first block, and the rows before the local window in the block where
-    that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows
-    below past, and the `heavy` best others. Ties and negligible scores are as in MemorySelect.
+    """The votes of query tiles for the mean keys of the blocks below their past, float32 [t, Hs, Nb + 1]: see
+    BlockSelect. The last place is for rows that no whole block of the cache has.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -174,12 +158,12 @@ def BlockSelect(
     means = op.ReduceMean(by_block, one, keepdims=0)  # [Nb, Hkv, d]
     heads = op.Div(op.Range(first, op.Squeeze(votings, zero), step), op.Div(votings, kv_heads))  # [Hv]
     keys = op.Transpose(op.Gather(means, heads, axis=1), perm=[1, 2, 0])  # [Hv, d, Nb]
-    # Their votes. A tile whose past has no whole block gives none.
+    # A tile whose past has no whole block gives no votes.
     packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
     dots = op.Mul(op.MatMul(packed, keys), op.Constant(value_float=scale))
     dots = h2o.SoftCap(dots, softcap=softcap)
-    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))  # [t, 1, 1]
     block = op.Range(first, op.Squeeze(blocks, zero), step)
+    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
     seen = op.Unsqueeze(op.Less(block, op.Div(end, size)), one)  # [t, 1, 1, Nb]
     votes = op.Where(seen, op.Softmax(op.Where(seen, dots, lowest), axis=-1), none)
     by_vote = op.Concat(op.Shape(sample, start=0, end=4), blocks, axis=0)
@@ -188,55 +172,85 @@ def BlockSelect(
     split = op.Reshape(of_each, op.Concat(tiles, sets, spanned, blocks, axis=0), allowzero=1)
     got = op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)  # [t, Hs, Nb]
     got = op.Where(op.Less(got, op.Constant(value_float=1e-30)), none, got)
-    # By row: those behind the last whole block have a score of their own, which nobody reads.
-    wide = op.Concat(tiles, sets, one, axis=0)
-    padded = op.Concat(got, op.Expand(none, wide), axis=2)
-    row = op.Range(first, op.Squeeze(capacity, zero), step)
-    ranks = op.Gather(padded, op.Div(row, size), axis=2)  # [t, Hs, cap]
+    return op.Concat(got, op.Expand(none, op.Concat(tiles, sets, one, axis=0)), axis=2)
+
+
+@script(h2o, default_opset=op)
+def BestRows(rows, ranks, past, local: int, heavy: int):
+    """The last `local` rows below each tile's past, and of the others the `heavy` with the highest ranks.
+
+    rows int64 [t, Hs, K], rising; ranks [t, Hs, K], 0 or higher; past int64 [t] → int32 [t, Hs, local + heavy],
+    sorted.
+    """
+    one = op.Constant(value_ints=[1])
+    step = op.Constant(value_int=1)
+    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
     border = op.Sub(end, op.Constant(value_int=local))
-    ranked = op.Mul(op.Div(border, size), size)
+    early = op.Where(op.Less(rows, border), ranks, op.Constant(value_float=-1.0))
+    # Rows are in rising order, and TopK prefers the earlier of equals.
+    wanted = op.Reshape(op.Constant(value_int=heavy), one)
+    best, where = op.TopK(early, wanted, axis=2, largest=1, sorted=1)
+    rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
+    chosen = op.GatherElements(rows, op.GatherElements(where, order, axis=2), axis=2)
+    window = op.Add(
+        border, op.Range(op.Constant(value_int=0), op.Constant(value_int=local), step)
+    )  # [t, 1, L]
+    wide = op.Concat(op.Shape(rows, start=0, end=2), one, axis=0)
+    return op.Cast(op.Concat(chosen, op.Expand(window, wide), axis=2), to=6)
+
+
+@script(h2o, default_opset=op)
+def BlockSelect(
+    q,
+    k_cache,
+    past,
+    scale: float,
+    tile: int,
+    stride: int,
+    block_size: int,
+    local: int,
+    heavy: int,
+    score_heads: int,
+    softcap: float = 0.0,
+):
+    """Candidates of query tiles, by the mean keys of blocks. The rows that vote are VotingRows.
+
+    q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local +
+    heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the softmax
+    probability of its mean key, over all whole blocks below past. A row's score is the sum of its block's votes,
+    from all query heads of its score head. The first block, and the rows before the local window in the block where
+    that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows
+    below past, and the `heavy` best others. Ties and negligible scores are as in MemorySelect.
+    """
+    zero = op.Constant(value_ints=[0])
+    size = op.Constant(value_int=block_size)
+    step = op.Constant(value_int=1)
+    got = h2o.BlockVotes(
+        q,
+        k_cache,
+        past,
+        scale=scale,
+        tile=tile,
+        stride=stride,
+        block_size=block_size,
+        score_heads=score_heads,
+        softcap=softcap,
+    )
+    capacity = op.Shape(k_cache, start=0, end=1)
+    row = op.Range(op.Constant(value_int=0), op.Squeeze(capacity, zero), step)
+    ranks = op.Gather(got, op.Div(row, size), axis=2)  # [t, Hs, cap]
+    end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))
+    ranked = op.Mul(op.Div(op.Sub(end, op.Constant(value_int=local)), size), size)
     scored = op.And(op.GreaterOrEqual(row, size), op.Less(row, ranked))
     ranks = op.Where(scored, ranks, op.Constant(value_float=float("inf")))
-    ranks = op.Where(op.Less(row, border), ranks, op.Constant(value_float=-1.0))
-    # TopK prefers the earlier of equals.
-    wanted = op.Reshape(op.Constant(value_int=heavy), one)
-    best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
-    rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
-    chosen = op.GatherElements(where, order, axis=2)
-    window = op.Add(border, op.Range(first, op.Constant(value_int=local), step))  # [t, 1, L]
-    window = op.Expand(window, wide)
-    candidates = op.Cast(op.Concat(chosen, window, axis=2), to=6)
+    rows = op.Expand(row, op.Shape(ranks))
+    candidates = h2o.BestRows(rows, ranks, past, local=local, heavy=heavy)
     return candidates
 
 
 @script(h2o, default_opset=op)
-def QuerySelect(
-    q,
-    k_cache,
-    candidates,
-    past,
-    first,
-    scale: float,
-    tile: int,
-    stride: int,
-    reach: int,
-    local: int,
-    heavy: int,
-    softcap: float = 0.0,
-):
-    """Memory sets of query tiles. The rows that vote are VotingRows.
-
-    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
-    i chooses among the rows below past[i] ≥ local + heavy. first int64 [t]: the cache row of a tile's first query,
-    past[i] or later. candidates int32 [t, Hs, Mp], sorted, all below past: a tile looks at its list, or at every
-    row below past if Mp = 0. If Hs divides Hkv, the key/value heads of a score head look at the same rows. →
-    memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows below past, and the `heavy` best others.
-
-    The vote for a row is its softmax probability over all rows looked at and the cache rows from past[i] to the
-    voting row, summed over the voting rows and the score head's query heads. Its score adds a quarter of the votes
-    of rows at most `reach` away, because the queries between two voting rows look there. Ties and negligible
-    scores are as in MemorySelect.
-    """
+def QueryVotes(q, k_cache, rows, past, first, scale: float, tile: int, stride: int, softcap: float):
+    """The votes of query tiles for cache rows [t, Hs, K], float32 [t, Hs, K]: see QuerySelect."""
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
     minus_one = op.Constant(value_ints=[-1])
@@ -245,16 +259,10 @@ def QuerySelect(
     d = op.Shape(q, start=2, end=3)
     tiles = op.Shape(past, start=0, end=1)
     kv_heads = op.Shape(k_cache, start=1, end=2)
-    score_heads = op.Shape(candidates, start=1, end=2)
+    score_heads = op.Shape(rows, start=1, end=2)
     spanned = op.Max(op.Div(kv_heads, score_heads), one)  # key/value heads of a score head
     votings = op.Mul(score_heads, spanned)  # Hv = max(Hs, Hkv)
     sample, real, place = h2o.VotingRows(q, past, score_heads, votings, tile=tile, stride=stride)
-    # The rows looked at, [t, Hs, K].
-    listed = op.Cast(candidates, to=7)
-    unlisted = op.Cast(op.Equal(op.Shape(candidates, start=2, end=3), zero), to=7)
-    every = op.Squeeze(op.Mul(op.Shape(k_cache, start=0, end=1), unlisted), zero)  # cap, or 0
-    unlisted_rows = op.Expand(op.Range(none, every, step), op.Concat(tiles, score_heads, one, axis=0))
-    rows = op.Concat(listed, unlisted_rows, axis=2)
     shared = op.Unsqueeze(rows, op.Constant(value_ints=[2]))
     shared = op.Expand(shared, op.Concat(one, one, spanned, one, axis=0))
     looked_at = op.Reshape(shared, op.Concat(tiles, votings, minus_one, axis=0))  # [t, Hv, K]
@@ -279,43 +287,88 @@ def QuerySelect(
     voter = op.Add(voter, op.Reshape(before, op.Constant(value_ints=[-1, 1, 1, 1])))
     of_own = op.LessOrEqual(own, voter)  # [t, Hv, votes, W]
     of_past = op.Unsqueeze(op.Less(looked_at, end), op.Constant(value_ints=[2]))
-    looked = op.Shape(looked_at, start=2, end=3)  # [K]
     of_past = op.Expand(of_past, op.Concat(op.Shape(voter, end=3), one, axis=0))
     seen = op.Concat(of_past, of_own, axis=3)
     votes = op.Softmax(op.Where(seen, dots, op.Constant(value_float=float("-inf"))), axis=-1)
+    looked = op.Shape(looked_at, start=2, end=3)  # [K]
     votes = op.Slice(votes, op.Constant(value_ints=[0]), looked, op.Constant(value_ints=[3]))
     by_vote = op.Concat(op.Shape(sample, start=0, end=4), minus_one, axis=0)
     counted = op.Where(real, op.Reshape(votes, by_vote), op.Constant(value_float=0.0))
     of_each = op.ReduceSum(counted, op.Constant(value_ints=[2, 3]), keepdims=0)  # [t, Hv, K]
     split = op.Reshape(of_each, op.Concat(tiles, score_heads, spanned, minus_one, axis=0))
-    got = op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)  # [t, Hs, K]
-    # By row, with `reach` empty rows before and after; then the sum around each row, without itself.
+    return op.ReduceSum(split, op.Constant(value_ints=[2]), keepdims=0)
+
+
+@script(h2o, default_opset=op)
+def WithNeighbours(rows, got, capacity, reach: int):
+    """What rows [t, Hs, K] got, and a quarter of what the rows at most `reach` away got. capacity [1]."""
+    one = op.Constant(value_ints=[1])
+    minus_one = op.Constant(value_ints=[-1])
     margin = op.Constant(value_int=reach)
-    room = op.Add(
-        op.Shape(k_cache, start=0, end=1), op.Mul(op.Reshape(margin, one), op.Constant(value_int=2))
-    )
-    shape = op.Concat(tiles, score_heads, room, axis=0)
-    by_row = op.ScatterElements(
-        op.Expand(op.Constant(value_float=0.0), shape), op.Add(rows, margin), got, axis=2
-    )
-    around = op.Range(none, op.Add(op.Mul(margin, op.Constant(value_int=2)), step), step)  # [2 reach + 1]
+    room = op.Add(capacity, op.Mul(op.Reshape(margin, one), op.Constant(value_int=2)))
+    lists = op.Shape(rows, start=0, end=2)
+    empty = op.Expand(op.Constant(value_float=0.0), op.Concat(lists, room, axis=0))
+    by_row = op.ScatterElements(empty, op.Add(rows, margin), got, axis=2)
+    # The sum around each row, without itself.
+    stop = op.Add(op.Mul(margin, op.Constant(value_int=2)), op.Constant(value_int=1))
+    around = op.Range(op.Constant(value_int=0), stop, op.Constant(value_int=1))  # [2 reach + 1]
     at = op.Add(op.Unsqueeze(rows, minus_one), around)  # [t, Hs, K, 2 reach + 1]
-    found = op.GatherElements(
-        by_row, op.Reshape(at, op.Concat(tiles, score_heads, minus_one, axis=0)), axis=2
-    )
+    found = op.GatherElements(by_row, op.Reshape(at, op.Concat(lists, minus_one, axis=0)), axis=2)
     others = op.Where(op.Equal(around, margin), op.Constant(value_float=0.0), op.Reshape(found, op.Shape(at)))
     beside = op.ReduceSum(others, minus_one, keepdims=0)
-    ranks = op.Add(got, op.Mul(beside, op.Constant(value_float=0.25)))
+    return op.Add(got, op.Mul(beside, op.Constant(value_float=0.25)))
+
+
+@script(h2o, default_opset=op)
+def QuerySelect(
+    q,
+    k_cache,
+    candidates,
+    past,
+    first,
+    scale: float,
+    tile: int,
+    stride: int,
+    reach: int,
+    local: int,
+    heavy: int,
+    score_heads: int,
+    softcap: float = 0.0,
+):
+    """Memory sets of query tiles. The rows that vote are VotingRows.
+
+    q [n, Hq, d] in tiles of `tile` rows, the last may be partial; k_cache [cap, Hkv, d]; past int64 [t]: tile
+    i chooses among the rows below past[i] ≥ local + heavy. first int64 [t]: the cache row of a tile's first query,
+    past[i] or later. candidates int32 [t, Hl, Mp], sorted, all below past: Hs / Hl score heads in a row share a
+    list. They look at its rows, or at every row below past if Mp = 0. If Hs divides Hkv, the key/value heads of
+    a score head look at the same rows. → memory_next int32 [t, Hs, local + heavy], sorted: the last `local` rows
+    below past, and the `heavy` best others.
+
+    The vote for a row is its softmax probability over all rows looked at and the cache rows from past[i] to the
+    voting row, summed over the voting rows and the score head's query heads. Its score adds a quarter of the votes
+    of rows at most `reach` away, because the queries between two voting rows look there. Ties and negligible
+    scores are as in MemorySelect.
+    """
+    zero = op.Constant(value_ints=[0])
+    one = op.Constant(value_ints=[1])
+    step = op.Constant(value_int=1)
+    tiles = op.Shape(past, start=0, end=1)
+    heads = op.Reshape(op.Constant(value_int=score_heads), one)
+    capacity = op.Shape(k_cache, start=0, end=1)
+    # The rows looked at, [t, Hs, K].
+    lists = op.Shape(candidates, start=1, end=2)
+    listed = op.Unsqueeze(op.Cast(candidates, to=7), op.Constant(value_ints=[2]))  # [t, Hl, 1, Mp]
+    listed = op.Expand(listed, op.Concat(one, one, op.Div(heads, lists), one, axis=0))
+    slots = op.Shape(candidates, start=2, end=3)
+    listed = op.Reshape(listed, op.Concat(tiles, heads, slots, axis=0), allowzero=1)
+    every = op.Squeeze(op.Mul(capacity, op.Cast(op.Equal(slots, zero), to=7)), zero)  # cap, or 0
+    unlisted = op.Range(op.Constant(value_int=0), every, step)
+    rows = op.Concat(listed, op.Expand(unlisted, op.Concat(tiles, heads, one, axis=0)), axis=2)
+    got = h2o.QueryVotes(
+        q, k_cache, rows, past, first, scale=scale, tile=tile, stride=stride, softcap=softcap
+    )
+    ranks = h2o.WithNeighbours(rows, got, capacity, reach=reach)
     negligible = op.Less(ranks, op.Constant(value_float=1e-30))
     ranks = op.Where(negligible, op.Constant(value_float=0.0), ranks)
-    border = op.Sub(end, op.Constant(value_int=local))
-    ranks = op.Where(op.Less(rows, border), ranks, op.Constant(value_float=-1.0))
-    # Candidates are in rising order, and TopK prefers the earlier of equals.
-    wanted = op.Reshape(op.Constant(value_int=heavy), one)
-    best, where = op.TopK(ranks, wanted, axis=2, largest=1, sorted=1)
-    rising, order = op.TopK(op.Cast(where, to=1), wanted, axis=2, largest=0, sorted=1)
-    chosen = op.GatherElements(rows, op.GatherElements(where, order, axis=2), axis=2)
-    window = op.Add(border, op.Range(none, op.Constant(value_int=local), step))  # [t, 1, L]
-    window = op.Expand(window, op.Concat(one, score_heads, one, axis=0))
-    memory_next = op.Cast(op.Concat(chosen, window, axis=2), to=6)
+    memory_next = h2o.BestRows(rows, ranks, past, local=local, heavy=heavy)
     return memory_next

@@ -17,7 +17,8 @@ namespace {
 struct Tiles {
     VotingTiles votes;
     int64_t reach;       // cache rows on either side whose votes count by a quarter
-    int64_t candidates;  // Mp: of a tile; 0: it looks at every row below its past
+    int64_t lists;       // Hl: of a tile, each for as many score heads
+    int64_t candidates;  // Mp: of a list; 0: a tile looks at every row below its past
     int64_t local;       // most recent cache rows, which every memory set has
     int64_t slots;       // M: cache rows of a memory set
 };
@@ -39,18 +40,22 @@ struct Query {
     const Tiles& sizes;
     const void* q;              // [n, Hq, d] of shape.dtype
     const h2o_kv& kv;           // keys of the cache; values are not read
-    const int32_t* candidates;  // [t, Hs, Mp] cache rows, rising; not read if Mp is 0
+    const int32_t* candidates;  // [t, Hl, Mp] cache rows, rising; not read if Mp is 0
     const int64_t* past;        // [t] cache rows that come before each tile's chunk
     const int64_t* first;       // [t] cache row of its first query
     int32_t* memory_next;       // [t, Hs, M] out: cache rows, rising
 
     int64_t sets() const { return shape.score_heads; }
     int64_t heads() const { return own_heads(shape); }
-    int64_t spanned() const { return heads() / sets(); }  // that share candidates and a memory set
+    int64_t spanned() const { return heads() / sets(); }  // that share a memory set
+    int64_t alike() const {
+        return std::gcd(heads() / sizes.lists, heads() / shape.kv_heads);
+    }  // that share keys
     bool listed() const { return sizes.candidates > 0; }
 
     const int32_t* list(int64_t tile, int64_t set) const {
-        return listed() ? candidates + (tile * sets() + set) * sizes.candidates : nullptr;
+        const int64_t of_tile = tile * sizes.lists + set / (sets() / sizes.lists);
+        return listed() ? candidates + of_tile * sizes.candidates : nullptr;
     }
     int64_t looked_at(int64_t tile) const { return listed() ? sizes.candidates : past[tile]; }
     int64_t end(int64_t tile) const {
@@ -81,7 +86,7 @@ struct Query {
         for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile) {
             if (past[tile] < sizes.slots || first[tile] < past[tile] || first[tile] > kv.rows) return false;
             if (end(tile) > kv.rows) return false;
-            for (int64_t set = 0; listed() && set < sets(); ++set) {
+            for (int64_t set = 0; listed() && set < sets(); set += sets() / sizes.lists) {
                 if (list(tile, set)[sizes.candidates - 1] >= past[tile]) return false;
                 if (early(tile, set) < sizes.slots - sizes.local) return false;
             }
@@ -89,13 +94,15 @@ struct Query {
         return pages_in_range(kv, longest());
     }
 
-    // Tiles of a head follow each other, those that see the most first: without candidates a thread packs its
-    // keys once for all of them.
+    // Heads that look at the same keys follow each other, in the tiles that see the most first: a thread
+    // packs the keys of a list, or without candidates all keys, once for these heads.
     void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
               float* waiting, int64_t index) const {
-        const int64_t tiles = sizes.votes.tiles(), tile = tiles - 1 - index % tiles, head = index / tiles;
+        const int64_t tiles = sizes.votes.tiles(), first = index / (tiles * alike());
+        const int64_t tile = tiles - 1 - index / alike() % tiles;
+        const int64_t head = first * alike() + index % alike();
         float* const sums = waiting ? waiting + (tile * heads() + head) * room() : own.sums;
-        score(context, scratch, own, packed, listed() ? index : head, tile, head, sums);
+        score(context, scratch, own, packed, listed() ? first * tiles + tile : first, tile, head, sums);
         if (!waiting) choose(tile, head, sums, own);
     }
 
@@ -194,11 +201,11 @@ struct Query {
 
     // The keys that tiles look at.
     void pack(h2o_cpu* context, const Int8Keys& all) const {
-        const int64_t alike = heads() / shape.kv_heads;  // that read a key/value head's keys
+        const int64_t readers = heads() / shape.kv_heads;  // of a key/value head's keys
         context->pool.each(shape.kv_heads, [&](int64_t kv_head, int) {
             all.want(kv_head, !listed());
             for (int64_t tile = 0; listed() && tile < sizes.votes.tiles(); ++tile) {
-                for (int64_t head = kv_head * alike; head < (kv_head + 1) * alike; ++head)
+                for (int64_t head = kv_head * readers; head < (kv_head + 1) * readers; head += alike())
                     all.want(kv_head, list(tile, head / spanned()), sizes.candidates);
                 all.want(kv_head, past[tile], end(tile));
             }
@@ -239,7 +246,7 @@ struct Query {
 };
 
 bool good(const Tiles& sizes) {
-    if (!sizes.votes.good() || sizes.reach < 0 || sizes.candidates < 0) return false;
+    if (!sizes.votes.good() || sizes.reach < 0 || sizes.lists <= 0 || sizes.candidates < 0) return false;
     return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0;
 }
 
@@ -250,12 +257,13 @@ namespace h2o::cpu {
 
 h2o_status run(const calls::QuerySelect& call) {
     h2o_cpu* const context = cpu_of(call);
-    const Tiles tiles{{call.n, call.tile, call.stride}, call.reach, call.Mp, call.local, call.M};
+    const Tiles tiles{{call.n, call.tile, call.stride}, call.reach, call.Hl, call.Mp, call.local, call.M};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (context == nullptr || !good(tiles) || tiles.votes.tiles() != call.t) return H2O_BAD_ARGUMENT;
+    if (call.shape.score_heads % tiles.lists != 0) return H2O_BAD_ARGUMENT;
     if (!call.q || !call.past || !call.first || !call.memory_next) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check_keys(call.kv, 1); status != H2O_OK) return status;
-    const int64_t listed = tiles.votes.tiles() * call.shape.score_heads * tiles.candidates;
+    const int64_t listed = tiles.votes.tiles() * tiles.lists * tiles.candidates;
     if (tiles.candidates > 0 && (!call.candidates || !rows_in_range(*call.kv, call.candidates, listed)))
         return H2O_BAD_ARGUMENT;
     const Query op{call.shape,      tiles,     call.q,     *call.kv,

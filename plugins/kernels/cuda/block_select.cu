@@ -168,7 +168,7 @@ struct BlockSelect {
         KeySource keys = cache_keys(shape, means, false, scratch.votes.places, own_heads(shape));
         keys.length = scratch.whole;
         const BestBlocks choice{lists, past, rows, scratch.votes.places, scratch.best, out};
-        return choose_by_votes<half>(shape, lists.votes, q, keys, {}, scratch.votes, choice, stream);
+        return choose_by_votes<half>(shape, lists.votes, q, keys, {}, 1, scratch.votes, choice, stream);
     }
 };
 

@@ -12,7 +12,8 @@ constexpr int kMostRows = 1 << 30;
 struct Tiles {
     VotingTiles votes;
     int reach;   // cache rows on either side whose votes count by a quarter
-    int listed;  // Mp: candidates of a tile; 0: all rows
+    int lists;   // Hl: of a tile, each for as many score heads
+    int listed;  // Mp: candidates of a list; 0: all rows
     int local;   // most recent cache rows, which every memory set has
     int heavy;   // other cache rows of a memory set: M - local
 };
@@ -42,7 +43,7 @@ struct Looked {
 
 __device__ __forceinline__ Looked looked_at(const Tiles& tiles, const int32_t* candidates,
                                             const int64_t* past, int places, int tile, int head, int heads) {
-    const int64_t list = static_cast<int64_t>(tile) * heads + head;
+    const int64_t list = static_cast<int64_t>(tile) * tiles.lists + head / (heads / tiles.lists);
     const int32_t* own = tiles.listed > 0 ? candidates + list * tiles.listed : nullptr;
     const int rows = bounded(past[tile], tiles.local, own ? kMostRows : places);
     const int border = rows - tiles.local;
@@ -75,7 +76,7 @@ struct Ranked {
 struct BestRows {
     static constexpr size_t kSharedBytes = sizeof(SelectShared);
     Tiles tiles;
-    const int32_t* candidates;  // [t, Hs, Mp] cache rows, rising; not read if Mp is 0
+    const int32_t* candidates;  // [t, Hl, Mp] cache rows, rising; not read if Mp is 0
     const int64_t* past;        // [t] cache rows that come before each tile's chunk
     int places;
     int32_t* out;  // [t, Hs, M] cache rows, rising
@@ -109,6 +110,7 @@ struct Query {
         KeySource keys = cache_keys(shape, kv, false, places, own_heads(shape));
         if (tiles.listed > 0) {
             keys.memory = candidates;
+            keys.sets_per_list = own_heads(shape) / tiles.lists;
             keys.last_row = static_cast<int>(kv.rows - 1);
         } else {
             keys.length = past;
@@ -122,8 +124,8 @@ struct Query {
         const OwnRows own{past, first, static_cast<int>(kv.rows - 1)};
         const BestRows choice{tiles, candidates, past, scratch.places, out};
         const auto choose = [&](auto zero) {
-            return choose_by_votes<decltype(zero)>(shape, tiles.votes, q, keys(scratch.places), own, scratch,
-                                                   choice, stream);
+            return choose_by_votes<decltype(zero)>(shape, tiles.votes, q, keys(scratch.places), own,
+                                                   shape.score_heads / tiles.lists, scratch, choice, stream);
         };
         return kv.dtype == H2O_I8 ? choose(int8_t{}) : choose(half{});
     }
@@ -131,7 +133,7 @@ struct Query {
 
 bool good(const Tiles& tiles) {
     return tiles.votes.good() && tiles.reach >= 0 && tiles.listed >= 0 && tiles.local >= 0 &&
-           tiles.heavy >= 0 && tiles.local + tiles.heavy > 0;
+           tiles.heavy >= 0 && tiles.local + tiles.heavy > 0 && tiles.lists > 0;
 }
 
 }  // namespace
@@ -143,7 +145,7 @@ namespace h2o::cuda {
 size_t workspace(const calls::QuerySelect& call) {
     size_t most = 0;
     for (const int32_t listed : {0, call.Mp}) {
-        const Tiles tiles{{call.n, call.tile, call.stride}, 0, listed, 1, 0};
+        const Tiles tiles{{call.n, call.tile, call.stride}, 0, 1, listed, 1, 0};
         if (check_shape(&call.shape) != H2O_OK || !good(tiles) || call.cap <= 0) return 0;
         Workspace room;
         scratch_of(call.shape, tiles, call.cap, room);
@@ -154,11 +156,13 @@ size_t workspace(const calls::QuerySelect& call) {
 
 h2o_status run(const calls::QuerySelect& call) {
     const cudaStream_t stream = stream_of(call);
-    const Tiles tiles{{call.n, call.tile, call.stride}, call.reach, call.Mp, call.local, call.M - call.local};
+    const Tiles tiles{
+        {call.n, call.tile, call.stride}, call.reach, call.Hl, call.Mp, call.local, call.M - call.local};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (!good(tiles) || any_null(call.q) || !call.past || !call.first || !call.memory_next)
         return H2O_BAD_ARGUMENT;
     if (call.Mp > 0 && !call.candidates) return H2O_BAD_ARGUMENT;
+    if (call.shape.score_heads % call.Hl != 0) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_keys(call.shape, call.kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.tile, call.n); status != H2O_OK)
         return status;

@@ -141,6 +141,7 @@ h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const voi
     sums.out = scratch.score;
     sums.key_stride = 1;
     sums.set_stride = scratch.places;
+    sums.spanned = own_heads(shape) / shape.score_heads;
     sums.split_stride = static_cast<int64_t>(shape.score_heads) * scratch.places;
     return launch_column_sums(sums, stream);
 }

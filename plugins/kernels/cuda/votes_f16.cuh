@@ -7,7 +7,8 @@
 // rows, if it has any, only pass here, behind the keys. Then the scores
 // are computed again, and a key's sum is a sum along the accumulator's rows. So nothing but the sums leaves
 // the block, no block waits for another, and every sum has one order. Votes beyond 64 rows, and score heads
-// that span several key sets, repeat both passes and add to the sums.
+// that span several key sets, repeat both passes and add to the sums. Two score heads of at most 32 votes
+// that look at the same keys share a block, with half of the rows each.
 //
 // Floor: 4 * d FLOP for each (row, key), and two exponentials; keys are read twice from L2, 64 FLOP a byte.
 //  - a warp has 32 keys in registers, so that every fragment of the rows feeds two products;
@@ -52,6 +53,8 @@ struct VoteArgs {
     int heads;     // Hq
     int group;     // query heads of a key set
     int spanned;   // key sets of a score head
+    int at_once;   // score heads of a block: 1 or 2
+    int sharing;   // score heads of a list
     float* score;  // [tiles, Hs, places] out
     int places;
 };
@@ -89,16 +92,17 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     constexpr int kThreads = Tile::kThreads, kKeys = Tile::kKeys, kRows = Tile::kRows;
     constexpr int kBlocks = Tile::kBlocks;
     const KeySource& keys = args.keys;
-    const int head = blockIdx.x;
+    const int heads = gridDim.x * args.at_once, head = blockIdx.x * args.at_once;  // the block's first
     const int tile = gridDim.y - 1 - blockIdx.y;  // late tiles have the most keys and start first
     const int count = keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys;
-    const int32_t* const list =
-        keys.memory ? keys.memory + (static_cast<int64_t>(tile) * gridDim.x + head) * keys.keys : nullptr;
+    const int64_t number = static_cast<int64_t>(tile) * (heads / args.sharing) + head / args.sharing;
+    const int32_t* const list = keys.memory ? keys.memory + number * keys.keys : nullptr;
     // Key `count` and those behind it are own rows: key + shift is the cache row.
     const OwnRows& own = args.own;
     const int before = own.past ? own.before_tile(tile) : 0, shift = list ? own.begin(tile) - count : 0;
     const int last_row = own.past ? own.last_row : count - 1;
-    float* const sums = args.score + (static_cast<int64_t>(tile) * gridDim.x + head) * args.places;
+    float* const sums = args.score + (static_cast<int64_t>(tile) * heads + head) * args.places;
+    const int half = kRows / args.at_once;  // rows of a head
 
     unsigned char* const shared = dynamic_shared();
     const shared_t rows_shared = shared_address(shared);
@@ -185,7 +189,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     // offsets [kRows]: what is subtracted from a row's scores before exp2, the division by l included. Maxima
     // are scaled, in powers of 2.
-    const auto find_offsets = [&](int set, int rows, int all_keys) {
+    const auto find_offsets = [&](int set, int rows, int used, int all_keys) {
         float m[kRows / 16][2][2], l[kRows / 16][2][2];
 #pragma unroll
         for (int nn = 0; nn < kRows / 16; ++nn)
@@ -268,13 +272,13 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
             sum += part.y * exp2_fast(part.x - top);
         }
         // A place without a row: exp2 of minus infinity is zero.
-        const bool row = static_cast<int>(threadIdx.x) < rows && sum > 0;
+        const bool row = static_cast<int>(threadIdx.x) % half < used && sum > 0;
         offsets[threadIdx.x] = row ? top + log2f(sum) : INFINITY;
     };
 
     bool begun = false;
     const auto add_sums = [&](int set, int rows) {
-        float sum[kBlocks][2] = {};
+        float sum[2][kBlocks][2] = {};  // of each half of the rows
         walk(
             set, rows, count,
             [&](int, int nn, float (&s)[kBlocks][2][4]) {
@@ -286,8 +290,8 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                     for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
                         for (int h = 0; h < 2; ++h)
-                            sum[i][h] += exp2_fast(s[i][j][h * 2] * scale - offset.x) +
-                                         exp2_fast(s[i][j][h * 2 + 1] * scale - offset.y);
+                            sum[nn / (kRows / 32)][i][h] += exp2_fast(s[i][j][h * 2] * scale - offset.x) +
+                                                            exp2_fast(s[i][j][h * 2 + 1] * scale - offset.y);
                 }
             },
             [&](int first) {
@@ -295,10 +299,14 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        const float total = lanes_sum<4>(sum[i][h]);
+                        const float upper = lanes_sum<4>(sum[0][i][h]), lower = lanes_sum<4>(sum[1][i][h]);
                         const int key = key_of(first, i, h);
-                        if (lane % 4 == 0 && key < count) sums[key] = begun ? sums[key] + total : total;
-                        sum[i][h] = 0;
+                        if (lane % 4 == 0 && key < count) {
+                            const float total = args.at_once == 1 ? upper + lower : upper;
+                            sums[key] = begun ? sums[key] + total : total;
+                            if (args.at_once == 2) sums[args.places + key] = lower;
+                        }
+                        sum[0][i][h] = sum[1][i][h] = 0;
                     }
             });
         begun = true;
@@ -310,18 +318,23 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
         for (int first = 0; first < voters.rows; first += kRows) {
             __syncthreads();  // every warp has finished with the previous rows
             copy_rows_async<D, kRows, kThreads>(rows_shared, [&](int row, int number) {
-                return args.q + number + voters.index(min(first + row, voters.rows - 1)) * D;
+                const int packed = min(first + row % half, voters.rows - 1);
+                return args.q + number + (voters.index(packed) + row / half * args.group) * D;
             });
             if (threadIdx.x < kRows) {
-                const int row = voters.row(min(first + static_cast<int>(threadIdx.x), voters.rows - 1));
+                const int row =
+                    voters.row(min(first + static_cast<int>(threadIdx.x) % half, voters.rows - 1));
                 seen[threadIdx.x] = own.past ? count + before + row - voters.first + 1 : count;
             }
-            find_offsets(set, voters.rows - first, all_keys);
-            add_sums(set, voters.rows - first);
+            const int used = voters.rows - first, rows = args.at_once == 1 ? used : half + used;
+            find_offsets(set, rows, used, all_keys);
+            add_sums(set, rows);
         }
     }
-    __syncthreads();  // the sums are there, and the buffers are free
-    choice.template choose<kThreads>(sums, tile, head, gridDim.x, shared);
+    for (int i = 0; i < args.at_once; ++i) {
+        __syncthreads();  // the sums are there, and the buffers are free
+        choice.template choose<kThreads>(sums + i * args.places, tile, head + i, heads, shared);
+    }
 }
 
 template <class CHOICE>
@@ -332,20 +345,29 @@ __global__ void __launch_bounds__(kSelectThreads)
                                            dynamic_shared());
 }
 
+// Score heads of a block: two if their votes fit, and both look at the same keys of the same set.
+inline int heads_at_once(const h2o_shape& shape, const VotingTiles& tiles, int sharing) {
+    const int sets = own_heads(shape), votes = tiles.votes_of_whole() * (shape.query_heads / sets);
+    const bool alike = sets == shape.score_heads && sets / shape.kv_heads % 2 == 0 && sharing % 2 == 0;
+    return alike && 2 * votes <= VoteTile<64>::kRows ? 2 : 1;
+}
+
 // Sums the votes of all tiles for their keys, with or without tensor cores, and lets each tile choose.
-// S: what keys are stored as. q [n, Hq, d].
+// S: what keys are stored as. q [n, Hq, d]. `sharing` score heads have one list, or no list and any number
+// look at all keys.
 template <class S, class CHOICE>
 h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
-                           const KeySource& keys, const OwnRows& own, const VoteScratch& scratch,
+                           const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
                            const CHOICE& choice, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
+    dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
     if (!votes_in_one(shape)) {
         const h2o_status status = sum_votes(shape, tiles, q, keys, own, scratch, stream);
         if (status != H2O_OK) return status;
         return launch(choose_by_sums<CHOICE>, grid, kSelectThreads, CHOICE::kSharedBytes, stream,
                       static_cast<const float*>(scratch.score), scratch.places, choice);
     }
-    const int heads = own_heads(shape);
+    const int heads = own_heads(shape), at_once = heads_at_once(shape, tiles, sharing);
+    grid.x /= static_cast<unsigned>(at_once);
     const VoteArgs args = {static_cast<const half*>(q),
                            tiles,
                            keys,
@@ -353,7 +375,9 @@ h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, con
                            scores_of(shape),
                            shape.query_heads,
                            shape.query_heads / heads,
-                           keys.sets_per_list,
+                           heads / shape.score_heads,
+                           at_once,
+                           sharing,
                            scratch.score,
                            scratch.places};
     return dispatch_head_size(shape.head_size, [&](auto size) {

@@ -137,11 +137,6 @@ void Stream::download(Address source, const Target& target) {
 void Stream::copy(Address source, Address target, size_t nbytes) {
     copy(pointer(target), pointer(source), nbytes, cudaMemcpyDeviceToDevice);
 }
-void Stream::copy_rows(Address source, Address target, size_t rows, size_t nbytes, size_t pitch) {
-    check(cudaMemcpy2DAsync(pointer(target), pitch, pointer(source), nbytes, nbytes, rows,
-                            cudaMemcpyDeviceToDevice, stream_),
-          "cudaMemcpy2DAsync");
-}
 void Stream::clear(Address target, size_t nbytes) {
     check(cudaMemsetAsync(pointer(target), 0, nbytes, stream_), "cudaMemsetAsync");
 }
@@ -199,8 +194,6 @@ void bind_device(nb::module_& module) {
              "Device to C-contiguous host array, which holds it after a `synchronize`.")
         .def("copy", nb::overload_cast<Address, Address, size_t>(&Stream::copy), "source"_a, "target"_a,
              "nbytes"_a)
-        .def("copy_rows", &Stream::copy_rows, "source"_a, "target"_a, "rows"_a, "nbytes"_a, "pitch"_a,
-             "Rows of so many bytes, which begin every `pitch` bytes in the target.")
         .def("clear", &Stream::clear, "target"_a, "nbytes"_a, "All bits 0.")
         .def("write_integers", &Stream::write_integers, "target"_a, "values"_a,
              "At most 8 int64, which travel as arguments of a kernel: no host memory is read later.")

@@ -94,7 +94,6 @@ class Stream : Owner {
     void upload(const Source& source, Address target);
     void download(Address source, const Target& target);
     void copy(Address source, Address target, size_t nbytes);
-    void copy_rows(Address source, Address target, size_t rows, size_t nbytes, size_t pitch);
     void clear(Address target, size_t nbytes);
     void write_integers(Address target, const std::vector<int64_t>& values);
     void begin_capture();

@@ -48,10 +48,6 @@ class Device(Protocol):
     def copy_beside_dense(self, source: Tensor, target: Tensor) -> None:
         """As `copy`, in order with dense graphs: of what only they read and write."""
 
-    def spread(self, source: Tensor, target: Tensor) -> None:
-        """target [a, heads, b] = source [a, fewer heads, b], each head as often as it fits, in order with
-        attention."""
-
     def clear(self, target: Tensor) -> None:
         """All elements 0."""
 

@@ -96,14 +96,6 @@ class CudaDevice:
         if source.nbytes:
             lane.copy(source.address, target.address, source.nbytes)
 
-    def spread(self, source: CudaArray, target: CudaArray) -> None:
-        rows, heads, size = source.shape
-        each, width = target.shape[1] // heads, size * source.dtype.itemsize
-        for i in range(each if source.nbytes else 0):
-            self.lanes.attention.copy_rows(
-                source.address, target.address + i * width, rows * heads, width, each * width
-            )
-
     def clear(self, target: CudaArray) -> None:
         if target.nbytes:
             self.lanes.attention.clear(target.address, target.nbytes)

@@ -46,10 +46,6 @@ class HostDevice:
 
     copy_beside_dense = copy
 
-    def spread(self, source: NDArray[Any], target: NDArray[Any]) -> None:
-        rows, heads, size = source.shape
-        target.reshape(rows, heads, -1, size)[:] = source[:, :, None]
-
     def clear(self, target: NDArray[Any]) -> None:
         target[:] = 0
 

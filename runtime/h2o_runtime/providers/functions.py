@@ -174,8 +174,7 @@ class FunctionProvider:
             self.run_body(operator, kv.upto(length - n + block.stop), {**arguments, **cut})
 
     def _check_body(self, operator: Operator, attributes: dict[str, float]) -> None:
-        """Raises BundleError if the bundle has no body of the operator, or one that asks for an attribute that the
-        operator no longer has."""
+        """Raises BundleError if the bundle has no body of the operator, or one that asks for other attributes."""
         advice = "export the checkpoint again, or choose the native attention provider"
         if all(body.name != operator.name for body in self._functions):
             raise BundleError(f"{self.bundle.folder}: it has no function {operator.name}; {advice}")
@@ -185,6 +184,9 @@ class FunctionProvider:
                 f"{self.bundle.folder}: its function {operator.name} asks for {', '.join(sorted(gone))}, which the "
                 f"operator no longer has; {advice}"
             )
+        if new := set(attributes) - asked:
+            lacks = f"does not know {', '.join(sorted(new))}"
+            raise BundleError(f"{self.bundle.folder}: its function {operator.name} {lacks}; {advice}")
 
     def _one_node_model(
         self,

@@ -201,7 +201,8 @@ void test_candidate_lists(const Case& c, std::mt19937& random) {
     h2o::calls::QuerySelect vote;
     vote.shape = c.shape;
     vote.n = vote.tile = kTokens, vote.cap = kRows, vote.t = vote.stride = 1;
-    vote.Mp = 3 * kSlots, vote.M = 3, vote.reach = 2, vote.local = 1, vote.heavy = 2;
+    vote.Mp = 3 * kSlots, vote.Hl = c.shape.score_heads, vote.M = 3, vote.reach = 2, vote.local = 1,
+    vote.heavy = 2;
     const size_t bytes = h2o::cuda::workspace(vote);
     Buffer workspace(bytes, true);
     vote.workspace = workspace.device(), vote.workspace_bytes = bytes;

@@ -163,7 +163,7 @@ H2O_CALL h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_shap
                                           size_t workspace_bytes) {
     auto c = calls::on<h2o::calls::QuerySelect>(stream, shape);
     c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.Mp = listed, c.local = local,
-    c.M = local + heavy, c.q = q;
+    c.M = local + heavy, c.Hl = shape->score_heads, c.q = q;
     calls::read(c, kv);
     c.candidates = candidates, c.past = past, c.first = first, c.memory_next = memory_next,
     c.workspace = workspace, c.workspace_bytes = workspace_bytes;

@@ -116,7 +116,7 @@ void test_rows_of(Far& f) {
         h2o::calls::QuerySelect vote;
         vote.shape = f.shape;
         vote.n = vote.tile = n, vote.cap = f.rows, vote.t = vote.stride = 1;
-        vote.Mp = 24, vote.M = 3, vote.reach = 2, vote.local = 1, vote.heavy = 2;
+        vote.Mp = 24, vote.Hl = kHeads, vote.M = 3, vote.reach = 2, vote.local = 1, vote.heavy = 2;
         Reserved workspace(h2o::cuda::workspace(vote));
         vote.workspace = workspace.at(0), vote.workspace_bytes = h2o::cuda::workspace(vote);
         vote.q = f.q.buffer.device(), vote.kv = &kv, vote.past = vote.first = past.device<int64_t>();

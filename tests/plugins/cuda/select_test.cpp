@@ -106,7 +106,8 @@ struct Query {
     bool listed;                // candidates are every second row of the longest past
     int d;
     h2o_dtype dtype;
-    int first = 0;  // cache row of the first query; 0: the first tile's past
+    int first = 0;       // cache row of the first query; 0: the first tile's past
+    bool alone = false;  // each query head chooses, and those of a key/value head share a list
 
     int begin(int i) const {
         return (first > 0 ? first : static_cast<int>(past[0])) + i * tile;
@@ -114,14 +115,15 @@ struct Query {
     int end() const { return begin(0) + n; }
 };
 
-// The rows of a tile's past with what the votes of one key/value head's queries gave them, neighbours added.
-std::vector<double> votes_of(const Query& s, int set, int tile, const std::vector<int32_t>& rows,
+// The rows of a tile's past with what the votes of one score head's queries gave them, neighbours added.
+std::vector<double> votes_of(const Query& s, int score_head, int tile, const std::vector<int32_t>& rows,
                              const Numbers& q, const Numbers& k) {
     constexpr int heads = 4, sets = 2;
     std::vector<double> sum(rows.size()), smooth(rows.size());
-    const int end = std::min(s.n, (tile + 1) * s.tile), together = heads / sets;
+    const int end = std::min(s.n, (tile + 1) * s.tile), together = s.alone ? 1 : heads / sets;
     for (int run = tile * s.tile; run < end; run += s.stride)
-        for (int h = set * together; h < (set + 1) * together; ++h) {
+        for (int h = score_head * together; h < (score_head + 1) * together; ++h) {
+            const int set = h / (heads / sets);
             const int row = std::min(run + h % together * s.stride / together, end - 1);
             std::vector<int32_t> all = rows;
             for (int own = int(s.past[size_t(tile)]); own <= s.begin(0) + row; ++own) all.push_back(own);
@@ -160,11 +162,11 @@ void check_query(const Query& s, const std::vector<double>& votes, const std::ve
 
 void test_query(const Query& s, std::mt19937& random) {
     constexpr int heads = 4, sets = 2;
-    const int count = static_cast<int>(s.past.size());
+    const int choosing = s.alone ? heads : sets, count = static_cast<int>(s.past.size());
     const int longest = static_cast<int>(*std::max_element(s.past.begin(), s.past.end()));
     char name[160];
-    std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d", s.n, s.tile,
-                  longest, s.reach, s.listed, s.d, s.dtype == H2O_F16);
+    std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d alone=%d",
+                  s.n, s.tile, longest, s.reach, s.listed, s.d, s.dtype == H2O_F16, s.alone);
     context = name;
     Numbers q(size_t(s.n) * heads * s.d, s.dtype), k(size_t(s.end()) * sets * s.d, s.dtype);
     fill_normal(q, s.dtype, 2, random);
@@ -184,11 +186,12 @@ void test_query(const Query& s, std::mt19937& random) {
     std::memcpy(first.host().data(), begins.data(), begins.size() * 8);
     first.reset();
     h2o::calls::QuerySelect call;
-    call.shape = {heads, sets, sets, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d, 0, 0};
-    call.n = s.n, call.cap = s.end(), call.t = count, call.Mp = slots, call.M = s.local + s.heavy;
+    call.shape = {heads, sets, choosing, s.d, 1 / std::sqrt(float(s.d)), s.dtype, s.d, 0, 0};
+    call.n = s.n, call.cap = s.end(), call.t = count, call.Mp = slots, call.Hl = sets,
+    call.M = s.local + s.heavy;
     call.tile = s.tile, call.stride = s.stride, call.reach = s.reach;
     call.local = s.local, call.heavy = s.heavy;
-    Buffer next(size_t(count) * sets * (s.local + s.heavy) * 4, true);
+    Buffer next(size_t(count) * size_t(choosing) * size_t(s.local + s.heavy) * 4, true);
     Buffer workspace(h2o::cuda::workspace(call), true);
     const h2o_kv kv = cache_of(k, k, s.end());
     call.q = q.buffer.device(), call.kv = &kv;
@@ -201,12 +204,12 @@ void test_query(const Query& s, std::mt19937& random) {
     });
     const std::vector<int32_t> got = next.values<int32_t>();
     for (int tile = 0; tile < count; ++tile)
-        for (int set = 0; set < sets; ++set) {
+        for (int head = 0; head < choosing; ++head) {
             std::vector<int32_t> rows = list;
             for (int row = 0; !s.listed && row < s.past[size_t(tile)]; ++row) rows.push_back(row);
             const auto border = static_cast<int>(s.past[size_t(tile)]) - s.local;
-            check_query(s, votes_of(s, set, tile, rows, q, k), rows, border,
-                        got.data() + (size_t(tile) * sets + set) * size_t(s.local + s.heavy));
+            check_query(s, votes_of(s, head, tile, rows, q, k), rows, border,
+                        got.data() + size_t(tile * choosing + head) * size_t(s.local + s.heavy));
         }
 }
 
@@ -245,6 +248,11 @@ void test_select(const Options& options) {
                    random);  // more keys than a block reads
         test_query({80, 80, 1, 2, 4, 30, {700}, true, 32, dtype},
                    random);  // and more votes, in four turns of slots
+        // Two heads of 32 votes share a block, then of 6 and of 5 in a partial tile; 33 votes have their own.
+        test_query({64, 64, 2, 1, 4, 30, {300}, true, 64, dtype, 0, true}, random);
+        test_query({40, 24, 4, 2, 4, 9, {90, 90}, true, 48, dtype, 100, true}, random);
+        test_query({40, 24, 4, 2, 4, 9, {90, 90}, false, 64, dtype, 0, true}, random);
+        test_query({33, 33, 1, 0, 4, 9, {90}, true, 64, dtype, 0, true}, random);
     }
     // More candidates than are kept at hand.
     test_query({4, 4, 1, 3, 8, 300, {9000}, false, 32, H2O_F32}, random);

@@ -24,12 +24,11 @@ def test_products_are_the_visible_pairs(n: int) -> None:
 
 @pytest.mark.parametrize("n", [4096, 8192, 32768])
 def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
-    """A group takes a launch for its sets, two for candidates, and a copy of these for each head of a group."""
+    """A group takes a launch for its sets, and two for candidates."""
     rule = Query()
     batches = logical_batches(rule.first_of_tail(n), rule.batch_size, rule.chunk_size)
     groups = [group for batch in batches for group in rule.groups(0, 0, batch, HEADS)]
-    copies = sum(QUERY_HEADS // 8 for one in groups if one.narrowed and one.sets.heads == QUERY_HEADS)
-    assert Layer(n, 64).choice.launches == sum(1 + 2 * bool(one.narrowed) for one in groups) + copies
+    assert Layer(n, 64).choice.launches == sum(1 + 2 * bool(one.narrowed) for one in groups)
 
 
 def test_times_are_near_those_that_were_measured() -> None:

@@ -346,7 +346,7 @@ def test_query_select(model: Model, listed: int) -> None:
     got = model.get(out)
     shared = {"scale": model.scale, "stride": stride, "reach": reach}
     expected = operators.query_select(
-        q, k, candidates, past, first, tile=tile, local=local, heavy=heavy, **shared
+        q, k, candidates, past, first, tile=tile, local=local, heavy=heavy, score_heads=model.Hs, **shared
     )
     for i, end in enumerate(past.tolist()):
         rows, begin = q[i * tile : (i + 1) * tile], int(first[i])

@@ -96,7 +96,7 @@ def test_votes(model: Model) -> None:
 
 
 def test_memory_sets(model: Model) -> None:
-    sizes = {"tile": 12, "stride": 4, "reach": 2, "local": 5, "heavy": 20}
+    sizes = {"tile": 12, "stride": 4, "reach": 2, "local": 5, "heavy": 20, "score_heads": HKV}
     past, none = np.array([40, 40, 64], np.int64), np.empty((3, HKV, 0), np.int32)
     sets = {"memory_next": np.empty((3, HKV, 25), np.int32)}
     given = {"q": 6 * model.rows(34, HQ), "past": past, "first": np.array([40, 52, 64]), "candidates": none}

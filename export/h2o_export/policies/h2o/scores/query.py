@@ -57,14 +57,15 @@ class QueryPhase2(AttentionStep):
         }
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
-        """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hs, Mp], past and first [1], and the Phase 1
+        """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hl, Mp], past and first [1], and the Phase 1
         state."""
         policy = self.policy
         heads = policy.heads_at(MOST, policy.set_heads(shape.head_counts))
+        lists = min(shape.kv_heads, heads)
         inputs = (
             queries("q", shape),
             *keys_values(("k_cache", "v_cache"), "cap", shape),
-            TensorSpec(name="candidates", dtype="int32", shape=(1, heads, "Mp")),
+            TensorSpec(name="candidates", dtype="int32", shape=(1, lists, "Mp")),
             TensorSpec(name="past", dtype="int64", shape=(1,)),
             TensorSpec(name="first", dtype="int64", shape=(1,)),
             attended("o_intra", shape),
@@ -81,6 +82,7 @@ class QueryPhase2(AttentionStep):
                 ("memory_next",),
                 scale=shape.scale,
                 softcap=shape.softcap,
+                score_heads=heads,
                 **self._select,
             ),
             constant("tiles", [0]),
@@ -102,11 +104,12 @@ class QueryPhase2(AttentionStep):
         """The second chunk's first tile of several, with all earlier rows as candidates."""
         rows, chunk = self.policy.tile_rows, self.policy.chunk_size
         heads = self.policy.heads_at(MOST, self.policy.set_heads(shape.head_counts))
+        lists = min(shape.kv_heads, heads)
         past = min(chunk, self.policy.most_candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
             **caches(draw, shape, room.capacity),
-            "candidates": np.tile(np.arange(past, dtype=np.int32), (1, heads, 1)),
+            "candidates": np.tile(np.arange(past, dtype=np.int32), (1, lists, 1)),
             "past": np.array([past], np.int64),
             "first": np.array([past], np.int64),
             "o_intra": normal(draw, shape, rows, shape.query_heads, size=shape.value_size),

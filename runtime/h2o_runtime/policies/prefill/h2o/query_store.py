@@ -48,13 +48,12 @@ class StoreSizes:
 
     def nbytes(self, model: ModelSpec) -> int:
         sets = model.layers * sum(self.rooms)
-        candidates = self.tiles_at_once * self.candidates * (self.heads.grown + self.spread)
-        return (sets + candidates) * 4 + self.rows * model.query_heads * 8
+        return (sets + self.listed) * 4 + self.rows * model.query_heads * 8
 
     @property
-    def spread(self) -> int:
-        """The most key/value heads of a layer whose candidates are copied for each query head of their group."""
-        return max((heads for heads in self.kv_heads if heads < self.heads.grown), default=0)
+    def listed(self) -> int:
+        """Candidates of all lists of a logical batch. The heads that share keys share a list."""
+        return self.tiles_at_once * self.candidates * min(max(self.kv_heads, default=0), self.heads.grown)
 
 
 @dataclass(frozen=True)
@@ -146,10 +145,8 @@ class QueryStore(PartialScratch):
         self.heads = heads
         self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
-        self._kv_heads, self._spread = sizes.kv_heads, sizes.spread
-        entries = sizes.tiles_at_once * sizes.candidates
-        self._candidates: Tensor = device.zeros((entries * heads.grown,), np.int32)
-        self._narrowed: Tensor = device.zeros((entries * sizes.spread,), np.int32)
+        self._kv_heads = sizes.kv_heads
+        self._candidates: Tensor = device.zeros((sizes.listed,), np.int32)
         self._whole: Tensor = device.zeros((heads.least * sizes.whole,), np.int32)
         self.whole_past: Tensor = self._whole[:0].reshape(heads.least, 0)
 
@@ -216,28 +213,13 @@ class QueryStore(PartialScratch):
         found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
         return np.stack(found, axis=1)
 
-    def every_row(self, sets: Sets) -> Tensor:
-        """Empty lists of candidates, int32 [tiles, Hs, 0], for which QuerySelect takes every row."""
-        none: Tensor = self._candidates[:0]
-        return none.reshape(sets.count, sets.heads, 0)
-
-    def narrowed(self, layer: int, sets: Sets, count: int) -> Tensor:
-        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hkv or Hs, count]. The heads of a
-        group share them. The scratch grows once if a later prompt has a larger batch size.
+    def candidates(self, layer: int, sets: Sets, count: int) -> Tensor:
+        """Scratch for the candidates of some tiles in a layer, int32 [tiles, Hl, count]: the heads that share keys
+        share a list. Lists of no candidates stand for every row. The scratch grows once if a later prompt has a
+        larger batch size.
         """
-        tiles, entries = sets.count, sets.count * self.heads.grown * count
+        lists = min(self._kv_heads[layer], sets.heads)
+        entries = sets.count * lists * count
         if entries > self._candidates.shape[0]:
             self._candidates = self.device.zeros((entries,), np.int32)
-            self._narrowed = self.device.zeros((tiles * self._spread * count,), np.int32)
-        heads = min(self._kv_heads[layer], sets.heads)
-        scratch = self._narrowed if heads < sets.heads else self._candidates
-        return scratch[: tiles * heads * count].reshape(tiles, heads, count)
-
-    def candidates(self, narrowed: Tensor, heads: int) -> Tensor:
-        """`narrowed`, repeated for all heads that choose, int32 [tiles, heads, count]."""
-        tiles, lists, count = narrowed.shape
-        if lists == heads:
-            return narrowed
-        spread: Tensor = self._candidates[: tiles * heads * count].reshape(tiles, heads, count)
-        self.device.spread(narrowed, spread)
-        return spread
+        return self._candidates[:entries].reshape(sets.count, lists, count)

@@ -106,18 +106,16 @@ class Query(QueryTiles):
             numbers[group.numbers.start : group.numbers.stop]
             for numbers in (state.past_of_tiles, state.first_of_tiles)
         )
-        candidates = state.every_row(sets)
-        if group.narrowed:  # one list for all query heads of a group
-            narrowed = state.narrowed(call.layer, sets, group.narrowed)
-            self._narrow(call, q, past, narrowed)
-            candidates = state.candidates(narrowed, sets.heads)
+        candidates = state.candidates(call.layer, sets, group.narrowed)
+        if group.narrowed:
+            self._narrow(call, q, past, candidates)
         self._vote(call, q, past, rows, candidates, state.sets(call.layer, sets))
         last = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
         state.last = LastTile(last, sets.with_skipped())
 
     def _narrow(self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor) -> None:
         """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
-        [t, Hs, Mp]. past int64 [t]: the rows before each tile's chunk.
+        [t, Hl, Mp]. past int64 [t]: the rows before each tile's chunk.
         """
         call.provider.run(
             BLOCK_SELECT,
@@ -134,7 +132,7 @@ class Query(QueryTiles):
     def _vote(
         self, call: LayerCall, q: Tensor, past: Tensor, first: Tensor, candidates: Tensor, chosen: Tensor
     ) -> None:
-        """Queries of each tile vote for candidates, int32 [t, Hs, Mp]; the best go to `chosen`, int32 [t, Hs, M].
+        """Queries of each tile vote for candidates, int32 [t, Hl, Mp]; the best go to `chosen`, int32 [t, Hs, M].
         past, first int64 [t]: the rows before each tile's chunk, and before the tile.
         """
         call.provider.run(
