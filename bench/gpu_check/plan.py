@@ -64,6 +64,7 @@ class Options:
 def steps(options: Options) -> list[Step]:
     test = options.build / KERNELS / "tests" / "h2o_cuda_test"
     library = options.build / KERNELS / "libh2o_cuda.so"
+    random_model = (REPO / "examples" / "tiny-llama", options.build / "model")
 
     def step(name: str, command: Callable[[], list[str]], limit: float, *after: str) -> Step:
         building = name.startswith(("configure", "build"))
@@ -84,11 +85,8 @@ def steps(options: Options) -> list[Step]:
         return script("end_to_end", bundle(options, kind), "--backend", backend)
 
     def sanitized(tool: str) -> Step:
-        command = partial(lambda: [*sanitizer(tool), str(test), "--small"])
+        command = partial(sanitizer, tool, str(test), "--small")
         return replace(step(f"sanitizer, {tool}", command, 180, "build kernels"), refusal=REFUSAL)
-
-    def model() -> list[str]:
-        return script("model_times", REPO / "examples" / "tiny-llama", options.build / "model", options.rows)
 
     def profiled() -> list[str]:
         return [*profiler(), *script("timings", library, "every kernel", options.rows)]
@@ -100,7 +98,7 @@ def steps(options: Options) -> list[Step]:
         step("unpack wheels", lambda: unpack(options), 60),
         step("build modules", lambda: target(*modules()), 300, "configure"),
         *runtime_steps(options),
-        step("model", model, 150, "build modules"),
+        step("model", partial(script, "model_times", *random_model, options.rows), 150, "build modules"),
     ]
     for table in TABLES:
         timings = partial(script, "timings", library, table, options.rows)
@@ -221,13 +219,13 @@ def conformance(options: Options) -> list[str]:
     return [str(folder / "h2o_trt_conformance"), str(folder / "libh2o_trt_plugins.so")]
 
 
-def sanitizer(tool: str) -> list[str]:
+def sanitizer(tool: str, *command: str) -> list[str]:
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if program is None:
         raise NotRun("compute-sanitizer is not installed")
     # Some tests make a call that has to fail. They look at its status.
     calls = ["--report-api-errors", "no"] if tool == "memcheck" else []
-    return [program, "--tool", tool, *calls, "--error-exitcode", "9"]
+    return [program, "--tool", tool, *calls, "--error-exitcode", "9", *command]
 
 
 def profiler() -> list[str]:

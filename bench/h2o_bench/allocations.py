@@ -41,7 +41,7 @@ def measure(bundle: str, tokens: int, threads: int | None) -> dict[str, object]:
 
     from h2o_runtime import Generator
     from h2o_runtime.execution.footprint import footprint
-    from h2o_runtime.execution.forward import Watch
+    from h2o_runtime.execution.watch import Watch
     from h2o_runtime.ort.library import import_onnxruntime
     from h2o_runtime.process import peak_bytes, resident_bytes
 

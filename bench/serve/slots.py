@@ -19,7 +19,7 @@ from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
-from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.server.scheduling.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt

@@ -1,6 +1,6 @@
 """Writes h2o/operators.h, the table of operators for C++: `python generate.py TABLE.py HEADER`.
 
-The table is run as a file. It imports `h2o_runtime.operator_spec` and the standard library alone, so that a build
+The table is run as a file. It imports two modules of `h2o_runtime` and the standard library alone, so that a build
 needs no package.
 """
 

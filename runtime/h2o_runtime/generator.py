@@ -33,11 +33,11 @@ from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, Un
 from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
 from h2o_runtime.execution.embedding import read_embedding
 from h2o_runtime.execution.footprint import Slots, slots_of
-from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.model_drafter import draft_sources
 from h2o_runtime.execution.prompt_reader import PromptReader
 from h2o_runtime.execution.reading import Reading, read_given
 from h2o_runtime.execution.sampled_answer import sampled_answer
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.files.outputs import make_private_folder
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model_spec import ModelSpec

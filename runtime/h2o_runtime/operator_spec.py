@@ -26,6 +26,23 @@ class TensorArgument:
     in_place: str = ""
 
 
+def model_tensor(name: str, shape: str) -> TensorArgument:
+    """A tensor of dtype T. `shape` names its sizes, such as "n Hq d"; so for the three functions after it."""
+    return TensorArgument(name, "T", tuple(shape.split()))
+
+
+def float_tensor(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "float32", tuple(shape.split()))
+
+
+def int32_tensor(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "int32", tuple(shape.split()))
+
+
+def int64_tensor(name: str, shape: str) -> TensorArgument:
+    return TensorArgument(name, "int64", tuple(shape.split()))
+
+
 @dataclass(frozen=True)
 class Attribute:
     """`least` is an integer's lower bound; without one it is a float, above 0 or `default`.

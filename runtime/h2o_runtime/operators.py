@@ -13,53 +13,50 @@ read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names
     rotated.
 
 A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports only
-`operator_spec` from the package, because builds run it as a file.
+`operator_spec` and `dense_operators` from the package, because builds run it as a file.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from h2o_runtime.operator_spec import Attribute, Operator, TensorArgument
+from h2o_runtime.dense_operators import DENSE_OPERATORS as DENSE_OPERATORS  # the table has all operators
+from h2o_runtime.operator_spec import (
+    Attribute,
+    Operator,
+    TensorArgument,
+    float_tensor,
+    int32_tensor,
+    int64_tensor,
+    model_tensor,
+)
 
 DOMAIN, VERSION = "h2o", 1
 
 KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors of a `KV`
 
 
-def _model(name: str, shape: str) -> TensorArgument:
-    return TensorArgument(name, "T", tuple(shape.split()))
-
-
-def _float(name: str, shape: str) -> TensorArgument:
-    return TensorArgument(name, "float32", tuple(shape.split()))
-
-
-def _int32(name: str, shape: str) -> TensorArgument:
-    return TensorArgument(name, "int32", tuple(shape.split()))
-
-
-def _int64(name: str, shape: str) -> TensorArgument:
-    return TensorArgument(name, "int64", tuple(shape.split()))
-
-
 _SCALE = Attribute("scale", of_model=True)  # of the dot products
 _SOFTCAP = Attribute("softcap", of_model=True, default=0)  # what a tanh keeps scores below; 0: nothing
 _WINDOW = Attribute("window", 0, of_model=True, default=0)  # keys that a row sees, back from its own; 0: all
 _TILE = Attribute("tile", 1, tiles="t")
-_Q, _O = _model("q", "n Hq d"), _model("o", "n Hq dv")
-_Q1, _O1 = _model("q", "1 Hq d"), _model("o", "1 Hq dv")  # of one token
-_M, _L = _float("m", "n Hq"), _float("l", "n Hq")
-_CACHES = (_model("k_cache", "cap Hkv d"), _model("v_cache", "cap Hkv dv"))
-_GATHERED = (_model("k_mem", "Hs M d"), _model("v_mem", "Hs M dv"))
-_LANDMARKS = (_float("k_mean", "Nb Hkv d"), _float("v_mean", "Nb Hkv dv"))
+_Q, _O = model_tensor("q", "n Hq d"), model_tensor("o", "n Hq dv")
+_Q1, _O1 = model_tensor("q", "1 Hq d"), model_tensor("o", "1 Hq dv")  # of one token
+_M, _L = float_tensor("m", "n Hq"), float_tensor("l", "n Hq")
+_CACHES = (model_tensor("k_cache", "cap Hkv d"), model_tensor("v_cache", "cap Hkv dv"))
+_GATHERED = (model_tensor("k_mem", "Hs M d"), model_tensor("v_mem", "Hs M dv"))
+_LANDMARKS = (float_tensor("k_mean", "Nb Hkv d"), float_tensor("v_mean", "Nb Hkv dv"))
 _NEW_CACHES = tuple(replace(cache, updated=True) for cache in _CACHES)
-_LENGTH = _int64("length", "")
-_MEMORY, _COLSUM = _int32("memory", "Hs M"), _float("colsum", "Hs M")
+_LENGTH = int64_tensor("length", "")
+_MEMORY, _COLSUM = int32_tensor("memory", "Hs M"), float_tensor("colsum", "Hs M")
 
 
 def _state(suffix: str) -> tuple[TensorArgument, ...]:
-    return _model(f"o_{suffix}", "n Hq dv"), _float(f"m_{suffix}", "n Hq"), _float(f"l_{suffix}", "n Hq")
+    return (
+        model_tensor(f"o_{suffix}", "n Hq dv"),
+        float_tensor(f"m_{suffix}", "n Hq"),
+        float_tensor(f"l_{suffix}", "n Hq"),
+    )
 
 
 # The state that a memory set's pass is fused with. If `o` is `o_intra`, m_intra and l_intra become the fused
@@ -74,8 +71,8 @@ def _next(*tensors: TensorArgument) -> tuple[TensorArgument, ...]:
 
 CHUNKED_INTRA_ATTENTION = Operator(
     "ChunkedIntraAttention",
-    inputs=(_Q, _model("k", "n Hkv d"), _model("v", "n Hkv dv")),
-    outputs=(_O, _M, _L, replace(_float("colsum", "n Hs"), optional=True)),
+    inputs=(_Q, model_tensor("k", "n Hkv d"), model_tensor("v", "n Hkv dv")),
+    outputs=(_O, _M, _L, replace(float_tensor("colsum", "n Hs"), optional=True)),
     attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs"), _SOFTCAP),
     sinks=True,
 )
@@ -97,20 +94,28 @@ MEMORY_FUSED_ATTENTION = Operator(
 )
 CANDIDATE_SCORE = Operator(
     "CandidateScore",
-    inputs=(_model("q_window", "w Hq d"), _model("k", "n Hkv d"), _model("k_mem", "Hs M d")),
-    outputs=(_float("score_mem", "Hs M"), _float("score_chunk", "n Hs")),
+    inputs=(
+        model_tensor("q_window", "w Hq d"),
+        model_tensor("k", "n Hkv d"),
+        model_tensor("k_mem", "Hs M d"),
+    ),
+    outputs=(float_tensor("score_mem", "Hs M"), float_tensor("score_chunk", "n Hs")),
     attributes=(_SCALE, _SOFTCAP),
 )
 MEMORY_SELECT = Operator(
     "MemorySelect",
-    inputs=(_float("score", "cap Hs"), _int32("memory", "Hs Mp"), _int64("chunk_range", "2")),
-    outputs=(_int32("memory_next", "Hs M"),),
+    inputs=(
+        float_tensor("score", "cap Hs"),
+        int32_tensor("memory", "Hs Mp"),
+        int64_tensor("chunk_range", "2"),
+    ),
+    outputs=(int32_tensor("memory_next", "Hs M"),),
     attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M")),
 )
 BLOCK_SELECT = Operator(  # QuerySelect's candidates, by the means of blocks of keys
     "BlockSelect",
-    inputs=(_Q, _CACHES[0], _int64("past", "t")),
-    outputs=(_int32("candidates", "t Hs M"),),
+    inputs=(_Q, _CACHES[0], int64_tensor("past", "t")),
+    outputs=(int32_tensor("candidates", "t Hs M"),),
     attributes=(
         _SCALE,
         _TILE,
@@ -127,12 +132,12 @@ QUERY_SELECT = Operator(
     "QuerySelect",
     inputs=(
         _Q,
-        _model("k_cache", "cap Hkv d"),
-        _int32("candidates", "t Hl Mp"),
-        _int64("past", "t"),
-        _int64("first", "t"),
+        model_tensor("k_cache", "cap Hkv d"),
+        int32_tensor("candidates", "t Hl Mp"),
+        int64_tensor("past", "t"),
+        int64_tensor("first", "t"),
     ),
-    outputs=(_int32("memory_next", "t Hs M"),),
+    outputs=(int32_tensor("memory_next", "t Hs M"),),
     attributes=(
         _SCALE,
         _TILE,
@@ -153,13 +158,13 @@ CACHED_ATTENTION = Operator(
 )
 LANDMARK_UPDATE = Operator(
     "LandmarkUpdate",
-    inputs=(*_CACHES, *_LANDMARKS, _int64("start", ""), _LENGTH),
+    inputs=(*_CACHES, *_LANDMARKS, int64_tensor("start", ""), _LENGTH),
     outputs=_next(*_LANDMARKS),
     attributes=(Attribute("block_size", 1),),
 )
 SUBQUADRATIC_ATTENTION = Operator(
     "SubquadraticAttention",
-    inputs=(_Q, *_CACHES, *_LANDMARKS, _int32("global_rows", "M"), _LENGTH),
+    inputs=(_Q, *_CACHES, *_LANDMARKS, int32_tensor("global_rows", "M"), _LENGTH),
     outputs=(_O,),
     attributes=(
         Attribute("window", 0),
@@ -170,11 +175,11 @@ SUBQUADRATIC_ATTENTION = Operator(
         _SOFTCAP,
     ),
 )
-_BOUNDS = (_float("k_min", "Nb Hkv d"), _float("k_max", "Nb Hkv d"))
-_PAGE_SIZE, _PAGE_LIST = Attribute("page_size", 1), _int32("page_list", "Hs M")
+_BOUNDS = (float_tensor("k_min", "Nb Hkv d"), float_tensor("k_max", "Nb Hkv d"))
+_PAGE_SIZE, _PAGE_LIST = Attribute("page_size", 1), int32_tensor("page_list", "Hs M")
 PAGE_BOUNDS = Operator(
     "PageBounds",
-    inputs=(_CACHES[0], *_BOUNDS, _int64("start", ""), _LENGTH),
+    inputs=(_CACHES[0], *_BOUNDS, int64_tensor("start", ""), _LENGTH),
     outputs=_next(*_BOUNDS),
     attributes=(_PAGE_SIZE,),
     plugin=False,
@@ -193,7 +198,7 @@ PAGE_ATTENTION = Operator(
     attributes=(_PAGE_SIZE, _SCALE, _SOFTCAP),
     plugin=False,
 )
-_LINES = (_int32("columns", "Hq M"), _int32("distances", "Hq D"))
+_LINES = (int32_tensor("columns", "Hq M"), int32_tensor("distances", "Hq D"))
 VERTICAL_SLASH_SELECT = Operator(
     "VerticalSlashSelect",
     inputs=(_Q, _CACHES[0], _LENGTH),
@@ -218,13 +223,13 @@ GATED_DELTA = Operator(  # of layers with a state in place of a cache: Hq heads 
     "GatedDelta",
     inputs=(
         _Q,
-        _model("k", "n Hkv d"),
-        _model("v", "n Hq dv"),
-        _float("decay", "n Hq"),
-        _float("beta", "n Hq"),
-        _float("state", "Hq d dv"),
+        model_tensor("k", "n Hkv d"),
+        model_tensor("v", "n Hq dv"),
+        float_tensor("decay", "n Hq"),
+        float_tensor("beta", "n Hq"),
+        float_tensor("state", "Hq d dv"),
     ),
-    outputs=(_O, replace(_float("state_next", "Hq d dv"), in_place="state")),
+    outputs=(_O, replace(float_tensor("state_next", "Hq d dv"), in_place="state")),
     attributes=(_SCALE,),
     plugin=False,
 )
@@ -233,10 +238,10 @@ MAMBA2 = (
     Operator(  # of layers with a state in place of a cache: Hq heads, Hkv groups of heads that share b and c
         "Mamba2",
         inputs=(
-            _model("x", "n Hq dv"),
-            _model("b", "n Hkv d"),
-            _model("c", "n Hkv d"),
-            *(_float(name, "n Hq") for name in ("decay", "step", "skip")),
+            model_tensor("x", "n Hq dv"),
+            model_tensor("b", "n Hkv d"),
+            model_tensor("c", "n Hkv d"),
+            *(float_tensor(name, "n Hq") for name in ("decay", "step", "skip")),
             GATED_DELTA.inputs[-1],
         ),
         outputs=GATED_DELTA.outputs,
@@ -270,7 +275,7 @@ OPERATORS = (  # an operator that another body calls comes before it
 # `attention/host_operators.py` executes them for providers without a kernel.
 TILED_MEMORY_ATTENTION = Operator(  # MemoryFusedAttention of tiles of rows, each with its own memory set
     "TiledMemoryAttention",
-    inputs=(_Q, *_CACHES, _int32("memory", "t Hs M"), *_INTRA),
+    inputs=(_Q, *_CACHES, int32_tensor("memory", "t Hs M"), *_INTRA),
     outputs=(_FUSED,),
     attributes=(_SCALE, _TILE, _SOFTCAP),
 )
@@ -285,30 +290,30 @@ MEMORY_STEP = Operator(  # the end of a chunk: ScatterScores of values, if there
     inputs=(
         replace(MEMORY_SELECT.inputs[0], updated=True),
         MEMORY_SELECT.inputs[1],
-        replace(_float("values", "Hs Mp"), optional=True),
+        replace(float_tensor("values", "Hs Mp"), optional=True),
     ),
     outputs=(
         *MEMORY_SELECT.outputs,
-        replace(_int32("last", "Hs M"), optional=True),  # copies of memory_next
-        replace(_int32("boundary", "Hs M"), optional=True),
-        replace(_float("scores", "Hs M"), optional=True),  # of the rows in memory_next
+        replace(int32_tensor("last", "Hs M"), optional=True),  # copies of memory_next
+        replace(int32_tensor("boundary", "Hs M"), optional=True),
+        replace(float_tensor("scores", "Hs M"), optional=True),  # of the rows in memory_next
     ),
     attributes=(Attribute("add", 0), Attribute("start", 0), Attribute("stop", 0), *MEMORY_SELECT.attributes),
     kernels=("cuda",),
 )
 SCATTER_SCORES = Operator(  # score at rows `memory` becomes or grows by values; a head's rows are distinct
     "ScatterScores",
-    inputs=(replace(MEMORY_SELECT.inputs[0], updated=True), _MEMORY, _float("values", "Hs M")),
+    inputs=(replace(MEMORY_SELECT.inputs[0], updated=True), _MEMORY, float_tensor("values", "Hs M")),
     attributes=(Attribute("add", 0),),
     kernels=("cuda",),
 )
 CACHE_APPEND = Operator(  # rows from `first` on become k and v; with `at`, one row at that position
     "CacheAppend",
     inputs=(
-        _model("k", "n Hkv d"),
-        replace(_model("v", "n Hkv dv"), optional=True),  # absent if values are stored in keys
+        model_tensor("k", "n Hkv d"),
+        replace(model_tensor("v", "n Hkv dv"), optional=True),  # absent if values are stored in keys
         *_NEW_CACHES,
-        replace(_int64("at", ""), optional=True),
+        replace(int64_tensor("at", ""), optional=True),
     ),
     attributes=(Attribute("first", 0),),
 )
@@ -316,8 +321,8 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
     "StepAttention",
     inputs=(
         _Q1,
-        _model("k", "1 Hkv d"),
-        replace(_model("v", "1 Hkv dv"), optional=True),
+        model_tensor("k", "1 Hkv d"),
+        replace(model_tensor("v", "1 Hkv dv"), optional=True),
         *_NEW_CACHES,
         _LENGTH,
     ),
@@ -330,11 +335,11 @@ STEP_ROWS_ATTENTION = (
         "StepRowsAttention",
         inputs=(
             _Q,
-            _model("k", "n Hkv d"),
-            _model("v", "n Hkv dv"),
+            model_tensor("k", "n Hkv d"),
+            model_tensor("v", "n Hkv dv"),
             *_NEW_CACHES,  # of one of them: all have its capacity and its format
-            _int64("lengths", "n"),
-            _int64("caches", "n 8"),  # an h2o_kv each, of device memory
+            int64_tensor("lengths", "n"),
+            int64_tensor("caches", "n 8"),  # an h2o_kv each, of device memory
         ),
         outputs=(_O,),
         attributes=STEP_ATTENTION.attributes,
@@ -362,7 +367,7 @@ SCORED_ATTENTION = (
     Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads
         "ScoredAttention",
         inputs=(_Q1, *_CACHES, _LENGTH),
-        outputs=(_O1, _float("seen", "R Hkv")),
+        outputs=(_O1, float_tensor("seen", "R Hkv")),
         attributes=(_SCALE, _SOFTCAP),
     )
 )
@@ -378,53 +383,3 @@ RUNTIME_OPERATORS = (
     PROMPT_ATTENTION,
     SCORED_ATTENTION,
 )
-
-# For dense graphs, which ONNX Runtime executes on a GPU with these kernels. A bundle's graphs name some of them,
-# with bodies of standard operators for all other backends; the backend inserts ResidualNorm. h2o-build inserts
-# BlockProduct into engines, whose plugins execute it.
-BLOCK_PRODUCT = Operator(
-    "BlockProduct",
-    inputs=(_model("x", "n K"), _int32("weights", "Kb N 4"), _model("scales", "Kb N")),
-    outputs=(_model("y", "n N"),),
-    kernels=("cuda",),
-)
-_ROWS, _RESULT = _model("x", "n K"), (_model("y", "n K"),)
-_WEIGHT, _EPSILON = _model("weight", "K"), (Attribute("epsilon"),)
-RMS_NORM = Operator(
-    "RMSNorm",
-    inputs=(_ROWS, _WEIGHT),
-    outputs=_RESULT,
-    attributes=_EPSILON,
-    kernels=("cuda",),
-    plugin=False,
-)
-RESIDUAL_NORM = Operator(  # RMSNorm of a sum, which is a result too
-    "ResidualNorm",
-    inputs=(_ROWS, _model("residual", "n K"), _WEIGHT),
-    outputs=(_model("sum", "n K"), *_RESULT),
-    attributes=_EPSILON,
-    kernels=("cuda",),
-    plugin=False,
-)
-_GATED = (_model("gate", "n K"), _model("up", "n K"))
-SWIGLU, GEGLU = (
-    Operator(name, inputs=_GATED, outputs=_RESULT, kernels=("cuda",), plugin=False)
-    for name in ("SwiGLU", "GeGLU")
-)
-CLAMPED_SWIGLU = Operator(
-    "ClampedSwiGLU",
-    inputs=_GATED,
-    outputs=_RESULT,
-    attributes=(Attribute("limit"), Attribute("gain")),
-    kernels=("cuda",),
-    plugin=False,
-)
-ROTATION = Operator(
-    "Rotation",
-    inputs=(_model("x", "n Hq d"), _float("cos", "n r"), _float("sin", "n r")),
-    outputs=(_model("y", "n Hq d"),),
-    kernels=("cuda",),
-    plugin=False,
-)
-DENSE_OPERATORS = (BLOCK_PRODUCT, RMS_NORM, RESIDUAL_NORM, SWIGLU, CLAMPED_SWIGLU, GEGLU, ROTATION)
-PRODUCT_BLOCK = 32  # inputs of BlockProduct that share a scale

@@ -23,7 +23,7 @@ from h2o_runtime.caches import Evicting
 from h2o_runtime.caches.evicting import EvictingStore
 from h2o_runtime.caches.forgetting import Memory, Rule
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
-from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import SCORED_ATTENTION
 from h2o_runtime.policies.decode.quest import Quest

@@ -19,7 +19,7 @@ from h2o_runtime.caches.host_rows import MappedRows
 from h2o_runtime.caches.offload import OffloadStore
 from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.errors import Cancelled, ConfigError, OutputError
-from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import CACHED_ATTENTION, PROMPT_ATTENTION

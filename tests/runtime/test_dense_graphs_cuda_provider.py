@@ -19,7 +19,8 @@ from h2o_runtime.backends import onnxruntime
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.dense_graphs.cuda_provider import with_own_kernels, without_dequantization
-from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN
+from h2o_runtime.dense_operators import DENSE_OPERATORS
+from h2o_runtime.operators import DOMAIN
 from h2o_runtime.ort import session
 from h2o_runtime.policies.prefill import Full
 

@@ -14,8 +14,8 @@ from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.execution.answer_steps import AnswerSteps
-from h2o_runtime.execution.forward import Watch
 from h2o_runtime.execution.sampled_answer import sampled_answer
+from h2o_runtime.execution.watch import Watch
 
 VOCAB, ANSWERS, TOKENS = 5, 100, 1000
 

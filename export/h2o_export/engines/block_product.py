@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from h2o_export.engines.plugin_graph import DOMAIN, VERSION, name_as_plugin
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
-from h2o_runtime.operators import BLOCK_PRODUCT, PRODUCT_BLOCK
+from h2o_runtime.dense_operators import BLOCK_PRODUCT, PRODUCT_BLOCK
 
 MULTIPLE = 8  # outputs must be a multiple of this
 

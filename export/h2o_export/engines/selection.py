@@ -10,12 +10,12 @@ from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.staging import check_output
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
+from h2o_runtime.dense_operators import PRODUCT_BLOCK
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import Int4Products
-from h2o_runtime.operators import PRODUCT_BLOCK
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from h2o_runtime.backend import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.dense_operators import BLOCK_PRODUCT
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
@@ -18,7 +19,7 @@ from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import DensePrecision
-from h2o_runtime.operators import BLOCK_PRODUCT, DOMAIN, VERSION
+from h2o_runtime.operators import DOMAIN, VERSION
 
 
 class TensorRTBackend:

@@ -20,8 +20,9 @@ from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft
 from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
 from h2o_runtime.dense_graphs.integer_products import unsigned
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
+from h2o_runtime.dense_operators import DENSE_OPERATORS, RESIDUAL_NORM, RMS_NORM
 from h2o_runtime.errors import BackendError
-from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN, RESIDUAL_NORM, RMS_NORM
+from h2o_runtime.operators import DOMAIN
 
 FLOAT_ACTIVATIONS = 1  # MatMulNBits' accuracy_level; the CUDA provider has no other
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from h2o_runtime.operators import DENSE_OPERATORS, DOMAIN
+from h2o_runtime.dense_operators import DENSE_OPERATORS
+from h2o_runtime.operators import DOMAIN
 
 # Concat and Split are not among them: with parts of different sizes they copy from the host.
 OPERATORS = frozenset(

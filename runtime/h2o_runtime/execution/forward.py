@@ -20,7 +20,6 @@ from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import DENSE, Stopwatch
-from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.bound_step import StepBinder
 from h2o_runtime.execution.dense_tensors import DenseTensors
 from h2o_runtime.execution.draft_layer import DraftLayer
@@ -47,34 +46,6 @@ def _step_of(session: Session) -> Iterator[None]:
     except BaseException:
         session.origin = session.store.bounded(session.origin)
         raise
-
-
-@dataclass(frozen=True)
-class Watch:
-    """How the caller follows a prefill and stops it.
-
-    progress  called with (done, total) in prompt tokens of work
-    cancelled asked at every dense tile, in every logical batch of attention, at every token; true raises Cancelled
-    """
-
-    progress: Callable[[int, int], None] = lambda done, total: None
-    cancelled: Callable[[], bool] = lambda: False
-
-    def checkpoint(self, n: int) -> Callable[[float], None]:
-        """A function to call with the finished share of `n` tokens' work, from 0 to 1. Raises Cancelled.
-
-        A layer's dense graphs and attention may alternate; the reported share never decreases.
-        """
-        done = 0
-
-        def check(share: float) -> None:
-            nonlocal done
-            if self.cancelled():
-                raise Cancelled("prefill was stopped")
-            done = max(done, int(share * n))
-            self.progress(done, n)
-
-        return check
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices.timings import PrefillTimer, Stopwatch
-from h2o_runtime.execution.forward import Forward, PromptRun, Watch
+from h2o_runtime.execution.forward import Forward, PromptRun
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy, PromptPiece
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.schedule import Span

@@ -7,7 +7,7 @@ from h2o_runtime.answers.request import Request
 from h2o_runtime.answers.sampling import Sampler
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.answer_steps import AnswerSteps
-from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.sessions.session import Float32, Session
 
 

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from tests.plugins.cuda.test_module_operators import Model
 
+from h2o_runtime.dense_operators import CLAMPED_SWIGLU, GEGLU, RESIDUAL_NORM, RMS_NORM, ROTATION, SWIGLU
 from h2o_runtime.operator_spec import Operator
-from h2o_runtime.operators import CLAMPED_SWIGLU, GEGLU, RESIDUAL_NORM, RMS_NORM, ROTATION, SWIGLU
 
 Array = NDArray[Any]
 EPSILON = float(np.float32(1e-5))

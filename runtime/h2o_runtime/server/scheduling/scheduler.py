@@ -14,7 +14,7 @@ from h2o_runtime.answers.events import PromptPieceRead, Run, StepWanted
 from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.execution.answer_steps import decode_together
-from h2o_runtime.execution.forward import Watch
+from h2o_runtime.execution.watch import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.server.scheduling.block_room import BlockRoom
 from h2o_runtime.server.scheduling.reading_order import ReadingOrder
