@@ -20,18 +20,11 @@ def dense_flop(model: ModelSpec, tokens: int) -> int:
     hidden, specs = model.hidden_size, model.each_layer
     before = sum(LAYERS[spec.kind]().multiplications(model, spec) for spec in specs)
     after = [
-        hidden * spec.out_size * spec.query_heads + _feed_forward(model, i) for i, spec in enumerate(specs)
+        hidden * spec.out_size * spec.query_heads + mlp
+        for spec, mlp in zip(specs, model.each_mlp, strict=True)
     ]
     rows = sum(after[:-1]) * tokens + after[-1]
     return 2 * (before * tokens + rows + hidden * model.vocab_size)
-
-
-def _feed_forward(model: ModelSpec, layer: int) -> int:
-    """Multiplications per token in a layer's MLP, or in its router and the chosen experts."""
-    experts = model.experts
-    if experts is None or layer < model.layers - experts.layers:
-        return 3 * model.hidden_size * model.intermediate_size
-    return model.hidden_size * (experts.count + 3 * (experts.chosen * experts.size + experts.shared_size))
 
 
 def attention_flop(model: ModelSpec, policy: PrefillPolicy[Any], tokens: int) -> int:
@@ -106,5 +99,6 @@ def _unchosen_bytes(model: ModelSpec) -> int:
     experts, weights = model.experts, model.weights
     if experts is None or weights is None:
         return 0
-    left = experts.layers * (experts.count - experts.chosen) * 3 * experts.size * model.hidden_size
+    unchosen = experts.layers * (experts.count - experts.chosen)
+    left = unchosen * experts.matrices * experts.size * model.hidden_size
     return left * weights.projection_bytes // weights.projection_elements

@@ -15,6 +15,7 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.draft import draft_spec
+from h2o_export.dense.experts import UNGATED
 from h2o_export.dense.graphs import (
     DenseExporter,
     all_dense_graphs,
@@ -116,7 +117,27 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         draft=draft_spec(config),
         **fields,
     )
-    return model if model.each_layer == specs else model.model_copy(update={"layer_specs": specs})
+    mlps = tuple(_mlp_weights(config, layer) for layer in range(config.layers))
+    if model.each_layer != specs:
+        model = model.model_copy(update={"layer_specs": specs})
+    return model if model.each_mlp == mlps else model.model_copy(update={"mlp_weights": mlps})
+
+
+def _mlp_weights(config: ModelConfig, layer: int) -> int:
+    """Of one layer: see `ModelSpec.each_mlp`."""
+    if not config.has_mlp(layer):
+        return 0
+    matrices, experts, rows = _matrices(config), config.experts, 0
+    dense = matrices * config.at(layer).intermediate_size
+    if experts is not None and config.routed(layer):
+        rows = experts.count + matrices * (experts.chosen * experts.size + experts.shared_size)
+        dense = dense if experts.beside_mlp else 0
+    return config.hidden_size * (rows + dense)
+
+
+def _matrices(config: ModelConfig) -> Literal[2, 3]:
+    """Of an MLP or an expert."""
+    return 2 if config.activation == UNGATED else 3
 
 
 def graph_stages(config: ModelConfig, dtype: str) -> int:
@@ -135,6 +156,7 @@ def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
         chosen=experts.chosen,
         size=experts.size,
         shared_size=config.intermediate_size if experts.beside_mlp else experts.shared_size,
+        matrices=_matrices(config),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
@@ -81,6 +81,7 @@ class ExpertsSpec(BaseModel):
     experts.
 
     size, shared_size  intermediate size of one expert, and of all shared experts together
+    matrices           of one expert: 2 if it has no gate
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -90,6 +91,15 @@ class ExpertsSpec(BaseModel):
     chosen: int = Field(gt=0, le=MAX_SIZE)
     size: int = Field(gt=0, le=MAX_SIZE)
     shared_size: int = Field(ge=0, le=MAX_SIZE)
+    matrices: Literal[2, 3] = 3
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As `ModelSpec._written`."""
+        written: dict[str, Any] = write(self)
+        if self.matrices == 3:
+            written.pop("matrices", None)
+        return written
 
 
 class ModelSpec(BaseModel):
@@ -101,6 +111,7 @@ class ModelSpec(BaseModel):
                                 graph after a layer looks it up, and also reads the first residual
     draft                       the layer that drafts the next tokens, beside the `layers`; None: there is none
     layer_specs                 of each layer; empty if all layers are alike and follow from the fields above
+    mlp_weights                 see `each_mlp`; empty if they follow from the fields above
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -124,11 +135,14 @@ class ModelSpec(BaseModel):
     layer_embedding: int = Field(default=0, ge=0, le=MAX_SIZE)
     draft: LayerSpec | None = None
     layer_specs: tuple[LayerSpec, ...] = ()
+    mlp_weights: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
     @model_validator(mode="after")
     def _one_spec_a_layer(self) -> ModelSpec:
         if self.layer_specs and len(self.layer_specs) != self.layers:
             raise ValueError(f"layer_specs has {len(self.layer_specs)} entries for {self.layers} layers")
+        if self.mlp_weights and len(self.mlp_weights) != self.layers:
+            raise ValueError(f"mlp_weights has {len(self.mlp_weights)} entries for {self.layers} layers")
         return self
 
     @model_validator(mode="after")
@@ -149,6 +163,8 @@ class ModelSpec(BaseModel):
         written: dict[str, Any] = write(self)
         if not self.layer_specs:
             written.pop("layer_specs", None)
+        if not self.mlp_weights:
+            written.pop("mlp_weights", None)
         if not self.layer_embedding:
             written.pop("layer_embedding", None)
         if self.draft is None:
@@ -172,6 +188,19 @@ class ModelSpec(BaseModel):
     def each_layer(self) -> tuple[LayerSpec, ...]:
         """Of every layer, in order."""
         return self.layer_specs or (self._any_layer,) * self.layers
+
+    @property
+    def each_mlp(self) -> tuple[int, ...]:
+        """For every layer, how many weights of its MLP a token is multiplied by, or of its router and the chosen
+        experts. By default the last layers have experts.
+        """
+        if self.mlp_weights:
+            return self.mlp_weights
+        dense, experts = 3 * self.hidden_size * self.intermediate_size, self.experts
+        if experts is None:
+            return (dense,) * self.layers
+        met = experts.count + experts.matrices * (experts.chosen * experts.size + experts.shared_size)
+        return (dense,) * (self.layers - experts.layers) + (self.hidden_size * met,) * experts.layers
 
     @property
     def _any_layer(self) -> LayerSpec:
@@ -235,7 +264,9 @@ class ModelSpec(BaseModel):
             return self
         first = specs[0] if specs else self.layer(0)
         sizes = {name: getattr(first, name) for name in ("query_heads", "kv_heads", "head_size", "scale")}
-        return self.model_copy(update={"layers": len(specs), "layer_specs": specs, **sizes})
+        return self.model_copy(
+            update={"layers": len(specs), "layer_specs": specs, "mlp_weights": (), **sizes}
+        )
 
     @property
     def has_sinks(self) -> bool:

@@ -46,6 +46,14 @@ def test_layers_with_a_state_compare_no_keys() -> None:
     assert more == 2 * 11 * sum(each)
 
 
+def test_work_behind_attention_is_what_each_layer_has() -> None:
+    """As Nemotron-H, where most layers have an MLP without a gate, or none."""
+    found = model(ATTENDS, CONVOLVES, ATTENDS)
+    own = found.model_copy(update={"mlp_weights": (2 * 64 * 96, 0, 2 * 64 * 96)})
+    less = 11 * 64 * 96 + 11 * 3 * 64 * 96 + 64 * 96  # of the last layer one token alone
+    assert dense_flop(found, 11) - dense_flop(own, 11) == 2 * less
+
+
 def test_the_share_is_of_layers_that_policies_handle() -> None:
     found = model(ATTENDS, CONVOLVES, CONVOLVES)
     for tokens in (10, 1000):
