@@ -17,7 +17,7 @@ const selected = new Stored("sessionStorage", "h2o-selected"); // the id of the 
 const memory = new MemoryPanel();
 const summary = new Summary(byId("summary"));
 const settings = new Settings(() => summary.show(settings.summary()));
-const composer = new Composer(send, keepUnsent);
+const composer = new Composer(send, keepUnsent, { current: () => tabs.current, onElsewhere: attachElsewhere });
 const tabs = new Tabs(makeConversation, switched);
 const status = new ServerStatus(meet);
 new SlotList();
@@ -70,6 +70,14 @@ function send() {
 
 function keepUnsent() {
   tabs.current.keepUnsent(composer.message);
+}
+
+/** To the unsent message of a conversation that is not in view, unless it was deleted. */
+function attachElsewhere(conversation, file) {
+  if (!tabs.conversations.includes(conversation)) return;
+  const { text, files } = conversation.unsent;
+  conversation.unsent = { text, files: [...files, file] };
+  conversation.keepUnsent(conversation.unsent);
 }
 
 /** What the browser does not keep is said. `before` is the id that the conversation had. */

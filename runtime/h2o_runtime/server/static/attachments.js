@@ -15,12 +15,16 @@ export function showText({ name, text }) {
 }
 
 export class Attachments {
-  /** complain: told, in a sentence, why a file was not taken. onChange: called when the person adds or removes one. */
-  constructor(complain, onChange) {
+  /**
+   * complain: told, in a sentence, why a file was not taken. onChange: called when the person adds or removes one.
+   * views: {current, onElsewhere}: the conversation in view, and what takes a file that was chosen for another.
+   */
+  constructor(complain, onChange, views) {
     this.texts = []; // {name, text}
     this.mostBytes = Infinity;
     this._complain = complain;
     this._onChange = onChange;
+    this._views = views;
     this._read = Promise.resolve(); // once all files are read that were chosen so far
     this._list = byId("attachments");
     const file = byId("file");
@@ -47,7 +51,8 @@ export class Attachments {
   /** Files are added in the order in which they were chosen. */
   addFiles(files) {
     const chosen = [...files]; // the list itself changes with the next choice
-    this._read = this._read.then(() => this._addAll(chosen));
+    const conversation = this._views.current();
+    this._read = this._read.then(() => this._addAll(chosen, conversation));
   }
 
   add(name, text) {
@@ -56,12 +61,14 @@ export class Attachments {
     this._onChange();
   }
 
-  async _addAll(files) {
+  async _addAll(files, conversation) {
+    const inView = () => conversation === this._views.current();
     for (const file of files) {
       const text = await this._textOf(file);
-      if (text !== null) this.add(file.name, text);
+      if (text !== null && inView()) this.add(file.name, text);
+      else if (text !== null) this._views.onElsewhere(conversation, { name: file.name, text });
     }
-    byId("prompt").focus();
+    if (inView()) byId("prompt").focus();
   }
 
   async _textOf(file) {

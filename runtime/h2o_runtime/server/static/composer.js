@@ -6,14 +6,21 @@ import { byId } from "./dom.js";
 const PAUSE = 300; // milliseconds after the last key
 
 export class Composer {
-  /** onSend: the person wants to send what is written. onPause: called some time after it has changed. */
-  constructor(onSend, onPause) {
+  /**
+   * onSend: the person wants to send what is written. onPause: called some time after it has changed.
+   * views: see Attachments.
+   */
+  constructor(onSend, onPause, views) {
     this._prompt = byId("prompt");
     this._problem = byId("composer-problem");
     this._onPause = onPause;
     this._timer = null;
-    this._attachments = new Attachments((sentence) => this.complain(sentence), () => this._changed());
-    const send = () => this._attachments.read.then(onSend); // a file that is still being read belongs to the message
+    this._attachments = new Attachments((sentence) => this.complain(sentence), () => this._changed(), views);
+    const send = async () => {
+      const conversation = views.current();
+      await this._attachments.read; // a file that is still being read belongs to the message
+      if (conversation === views.current()) onSend();
+    };
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       send();

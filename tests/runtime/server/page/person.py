@@ -14,6 +14,13 @@ ANSWER = ".turn:last-of-type [data-part=answer]"
 CHAT = "**/v1/chat/completions"
 HTML = '<img src=x onerror="window.hacked = true"><b>bold</b>'
 
+# Files are read once `go` is called.
+SLOW_FILES = """() => {
+  const read = Blob.prototype.arrayBuffer;
+  const slow = new Promise((resolve) => (window.go = resolve));
+  Blob.prototype.arrayBuffer = function () { return slow.then(() => read.call(this)); };
+}"""
+
 # What the progress bar says while it is shown, from now on.
 RECORD = """() => {
   const seen = (window.seen = []);

@@ -11,6 +11,7 @@ from tests.runtime.server.page.person import (
     ANSWER,
     CHAT,
     RECORD,
+    SLOW_FILES,
     ask,
     attach,
     choose,
@@ -203,11 +204,7 @@ def test_texts_come_before_the_question(page: Page) -> None:
 
 
 def test_a_message_takes_the_files_that_are_still_being_read(page: Page) -> None:
-    page.evaluate("""() => {
-      const read = Blob.prototype.arrayBuffer;
-      const slow = new Promise((resolve) => (window.go = resolve));
-      Blob.prototype.arrayBuffer = function () { return slow.then(() => read.call(this)); };
-    }""")
+    page.evaluate(SLOW_FILES)
     choose_file(page, "one.txt", b"one")
     choose_file(page, "two.txt", b"two")
     body = sent(page, lambda: (send(page, "And?"), page.evaluate("window.go()")))

@@ -11,9 +11,11 @@ from tests.runtime.server.page.browser import watched_page
 from tests.runtime.server.page.person import (
     ANSWER,
     HTML,
+    SLOW_FILES,
     ask,
     attach,
     choose,
+    choose_file,
     send,
     sent,
     shown,
@@ -73,6 +75,26 @@ def test_each_has_its_own_history_and_its_own_message(page: Page) -> None:
     new_chat(page)
     new_chat(page)  # the empty one is in view already
     assert tabs(page).count() == 3
+
+
+def test_a_file_belongs_to_the_chat_for_which_it_was_chosen(page: Page) -> None:
+    """Also where another is in view once it is read; and Enter, pressed before, sends nothing there."""
+    ask(page, "Hello.")
+    page.evaluate(SLOW_FILES)
+    choose_file(page, "one.txt", b"one")
+    send(page, "half a")
+    new_chat(page)
+    page.get_by_label("Message", exact=True).fill("other")
+    choose_file(page, "two.txt", b"two")
+    page.evaluate("window.go()")
+    page.get_by_role("button", name="Remove two.txt").wait_for()  # files are read one after the other
+    assert page.locator(".composer .files li").count() == 1
+    assert page.locator(".turn").count() == 0
+    tabs(page).first.click()
+    page.get_by_role("button", name="Remove one.txt").wait_for()
+    assert page.locator(".composer .files li").count() == 1
+    assert page.get_by_label("Message", exact=True).input_value() == "half a"
+    assert page.locator(".turn").count() == 1
 
 
 def test_two_answers_come_side_by_side(page: Page, server: Server) -> None:
