@@ -162,8 +162,8 @@ class Generator:
         return self._reader.finds(*self._checked(ids, policy, None)[:2])
 
     def default_policy(self, ids: Sequence[int] | IntArray) -> PrefillPolicy[Any]:
-        """The policy of a prompt for which none is chosen: see `PromptReader.default_policy`."""
-        return self._reader.default_policy(np.asarray(ids, np.int64))
+        """The policy of a prompt for which none is chosen: see `PromptReader`. Raises as `prefill`."""
+        return self._reader.default_policy(checked_ids(ids, self.model.vocab_size, self.context))
 
     # The three main calls: prefill, decode, logprobs
 
@@ -395,6 +395,6 @@ class Generator:
     ) -> tuple[IntArray, PrefillPolicy[Any], Watch]:
         """A prompt, and how it is read. Raises as `prefill`."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        policy = policy or self.default_policy(tokens)
+        policy = policy or self._reader.default_policy(tokens)
         check_policy(self.spec.layers, policy, self.spec.device)
         return tokens, policy, watch or Watch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,8 @@ def test_an_answer_kept_by_the_caller_stays_what_it_was(small: Generator) -> Non
         (7, InputError, "flat list of integers"),
         ([5, -1], UnknownTokenError, "token id -1 at position 1"),
         ([5, 6, 4096], UnknownTokenError, "token id 4096 at position 2 is outside the vocabulary of 4096"),
+        ([5, 2**63], UnknownTokenError, f"token id {2**63} at position 1"),
+        ([5, -(2**70)], UnknownTokenError, f"token id {-(2**70)} at position 1"),
         (list(range(2, 103)), ContextOverflowError, "has 101 tokens and the context holds 100"),
     ],
 )
@@ -204,7 +206,13 @@ def test_a_bad_prompt_is_refused_and_leaves_the_cache_alone(
 ) -> None:
     good = random_ids(20)
     small.prefill(good, POLICY)
-    for call in (small.prefill, small.logprobs, lambda ids, policy: list(small.generate(ids, policy=policy))):
+    calls: list[Callable[[Any, Any], object]] = [
+        small.prefill,
+        small.logprobs,
+        lambda ids, policy: list(small.generate(ids, policy=policy)),
+        lambda ids, policy: small.default_policy(ids),
+    ]
+    for call in calls:
         with pytest.raises(error, match=says):
             call(ids, POLICY)
         assert small.length == 20

@@ -11,7 +11,11 @@ from h2o_runtime.errors import ContextOverflowError, InputError, UnknownTokenErr
 def checked_ids(ids: ArrayLike, vocab_size: int, context: int) -> NDArray[np.int64]:
     """A prompt as int64 [N], 1 ≤ N ≤ context. Raises InputError, ContextOverflowError, UnknownTokenError."""
     tokens = np.asarray(ids)
-    if tokens.ndim != 1 or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+    integers = np.issubdtype(tokens.dtype, np.integer)
+    if not integers:  # NumPy makes floats of integers that it has no dtype for
+        tokens = np.asarray(ids, object)
+        integers = all(type(token) is int for token in tokens.flat)
+    if tokens.ndim != 1 or not integers:
         raise InputError(f"token ids must be a flat list of integers, but have shape {list(tokens.shape)}")
     if not tokens.size:
         raise InputError("the prompt is empty: give at least one token")
