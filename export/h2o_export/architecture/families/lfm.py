@@ -21,7 +21,7 @@ from h2o_export.architecture.families.base import (
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.short_convolution import ConvolutionConfig
 from h2o_export.architecture.values import integer, integers, number
-from h2o_runtime.errors import UnsupportedModelError
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.limits import MAX_SIZE
 
 CONVOLUTION = "conv"  # as layer_types has it
@@ -85,10 +85,7 @@ class DenseConvolutionFamily(ConvolutionFamily):
         whole = super().completed(raw)
         size = integer(whole, "intermediate_size")
         if whole["block_auto_adjust_ff_dim"]:
-            factor = number(whole, "block_ffn_dim_multiplier", most=MAX_SIZE)
-            size = int(factor * int(2 * size / 3))
-            multiple = integer(whole, "block_multiple_of")
-            size = -(-size // multiple) * multiple
+            size = _adjusted(whole, int(2 * size / 3))
         return {**whole, "intermediate_size": size}
 
     def types(self, raw: dict[str, Any], layers: int) -> Any:
@@ -97,6 +94,16 @@ class DenseConvolutionFamily(ConvolutionFamily):
             return raw["layer_types"]
         attending = range(layers) if raw.get("full_attn_idxs") is None else integers(raw, "full_attn_idxs")
         return [FULL if layer in attending else CONVOLUTION for layer in range(layers)]
+
+
+def _adjusted(raw: dict[str, Any], size: int) -> int:
+    """Rows of an MLP, of two thirds of its `intermediate_size`. Raises CheckpointError."""
+    factor = number(raw, "block_ffn_dim_multiplier", most=MAX_SIZE)
+    rows, multiple = int(factor * size), integer(raw, "block_multiple_of")
+    if not rows:
+        field = "block_ffn_dim_multiplier" if size else "intermediate_size"
+        raise CheckpointError(f"config.json: {field} ({raw[field]!r}) leaves 0 rows of an MLP")
+    return -(-rows // multiple) * multiple
 
 
 @dataclass(frozen=True)
