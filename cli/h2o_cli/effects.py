@@ -143,7 +143,15 @@ class CheckedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)  # click takes from `args` what it has parsed
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # click's own suggestions are the most similar ones, which may leave out what the word begins.
+            begun = [
+                flag for option in self.params for flag in option.opts if flag.startswith(error.option_name)
+            ]
+            error.possibilities = begun or error.possibilities
+            raise
         if not ctx.resilient_parsing:
             self._check_once(ctx, words)
             self._check_needs(ctx)

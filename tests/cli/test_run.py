@@ -230,6 +230,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "chat json": (("--chat", "--json"), 2, "no prompt"),
     "backend": (("-p", "a", "--backend", "abacus"), 2, "'abacus' is not"),
     "unknown flag": (("-p", "a", "--fast"), 2, "No such option '--fast'"),
+    "a flag's beginning": (("-p", "a", "--temp", "1"), 2, "Did you mean '--temperature'?"),
 }
 
 
