@@ -190,13 +190,13 @@ class Generator:
             raise ContextOverflowError(session.length + 1, self.context)
         if not session.length:
             raise InputError("decode needs a prompt in the cache: call prefill first")
-        logits = self.loaded.forward.decode(token, session)
-        session.decoded([token])
+        with session.stepping():
+            logits = self.loaded.forward.decode(token, session)
+            session.decoded([token])
         return session.keep_logits(logits)
 
     def step(self, tokens: Sequence[int]) -> Float32:
-        """A decode step of these consecutive tokens → logits [rows, vocab]. The caller updates the session's
-        tokens."""
+        """A decode step of consecutive tokens → logits [rows, vocab]. The caller updates the session's tokens."""
         forward = self.loaded.forward
         if len(tokens) == 1:
             return forward.decode(tokens[0], self.session)[None]

@@ -55,7 +55,8 @@ class AnswerSteps:
         else:
             self.close()
             self._ahead = self._draft(wanted)
-            self._rows = yield StepWanted((token, *self._ahead))
+            with self._session.stepping():
+                self._rows = yield StepWanted((token, *self._ahead))
         self._session.decoded([token], ahead=len(self._ahead))
         assert self._rows is not None
         return self._session.keep_logits(self._rows[0])

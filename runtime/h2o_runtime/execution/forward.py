@@ -6,8 +6,7 @@ matrix is applied once, to all tokens at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,16 +35,6 @@ from h2o_runtime.sessions.session import IntArray, Session
 Float32 = NDArray[np.float32]
 
 WARM_UP_ROWS = 4  # of a prompt whose only purpose is to be the first: enough for work of every thread
-
-
-@contextmanager
-def _step_of(session: Session) -> Iterator[None]:
-    """Where a step fails on its way, the session knows that states of layers are lost."""
-    try:
-        yield
-    except BaseException:
-        session.origin = session.store.bounded(session.origin)
-        raise
 
 
 @dataclass(frozen=True)
@@ -177,7 +166,7 @@ class Forward:
         graph = self.graph(session)
         if graph is not None:
             return graph.run([StepRow(token, session)])[0]  # type: ignore[no-any-return]
-        with _step_of(session):
+        with session.stepping():
             return self.decode_by_layers(token, session)
 
     def decode_by_layers(self, token: int, session: Session) -> Float32:
@@ -213,7 +202,7 @@ class Forward:
 
     def _by_layers(self, tokens: Sequence[int], session: Session) -> Float32:
         """Consecutive tokens of one session: see `SessionRows`."""
-        with _step_of(session):
+        with session.stepping():
             logits: Float32 = self.device.download(self._session_rows.run(tokens, session))
             self.keep_hidden(session, session.length, len(tokens))
             return logits

@@ -24,6 +24,7 @@ from h2o_runtime.attention.base import AttentionProvider
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.errors import InputError
 from h2o_runtime.kv import KV, StateView
 from h2o_runtime.layers import state_layout
 from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
@@ -290,7 +291,10 @@ class StoreWithStates(KVStore):
         self._states.begin(length, [row for row in dict.fromkeys(rows) if row > past])
 
     def before_step(self, past: int, rows: int = 1) -> None:
-        assert self._states.row == past, "the state is that of the text"
+        if self._states.row != past:
+            raise InputError(
+                "a step broke off, and the state after the last token is lost: prefill the prompt again"
+            )
         self._rows.before_step(past, rows)
         self._states.began = None
         self._states.begin(past + rows, ahead=range(past + 1, past + rows))

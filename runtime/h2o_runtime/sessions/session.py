@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -69,11 +70,25 @@ class Session(TokenRows):
 
         Of the latter, `ahead` may still become tokens; all others are dropped.
         """
+        self.logits = None  # first, like the origin: an interrupt may come between any two lines
+        self.origin = self.origin.decoded(self.spec.decoding.exact)
         self.append(tokens, generated=True)
         self.store.truncate(self.length + ahead)
-        origin = self.origin.decoded(self.spec.decoding.exact)
-        origin = origin.forgetting(self.length, self.spec.cache.most_rows)
+        origin = self.origin.forgetting(self.length, self.spec.cache.most_rows)
         self.origin = self.store.bounded(origin)
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """From a step's begin until its tokens are the session's.
+
+        Where that breaks off, its rows are dropped, and the session knows that states of layers may be lost.
+        """
+        try:
+            yield
+        except BaseException:
+            self.store.truncate(self.length)
+            self.origin = self.store.bounded(self.origin)
+            raise
 
     def truncate(self, length: int) -> None:
         """Drop every token from row `length` on."""

@@ -21,7 +21,7 @@ from h2o_runtime import Generator, Sampling
 from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
-from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.errors import BackendError, Cancelled, ConfigError, InputError
 from h2o_runtime.execution.footprint import cache_bytes, footprint
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.execution.watch import Watch
@@ -149,6 +149,34 @@ def test_a_step_that_fails_leaves_nothing_wrong(bundle: Path, monkeypatch: pytes
         ids = [*PROMPT, *NEXT]
         assert relative_error(generator.prefill(ids, FULL), fresh.prefill(ids, FULL)) < 1e-5
         assert generator.reused == len(PROMPT) - 1  # the state behind the prompt is lost
+
+
+@pytest.mark.parametrize("by", ["decode", "generate"])
+def test_an_interrupt_behind_a_step_leaves_nothing_wrong(
+    bundle: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, where a step is done and the session does not know its token yet."""
+    with load(bundle) as generator, load(bundle) as fresh:
+        step = generator.loaded.forward.decode
+
+        def interrupted(token: int, session: Session) -> NDArray[np.float32]:
+            step(token, session)
+            raise KeyboardInterrupt
+
+        def interrupt() -> None:
+            generator.prefill(PROMPT, FULL)
+            monkeypatch.setattr(generator.loaded.forward, "decode", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                generator.decode(5) if by == "decode" else list(generator.generate(PROMPT, 5, FULL))
+            monkeypatch.undo()
+
+        interrupt()
+        ids = [*PROMPT, *NEXT]
+        assert relative_error(generator.prefill(ids, FULL), fresh.prefill(ids, FULL)) < 1e-5
+        assert generator.reused == len(PROMPT) - 1  # the state behind the prompt is lost
+        interrupt()
+        with pytest.raises(InputError, match="prefill the prompt again"):
+            generator.decode(5)
 
 
 def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
