@@ -175,10 +175,9 @@ def main(
         preview = preview_export(opened, options, context)
         print_json(preview.to_json()) if as_json else _show_preview(preview)
         return
-    if validate:
-        from h2o_export.validation.memory import warn_of_little_memory
+    from h2o_export.memory import warn_of_work
 
-        warn_of_little_memory(opened.config)
+    warn_of_work(opened.config, options, validate)
     steps = exporter.graph_stages(opened.config, dtype) + opened.config.layers + 5
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)

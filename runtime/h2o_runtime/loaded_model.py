@@ -24,7 +24,7 @@ from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full, full_for_short
-from h2o_runtime.process import available_bytes, check_threads
+from h2o_runtime.process import check_threads, warn_of_little_memory
 from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.layer_states import rows_ahead
 from h2o_runtime.sessions.session import Session
@@ -70,7 +70,8 @@ class LoadedModel:
         device = make_device(options.device, options.backend, refusal)
         place = options.packed_weights
         if isinstance(device, HostDevice):
-            _warn_of_little_memory(bundle.manifest.model)
+            remedy = "an export with int8 or int4 weights takes less"
+            warn_of_little_memory("the weights take", weight_bytes(bundle.manifest.model), remedy)
         elif options.decoding.slow_on_gpu:
             log.warning("%s", options.decoding.slow_on_gpu)
         packed = None if place is None else PackedFolder.open(Path(place), options.verify)
@@ -160,18 +161,6 @@ class LoadedModel:
         self.forward.release()
         self.backend.deactivate()
         self.spec.layers.close()
-
-
-def _warn_of_little_memory(model: ModelSpec) -> None:
-    """A process that the system ends for its memory can say nothing then."""
-    free, wanted = available_bytes(), weight_bytes(model)
-    if free is not None and wanted > free:
-        log.warning(
-            "the weights take %d MiB and %d MiB of memory are free: the system may end this process; "
-            "an export with int8 or int4 weights takes less",
-            wanted >> 20,
-            free >> 20,
-        )
 
 
 def _context(model: ModelSpec, chosen: int | None) -> int:

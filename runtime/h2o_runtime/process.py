@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import logging
 import math
 import os
 import resource
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from h2o_runtime.control_groups import core_quota, memory_room
 from h2o_runtime.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 THREADS_A_CORE = 4  # more threads only wait for each other, and each ONNX Runtime session has its own threads
 
@@ -42,6 +45,21 @@ def available_bytes() -> int | None:
     this."""
     rooms = (_field(_MEMORY, "MemAvailable"), memory_room())
     return min((room for room in rooms if room is not None), default=None)
+
+
+def warn_of_little_memory(work: str, wanted: int, remedy: str, held: int = 0) -> None:
+    """Warn where `work` takes more than this process could have: a process that the system ends for its memory can
+    say nothing then. held: bytes of `wanted` that the process has.
+    """
+    free = available_bytes()
+    if free is not None and wanted > held + free:
+        log.warning(
+            "%s %d MiB and %d MiB of memory can be had: the system may end this process; %s",
+            work,
+            wanted >> 20,
+            (held + free) >> 20,
+            remedy,
+        )
 
 
 def give_back_memory() -> None:

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from safetensors.torch import load_file
 from tests.reference import gguf_files
 from torch.nn import functional
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.validation.divergence import mean_divergence
-from h2o_export.validation.memory import validation_bytes, warn_of_little_memory
 from h2o_export.validation.tokens import TEXTS, check_tokens
 from h2o_runtime.bundles.manifest import TokenCheck
 from h2o_runtime.text import Tokenizer
@@ -35,26 +33,6 @@ def test_the_divergence_of_no_numbers_is_none() -> None:
     truth = np.zeros((2, 4), np.float32)
     for wrong in (np.nan, np.inf, -np.inf):
         assert not np.isfinite(mean_divergence(truth, np.full_like(truth, wrong)))
-
-
-@pytest.mark.parametrize(("free", "warned"), [(0, True), (1 << 40, False), (None, False)])
-def test_a_layer_beyond_the_free_memory(
-    free: int | None,
-    warned: bool,
-    small_checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("h2o_export.validation.memory.available_bytes", lambda: free)
-    warn_of_little_memory(open_checkpoint(str(small_checkpoint)).config)
-    assert ("--no-validate exports without it" in caplog.text) == warned
-
-
-def test_a_comparison_takes_the_largest_layer_or_tensor_in_float32(small_checkpoint: Path) -> None:
-    tensors = load_file(small_checkpoint / "model.safetensors")
-    layer = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("model.layers.1."))
-    largest = max(layer, max(tensor.numel() for tensor in tensors.values()))
-    assert validation_bytes(open_checkpoint(str(small_checkpoint)).config) == 4 * largest
 
 
 def test_token_ids_are_compared_with_the_published_tokenizer(small_checkpoint: Path) -> None:

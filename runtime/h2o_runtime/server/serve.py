@@ -17,7 +17,7 @@ import uvicorn
 
 from h2o_runtime.errors import ServerError
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.process import available_bytes, resident_bytes
+from h2o_runtime.process import resident_bytes, warn_of_little_memory
 from h2o_runtime.server.app import create_app
 from h2o_runtime.server.http.drain import LAST_WORDS, drain, first_of
 from h2o_runtime.server.http.protocol import protocol_factory
@@ -62,19 +62,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {reason}; choose another --host or --port, or stop the program "
             "that uses it"
         ) from error
-
-
-def warn_of_little_memory(estimate: int) -> None:
-    """A process that the system ends for its memory can say nothing then."""
-    free = available_bytes()
-    room = resident_bytes() + (estimate if free is None else free)
-    if estimate > room:
-        log.warning(
-            "with whole contexts the server takes %d MiB and %d MiB can be had: the system may end it; give a "
-            'smaller --ctx-size, or --cache "contiguous rows=int8"',
-            estimate >> 20,
-            room >> 20,
-        )
 
 
 class _Server(uvicorn.Server):
@@ -146,7 +133,12 @@ class _Run:
                 *(dialect.name, dialect.title, "may begin" if thinks else "do not begin"),
             )
             if generator.spec.device.memory == "cpu":
-                warn_of_little_memory(int(service.estimated_bytes()))
+                warn_of_little_memory(
+                    "with whole contexts the server takes",
+                    int(service.estimated_bytes()),
+                    'give a smaller --ctx-size, or --cache "contiguous rows=int8"',
+                    held=resident_bytes(),
+                )
 
     def _config(self, service: Service) -> uvicorn.Config:
         return uvicorn.Config(
