@@ -249,6 +249,16 @@ def test_a_graph_that_cannot_be_read_is_told_and_ends_the_comparison(
     assert len(alone.stderr.splitlines()) == 1
 
 
+def test_a_graph_of_an_earlier_version_is_named(compare_here: Callable[..., Any], copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (phase2,) = (graph for graph in manifest["graphs"] if graph["name"] == "phase2")
+    phase2["inputs"] = [given for given in phase2["inputs"] if given["name"] != "first"]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    done = compare_here(copy, "--stage", "attention")
+    told = f"{copy / 'onnx' / 'phase2.onnx'}: it has other inputs than this version's phase2"
+    assert (done.exit_code, done.stderr) == (1, f"error: {told}: export the checkpoint again\n")
+
+
 # The checkpoint
 
 

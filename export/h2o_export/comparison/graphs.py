@@ -163,6 +163,11 @@ class GraphComparison:
         if stage == "rounding" and any(np.dtype(spec.dtype).kind != "f" for spec in graph.outputs):
             return  # rounded votes may choose other tokens
         feed = step.feed(step.own_shape(self.model), room, np.random.default_rng(7))
+        if {spec.name for spec in graph.inputs} != feed.keys():
+            raise BundleError(
+                f"{self.bundle.path(graph)}: it has other inputs than this version's {step.name}: export the "
+                "checkpoint again"
+            )
         share = self.share if stage == "attention" else BFLOAT16_TOLERANCE
         yield from compare_runs(stage, step.name, self._run(graph, feed, [runner]), {}, share)
 

@@ -1,10 +1,11 @@
 """Dense graphs for ONNX Runtime's CUDA provider.
 
 Norms, rotations and gates become kernels of our own (plugins/ort/table_operator.cpp), a norm together with the
-residual sum before it: elementwise kernels of ONNX Runtime would read and write most of these numbers several
-times. DequantizeLinear has blocks only of 4 bits there. So a product with integer weights becomes MatMulNBits,
-with activations as they are. That node multiplies one row by integers. For more rows it makes floats of the
-matrix once in a call, in scratch memory, for a GEMM. Rows that are looked up become floats with Mul.
+residual sum before it, and a rotation with the rest of each head that does not turn: elementwise kernels of ONNX
+Runtime would read and write most of these numbers several times. DequantizeLinear has blocks only of 4 bits
+there. So a product with integer weights becomes MatMulNBits, with activations as they are. That node multiplies
+one row by integers. For more rows it makes floats of the matrix once in a call, in scratch memory, for a GEMM.
+Rows that are looked up become floats with Mul.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft
 from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
 from h2o_runtime.dense_graphs.integer_products import unsigned
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
-from h2o_runtime.dense_operators import DENSE_OPERATORS, RESIDUAL_NORM, RMS_NORM
+from h2o_runtime.dense_operators import DENSE_OPERATORS, RESIDUAL_NORM, RMS_NORM, ROTATION
 from h2o_runtime.errors import BackendError
 from h2o_runtime.operators import DOMAIN
 
 FLOAT_ACTIVATIONS = 1  # MatMulNBits' accuracy_level; the CUDA provider has no other
+
+LAST_OF_THREE = frozenset((-1, 2))  # the axis of a head's numbers
+TO_THE_END = np.iinfo(np.int64).max
 
 
 def operators() -> Path:
@@ -36,7 +40,9 @@ def operators() -> Path:
 
 
 def with_own_kernels(model: Any) -> Any:
-    """A ModelProto, changed: functions with a kernel lose their bodies; a sum before a norm is a part of it."""
+    """A ModelProto, changed: functions with a kernel lose their bodies; a sum before a norm is a part of it, and so
+    is of a rotation what it leaves as it is.
+    """
     from onnx import helper
 
     graph = model.graph
@@ -56,6 +62,8 @@ def with_own_kernels(model: Any) -> Any:
             fused = helper.make_node(RESIDUAL_NORM.name, inputs, outputs, name=out, domain=DOMAIN)
             fused.attribute.extend(node.attribute)
             nodes.append(fused)
+        elif rotated := _rotated_first(view, node):
+            nodes.append(helper.make_node(ROTATION.name, rotated, [out], name=out, domain=DOMAIN))
         elif out not in taken:
             nodes.append(node)
     del graph.node[:]
@@ -72,6 +80,20 @@ def _residual_sum(view: GraphView, tensor: str) -> Any | None:
     """The Add that makes a tensor of two computed ones, which have its shape."""
     added = view.maker(tensor, "Add")
     return None if added is None or any(name in view.constants for name in added.input) else added
+
+
+def _rotated_first(view: GraphView, node: Any) -> list[str]:
+    """x, cos and sin, where a node joins the first numbers of heads, rotated, with the rest; otherwise nothing."""
+    if node.op_type != "Concat" or len(node.input) != 2 or node.attribute[0].i not in LAST_OF_THREE:
+        return []
+    rotation = view.maker(node.input[0], ROTATION.name, DOMAIN)
+    if rotation is None:
+        return []
+    first, rest = view.slice(rotation.input[0]), view.slice(node.input[1])
+    if first is None or rest is None or (first.x, first.stop) != (rest.x, rest.start):
+        return []
+    whole = {first.axis, rest.axis} <= LAST_OF_THREE and first.start == 0 and rest.stop == TO_THE_END
+    return [first.x, *rotation.input[1:]] if whole else []
 
 
 def without_dequantization(model: Any, folder: Path) -> Any:

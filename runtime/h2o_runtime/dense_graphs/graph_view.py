@@ -62,6 +62,16 @@ class Rotation:
     size: int
 
 
+@dataclass(frozen=True)
+class Slice:
+    """Numbers start ... stop - 1 of x along one axis."""
+
+    x: str
+    start: int
+    stop: int
+    axis: int
+
+
 class GraphView:
     """A GraphProto with the producers and consumers of its tensors. It does not see later changes."""
 
@@ -108,6 +118,18 @@ class GraphView:
             return None
         attributes = tuple((attribute.name, attribute.f) for attribute in node.attribute)
         return Gate(GateFunction(node.op_type, attributes), node.input[0], node.input[1])
+
+    def slice(self, tensor: str) -> Slice | None:
+        """What produces `tensor`, if that is a Slice along one axis with constant bounds and a step of 1."""
+        from onnx import numpy_helper
+
+        node = self.maker(tensor, "Slice")
+        if node is None or len(node.input) != 5 or any(name not in self.constants for name in node.input[1:]):
+            return None
+        bounds = [numpy_helper.to_array(self.constants[name]) for name in node.input[1:]]
+        if any(bound.size != 1 for bound in bounds) or bounds[3].item() != 1:
+            return None
+        return Slice(node.input[0], *(int(bound.item()) for bound in bounds[:3]))
 
     def rotations(self) -> Iterator[Rotation]:
         """Rotated float32 products whose result is an output of the graph, which gives its shape."""

@@ -110,30 +110,33 @@ def test_gate(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "heads", "size"),
+    ("dtype", "heads", "size", "rotated"),
     [
-        (np.float32, 2, 64),
-        (np.float32, 3, 20),  # halves that are no whole pieces
-        (np.float16, 5, 128),
-        (np.float16, 3, 24),
+        (np.float32, 2, 64, 64),
+        (np.float32, 3, 20, 20),  # halves that are no whole pieces
+        (np.float16, 5, 128, 128),
+        (np.float16, 3, 24, 24),
+        (np.float16, 3, 64, 32),  # a part of each head
+        (np.float32, 2, 24, 18),
+        (np.float16, 2, 40, 36),  # neither part is of whole pieces
     ],
 )
-def test_rotation(emulated_cuda: ModuleType, dtype: Any, heads: int, size: int) -> None:
+def test_rotation(emulated_cuda: ModuleType, dtype: Any, heads: int, size: int, rotated: int) -> None:
     n, rng = 7, np.random.default_rng(size)
     model = Model(emulated_cuda, heads, heads, size, dtype)
     x = numbers(rng, dtype, n, heads, size)
-    angles = rng.uniform(-50, 50, (n, size // 2))
+    angles = rng.uniform(-50, 50, (n, rotated // 2))
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     y = model.put_empty(n, heads, size, dtype=dtype)
     model.run(ROTATION, x=model.put(x), cos=model.put(cos), sin=model.put(sin), y=y)
-    a, b = np.split(x.astype(np.float64), 2, axis=-1)
+    a, b, rest = np.split(x.astype(np.float64), [rotated // 2, rotated], axis=-1)
     c, s = cos[:, None].astype(np.float64), sin[:, None].astype(np.float64)
-    check(model.get(y), np.concatenate([a * c - b * s, b * c + a * s], axis=-1))
+    check(model.get(y), np.concatenate([a * c - b * s, b * c + a * s, rest], axis=-1))
 
 
 def test_a_rotation_of_other_sizes_is_refused(emulated_cuda: ModuleType) -> None:
     model = model_of(emulated_cuda, np.float32)
-    x, table = model.put_empty(2, 2, 64), model.put_empty(2, 16)
+    x, table = model.put_empty(2, 2, 64), model.put_empty(2, 33)
     with pytest.raises(ValueError, match="rotation"):
         model.run(ROTATION, x=x, cos=table, sin=table, y=model.put_empty(2, 2, 64))
 
