@@ -47,7 +47,7 @@ NEIGHBOURS = (
     "nemotron_h",
     "nemotron_h_moe",
 )  # whose rows of q and k its converter puts in another order
-EXACT = re.compile(r"\.ssm_(a|d|conv1d|norm)\b")  # in float32, whatever the file's type is
+EXACT = re.compile(r"\.(ssm_(a|d|conv1d|norm)|shortconv\.conv)\b")  # in float32, whatever the file's type is
 RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
 
 # What a converter writes of an architecture besides: key after its name -> word of config.json.
