@@ -71,12 +71,24 @@ __device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool p
     return shares;
 }
 
-// Queries and outputs are T, keys and values S.
-template <class T, class S>
+// The cache row of key `key` of a set for packed row `row`; -1: none that it sees.
+template <bool LISTED>
+__device__ __forceinline__ int cache_row(const AttentionArgs& args, const AttentionBlock& block, int row,
+                                         int key) {
+    const KeySource& keys = args.keys;
+    if constexpr (LISTED) {
+        const int at = block.listed.row(key);
+        return hidden(at, block.listed.position(args.rows, row)) ? -1 : at;
+    }
+    return keys.memory ? row_within(list_of(keys, block.extent, block.set)[key], keys.last_row) : key;
+}
+
+// Queries and outputs are T, keys and values S. LISTED: the keys are those of KeySource::list.
+template <class T, class S, bool LISTED>
 __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs args) {
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
-    const AttentionBlock block = attention_block<kAnyTileRows, kKeyTileF32>(args);
+    const AttentionBlock block = attention_block<kAnyTileRows, kKeyTileF32, LISTED>(args);
     const Extent& extent = block.extent;
     const int lane = threadIdx.x % 32, set = block.set;
     const int row = block.first_row + static_cast<int>(threadIdx.x) / 32;
@@ -90,10 +102,11 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     load_row(q, static_cast<const T*>(rows.q) + index * d, d, 1.f);
 
     float top = -INFINITY, sum = 0;
-    const int key_begin = max(block.keys.begin, first_key_of(extent, rows, row));
-    const int key_end = min(block.keys.end, last_key_of(extent, rows, row) + 1);
+    const int key_begin = LISTED ? block.keys.begin : max(block.keys.begin, first_key_of(extent, rows, row));
+    const int key_end = LISTED ? block.keys.end : min(block.keys.end, last_key_of(extent, rows, row) + 1);
     for (int key = key_begin; key < key_end; ++key) {
-        const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
+        const int at = cache_row<LISTED>(args, block, row, key);
+        if (at < 0) continue;
         const float product = dot_row(q, k_rows.row(at), d) * k_rows.scale(at);
         const float score = capped(args.scores, product) * args.scores.scale;
         if (score > top) {
@@ -164,15 +177,20 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
     out[blockIdx.y * args.set_stride + (extent.first_key + key) * args.key_stride] = sum;
 }
 
-template <class T>
-h2o_status attend(const AttentionArgs& args, cudaStream_t stream) {
+template <class T, bool LISTED>
+h2o_status attend_to(const AttentionArgs& args, cudaStream_t stream) {
     const auto run = [&](auto kernel) {
         return launch(kernel, attention_grid(args, kAnyTileRows), kThreads, 0, stream, args);
     };
-    if (args.keys.dtype == H2O_I8) return run(attention_any<T, int8_t>);
-    if (args.keys.dtype == H2O_F16) return run(attention_any<T, half>);
-    if constexpr (sizeof(T) == 4) return run(attention_any<T, float>);
+    if (args.keys.dtype == H2O_I8) return run(attention_any<T, int8_t, LISTED>);
+    if (args.keys.dtype == H2O_F16) return run(attention_any<T, half, LISTED>);
+    if constexpr (sizeof(T) == 4) return run(attention_any<T, float, LISTED>);
     return H2O_UNSUPPORTED;
+}
+
+template <class T>
+h2o_status attend(const AttentionArgs& args, cudaStream_t stream) {
+    return args.keys.list.entries ? attend_to<T, true>(args, stream) : attend_to<T, false>(args, stream);
 }
 
 template <class T>
@@ -197,8 +215,8 @@ h2o_status launch_column_sums_any(const ColumnSumArgs& args, cudaStream_t stream
 }
 
 BlockForm block_form_any(h2o_dtype dtype) {
-    static const int half_blocks = blocks_at_once(attention_any<half, half>, kThreads, 0);
-    static const int float_blocks = blocks_at_once(attention_any<float, float>, kThreads, 0);
+    static const int half_blocks = blocks_at_once(attention_any<half, half, false>, kThreads, 0);
+    static const int float_blocks = blocks_at_once(attention_any<float, float, false>, kThreads, 0);
     return {kAnyTileRows, dtype == H2O_F16 ? half_blocks : float_blocks};
 }
 

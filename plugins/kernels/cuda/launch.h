@@ -77,7 +77,22 @@ h2o_status dispatch_head_size(int d, F&& f) {
     }
 }
 
-// The same for head size d and value size dv.
+// The same for kernels without tiles, which only unroll their loops: the sizes of models.
+template <class F>
+h2o_status dispatch_plain_size(int d, F&& f) {
+    switch (d) {
+        case 160:
+            return f(HeadSize<160>());
+        case 192:
+            return f(HeadSize<192>());
+        case 256:
+            return f(HeadSize<256>());
+        default:
+            return dispatch_head_size(d, f);
+    }
+}
+
+// dispatch_head_size for head size d and value size dv.
 template <class F>
 h2o_status dispatch_sizes(int d, int dv, F&& f) {
     if (d == 192 && dv == 128) return f(HeadSize<192, 128>());

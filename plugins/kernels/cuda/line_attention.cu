@@ -113,7 +113,6 @@ struct Scratch {
 h2o_status check(const calls::VerticalSlashAttention& call) {
     if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
     if (call.n <= 0 || call.M < 0 || call.D < 0) return H2O_BAD_ARGUMENT;
-    if (!has_tiles(call.shape.head_size)) return H2O_UNSUPPORTED;
     return check_tokens(call.shape, kTile, call.n);
 }
 

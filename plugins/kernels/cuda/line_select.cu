@@ -156,7 +156,7 @@ struct Select {
     template <class T>
     h2o_status diagonal_sums(const LineArgs& args, const Scratch& scratch) const {
         const dim3 grid(ceil_div(rows(), kThreads), static_cast<unsigned>(shape.query_heads), 1);
-        return dispatch_head_size(shape.head_size, [&](auto d) {
+        return dispatch_plain_size(shape.head_size, [&](auto d) {
             constexpr int D = decltype(d)::value;
             return with_stored<T>(kv, [&](auto zero) {
                 using S = decltype(zero);

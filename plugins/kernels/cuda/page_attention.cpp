@@ -44,7 +44,6 @@ struct Parts {
 h2o_status check(const calls::PageAttention& call) {
     if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
     if (call.page_size <= 0 || call.M <= 0) return H2O_BAD_ARGUMENT;
-    if (!has_tiles(call.shape.head_size)) return H2O_UNSUPPORTED;
     // Keys are divided by the page's rows the way token_of divides.
     return keys_of(call) * call.page_size < int64_t{1} << 31 ? H2O_OK : H2O_UNSUPPORTED;
 }

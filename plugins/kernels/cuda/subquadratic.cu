@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 h2o_status attend(const h2o_shape& shape, const PatternArgs& args, const void* q, const h2o_kv& kv, void* o,
                   cudaStream_t stream) {
-    return dispatch_head_size(shape.head_size, [&](auto d) {
+    return dispatch_plain_size(shape.head_size, [&](auto d) {
         constexpr int D = decltype(d)::value;
         const int64_t rows = static_cast<int64_t>(args.tokens) * args.heads;
         return with_stored<T>(kv, [&](auto zero) {

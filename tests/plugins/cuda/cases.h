@@ -53,6 +53,13 @@ inline std::vector<Case> cases(const Options& options) {
     return all;
 }
 
+// Head sizes of models that have no tiles.
+inline std::vector<Case> cases_without_tiles() {
+    return {{{2, 1, 1, 160, 0.08f, H2O_F16, 0, 0, 0}},
+            {{2, 2, 2, 192, 0.07f, H2O_F32, 0, 0, 0}},
+            {{4, 2, 4, 256, 0.0625f, H2O_F16, 0, 0, 0}}};
+}
+
 // Values of another size than keys, or that lie in them: tiles of their own, and the kernel for any size.
 inline std::vector<Case> value_cases() {
     const auto made = [](int heads, int kv_heads, int d, int dv, bool latent, h2o_dtype dtype) {

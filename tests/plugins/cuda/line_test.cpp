@@ -188,6 +188,10 @@ void test_line_lists(const Options& options) {
         test_select(c, {5, 43, 9, 12}, 3, 4, random);
         test_attention(c, {21, 80, 7, 2}, random);
     }
+    for (const Case& c : cases_without_tiles()) {
+        test_select(c, {5, 43, 9, 12}, 3, 4, random);
+        test_attention(c, {21, 80, 7, 2}, random);
+    }
     const Case c = cases(options).front();
     test_select(c, {1, 1, 4, 4}, 30, 100, random);
     test_select(c, {40, 300, 31, 101}, 30, 100, random);

@@ -112,6 +112,7 @@ void test_page_lists(const Options& options) {
         test_pages(c, {75, 8, 4}, random);
         test_pages(c, {33, 16, 4}, random);
     }
+    for (const Case& c : cases_without_tiles()) test_pages(c, {75, 8, 4}, random);
     const Case c = cases(options).front();
     test_pages(c, {1, 16, 1}, random);
     test_pages(c, {640, 1, 33}, random);

@@ -106,6 +106,7 @@ void test_subquadratic(const Options& options) {
         test_pattern(c, all, 7, 61, random);
         test_pattern(c, all, 1, 64, random);
     }
+    for (const Case& c : cases_without_tiles()) test_pattern(c, all, 7, 61, random);
     const Case c = cases(options).front();
     test_pattern(c, {6, 0, false, {}}, 20, 40, random);
     test_pattern(c, {0, 1, true, {0}}, 40, 40, random);

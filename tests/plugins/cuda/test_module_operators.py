@@ -99,7 +99,15 @@ class Model:
 
 
 @pytest.fixture(
-    params=[(4, 2, 64, np.float32), (4, 2, 64, np.float16), (3, 1, 32, np.float32), (2, 2, 32, np.float16)]
+    params=[
+        (4, 2, 64, np.float32),
+        (4, 2, 64, np.float16),
+        (3, 1, 32, np.float32),
+        (2, 2, 32, np.float16),
+        (4, 2, 256, np.float16),  # without tiles
+        (2, 1, 160, np.float32),
+        (2, 2, 192, np.float16),
+    ]
 )
 def shape(request: pytest.FixtureRequest) -> Shape:
     return request.param  # type: ignore[no-any-return]

@@ -24,7 +24,14 @@ LENGTH, CAPACITY = 45, 50
 
 
 @pytest.fixture(
-    params=[(4, 2, 64, np.float32, False), (4, 2, 64, np.float16, True), (3, 1, 80, np.float32, True)]
+    params=[
+        (4, 2, 64, np.float32, False),
+        (4, 2, 64, np.float16, True),
+        (3, 1, 80, np.float32, True),
+        (2, 1, 160, np.float16, True),  # sizes without tiles
+        (2, 2, 192, np.float32, False),
+        (4, 2, 256, np.float16, False),
+    ]
 )
 def model(emulated_cuda: ModuleType, request: pytest.FixtureRequest) -> Model:
     shape: Shape = request.param[:4]

@@ -17,7 +17,7 @@ def test_it_is_the_reference(emulated_cuda: ModuleType, call: Call) -> None:
     call.check(call.run(OnHost()))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("d", [16, 64])
+@pytest.mark.parametrize("d", [16, 64, 256])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_past_shorter_than_the_votes(emulated_cuda: ModuleType, dtype: type, d: int) -> None:
     """30 rows vote for 10 keys: a tile that is not causal has no more keys than its past."""
