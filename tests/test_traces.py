@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -33,38 +35,44 @@ def described(traced: traces.Traced) -> tuple[bytes, list[tuple[object, ...]]]:
     )
 
 
-def test_a_file_holds_all_of_a_traced_graph(folder: Path) -> None:
+def test_a_file_holds_all_of_a_traced_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundles.look_up_once()
     config = open_checkpoint(str(EXAMPLE)).config
-    trace = getattr(graphs.trace_graph, "__wrapped__", graphs.trace_graph)
-    traced = trace(graphs.dense_graphs(config)[-1], config, "float32")
+    monkeypatch.setattr(graphs, "trace", inspect.unwrap(graphs.trace))
+    traced = graphs.trace_graph(graphs.dense_graphs(config)[-1], config, "float32")
     traces.write(*traced, folder / "graph.onnx")
     assert described(traces.read(folder / "graph.onnx")) == described(traced)
 
 
-def test_a_graph_is_traced_once_for_each_model_and_type(folder: Path) -> None:
+def test_graphs_that_differ_in_their_weights_alone_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in for the tracer, which counts its calls."""
-    model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="graph"), ir_version=10)
     calls = []
 
-    def trace(dense: object, config: object, dtype: str) -> traces.Traced:
-        calls.append((dense, config, dtype))
-        return model, []
+    def trace(module: object, inputs: object, outputs: object, name: str) -> traces.Traced:
+        calls.append(name)
+        return ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 21}, name=name), ir_version=10), []
 
     config = open_checkpoint(str(EXAMPLE)).config
-    first, *_, last = graphs.dense_graphs(config)
-    asked = [
+    first, second, third, *_, last = graphs.dense_graphs(config)
+    traced_anew = [
         (first, config, "float32"),
         (first, config, "float16"),
+        (second, config, "float32"),
         (last, config, "float32"),
+        (second, replace(config, rms_norm_eps=1e-3), "float32"),
+        (second, replace(config, activation="gelu"), "float32"),
+    ]
+    alike = [
+        (third, config, "float32"),
         (first, config.limited(512), "float32"),
+        (last, replace(config, tied=not config.tied), "float32"),
     ]
     for _ in range(2):
-        shared = traces._shared(trace)  # of another process
-        for each in asked:
-            shared(*each)
-    assert calls == asked
-    assert len(list(folder.glob("*.onnx"))) == len(asked)
+        monkeypatch.setattr(graphs, "trace", traces._shared(trace))  # of another process
+        for dense, its_config, dtype in (*traced_anew, *alike):
+            model, _ = graphs.trace_graph(dense, its_config, dtype)
+            assert model.graph.name == dense.name
+    assert calls == [dense.name for dense, *_ in traced_anew]
 
 
 def test_other_sources_are_traced_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Traced graphs, kept in files: the first process that exports a graph traces it, and other processes read it.
 
 Tracing takes torch most of a second a graph. Many tests export models whose graphs differ in their weights
-alone, and weights are bound later. A file's name is a hash of the model's settings, the sources and the versions
-of libraries.
+alone, and weights are bound later. Others have some graphs in common: with more layers, or another context. A
+file's name is a hash of all that the module is made of, the sources and the versions of libraries.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from torch import nn
 
 REPO = Path(__file__).resolve().parents[1]
 FOLDER = REPO / "build" / "traces"
@@ -23,15 +26,15 @@ SOURCES = ("export/h2o_export", "runtime/h2o_runtime", "tests/toys")
 LIBRARIES = ("torch", "onnx", "onnx_ir", "onnxscript")
 
 Traced = tuple[ir.Model, list[ir.Value]]
-Trace = Callable[[Any, Any, str], Traced]
+Trace = Callable[[Any, Sequence[Any], Sequence[str], str], Traced]
 
 
 def share() -> None:
     """From now on this process reads what any process has traced before, and writes what it traces."""
     from h2o_export.dense import graphs
 
-    if not hasattr(graphs.trace_graph, "__wrapped__"):
-        graphs.trace_graph = _shared(graphs.trace_graph)
+    if not hasattr(graphs.trace, "__wrapped__"):
+        graphs.trace = _shared(graphs.trace)
 
 
 def _shared(trace: Trace) -> Trace:
@@ -39,16 +42,35 @@ def _shared(trace: Trace) -> Trace:
     sources = _sources()
 
     @functools.wraps(trace)
-    def trace_graph(dense: Any, config: Any, dtype: str) -> Traced:
-        key = f"{sources} {dense.alike(config)!r} {config!r} {dtype}"
+    def shared(module: nn.Module, inputs: Sequence[Any], outputs: Sequence[str], name: str) -> Traced:
+        key = "\n".join([sources, repr(inputs), repr(outputs), *_description(module)])
         file = FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()}.onnx"
         if file.exists():
-            return read(file)
-        model, parameters = trace(dense, config, dtype)
-        write(model, parameters, file)
+            model, parameters = read(file)
+            model.graph.name = name  # which is all that it tells of its place in the model
+        else:
+            model, parameters = trace(module, inputs, outputs, name)
+            write(model, parameters, file)
         return model, parameters
 
-    return trace_graph
+    return shared
+
+
+def _description(module: nn.Module) -> Iterator[str]:
+    """All modules in it, their attributes, and the types and shapes of their tensors."""
+    from torch import nn
+
+    of_any = vars(nn.Module())
+    for path, one in module.named_modules():
+        own = [(name, _spelled(value)) for name, value in vars(one).items() if name not in of_any]
+        tensors = (*one.named_parameters(recurse=False), *one.named_buffers(recurse=False))
+        shapes = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors]
+        yield f"{path} {_spelled(type(one))} {own} {shapes}"
+
+
+def _spelled(value: Any) -> str:
+    """Classes and functions without an address, which another process does not know."""
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
 def write(model: ir.Model, parameters: list[ir.Value], file: Path) -> None:

@@ -97,15 +97,17 @@ class Angles(nn.Module):
     def __init__(self, config: ModelConfig, table: int) -> None:
         super().__init__()
         self.inv_freq = nn.Parameter(torch.empty(rotary_size(config, table) // 2), requires_grad=False)
-        self.rope = config.rotations[table]
+        rope = config.rotations[table]
+        self.attention_factor, self.query_growth = rope.attention_factor, rope.query_growth
+        self.original_context = rope.original_context
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions.float().unsqueeze(1) * self.inv_freq  # [n, d/2]
-        cos, sin = (scaled(table, self.rope.attention_factor) for table in (angles.cos(), angles.sin()))
-        if not self.rope.query_growth:
+        cos, sin = (scaled(table, self.attention_factor) for table in (angles.cos(), angles.sin()))
+        if not self.query_growth:
             return cos, sin
-        times = torch.log(1 + torch.floor(positions.float() / self.rope.original_context)).unsqueeze(1)
-        growth = 1 + self.rope.query_growth * times  # [n, 1]
+        times = torch.log(1 + torch.floor(positions.float() / self.original_context)).unsqueeze(1)
+        growth = 1 + self.query_growth * times  # [n, 1]
         return cos * growth, sin * growth
 
 

@@ -118,8 +118,11 @@ class QKV(nn.Module):
 
     def __init__(self, config: ModelConfig, rotated: bool = True) -> None:
         super().__init__()
-        self.config = config
+        self.heads, self.head_size = config.query_heads, config.head_size
+        self.qk_norm, self.keys_as_values = config.qk_norm, config.keys_as_values
         self.rotated = rotated
+        grows = rotated and config.rope.query_growth  # of queries alone
+        self.keys_factor = config.rope.attention_factor if grows else None
         bias = config.qkv_bias
         queries = config.query_heads * config.head_size
         self.q_proj = nn.Linear(config.hidden_size, self.per_query * queries, bias)
@@ -136,21 +139,21 @@ class QKV(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         k = self.k_proj(x)
-        v = k if self.config.keys_as_values else self.v_proj(x)
+        v = k if self.keys_as_values else self.v_proj(x)
         return self.finished(self.q_proj(x), k, v, cos, sin)
 
     def finished(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         """Norms and rotation of what the projections gave, [n, heads · d] each."""
-        n, d = q.shape[0], self.config.head_size
-        if self.config.qk_norm == "projection":
+        n, d = q.shape[0], self.head_size
+        if self.qk_norm == "projection":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (rows.view(n, -1, d) for rows in (q, k, v))
-        if self.config.qk_norm == "head":
+        if self.qk_norm == "head":
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rotated:
             q = rotate_first(q, cos, sin)
-            if self.config.rope.query_growth:  # of queries alone
-                cos, sin = of_length(cos, sin, self.config.rope.attention_factor)
+            if self.keys_factor is not None:
+                cos, sin = of_length(cos, sin, self.keys_factor)
             k = rotate_first(k, cos, sin)
         return q, k, self.v_norm(v)
 
@@ -159,7 +162,7 @@ class NormedQKV(QKV):
     """With norms of each head after the rotation."""
 
     def finished(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        q, k, v = (rows.view(rows.shape[0], -1, self.config.head_size) for rows in (q, k, v))
+        q, k, v = (rows.view(rows.shape[0], -1, self.head_size) for rows in (q, k, v))
         return self.q_norm(rotate_first(q, cos, sin)), self.k_norm(rotate_first(k, cos, sin)), v
 
 
@@ -183,7 +186,7 @@ class GatedQKV(QKV):
     per_query = 2
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        n, heads, d = x.shape[0], self.config.query_heads, self.config.head_size
+        n, heads, d = x.shape[0], self.heads, self.head_size
         q, gate = self.q_proj(x).view(n, heads, 2 * d).split(d, dim=-1)
         made = self.finished(q.reshape(n, heads * d), self.k_proj(x), self.v_proj(x), cos, sin)
         return *made, gate.reshape(n, heads * d)
