@@ -30,13 +30,21 @@ if TYPE_CHECKING:
     from h2o_runtime.sessions.session import Session
 
 REPO = Path(__file__).resolve().parents[1]
-BUILD = REPO / "build" / "emulation-python"  # kept, so that only the first of many test sessions waits for it
+BUILD = REPO / "build" / "emulated"  # kept, so that only the first of many test sessions waits for it
 TESTS = Path("plugins", "kernels", "cuda", "tests")
 
 
 def missing() -> str | None:
     """What keeps this machine from building the module."""
-    return "cmake is not installed" if shutil.which("cmake") is None else None
+    for name, found in (("cmake", shutil.which("cmake")), ("ninja", _ninja())):
+        if found is None:
+            return f"{name} is not installed"
+    return None
+
+
+def _ninja() -> str | None:
+    """The one of this environment, or the system's."""
+    return shutil.which("ninja", path=Path(sys.executable).parent) or shutil.which("ninja")
 
 
 def build_module() -> Path:
@@ -83,20 +91,29 @@ def build_everything() -> None:
     _build("_cuda", "h2o_cuda_emulated_test", "h2o_cuda_emulated", "h2o_onnxruntime_cuda", *ptx)
 
 
-@functools.cache  # asking cmake again takes a second
+@functools.cache
 def _build(*targets: str) -> Path:
-    """Processes that ask at the same time wait for one."""
+    """Processes that ask at the same time wait for one.
+
+    With the generator of pip's build, for which ccache finds what that one has compiled.
+    """
     options = [
+        "-GNinja",
+        f"-DCMAKE_MAKE_PROGRAM={_ninja()}",
         f"-DPython_EXECUTABLE={sys.executable}",
         "-DH2O_PYTHON=ON",
         "-DH2O_CUDA=ON",
         "-DH2O_CUDA_TESTS=ON",
+        "-DH2O_CUDA_EMULATION=ON",
         *os.environ.get("CMAKE_ARGS", "").split(),
     ]
+    configured = BUILD / "options.txt"  # written last; what CMake reads besides, Ninja looks at
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _run("cmake", "-S", REPO, "-B", BUILD, "-DH2O_CUDA_EMULATION=ON", *options)
+        if not configured.exists() or configured.read_text() != "\n".join(options):
+            _run("cmake", "-S", REPO, "-B", BUILD, *options)
+            configured.write_text("\n".join(options))
         _run("cmake", "--build", BUILD, "--target", *targets, "-j2")
     return BUILD
 
