@@ -148,13 +148,13 @@ def test_a_bundle_end_to_end(
 ) -> None:
     """Greedy tokens with CUDA attention, on either backend, equal those on the CPU."""
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
-    small = Query(chunk_size=128, batch_size=256, local=32, heavy=32)
+    small = Query(chunk_size=64, batch_size=128, local=16, heavy=16)
     assert set(end_to_end.policies(small)) == {"full", "as exported", "colsum", "window"}
     monkeypatch.setattr(
         end_to_end, "policies", lambda bundle: {"colsum": small, "full": altered(small, policy="full")}
     )
     bundle = latent_models.golden_bundle(shared_folder, latent_models.MODELS[0]) if latent else tiny_bundle
-    rows = end_to_end.compare(bundle, backend, n=140 if latent else 300, steps=4)
+    rows = end_to_end.compare(bundle, backend, n=150, steps=4)
     assert [row["policy"] for row in rows] == ["colsum", "full"]
     for row in rows:
         assert row["tokens_equal"]
