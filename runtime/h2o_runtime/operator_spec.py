@@ -25,6 +25,10 @@ class TensorArgument:
     updated: bool = False
     in_place: str = ""
 
+    def __str__(self) -> str:
+        """Such as `colsum? float32 [n, Hs]`; `?` if it is optional."""
+        return f"{self.name}{'?' * self.optional} {self.dtype} [{', '.join(self.shape)}]"
+
 
 def model_tensor(name: str, shape: str) -> TensorArgument:
     """A tensor of dtype T. `shape` names its sizes, such as "n Hq d"; so for the three functions after it."""
@@ -72,6 +76,13 @@ class Operator:
     kernels: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")  # what has one
     plugin: bool = True
     sinks: bool = False  # whether a call on a GPU may bring `sinks` [Hq], float32: see attention/sinks.py
+
+    def __str__(self) -> str:
+        """Its kernels, tensors and attributes, a line each."""
+        lines = [f"on   {', '.join(self.kernels)}", *(f"in   {tensor}" for tensor in self.inputs)]
+        lines += [f"out  {tensor}" for tensor in self.outputs]
+        lines += [f"with {attribute.name}" for attribute in self.attributes]
+        return "\n    ".join([self.name, *lines])
 
     @cached_property
     def method(self) -> str:

@@ -94,6 +94,21 @@ def test_the_module_was_built_from_this_table(operator: Operator) -> None:
         kernels.run(operator.name, None, {})
 
 
+def test_an_operator_prints_its_tensors() -> None:
+    assert str(BY_NAME["MemoryStep"]).splitlines() == [
+        "MemoryStep",
+        "    on   cuda",
+        "    in   score float32 [cap, Hs]",
+        "    in   memory int32 [Hs, Mp]",
+        "    in   values? float32 [Hs, Mp]",
+        "    out  memory_next int32 [Hs, M]",
+        "    out  last? int32 [Hs, M]",
+        "    out  boundary? int32 [Hs, M]",
+        "    out  scores? float32 [Hs, M]",
+        *(f"    with {name}" for name in ("add", "start", "stop", "local", "heavy")),
+    ]
+
+
 def test_docs_have_every_operator() -> None:
     rows = [line.split("|")[1].strip() for line in DOCS.read_text().splitlines() if line.startswith("| `")]
     assert rows == [f"`{operator.name}`" for operator in ALL]
