@@ -150,8 +150,9 @@ class CheckedCommand(click.Command):
             begun = [
                 flag for option in self.params for flag in option.opts if flag.startswith(error.option_name)
             ]
-            error.possibilities = begun or error.possibilities
-            raise
+            if not begun:
+                raise
+            raise click.NoSuchOption(error.option_name, possibilities=begun, ctx=error.ctx) from None
         if not ctx.resilient_parsing:
             self._check_once(ctx, words)
             self._check_needs(ctx)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.dense.graphs import DenseGraph, dense_graphs, parameter_source
 from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.onnx_model import read_model
 from h2o_runtime.dense_graphs.matrices import Matrix, quantized_products
 
 
@@ -37,7 +37,7 @@ class StoredCheckpoint(DerivedCheckpoint):
 
     def _in_graph(self, dense: DenseGraph, name: str) -> QuantizedTensor | None:
         path = self.bundle.path(self.bundle.graph(dense.name))
-        graph = onnx.load(path, load_external_data=False).graph
+        graph = read_model(path).graph
         tensors: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
         for product in quantized_products(graph):
             if parameter_source(dense, product.weight, self.config) == name:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from h2o_runtime.errors import BundleError
+from h2o_runtime.bundles.onnx_model import read_model
 
 DOMAIN, VERSION = "h2o", "1"
 
@@ -19,12 +19,7 @@ def plugin_graph(path: Path) -> onnx.ModelProto:
     TensorRT's parser prefers a function body to a plugin of the same name, so the bodies are removed. It
     finds a plugin by attributes of the node and ignores the operator's domain. Raises BundleError.
     """
-    try:
-        model = onnx.load(path)
-    except Exception as error:  # protobuf's decoding errors differ between its implementations
-        raise BundleError(
-            f"{path}: not a readable ONNX file ({error}); export the checkpoint again"
-        ) from error
+    model: onnx.ModelProto = read_model(path)
     del model.functions[:]
     for node in model.graph.node:
         if node.domain == DOMAIN:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
+from h2o_runtime.bundles.onnx_model import read_model
 
 KERNELS = 2_000_000  # bytes: the most that the plan of a layer holds besides weights, with two profiles
 
 
 def stored_bytes(model: Path) -> int:
     """Bytes on disk of the weights of the graph at `model`."""
-    graph = onnx.load(str(model), load_external_data=False).graph
+    graph = read_model(model).graph
     entries = (entry for tensor in graph.initializer for entry in tensor.external_data)
     return sum(int(entry.value) for entry in entries if entry.key == "length")
 

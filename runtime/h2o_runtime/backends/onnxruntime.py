@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from h2o_runtime.backend import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
+from h2o_runtime.bundles.onnx_model import read_model
 from h2o_runtime.dense_graphs import cuda_provider
 from h2o_runtime.dense_graphs.choice import chosen_dense_form
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
@@ -32,7 +33,6 @@ from h2o_runtime.errors import (
     ConfigError,
     OutOfMemoryError,
     short_of_memory,
-    unimportable,
 )
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model_spec import ModelSpec
@@ -44,6 +44,9 @@ from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
 
+WITHOUT_ONNX = (
+    "running dense graphs needs the package onnx: pip install 'h2o-edge[cpu]' or 'h2o-edge[gpu]' brings it"
+)
 # Limit of an MLP's intermediate activations on a CPU, except for calls of few rows. More rows take more memory,
 # where these activations are kept for all rows at once. With fewer rows, all weights are read more often, and
 # threads wait for each other more often.
@@ -148,7 +151,7 @@ class OnnxRuntimeBackend:
             return
         last = self.bundle.manifest.dense_graphs()[-1]
         path = self.bundle.path(last)
-        model = without_head(_read(path), path)
+        model = without_head(read_model(path, WITHOUT_ONNX), path)
         if self.device.memory == "cpu":
             multiply = functools.partial(multiply_natively, precision=self._precision)
             session = self._open(self._rewritten(model, path, multiply), path.parent)
@@ -164,7 +167,7 @@ class OnnxRuntimeBackend:
         )
         for graph in self.bundle.manifest.draft_graphs():
             path = self.bundle.path(graph)
-            model = _read(path)
+            model = read_model(path, WITHOUT_ONNX)
             for value in model.graph.output:
                 if value.name == "logits":
                     value.type.tensor_type.shape.dim[1].dim_value = tokens
@@ -238,7 +241,7 @@ class OnnxRuntimeBackend:
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self.bundle.path(graph)
         try:
-            model = _read(path)
+            model = read_model(path, WITHOUT_ONNX)
             if self.device.memory == "cpu":
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
                 rewritten = self._rewritten(model, path, self._multiplying(graph))
@@ -250,7 +253,7 @@ class OnnxRuntimeBackend:
                 self._unrecordable |= unrecordable(model)
                 session = self._open_on_gpu(model, path.parent)
             return BoundSession(session, self.device.memory)
-        except BackendError:
+        except (BackendError, BundleError):
             raise
         except PermissionError as error:
             raise unreadable(Path(error.filename or path), error) from error
@@ -322,18 +325,6 @@ def chosen_precision(
 
 def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:
     return sum(manifest.files[file].bytes for file in graph.weights)
-
-
-def _read(path: Path) -> Any:
-    """A ModelProto whose weights stay in their files."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise unimportable(
-            error,
-            "running dense graphs needs the package onnx: pip install 'h2o-edge[cpu]' or 'h2o-edge[gpu]' brings it",
-        ) from None
-    return onnx.load(str(path), load_external_data=False)
 
 
 def _failed(graph: str, error: Exception) -> BackendError:

@@ -12,8 +12,9 @@ import numpy as np
 
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
 from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.onnx_model import read_model
 from h2o_runtime.devices import Tensor
-from h2o_runtime.errors import BundleError, unimportable
+from h2o_runtime.errors import BundleError
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Attribute, Operator
 from h2o_runtime.operators import (
@@ -58,21 +59,11 @@ class FunctionProvider:
 
     def activate(self, shape: AttentionShape) -> None:
         """Raises BackendError without the onnx package, BundleError for a broken graph."""
-        try:
-            import onnx
-        except ImportError as error:
-            raise unimportable(
-                error,
-                "running attention through ONNX function bodies needs the package onnx: pip install onnx, or "
-                "choose the native attention provider",
-            ) from None
-        path = self.bundle.path(self.bundle.graph("decode"))
-        try:
-            model = onnx.load(path)
-        except Exception as error:  # protobuf's decoding errors differ between its implementations
-            raise BundleError(
-                f"{path}: not a readable ONNX file ({error}); export the checkpoint again"
-            ) from error
+        model = read_model(
+            self.bundle.path(self.bundle.graph("decode")),
+            "running attention through ONNX function bodies needs the package onnx: pip install onnx, or choose "
+            "the native attention provider",
+        )
         self.shape = shape
         self._functions = list(model.functions)
         self._opsets = list(model.opset_import)
