@@ -21,7 +21,8 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(20, marks=pytest.mark.nightly)])
+def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: Path, examples: int) -> None:
     """All checks but one: not every request that the schema allows can be honoured, and the hooks know which."""
     server = serve("--ctx-size", 64, bundle=tool_bundle)  # where no answer takes long
     config = tmp_path / "schemathesis.toml"
@@ -31,7 +32,7 @@ def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: P
     command = [str(SCHEMATHESIS), "--config-file", str(config)]
     flags = {
         "--exclude-checks": "positive_data_acceptance",
-        "--max-examples": "10",
+        "--max-examples": str(examples),
         "--seed": "1",
         "--suppress-health-check": "all",
     }
