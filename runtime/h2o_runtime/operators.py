@@ -272,7 +272,7 @@ OPERATORS = (  # an operator that another body calls comes before it
 )
 
 # Operators that only the runtime calls: no graph contains one, and none has a body.
-# `attention/host_operators.py` executes them for providers without a kernel.
+# `providers/host_operators.py` executes them for providers without a kernel.
 TILED_MEMORY_ATTENTION = Operator(  # MemoryFusedAttention of tiles of rows, each with its own memory set
     "TiledMemoryAttention",
     inputs=(_Q, *_CACHES, int32_tensor("memory", "t Hs M"), *_INTRA),

@@ -53,7 +53,7 @@ class Full(PrefillPolicy[None]):
 
 
 def attend_in_spans(call: LayerCall, limit: int, phase: str) -> None:
-    """Every row sees all that its layer allows, `most` rows at a time, timed as `phase`."""
+    """Every row sees all that its layer allows, `limit` rows at a time, timed as `phase`."""
     for rows in spans(len(call.q), limit):
         call.flow.needs(rows.stop)
         with call.timer.measure(phase):
