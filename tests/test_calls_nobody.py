@@ -134,8 +134,8 @@ def test_no_option_that_takes_a_path_asks_the_hub(traced: Traced, tiny_bundle: P
     assert not asked
     for each in map(str, path_options.cases()):
         told = (places / each / path_options.OUTPUT).read_text()
-        used = path_options.HUB_NAME in told or (places / each / path_options.CODE).read_text() == "0"
-        assert used, f"{each}: {told}"
+        code = (places / each / path_options.CODE).read_text()
+        assert path_options.HUB_NAME in told or code == "0", f"{each} exits with {code}: {told}"
 
 
 def test_importing_the_package_leaves_what_the_user_has_set() -> None:

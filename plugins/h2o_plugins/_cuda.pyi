@@ -89,9 +89,6 @@ class Stream:
         """
 
     def copy(self, source: int, target: int, nbytes: int) -> None: ...
-    def copy_rows(self, source: int, target: int, rows: int, nbytes: int, pitch: int) -> None:
-        """Rows of so many bytes, which begin every `pitch` bytes in the target."""
-
     def clear(self, target: int, nbytes: int) -> None:
         """All bits 0."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,9 @@ class FakeSession:
         self.table, self.length = table, 0
         self.spec = SimpleNamespace(context=1 << 30)
         self.store = SimpleNamespace(truncate=lambda rows: None)
+
+    def stepping(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def decoded(self, tokens: list[int], ahead: int = 0) -> None:
         self.length += len(tokens)

@@ -167,15 +167,17 @@ class FunctionProvider:
     def _check_body(self, operator: Operator, attributes: dict[str, float]) -> None:
         """Raises BundleError if the bundle has no body of the operator, or one that asks for other attributes."""
         advice = "export the checkpoint again, or choose the native attention provider"
-        if all(body.name != operator.name for body in self._functions):
+        bodies = [body for body in self._functions if body.name == operator.name]
+        if not bodies:
             raise BundleError(f"{self.bundle.folder}: it has no function {operator.name}; {advice}")
-        asked = {name for body in self._functions if body.name == operator.name for name in body.attribute}
+        asked = {name for body in bodies for name in body.attribute}
+        optional = {attribute.name for body in bodies for attribute in body.attribute_proto}
         if gone := asked - set(attributes):
             raise BundleError(
                 f"{self.bundle.folder}: its function {operator.name} asks for {', '.join(sorted(gone))}, which the "
                 f"operator no longer has; {advice}"
             )
-        if new := set(attributes) - asked:
+        if new := set(attributes) - asked - optional:
             lacks = f"does not know {', '.join(sorted(new))}"
             raise BundleError(f"{self.bundle.folder}: its function {operator.name} {lacks}; {advice}")
 

@@ -78,6 +78,15 @@ def test_kernels_of_other_head_sizes(emulated_cuda: ModuleType, d: int, dtype: s
 
 
 @FORMS
+@pytest.mark.parametrize("d", [160, 192, 256])
+def test_kernels_of_head_sizes_without_tiles(
+    emulated_cuda: ModuleType, d: int, dtype: str, form: str
+) -> None:
+    some = ("subquadratic step", "page attention", "lines")
+    compare(Stored(length=100, d=d, dtype=dtype), form, {name: OF_A_HEAD_SIZE[name] for name in some})
+
+
+@FORMS
 def test_head_sizes_without_a_kernel_of_their_own(emulated_cuda: ModuleType, dtype: str, form: str) -> None:
     compare(Stored(length=100, d=40, dtype=dtype), form, {"memory": Stored.fused, "a step": Stored.stepped})
 

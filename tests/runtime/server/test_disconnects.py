@@ -36,7 +36,7 @@ def _still_well(roomy: Server) -> Iterator[None]:
     yield
     began = time.monotonic()
     wait_for(lambda: busy(roomy) == (0, 0), SOON)
-    assert roomy.chat().status_code == 200
+    wait_for(lambda: roomy.chat().status_code == 200, SOON)  # requests that nobody waits for may still arrive
     assert time.monotonic() < began + SOON
     log = roomy.log[before:]
     assert "Traceback" not in log, log
