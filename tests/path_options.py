@@ -21,7 +21,7 @@ from tests.forked import COMMANDS, LIBRARIES, THEIR_LIBRARIES, know_rates, share
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 HUB_NAME = "owner/name"
-SECONDS = 60  # for a case: those that write where they are told run to their end
+SECONDS = 240  # for a case: those that write where they are told run to their end, on a busy machine too
 OUTPUT, CODE = "output", "code"  # files of a case: what it printed, and its exit code
 
 # Options that take a text which is no path. A new one with a text is tried like a path until it is named here.

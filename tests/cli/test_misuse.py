@@ -49,7 +49,7 @@ COMPARE: dict[str, Misuse] = {
         lambda p: p,
         ("{bundle}", "--stage", "pipeline", "--checkpoint", "{folder}/nowhere"),
         1,
-        "{folder}/nowhere: no such folder",
+        "{folder}/nowhere: no such file or folder",
     ),
     "no such text": (
         lambda p: p,

@@ -29,7 +29,7 @@ EXPORT: dict[str, Misuse] = {
         lambda p: p,
         ("{folder}/nowhere", "-o", "{out}"),
         1,
-        "{folder}/nowhere: no such folder",
+        "{folder}/nowhere: no such file or folder",
     ),
     "a file": (lambda p: p, ("{ck}/config.json", "-o", "{out}"), 1, "{ck}/config.json is a file; give the"),
     "an empty folder": (lambda p: p.out.mkdir(), ("{out}", "-o", "x"), 1, "{out}: has no config.json"),

@@ -333,9 +333,9 @@ def test_a_file_that_vanishes_while_it_is_read_is_named(whole: Path, tmp_path: P
 def test_wrong_places_are_told_apart(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is a file; give the folder that holds config.json"):
         open_checkpoint(str(whole / "config.json"))
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match="no such file or folder"):
         open_checkpoint(str(tmp_path / "nowhere"))
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match="no such file or folder"):
         open_checkpoint("nowhere")
 
 

@@ -21,7 +21,7 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
     except (OSError, RuntimeError) as error:  # for example, a name too long, no permission, an unknown ~user
         raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise CheckpointError(f"{source}: no such folder")
+        raise CheckpointError(f"{source}: no such file or folder")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
