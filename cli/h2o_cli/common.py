@@ -145,6 +145,7 @@ def start_logging(verbose: int) -> None:
         handler = RichHandler(console=make_console(stderr=True), show_path=False, show_time=verbose > 0)
     else:  # a line a message, for whoever searches them
         form, handler = "%(levelname)-8s %(message)s", logging.StreamHandler()
+        form = f"%(asctime)s {form}" if verbose else form
     logging.basicConfig(level=level, format=form, handlers=[handler], force=True)
     for noisy in ("torch", "onnxscript", "onnx_ir", "transformers", "httpx", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
