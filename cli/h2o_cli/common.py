@@ -140,12 +140,13 @@ def _stopped() -> NoReturn:
 def start_logging(verbose: int) -> None:
     """Libraries log; commands decide what is shown: warnings, with -v information, with -vv all messages."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    form, handler = "%(message)s", logging.Handler()
+    handler: logging.Handler
     if sys.stderr.isatty():
         handler = RichHandler(console=make_console(stderr=True), show_path=False, show_time=verbose > 0)
+        form = "%(message)s"
     else:  # a line a message, for whoever searches them
-        form, handler = "%(levelname)-8s %(message)s", logging.StreamHandler()
-        form = f"%(asctime)s {form}" if verbose else form
+        handler = logging.StreamHandler()
+        form = ("%(asctime)s " if verbose else "") + "%(levelname)-8s %(message)s"
     logging.basicConfig(level=level, format=form, handlers=[handler], force=True)
     for noisy in ("torch", "onnxscript", "onnx_ir", "transformers", "httpx", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(max(level, logging.ERROR))
