@@ -96,7 +96,7 @@ struct BestBlocks {
         const RankedBlocks all{sums};
         if (threadIdx.x == 0) shared.lowest = 0xffffffffu, shared.worst = 0;
         __syncthreads();
-        take_best<THREADS>(all, ranked, chosen, shared.select, [&](int place, int at) {
+        take_best_by<THREADS>(all, ranked, chosen, shared.select, [&](int place, int at) {
             chosen_blocks[place] = at;
             atomicMin(&shared.lowest, all.bits(at));
         });

@@ -51,30 +51,46 @@ __device__ __forceinline__ Looked looked_at(const Tiles& tiles, const int32_t* c
     return {own, tiles.listed, rows_below(own, tiles.listed, border), border};
 }
 
-// Whether two adjacent rows of a sorted list are this close. If the list is not sorted the answer is
-// arbitrary, but nothing overflows.
-__device__ __forceinline__ bool within_reach(int lower, int higher, int reach) {
-    return static_cast<unsigned>(higher) - static_cast<unsigned>(lower) <= static_cast<unsigned>(reach);
-}
+// The sums of a list's rows, and how far a row is behind the one before it, in shared memory. Ranking reads
+// both of several neighbours, one after the other.
+constexpr int kNear = 4096;  // places, if no list is longer
+constexpr unsigned kFar = 255;
 
-// The rows by their sums plus a quarter of their neighbours' sums.
+struct NearRows {
+    float sums[kNear];
+    uint32_t gaps[kNear / 4];  // four bytes
+};
+
+// The rows by their sums plus a quarter of their neighbours' sums. If the list is not sorted the order is
+// arbitrary, but nothing overflows.
 struct Ranked {
     Looked looked;
     const float* sums;
-    int reach;
+    const uint8_t* gaps;  // or null: from the list
+    unsigned reach;
 
     __device__ __forceinline__ int position(int i) const { return looked.position(i); }
+    // Of place i > 0.
+    __device__ __forceinline__ unsigned gap(int i) const {
+        return static_cast<unsigned>(position(i)) - static_cast<unsigned>(position(i - 1));
+    }
+    __device__ __forceinline__ unsigned step(int i) const { return gaps ? gaps[i] : gap(i); }
     __device__ __forceinline__ uint32_t bits(int i) const {
-        const int at = position(i);
         float beside = 0;
-        for (int j = i - 1; j >= 0 && within_reach(position(j), at, reach); --j) beside += sums[j];
-        for (int j = i + 1; j < looked.filled && within_reach(at, position(j), reach); ++j) beside += sums[j];
+        unsigned far = 0;
+        for (int j = i; j > 0 && (far += step(j)) <= reach; --j) beside += sums[j - 1];
+        far = 0;
+        for (int j = i + 1; j < looked.filled && (far += step(j)) <= reach; ++j) beside += sums[j];
         return rank_bits(sums[i] + 0.25f * beside);
     }
 };
 
 struct BestRows {
-    static constexpr size_t kSharedBytes = sizeof(SelectShared);
+    struct Shared {
+        SelectShared select;
+        NearRows near;
+    };
+    static constexpr size_t kSharedBytes = sizeof(Shared);
     Tiles tiles;
     const int32_t* candidates;  // [t, Hl, Mp] cache rows, rising; not read if Mp is 0
     const int64_t* past;        // [t] cache rows that come before each tile's chunk
@@ -82,11 +98,25 @@ struct BestRows {
     int32_t* out;  // [t, Hs, M] cache rows, rising
 
     template <int THREADS>
-    __device__ void choose(const float* sums, int tile, int head, int heads, unsigned char* shared) const {
+    __device__ void choose(const float* sums, int tile, int head, int heads, unsigned char* memory) const {
+        Shared& shared = *reinterpret_cast<Shared*>(memory);
         const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
+        const unsigned reach = static_cast<unsigned>(tiles.reach);
+        Ranked ranked{looked, sums, nullptr, reach};
+        if (looked.filled <= kNear && reach < kFar) {
+            NearRows& near = shared.near;
+            for (int i = threadIdx.x; i < looked.filled; i += THREADS) near.sums[i] = sums[i];
+            for (int i = threadIdx.x; i * 4 < looked.filled; i += THREADS) {
+                uint32_t four = 0;
+                for (int j = i * 4; j < min(i * 4 + 4, looked.filled); ++j)
+                    four |= (j > 0 ? min(ranked.gap(j), kFar) : kFar) << (j % 4 * 8);
+                near.gaps[i] = four;
+            }
+            __syncthreads();
+            ranked = {looked, near.sums, reinterpret_cast<const uint8_t*>(near.gaps), reach};
+        }
         int32_t* const set = out + (static_cast<int64_t>(tile) * heads + head) * (tiles.local + tiles.heavy);
-        take_best<THREADS>(Ranked{looked, sums, tiles.reach}, looked.count, min(tiles.heavy, looked.count),
-                           *reinterpret_cast<SelectShared*>(shared), set);
+        take_best<THREADS, kNear>(ranked, looked.count, min(tiles.heavy, looked.count), shared.select, set);
         for (int i = threadIdx.x; i < tiles.local; i += THREADS) set[tiles.heavy + i] = looked.border + i;
     }
 };

@@ -65,13 +65,12 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     const Candidates candidates{score, step.memory + first, step.heads, step.remembered,
                                 start, step.capacity - 1};
 
-    // `take_best` reads a score in the same thread that changes it here, and so does `put`: no barrier is
-    // needed.
     for (int i = threadIdx.x; step.values && i < step.remembered; i += kSelectThreads) {
         float& kept = score[static_cast<int64_t>(candidates.position(i)) * step.heads];
         const float value = step.values[first + i];
         kept = step.replace ? value : kept + value;
     }
+    __syncthreads();  // every score is there
 
     const NextMemory& next = step.next;
     const auto put = [&](int place, int position) {
@@ -83,8 +82,8 @@ __global__ void __launch_bounds__(kSelectThreads) step_memory(const Step step) {
     };
     const int count = step.remembered + (stop - start) - recent;
     const int wanted_total = min(total - recent, count);
-    take_best<kSelectThreads>(candidates, count, wanted_total,
-                              *reinterpret_cast<SelectShared*>(dynamic_shared()), put);
+    take_best_by<kSelectThreads>(candidates, count, wanted_total,
+                                 *reinterpret_cast<SelectShared*>(dynamic_shared()), put);
     for (int i = threadIdx.x; i < recent; i += kSelectThreads) put(wanted_total + i, stop - recent + i);
 }
 

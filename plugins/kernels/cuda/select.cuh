@@ -1,7 +1,8 @@
 // Selects the best candidates by score, with one block. Nothing is sorted: candidates are already in order of
-// position. A radix search over the bits of the scores, 8 bits at a time, finds the lowest selected score and
-// how many of its equals are selected. One ordered compaction then writes the result, with ties to the lower
-// position.
+// position. A thread keeps the bits of its candidates' scores in registers. A search bit by bit, in which all
+// threads count, finds the lowest selected score and how many of its equals are selected. One ordered
+// compaction then writes the result, with ties to the lower position. Counts in bins would need atomic
+// additions, and scores are so alike that these would wait for each other.
 #pragma once
 
 #include "launch.h"
@@ -11,8 +12,7 @@ namespace h2o::cuda {
 
 constexpr int kSelectThreads = 512;  // at most
 constexpr int kSelectWarps = kSelectThreads / 32;
-constexpr int kKept = 8192;  // candidates whose score bits stay in shared memory
-constexpr int kBins = 256;
+constexpr int kKept = 8192;  // candidates of a block whose score bits stay in registers
 constexpr float kNegligible =
     1e-30f;  // so close to float32's minimum, engines differ in what they flush to zero
 
@@ -22,111 +22,122 @@ __device__ __forceinline__ uint32_t rank_bits(float score, bool forced = false) 
     return __float_as_uint(score >= kNegligible ? score : 0.f) | 0x80000000u;
 }
 
-struct Found {
-    int bin;
-    int wanted;  // how many entries of the bin are selected
-    int held;    // how many it holds
-};
-
 // Of a block.
 struct SelectShared {
-    uint32_t kept[kKept];
-    int bins[kBins];
-    Found found;
+    int counted[3];                // of three rounds in turn
     int warp_above[kSelectWarps];  // of each warp: candidates above the threshold,
     int warp_equal[kSelectWarps];  // and at it
 };
 
-// The bin, counted from the top, that holds the `wanted`-th entry. Called by one warp.
-__device__ __forceinline__ void find_bin(const int* bins, int wanted, Found* found) {
-    constexpr int kEach = kBins / 32;
-    const int lane = threadIdx.x % 32;
-    const int high = kBins - 1 - lane * kEach;  // this lane looks at bins high .. high - kEach + 1
-    int counted = 0;
+__device__ __forceinline__ int sum_of_warp(int x) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) counted += bins[high - i];
-    int above = counted;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const int before = __shfl_up_sync(kAllLanes, above, i);
-        if (lane >= i) above += before;
-    }
-    above -= counted;  // entries in bins above this lane's
-    if (above >= wanted || above + counted < wanted) return;
-    int bin = high;
-    while (above + bins[bin] < wanted) above += bins[bin--];
-    *found = {bin, wanted - above, bins[bin]};
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
+    return x;
 }
 
-// Calls put(place, position) for each of the best `wanted_total` of `count` candidates, which have
-// position(i) and bits(i). Places count from 0 in order of position. Thread t of the block's THREADS handles
-// the candidates t, t + THREADS and so on, and nothing else touches them.
-template <int THREADS, class Candidates, class Put>
-__device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
-                          Put&& put) {
+// Of the warps before `warp`, and of all. Called by whole warps.
+struct WarpSums {
+    int before, all;
+
+    __device__ __forceinline__ WarpSums(const int* of_warps, int warps, int warp) {
+        const int lane = threadIdx.x % 32, own = lane < warps ? of_warps[lane] : 0;
+        before = sum_of_warp(lane < warp ? own : 0);
+        all = sum_of_warp(own);
+    }
+};
+
+// The candidates of one thread, of `count`. A warp has a run of them, so that its places follow each other.
+// Bits of up to KEPT candidates of the block are in registers; the others are asked for each time.
+template <int THREADS, int KEPT, class Candidates>
+struct OwnCandidates {
+    static constexpr int kOwn = KEPT / THREADS;
+    const Candidates& candidates;
+    int first, end;  // the thread has every 32nd from `first` on
+    uint32_t own[kOwn];
+
+    __device__ __forceinline__ OwnCandidates(const Candidates& candidates, int count)
+        : candidates(candidates) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int run = (count + THREADS - 1) / THREADS * 32;
+        first = warp * run + lane;
+        end = min(warp * run + run, count);
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) own[j] = first + j * 32 < end ? candidates.bits(first + j * 32) : 0;
+    }
+    // Calls use(i, bits) for each, and as often in every lane of a warp: with bits 0 where there is none.
+    template <class Use>
+    __device__ __forceinline__ void each(Use&& use) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) {
+            if (first - lane + j * 32 >= end) return;
+            use(first + j * 32, own[j]);
+        }
+        for (int i = first + kOwn * 32; i - lane < end; i += 32) use(i, i < end ? candidates.bits(i) : 0);
+    }
+};
+
+// Calls put(place, position) for each of the best `wanted` of `count` candidates, which have position(i), and
+// bits(i) above 0. Places count from 0 in order of position. KEPT: see OwnCandidates.
+template <int THREADS, int KEPT = kKept, class Candidates, class Put>
+__device__ void take_best_by(const Candidates& candidates, int count, int wanted, SelectShared& shared,
+                             Put&& put) {
     constexpr int kWarps = THREADS / 32;
-    static_assert(kWarps <= kSelectWarps, "each warp has its counts");
-    uint32_t* kept = shared.kept;
-    int *bins = shared.bins, *warp_above = shared.warp_above, *warp_equal = shared.warp_equal;
-    Found* found = &shared.found;
+    static_assert(kWarps <= kSelectWarps && kWarps <= 32, "each warp has its counts");
+    if (wanted <= 0) return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const OwnCandidates<THREADS, KEPT, Candidates> own(candidates, count);
 
-    for (int i = threadIdx.x; i < min(count, kKept); i += THREADS) kept[i] = candidates.bits(i);
-    const auto bits_of = [&](int i) { return i < kKept ? kept[i] : candidates.bits(i); };
-
-    uint32_t prefix = 0, decided = 0;
-    int wanted = wanted_total;
-    for (int shift = 24; wanted > 0 && shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < kBins; i += THREADS) bins[i] = 0;
+    // The highest number that `wanted` candidates reach, or a lower one that exactly these reach.
+    uint32_t lowest = 0;
+    int reached = count, round = 0;
+    if (threadIdx.x < 3) shared.counted[threadIdx.x] = 0;
+    for (int bit = 31; bit >= 0 && reached != wanted; --bit) {
+        const uint32_t tried = lowest | 1u << bit;
+        int counted = 0;
+        own.each([&](int, uint32_t bits) { counted += bits >= tried ? 1 : 0; });
+        counted = sum_of_warp(counted);
+        if (bit == 31) __syncthreads();  // the counts are zeros
+        if (lane == 0) atomicAdd(shared.counted + round, counted);
+        if (threadIdx.x == 0) shared.counted[round == 2 ? 0 : round + 1] = 0;
         __syncthreads();
-        for (int i = threadIdx.x; i < count; i += THREADS) {
-            const uint32_t bits = bits_of(i);
-            if ((bits & decided) == prefix) atomicAdd(bins + (bits >> shift & 0xffu), 1);
-        }
-        __syncthreads();
-        if (warp == 0) find_bin(bins, wanted, found);
-        __syncthreads();
-        prefix |= static_cast<uint32_t>(found->bin) << shift;
-        decided |= 0xffu << shift;
-        wanted = found->wanted;
-        if (wanted == found->held) break;  // the whole bin is selected: lower bits decide nothing
+        counted = shared.counted[round];
+        round = round == 2 ? 0 : round + 1;
+        if (counted >= wanted) lowest = tried, reached = counted;
     }
 
-    // Selects every candidate above `prefix`, and the first `wanted` of those equal to it.
-    int above_before = 0, equal_before = 0;
-    for (int first = 0; wanted_total > 0 && first < count; first += THREADS) {
-        const int i = first + static_cast<int>(threadIdx.x);
-        const uint32_t bits = i < count ? bits_of(i) & decided : 0;
-        const bool above = i < count && bits > prefix, equal = i < count && bits == prefix;
-        const unsigned above_lanes = __ballot_sync(kAllLanes, above);
-        const unsigned equal_lanes = __ballot_sync(kAllLanes, equal);
-        __syncthreads();  // the previous counts have been read
-        if (lane == 0) {
-            warp_above[warp] = __popc(above_lanes);
-            warp_equal[warp] = __popc(equal_lanes);
-        }
-        __syncthreads();
-        int above_rank = above_before + __popc(above_lanes & ((1u << lane) - 1));
-        int equal_rank = equal_before + __popc(equal_lanes & ((1u << lane) - 1));
-        for (int w = 0; w < kWarps; ++w) {
-            if (w < warp) {
-                above_rank += warp_above[w];
-                equal_rank += warp_equal[w];
-            }
-            above_before += warp_above[w];
-            equal_before += warp_equal[w];
-        }
-        if (above || (equal && equal_rank < wanted))
-            put(above_rank + min(equal_rank, wanted), candidates.position(i));
-    }
+    // Selects every candidate above `lowest`, and the first of those equal to it.
+    const auto is_above = [lowest](uint32_t bits) { return bits > lowest; };
+    const auto is_equal = [lowest](uint32_t bits) { return bits != 0 && bits == lowest; };
+    int above = 0, equal = 0;
+    own.each([&](int, uint32_t bits) {
+        above += is_above(bits) ? 1 : 0;
+        equal += is_equal(bits) ? 1 : 0;
+    });
+    above = sum_of_warp(above), equal = sum_of_warp(equal);
+    if (lane == 0) shared.warp_above[warp] = above, shared.warp_equal[warp] = equal;
+    __syncthreads();
+    const WarpSums all_above(shared.warp_above, kWarps, warp), all_equal(shared.warp_equal, kWarps, warp);
+    const int of_equal = wanted - all_above.all;
+    const unsigned earlier = (1u << lane) - 1;
+    above = all_above.before, equal = all_equal.before;
+    own.each([&](int i, uint32_t bits) {
+        const unsigned above_lanes = __ballot_sync(kAllLanes, is_above(bits));
+        const unsigned equal_lanes = __ballot_sync(kAllLanes, is_equal(bits));
+        const int rank = equal + __popc(equal_lanes & earlier);
+        if (is_above(bits) || (is_equal(bits) && rank < of_equal))
+            put(above + __popc(above_lanes & earlier) + min(rank, of_equal), candidates.position(i));
+        above += __popc(above_lanes);
+        equal += __popc(equal_lanes);
+    });
 }
 
-// out [wanted_total] = their positions.
-template <int THREADS, class Candidates>
-__device__ void take_best(const Candidates& candidates, int count, int wanted_total, SelectShared& shared,
+// out [wanted] = their positions.
+template <int THREADS, int KEPT = kKept, class Candidates>
+__device__ void take_best(const Candidates& candidates, int count, int wanted, SelectShared& shared,
                           int32_t* out) {
-    take_best<THREADS>(candidates, count, wanted_total, shared,
-                       [out](int place, int at) { out[place] = at; });
+    take_best_by<THREADS, KEPT>(candidates, count, wanted, shared,
+                                [out](int place, int at) { out[place] = at; });
 }
 
 }  // namespace h2o::cuda

@@ -97,9 +97,9 @@ h2o_status find_own_states(const h2o_shape& shape, const VotingTiles& tiles, con
 
 VoteScratch::VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys,
                          Workspace& workspace)
-    : places(most_keys) {
-    score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * places);
-    if (votes_in_one(shape)) return;
+    : places(most_keys), pieces(vote_pieces(shape, tiles)) {
+    score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * pieces * places);
+    if (votes_on_tensor_cores(shape)) return;
     while (parts < kMaxParts && 2 * parts * kKeysAPart <= places && 2 * parts * tiles.count() <= kMaxGridYZ)
         parts *= 2;  // a power of two
     const int64_t rows = static_cast<int64_t>(tiles.count()) * tiles.votes_of_whole() * shape.query_heads;

@@ -1,7 +1,8 @@
 // Sums of the votes of tiles of queries for keys: what the operators that choose by a tile's queries have in
 // common. A tile's votes are the packed rows of its voting queries: for each stride of rows, another row for
-// each query head that votes for the same sums. votes_f16.cuh has the sums on tensor cores and says how an
-// operator launches its choice; the function here has them for every other format, in four or five launches.
+// each query head that votes for the same sums. votes_f16.cuh has the sums on tensor cores, in one launch,
+// and says how an operator launches its choice; the function here has them for every other format, in four or
+// five.
 #pragma once
 
 #include "attention_args.h"
@@ -38,15 +39,24 @@ struct OwnRows {
     }
 };
 
-// Whether one launch sums the votes and chooses.
-inline bool votes_in_one(const h2o_shape& shape) {
+constexpr int kVoteRows = 64;  // packed rows of a piece on tensor cores
+
+inline bool votes_on_tensor_cores(const h2o_shape& shape) {
     return shape.dtype == H2O_F16 && has_tiles(shape.head_size);
+}
+
+// Pieces of the votes of a tile and score head, each with sums of its own.
+inline int vote_pieces(const h2o_shape& shape, const VotingTiles& tiles) {
+    if (!votes_on_tensor_cores(shape)) return 1;
+    const int sets = own_heads(shape), rows = tiles.votes_of_whole() * (shape.query_heads / sets);
+    return sets / shape.score_heads * static_cast<int>(ceil_div(rows, kVoteRows));
 }
 
 struct VoteScratch {
     int places;              // keys of a tile, at most
-    float* score = nullptr;  // [tiles, Hs, places] sums of probabilities
-    int parts = 1;           // into which the keys of a vote are split. From here on: unless votes_in_one
+    int pieces;              // of votes
+    float* score = nullptr;  // [tiles, Hs, pieces, places] sums of probabilities
+    int parts = 1;           // into which the keys of a vote are split. From here on: without tensor cores
     void* votes = nullptr;   // [tiles * votes_of_whole, Hq, d] of shape.dtype
     float *m_parts = nullptr, *l_parts = nullptr;  // [parts + 1, votes, Hq] states of the parts and own rows
     float *m = nullptr, *l = nullptr;              // [votes, Hq] states

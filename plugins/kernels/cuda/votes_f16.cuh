@@ -1,22 +1,20 @@
-// A tile's choice by its queries, in float16: one block of threads for each tile and score head sums the
-// votes for all keys on tensor cores, and then chooses.
+// A tile's choice by its queries, in float16: blocks of threads sum the votes for all keys on tensor cores,
+// and a second launch adds up the sums of each tile and score head, and chooses.
 //
-// A key's sum is that of exp(s_ij - m_i) / l_i over the packed rows i of the votes. Its rows take 64 places
-// in shared memory; the keys pass twice, in tiles of 128. First every thread keeps the maxima and
+// A key's sum is that of exp(s_ij - m_i) / l_i over the packed rows i of the votes. A block has 64 of these
+// rows in shared memory; the keys pass twice, in tiles of 128. First every thread keeps the maxima and
 // denominators of the votes in its columns; they are put together once, behind the last tile. A vote's own
-// rows, if it has any, only pass here, behind the keys. Then the scores
-// are computed again, and a key's sum is a sum along the accumulator's rows. So nothing but the sums leaves
-// the block, no block waits for another, and every sum has one order. Votes beyond 64 rows, and score heads
-// that span several key sets, repeat both passes and add to the sums. Two score heads of at most 32 votes
-// that look at the same keys share a block, with half of the rows each.
+// rows, if it has any, only pass here, behind the keys. Then the scores are computed again, and a key's sum
+// is a sum along the accumulator's rows. No block waits for another, and every sum has one order. Votes
+// beyond 64 rows, and score heads that span several key sets, are pieces, each with a block and sums of its
+// own. Two score heads of at most 32 votes that look at the same keys share a block, with half of the rows
+// each.
 //
 // Floor: 4 * d FLOP for each (row, key), and two exponentials; keys are read twice from L2, 64 FLOP a byte.
 //  - a warp has 32 keys in registers, so that every fragment of the rows feeds two products;
 //  - when all warps have their keys, the buffer is free: the next tile arrives during the products;
 //  - denominators are rescaled only when a maximum of the warp grows.
 #pragma once
-
-#include <algorithm>
 
 #include "row_range.cuh"
 #include "scores.cuh"
@@ -35,7 +33,7 @@ struct VoteTile {
     static constexpr int kAtOnce = D > 64 ? 3 : 4;  // blocks of a multiprocessor, by registers
     static constexpr int kBlocks = 2;               // of 16 keys, in a warp's registers
     static constexpr int kKeys = kWarps * kBlocks * 16;
-    static constexpr int kRows = 64;
+    static constexpr int kRows = kVoteRows;
     static constexpr int kKeysAt = kRows * D * 2;
     static constexpr int kOffsetsAt = kKeysAt + kKeys * D * 2;
     static constexpr int kStatesAt = kOffsetsAt + kRows * 4;         // a maximum and a denominator
@@ -53,9 +51,9 @@ struct VoteArgs {
     int heads;     // Hq
     int group;     // query heads of a key set
     int spanned;   // key sets of a score head
-    int at_once;   // score heads of a block: 1 or 2
+    int at_once;   // score heads of a block: 1 or 2; with 2 there is one piece
     int sharing;   // score heads of a list
-    float* score;  // [tiles, Hs, places] out
+    float* score;  // [tiles, Hs, pieces, places] out
     int places;
 };
 
@@ -84,10 +82,9 @@ struct Voters {
     }
 };
 
-// CHOICE has choose<THREADS>(sums, tile, head, heads, shared): what a block does with its tile's sums.
-template <int D, class S, class CHOICE>
+template <int D, class S>
 __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
-    choose_f16(const VoteArgs args, const CHOICE choice) {
+    sum_votes_f16(const VoteArgs args) {
     using Tile = VoteTile<D>;
     constexpr int kThreads = Tile::kThreads, kKeys = Tile::kKeys, kRows = Tile::kRows;
     constexpr int kBlocks = Tile::kBlocks;
@@ -101,8 +98,12 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     const OwnRows& own = args.own;
     const int before = own.past ? own.before_tile(tile) : 0, shift = list ? own.begin(tile) - count : 0;
     const int last_row = own.past ? own.last_row : count - 1;
-    float* const sums = args.score + (static_cast<int64_t>(tile) * heads + head) * args.places;
+    const int piece = blockIdx.z, pieces = gridDim.z;
+    float* const sums =
+        args.score + ((static_cast<int64_t>(tile) * heads + head) * pieces + piece) * args.places;
     const int half = kRows / args.at_once;  // rows of a head
+    const int set = head * args.spanned + piece / (pieces / args.spanned);
+    const int first_row = piece % (pieces / args.spanned) * kRows;  // packed
 
     unsigned char* const shared = dynamic_shared();
     const shared_t rows_shared = shared_address(shared);
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     // Calls add(first, nn, s) with the scores of 32 keys of each warp, from key `first` of the tile on, and
     // of rows 16 * nn on, if there are any; and then(first) behind a tile. There are `total` keys.
-    const auto walk = [&](int set, int rows, int total, auto&& add, auto&& then) {
+    const auto walk = [&](int rows, int total, auto&& add, auto&& then) {
         const SetRows<S> base = set_keys<S>(keys, set, 0);
         const auto fetch_slots = [&](int first, int slot) {
             static_assert(kKeys <= kThreads, "a thread has an entry");
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     // offsets [kRows]: what is subtracted from a row's scores before exp2, the division by l included. Maxima
     // are scaled, in powers of 2.
-    const auto find_offsets = [&](int set, int rows, int used, int all_keys) {
+    const auto find_offsets = [&](int rows, int used, int all_keys) {
         float m[kRows / 16][2][2], l[kRows / 16][2][2];
 #pragma unroll
         for (int nn = 0; nn < kRows / 16; ++nn)
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 l[nn][j / 2][j % 2] = 0;
             }
         walk(
-            set, rows, all_keys,
+            rows, all_keys,
             [&](int first, int nn, float (&s)[kBlocks][2][4]) {
                 if (first + kKeys > count) {
 #pragma unroll
@@ -276,11 +277,10 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
         offsets[threadIdx.x] = row ? top + log2f(sum) : INFINITY;
     };
 
-    bool begun = false;
-    const auto add_sums = [&](int set, int rows) {
+    const auto add_sums = [&](int rows) {
         float sum[2][kBlocks][2] = {};  // of each half of the rows
         walk(
-            set, rows, count,
+            rows, count,
             [&](int, int nn, float (&s)[kBlocks][2][4]) {
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
@@ -302,72 +302,61 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                         const float upper = lanes_sum<4>(sum[0][i][h]), lower = lanes_sum<4>(sum[1][i][h]);
                         const int key = key_of(first, i, h);
                         if (lane % 4 == 0 && key < count) {
-                            const float total = args.at_once == 1 ? upper + lower : upper;
-                            sums[key] = begun ? sums[key] + total : total;
+                            sums[key] = args.at_once == 1 ? upper + lower : upper;
                             if (args.at_once == 2) sums[args.places + key] = lower;
                         }
                         sum[0][i][h] = sum[1][i][h] = 0;
                     }
             });
-        begun = true;
     };
 
-    for (int set = head * args.spanned; set < (head + 1) * args.spanned; ++set) {
-        const Voters voters(args, tile, set);
-        const int all_keys = count + (own.past ? before + voters.end - voters.first : 0);
-        for (int first = 0; first < voters.rows; first += kRows) {
-            __syncthreads();  // every warp has finished with the previous rows
-            copy_rows_async<D, kRows, kThreads>(rows_shared, [&](int row, int number) {
-                const int packed = min(first + row % half, voters.rows - 1);
-                return args.q + number + (voters.index(packed) + row / half * args.group) * D;
-            });
-            if (threadIdx.x < kRows) {
-                const int row =
-                    voters.row(min(first + static_cast<int>(threadIdx.x) % half, voters.rows - 1));
-                seen[threadIdx.x] = own.past ? count + before + row - voters.first + 1 : count;
-            }
-            const int used = voters.rows - first, rows = args.at_once == 1 ? used : half + used;
-            find_offsets(set, rows, used, all_keys);
-            add_sums(set, rows);
-        }
+    const Voters voters(args, tile, set);
+    const int used = voters.rows - first_row, rows = args.at_once == 1 ? used : half + used;
+    if (used <= 0) {  // a short tile
+        for (int key = threadIdx.x; key < count; key += kThreads) sums[key] = 0;
+        return;
     }
-    for (int i = 0; i < args.at_once; ++i) {
-        __syncthreads();  // the sums are there, and the buffers are free
-        choice.template choose<kThreads>(sums + i * args.places, tile, head + i, heads, shared);
+    copy_rows_async<D, kRows, kThreads>(rows_shared, [&](int row, int number) {
+        const int packed = min(first_row + row % half, voters.rows - 1);
+        return args.q + number + (voters.index(packed) + row / half * args.group) * D;
+    });
+    if (threadIdx.x < kRows) {
+        const int row = voters.row(min(first_row + static_cast<int>(threadIdx.x) % half, voters.rows - 1));
+        seen[threadIdx.x] = own.past ? count + before + row - voters.first + 1 : count;
     }
+    find_offsets(rows, used, count + (own.past ? before + voters.end - voters.first : 0));
+    add_sums(rows);
 }
 
+// CHOICE has choose<THREADS>(sums, tile, head, heads, shared): what a block does with its tile's sums. Those
+// of pieces beyond the first are added to it.
 template <class CHOICE>
 __global__ void __launch_bounds__(kSelectThreads)
-    choose_by_sums(const float* score, int places, const CHOICE choice) {
+    choose_by_sums(float* score, int places, const int64_t* length, int pieces, const CHOICE choice) {
     const int64_t set = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
-    choice.template choose<kSelectThreads>(score + set * places, blockIdx.y, blockIdx.x, gridDim.x,
-                                           dynamic_shared());
+    float* const sums = score + set * pieces * places;
+    const int keys = length ? bounded(length[blockIdx.y], 1, places) : places;
+    for (int i = threadIdx.x; pieces > 1 && i < keys; i += kSelectThreads)
+        for (int piece = 1; piece < pieces; ++piece) sums[i] += sums[piece * places + i];
+    __syncthreads();
+    choice.template choose<kSelectThreads>(sums, blockIdx.y, blockIdx.x, gridDim.x, dynamic_shared());
 }
 
 // Score heads of a block: two if their votes fit, and both look at the same keys of the same set.
 inline int heads_at_once(const h2o_shape& shape, const VotingTiles& tiles, int sharing) {
     const int sets = own_heads(shape), votes = tiles.votes_of_whole() * (shape.query_heads / sets);
     const bool alike = sets == shape.score_heads && sets / shape.kv_heads % 2 == 0 && sharing % 2 == 0;
-    return alike && 2 * votes <= VoteTile<64>::kRows ? 2 : 1;
+    return alike && 2 * votes <= kVoteRows ? 2 : 1;
 }
 
-// Sums the votes of all tiles for their keys, with or without tensor cores, and lets each tile choose.
-// S: what keys are stored as. q [n, Hq, d]. `sharing` score heads have one list, or no list and any number
-// look at all keys.
-template <class S, class CHOICE>
-h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
-                           const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
-                           const CHOICE& choice, cudaStream_t stream) {
-    dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
-    if (!votes_in_one(shape)) {
-        const h2o_status status = sum_votes(shape, tiles, q, keys, own, scratch, stream);
-        if (status != H2O_OK) return status;
-        return launch(choose_by_sums<CHOICE>, grid, kSelectThreads, CHOICE::kSharedBytes, stream,
-                      static_cast<const float*>(scratch.score), scratch.places, choice);
-    }
+// sum_votes on tensor cores.
+template <class S>
+h2o_status sum_half_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
+                          const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
+                          cudaStream_t stream) {
     const int heads = own_heads(shape), at_once = heads_at_once(shape, tiles, sharing);
-    grid.x /= static_cast<unsigned>(at_once);
+    const dim3 grid(static_cast<unsigned>(shape.score_heads / at_once), static_cast<unsigned>(tiles.count()),
+                    static_cast<unsigned>(scratch.pieces));
     const VoteArgs args = {static_cast<const half*>(q),
                            tiles,
                            keys,
@@ -382,9 +371,25 @@ h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, con
                            scratch.places};
     return dispatch_head_size(shape.head_size, [&](auto size) {
         using Tile = VoteTile<decltype(size)::value>;
-        return launch(choose_f16<decltype(size)::value, S, CHOICE>, grid, Tile::kThreads,
-                      std::max<size_t>(Tile::kSharedBytes, CHOICE::kSharedBytes), stream, args, choice);
+        return launch(sum_votes_f16<decltype(size)::value, S>, grid, Tile::kThreads, Tile::kSharedBytes,
+                      stream, args);
     });
+}
+
+// Sums the votes of all tiles for their keys, with or without tensor cores, and lets each tile choose.
+// S: what keys are stored as. q [n, Hq, d]. `sharing` score heads have one list, or no list and any number
+// look at all keys.
+template <class S, class CHOICE>
+h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
+                           const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
+                           const CHOICE& choice, cudaStream_t stream) {
+    const h2o_status status = votes_on_tensor_cores(shape)
+                                  ? sum_half_votes<S>(shape, tiles, q, keys, own, sharing, scratch, stream)
+                                  : sum_votes(shape, tiles, q, keys, own, scratch, stream);
+    if (status != H2O_OK) return status;
+    const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
+    return launch(choose_by_sums<CHOICE>, grid, kSelectThreads, CHOICE::kSharedBytes, stream, scratch.score,
+                  scratch.places, keys.length, scratch.pieces, choice);
 }
 
 }  // namespace h2o::cuda
