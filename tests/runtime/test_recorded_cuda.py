@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from tests import bundles
+from onnx import TensorProto, helper, load_from_string
+from tests import bundles, latent_models
 from tests.bundles import random_ids
 from tests.engine_runtime import HostFunctions
 
 from h2o_runtime import Generator
-from h2o_runtime.backend import Tensors
+from h2o_runtime.backend import HIDDEN, Tensors
 from h2o_runtime.backends import onnxruntime
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
@@ -120,12 +120,13 @@ def test_rows_of_several_sessions(both: tuple[Generator, Generator]) -> None:
 # What is recorded
 
 
-def backend_on_gpu(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> OnnxRuntimeBackend:
-    """With sessions that never run."""
+def never_run(model: bytes, *, beside: Path, operators: Path, **_: Any) -> Any:
+    return session.open_session(model, threads=1, beside=beside, operators=operators)
 
-    def open_session(model: bytes, *, beside: Path, operators: Path, **_: Any) -> Any:
-        return session.open_session(model, threads=1, beside=beside, operators=operators)
 
+def backend_on_gpu(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, open_session: Callable[..., Any] = never_run
+) -> OnnxRuntimeBackend:
     monkeypatch.setattr(onnxruntime, "open_session", open_session)
     monkeypatch.setattr(onnxruntime, "require_provider", lambda ort: None)
     gpu: Any = SimpleNamespace(memory="cuda")
@@ -165,3 +166,48 @@ def test_a_function_counts_by_its_domain() -> None:
     value = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
     model = helper.make_model(helper.make_graph(nodes, "graph", [], [value]))
     assert unrecordable(model) == {"Concat", "SwiGLU"}
+
+
+# What ONNX Runtime keeps of a run
+
+
+class CudaSession:
+    """As the CUDA provider: Concat copies sizes from pinned host memory, which only a run that waits frees."""
+
+    def __init__(self, model: bytes, **_: Any) -> None:
+        graph = load_from_string(model).graph
+        self.copies = any(node.op_type == "Concat" for node in graph.node)
+        self.pinned = 0  # buffers
+        self.waited: list[bool] = []
+
+    def io_binding(self) -> Any:
+        def bind(*_: Any) -> None: ...
+
+        return SimpleNamespace(bind_input=bind, bind_output=bind)
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        self.waited.append(options.get_run_config_entry(session.WITHOUT_WAITING) == "0")
+        self.pinned = 0 if self.waited[-1] else self.pinned + self.copies
+
+
+@pytest.mark.parametrize("latent", [False, True])
+def test_no_run_leaves_host_memory_to_the_end_of_its_session(
+    latent: bool, bundle: Path, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its callback would free it too late: see BoundSession. Other runs do not wait."""
+    folder = latent_models.golden_bundle(shared_folder, "v3_yarn_moe") if latent else bundle
+    opened: list[CudaSession] = []
+
+    def open_session(model: bytes, **settings: Any) -> CudaSession:
+        opened.append(CudaSession(model, **settings))
+        return opened[-1]
+
+    backend = backend_on_gpu(folder, monkeypatch, open_session)
+    backend.load_hidden()
+    tensors = {"x": np.zeros(2, np.float32)}
+    for graph in (*(graph.name for graph in backend.bundle.manifest.dense_graphs()), HIDDEN):
+        backend.bound(graph, tensors, tensors)()
+        backend.infer(graph, tensors, tensors)
+    assert [one.pinned for one in opened] == [0] * len(opened)
+    assert any(one.copies for one in opened) == latent
+    assert all(one.waited == [one.copies] * 2 for one in opened if one.waited)

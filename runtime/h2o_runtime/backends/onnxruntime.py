@@ -154,10 +154,10 @@ class OnnxRuntimeBackend:
         model = without_head(read_model(path, WITHOUT_ONNX), path)
         if self.device.memory == "cpu":
             multiply = functools.partial(multiply_natively, precision=self._precision)
-            session = self._open(self._rewritten(model, path, multiply), path.parent)
+            session = BoundSession(self._open(self._rewritten(model, path, multiply), path.parent))
         else:
             session = self._open_on_gpu(self._for_gpu(model, path.parent), path.parent)
-        self._sessions[HIDDEN] = BoundSession(session, self.device.memory)
+        self._sessions[HIDDEN] = session
 
     def load_draft(self) -> None:
         last = self._native_graphs[self.bundle.manifest.dense_graphs()[-1].name]
@@ -221,16 +221,17 @@ class OnnxRuntimeBackend:
         model = cuda_provider.with_own_kernels(model)
         return cuda_provider.without_dequantization(model, folder) if self.model.quantized else model
 
-    def _open_on_gpu(self, model: Any, folder: Path) -> Any:
+    def _open_on_gpu(self, model: Any, folder: Path) -> BoundSession:
         require_provider(import_onnxruntime())  # without it our operators are of no use
         # Threads of its own would be idle.
-        return open_session(
+        session = open_session(
             model.SerializeToString(),
             threads=1,
             device=self.device,
             beside=folder,
             operators=cuda_provider.operators(),
         )
+        return BoundSession(session, self.device.memory, stages=bool(unrecordable(model)))
 
     def _loaded(self, graph: str) -> BoundSession:
         try:
@@ -245,14 +246,14 @@ class OnnxRuntimeBackend:
             if self.device.memory == "cpu":
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
                 rewritten = self._rewritten(model, path, self._multiplying(graph))
-                session = self._open(rewritten, path.parent)
+                session = BoundSession(self._open(rewritten, path.parent))
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
             else:
                 model = self._for_gpu(model, path.parent)
                 self._unrecordable |= unrecordable(model)
                 session = self._open_on_gpu(model, path.parent)
-            return BoundSession(session, self.device.memory)
+            return session
         except (BackendError, BundleError):
             raise
         except PermissionError as error:

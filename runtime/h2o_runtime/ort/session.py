@@ -17,6 +17,7 @@ from h2o_runtime.ort.library import import_onnxruntime, version_of
 # within that time. A longer time would take cores from the attention kernels' threads and from the next
 # graph's.
 SPIN_MICROSECONDS = 20
+WITHOUT_WAITING = "disable_synchronize_execution_providers"  # of a run
 
 
 class SharedArena:
@@ -101,16 +102,24 @@ class BoundSession:
     """A session with inputs and outputs bound to the caller's memory.
 
     Arrays at the same address as in the last run stay bound: in decode that is all but the new cache row.
-    `memory` names the memory in ONNX Runtime's terms. On a GPU a run only enqueues its work.
+
+    memory    in ONNX Runtime's terms
+    stages    whether its kernels may copy from host memory (`dense_graphs.recordable`), on a GPU
+
+    On a GPU a run only enqueues its work, but one that `stages` waits for its end. ONNX Runtime's CUDA provider
+    frees the host buffers of such copies only in runs that wait. Otherwise they grow with every run until the
+    session is destroyed, and then a callback of the stream frees them, and with them the session's last pinned
+    memory. CUDA forbids that in a callback: the process aborts.
     """
 
-    def __init__(self, session: Any, memory: str = "cpu") -> None:
+    def __init__(self, session: Any, memory: str = "cpu", stages: bool = False) -> None:
         self._session = session
         self._memory = memory
+        self._stages = stages
         self._options = None  # on the CPU: parsing them takes ONNX Runtime longer than running a small graph
         if memory != "cpu":
             self._options = import_onnxruntime().RunOptions()
-            self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+            self._options.add_run_config_entry(WITHOUT_WAITING, "0" if stages else "1")
         self._binding = session.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._bound_arrays: Any = None  # arrays that must live as long as they are bound
@@ -128,7 +137,7 @@ class BoundSession:
 
     def bound(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
         """A run with fixed arrays, independent of all others: nothing is looked up or bound in it."""
-        fixed = BoundSession(self._session, self._memory)
+        fixed = BoundSession(self._session, self._memory, self._stages)
         fixed.bind(inputs, outputs)
         fixed._bound_arrays = (inputs, outputs)
         return fixed.run_again
