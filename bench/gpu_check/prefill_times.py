@@ -19,7 +19,7 @@ from bench.gpu_check.steps import NOT_HERE
 from h2o_plugins import NativeKernelsMissing
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import H2OError
-from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, VerticalSlash, Window
+from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
 from h2o_runtime.providers.cuda import NativeCudaProvider
 
 LENGTHS = (4096, 8192, 16384, 32768)
@@ -30,7 +30,6 @@ POLICIES: dict[str, PrefillPolicy[Any]] = {
     "default": Query(),
     "colsum": ColumnSum(),
     "window": Window(),
-    "minference": VerticalSlash(),
 }
 
 

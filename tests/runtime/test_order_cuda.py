@@ -28,7 +28,7 @@ from h2o_runtime.execution.watch import Watch
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
-from h2o_runtime.policies.prefill import Full, Subquadratic, VerticalSlash
+from h2o_runtime.policies.prefill import Full, Subquadratic
 
 CONTEXT, BATCH = 256, 32
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": BATCH, "local": 4, "heavy": 6}
@@ -37,7 +37,6 @@ POLICIES = {
     "colsum": prefill_of(**SMALL, score="colsum", dense_tail=20),
     "query": prefill_of(**SMALL, score="query", tile=8, candidates=12),
     "window": prefill_of(**SMALL, score="window", window=3, dense_tail=0),
-    "minference": VerticalSlash(batch_size=BATCH),
     "subquadratic": Subquadratic(batch_size=BATCH),
 }
 CACHES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,8 +20,6 @@ from h2o_runtime.sessions.tokens import IntArray, TokenRows
 from h2o_runtime.sessions.transcript import Transcript
 
 __all__ = ["Float32", "IntArray", "Session"]
-
-log = logging.getLogger(__name__)
 
 Float32 = NDArray[np.float32]
 
@@ -111,8 +108,6 @@ class Session(TokenRows):
                 self.spec.model.under_policies, self.spec.context, self.spec.device
             )
             self.state_policy = policy
-            if policy.slow_on_gpu and self.spec.device.name == "cuda":
-                log.warning("%s", policy.slow_on_gpu)
 
     def drop_state(self) -> None:
         """Free the prefill state's memory."""

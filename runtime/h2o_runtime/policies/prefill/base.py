@@ -175,7 +175,6 @@ class PrefillPolicy(ABC, Generic[State]):
     spanning_lists  whether one list of rows may serve several key heads
     mixed_rows    whether layers may differ in what their caches keep of a token
     joined_by_sinks  whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
-    slow_on_gpu  what a GPU loses with it, for a warning
 
     Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
@@ -191,7 +190,6 @@ class PrefillPolicy(ABC, Generic[State]):
     spanning_lists: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
     joined_by_sinks: ClassVar[bool] = False
-    slow_on_gpu: ClassVar[str] = ""
 
     batch_size: int = option(
         4096,
