@@ -31,6 +31,8 @@ TABLES = (
 )
 SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck runs first, on its own
 BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")  # torch, which every machine for this has, comes first
+UNKNOWN_GPU = "--target sm must be one of"  # what h2o-build prints of a GPU that the target does not take
+RTX = ("tensorrt_rtx", "tensorrt_rtx_bindings")  # the package, or its bindings alone
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats")
 # What NVIDIA's tools print on a machine that denies access to the device.
 REFUSAL = r"Device not supported|Failed to initialize the profiler|ERR_NVGPUCTRPERM"
@@ -136,9 +138,9 @@ def runtime_steps(options: Options) -> Iterator[Step]:
         return script("parts", name, bundle(options, kind), options.rows, *device)
 
     def engines() -> list[str]:
-        if not has("tensorrt_rtx"):
+        if not any(map(has, RTX)):
             raise NotRun("TensorRT for RTX is not installed")
-        target = f"tensorrt-rtx sm={options.architecture or 90}"
+        target = f"tensorrt-rtx sm={options.architecture or 120}"
         return script("command", "build", bundle(options, "bundle"), "--target", target, "--force")
 
     commands: dict[str, Callable[[], list[str]]] = {
@@ -164,7 +166,7 @@ def runtime_steps(options: Options) -> Iterator[Step]:
 
     after = () if options.rehearse else ("build modules",)
     for name, command in commands.items():
-        yield Step(f"runtime, {name}", partial(checked, command), 60, after)
+        yield Step(f"runtime, {name}", partial(checked, command), 60, after, UNKNOWN_GPU)
 
 
 def configure(options: Options) -> list[str]:
