@@ -1,10 +1,13 @@
 #!/bin/sh
 # Collects what run.py needs on a machine without a package index: bench/gpu_check/prepare.sh FOLDER
 #
-# FOLDER gets wheels of what a machine with torch, onnx and tokenizers still lacks, TensorRT's headers if this machine
-# has them (TENSORRT_ROOT, or where CMake finds them), and bundles: of the example model in float32, int8 and int4, and of a small one with
-# latent attention. A trained model's does not fit: name its folder with run.py --trained. Run it where there is an index, then take the checkout and FOLDER along: run.py --wheels FOLDER.
-# PYTHON_VERSION and PLATFORM say what the wheels are for, MOST_MIB what checkout and FOLDER may take together.
+# FOLDER gets wheels of what a machine with torch and transformers still lacks to export, run, serve and compare, without ONNX
+# Runtime, which does not fit; TensorRT's headers if this machine has them (TENSORRT_ROOT, or where CMake finds them); and
+# bundles: of the example model in float32, int8 and int4, and of a small one with latent attention. A trained model's does
+# not fit: name its folder with run.py --trained. Run it where there is an index and h2o-edge is installed (PYTHON), then
+# take the checkout and FOLDER along: run.py --wheels FOLDER.
+# PYTHON_VERSION, PLATFORM and GLIBC (35 for 2.35) say what the wheels are for, MOST_MIB what checkout and FOLDER may take
+# together.
 set -eu
 folder=$1
 repo=$(cd "$(dirname "$0")/../.." && pwd)
@@ -15,18 +18,21 @@ mkdir -p "$folder"
 
 # Of pip's platform names it takes only those that it is given.
 platforms=""
-for glibc in 2_28 2_27 2_26 2_24 2_17 2_12 2_5; do platforms="$platforms --platform manylinux_${glibc}_$platform"; done
-# shellcheck disable=SC2086 # the list is meant to fall apart into words
+for glibc in $(seq "${GLIBC:-35}" -1 5); do platforms="$platforms --platform manylinux_2_${glibc}_$platform"; done
+# numpy and tokenizers come with torch and transformers.
+wanted=$("$python" -c '
+from importlib.metadata import requires
+for line in requires("h2o-edge"):
+    package, _, marker = (part.strip() for part in line.partition(";"))
+    export = package.startswith(("onnx>", "onnxscript", "polygraphy"))
+    needed = not marker or "serve" in marker or export and "export" in marker
+    if needed and not package.startswith(("numpy", "tokenizers")):
+        print(package.replace(" ", ""))
+')
+# shellcheck disable=SC2086 # the lists are meant to fall apart into words
 "$python" -m pip download --quiet --disable-pip-version-check --dest "$folder" --only-binary=:all: \
-  --python-version "$version" --implementation cp $platforms --platform "manylinux2014_$platform" \
-  'pydantic>=2.6' rich
-# Of what these bring, the rest is there wherever torch is.
-for wheel in "$folder"/*.whl; do
-  case $(basename "$wheel") in
-    pydantic-*|pydantic_core-*|annotated_types-*|typing_inspection-*|rich-*) ;;
-    *) rm -f "$wheel" ;;
-  esac
-done
+  --python-version "$version" --implementation cp $platforms --platform "manylinux2014_$platform" $wanted
+rm -f "$folder"/numpy-*.whl
 
 for root in "${TENSORRT_ROOT:-}" /opt/tensorrt /usr/local/tensorrt /usr; do
   header=$(find "$root/include" -maxdepth 2 -name NvInferRuntime.h 2>/dev/null | head -n 1) || true
