@@ -100,7 +100,7 @@ def steps(options: Options) -> list[Step]:
         step("unpack wheels", lambda: unpack(options), 60),
         step("build modules", lambda: target(*modules()), 300, "configure"),
         *runtime_steps(options),
-        step("model", partial(script, "model_times", *random_model, options.rows), 150, "build modules"),
+        step("model", partial(script, "model_times", *random_model, options.rows), 240, "build modules"),
     ]
     for table in TABLES:
         timings = partial(script, "timings", library, table, options.rows)
