@@ -111,12 +111,12 @@ class _Interrupts:
 
 
 def _tell(error: Exception) -> NoReturn:
-    """Report the error and exit. Raises it again if only our own defect can have caused it."""
+    """Report the error and exit, or raise what click reports: a wrong usage. A defect of ours is raised again."""
     match error:
         case ConfigError():
-            _fail(error, Exit.USAGE)
+            raise click.UsageError(_in_flags(error)) from error
         case H2OError():
-            _fail(error, Exit.ERROR)
+            _fail(error)
         case BrokenPipeError():
             # The reader of our output closed it (h2o-run … | head): not an error, and there is nobody to
             # report to.
@@ -126,9 +126,9 @@ def _tell(error: Exception) -> NoReturn:
         case OSError():
             # For example, a path too long, no permission, a full disk: the system's error, not our defect.
             where = f"{error.filename}: " if error.filename else ""
-            _fail(OutputError(f"{where}{error.strerror or error}"), Exit.ERROR)
+            _fail(OutputError(f"{where}{error.strerror or error}"))
         case _ if short_of_memory(error):
-            _fail(OutOfMemoryError("this command gets no more"), Exit.ERROR)
+            _fail(OutOfMemoryError("this command gets no more"))
     raise error
 
 
@@ -238,9 +238,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _fail(error: Exception, code: Exit) -> NoReturn:
+def _fail(error: Exception) -> NoReturn:
     click.echo(f"error: {_in_flags(error)}", err=True)
-    sys.exit(code)
+    sys.exit(Exit.ERROR)
 
 
 def _in_flags(error: Exception) -> str:

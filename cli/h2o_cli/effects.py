@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeVar
 import click
 from click.core import ParameterSource
 
+from h2o_cli import usage
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
@@ -138,7 +140,7 @@ def flag_of(parameter: click.Parameter) -> str:
     return parameter.human_readable_name
 
 
-class CheckedCommand(click.Command):
+class CheckedCommand(usage.Command):
     """A command that refuses an option without effect: click.UsageError."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -106,10 +106,9 @@ def assert_one_sentence(misuse: Misuse, place: Place, run: Callable[[list[Any]],
     assert "Traceback" not in message
     assert sentence.format(**names) in " ".join(message.split()), message
     assert (result, shown) == (code, "")
-    assert message.lower().count("error:") == 1
-    if code == 1:
-        assert message.startswith("error: ")
-        assert len(message.splitlines()) == 1
+    assert message.startswith("error: ")
+    helps = [line.startswith("help: ") and line.endswith(" --help") for line in message.splitlines()[1:]]
+    assert helps == ([True] if code == 2 else [])
     assert _snapshot(place.folder) == before
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from h2o_cli import usage
 from h2o_cli.common import Exit, NotNegative, guarded
 from h2o_runtime.errors import BackendError, ConfigError, H2OError, OutOfMemoryError
 from h2o_runtime.ort.library import import_onnxruntime
@@ -53,7 +54,6 @@ def test_ctrl_c_stays_ignored_in_the_background_of_a_script() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ConfigError("M must be below S"), Exit.USAGE, "error: M must be below S\n"),
         (H2OError("no such graph"), Exit.ERROR, "error: no such graph\n"),
         (OSError(28, "No space left on device", "out"), Exit.ERROR, "error: out: No space left on device\n"),
         (MemoryError(), Exit.ERROR, f"error: {OutOfMemoryError('this command gets no more')}\n"),
@@ -87,7 +87,7 @@ def test_what_a_user_can_cause_is_one_sentence(
 def test_arguments_of_the_library_are_told_as_this_commands_flags(
     error: H2OError, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @click.command()
+    @click.command("h2o-toy", cls=usage.Command)
     @click.option("-c", "--ctx-size", "context")
     @click.option("--cache")
     @click.option("--h2o-heavy", "heavy")
@@ -95,9 +95,12 @@ def test_arguments_of_the_library_are_told_as_this_commands_flags(
     def command(**flags: str) -> None:
         raise error
 
-    with pytest.raises(SystemExit):
-        command.main([])
-    assert capsys.readouterr().err == f"error: {told}\n"
+    with pytest.raises(SystemExit) as end:
+        command.main([], prog_name="h2o-toy")
+    misused = isinstance(error, ConfigError)
+    assert end.value.code == (Exit.USAGE if misused else Exit.ERROR)
+    helps = "help: h2o-toy --help\n" if misused else ""
+    assert capsys.readouterr().err == f"error: {told}\n{helps}"
 
 
 def test_a_defect_keeps_its_traceback() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from h2o_cli import usage
 from h2o_cli.bench.benchmark_model import BenchmarkModel, default_work_dir
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
 from h2o_cli.bench.dense import dense
@@ -44,7 +45,7 @@ from h2o_runtime.text import Tokenizer, decode_utf8
 log = logging.getLogger(__name__)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=usage.Group, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option
 def main() -> None:
     """Measure speed against widely used tools, in interleaved rounds.

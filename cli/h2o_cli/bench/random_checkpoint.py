@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from h2o_cli import usage
 from h2o_cli.bench.shapes import SHAPES, Shape
 
 
@@ -102,7 +103,7 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
 
 
-@click.command()
+@click.command(cls=usage.Command)
 @click.argument("shape", type=click.Choice(list(SHAPES)))
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from h2o_cli import usage
 from h2o_cli.common import (
     Exit,
     NotNegative,
@@ -52,7 +53,7 @@ FULL: Defaults = {"length": 4096, "decoded": 256, "seeds": 3}
 QUICK: Defaults = {"length": 3072, "decoded": 32, "seeds": 1}
 
 
-class Commands(click.Group):
+class Commands(usage.Group):
     """A group whose first word may also be a bundle, which means `measure`."""
 
     def resolve_command(

@@ -1,0 +1,47 @@
+"""Errors of usage, in the shape of all other errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+
+class Misuse(click.UsageError):
+    """Shown as a line with the error, and a line with the command's --help. The exit code is click's: 2."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        message = re.sub(r"\s*\n\s*", " ", self.format_message())  # click lists choices in lines
+        click.echo(f"error: {message}", file=file, err=True)
+        if self.ctx is not None:
+            flag = max(self.ctx.command.get_help_option_names(self.ctx), key=len)
+            click.echo(f"help: {self.ctx.command_path} {flag}", file=file, err=True)
+
+
+class Command(click.Command):
+    """A command or group that raises Misuse for every click.UsageError, those of its subcommands included."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _as_misuse():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _as_misuse():
+            return super().invoke(ctx)
+
+
+class Group(Command, click.Group):
+    """`Command` for groups."""
+
+
+@contextmanager
+def _as_misuse() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        if type(error).show is not click.UsageError.show:  # the whole help, where a group is given no word
+            raise
+        raise Misuse(error.format_message(), error.ctx) from error
