@@ -4,8 +4,10 @@ silently.
 
 from __future__ import annotations
 
+import os
 import signal
 from importlib import import_module
+from types import FrameType
 
 
 def run() -> None:
@@ -37,10 +39,14 @@ def bench() -> None:
 
 
 def _start(module: str) -> None:
-    python_handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if python_handles:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    main = import_module(module).main
-    if python_handles:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    main()
+    """Until the command's own code takes SIGINT, nothing is begun that must be undone, and nothing is printed.
+
+    An exception instead of an exit would be lost in imports of native libraries, or shown with a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in a script's background job
+        signal.signal(signal.SIGINT, _end)
+    import_module(module).main()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)  # as h2o_cli.common.Exit.INTERRUPTED
