@@ -181,7 +181,7 @@ def _settings(default: PrefillPolicy[Any], loaded: bool, flags: dict[str, Any]) 
 def _answer_once(
     model: TextModel, settings: Request, text: str, flags: TextFlags, prompt_piece: int | None
 ) -> None:
-    with naming_the_flag(settings):
+    with naming_the_flag(settings, model.generator.model.max_position_embeddings):
         if flags.chat:
             prompt = model.chat_prompt([*opening(flags.system), {"role": "user", "content": text}])
         else:

@@ -52,7 +52,7 @@ class Conversation:
         `TextModel` raises, the conversation is as before.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        with naming_the_flag(self._settings):
+        with naming_the_flag(self._settings, self._model.generator.model.max_position_embeddings):
             prompt = self._model.chat_prompt(messages)
             request = replace(self._settings, prompt=prompt)
             completion = answer(self._model, request, stream=True, prompt_piece=self._prompt_piece)

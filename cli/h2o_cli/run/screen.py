@@ -117,17 +117,22 @@ class PrefillBar:
 
 
 @contextmanager
-def naming_the_flag(request: Request) -> Iterator[None]:
-    """Inside, a ContextOverflowError names the flag that helps, with room for the answer of `request`."""
+def naming_the_flag(request: Request, trained: int) -> Iterator[None]:
+    """Inside, a ContextOverflowError names the flag that helps, with room for the answer of `request`.
+
+    trained: the model's own limit of tokens, beyond which no flag helps.
+    """
     try:
         yield
     except ContextOverflowError as error:
         tokens, fit = error.n_prompt_tokens, error.n_ctx
-        has = f"{tokens:,}"
-        remedy = f"--ctx-size {tokens + (request.max_tokens or 1)} (it includes room for the answer)"
-        if error.at_least:
-            has, remedy = f"at least {has}", f"a --ctx-size above {tokens}, with room for the answer"
-        message = (
-            f"the prompt has {has} tokens and the context holds {fit:,}: add {remedy}, or shorten the prompt"
-        )
+        needed = tokens + (request.max_tokens or 1)
+        has = f"at least {tokens:,}" if error.at_least else f"{tokens:,}"
+        if max(needed, fit + 1) > trained:
+            remedy = f"shorten the prompt: the model was trained for {trained:,} tokens, the answer included"
+        elif error.at_least:
+            remedy = f"add a --ctx-size above {tokens}, at most {trained}, or shorten the prompt"
+        else:
+            remedy = f"add --ctx-size {needed} (it includes room for the answer), or shorten the prompt"
+        message = f"the prompt has {has} tokens and the context holds {fit:,}: {remedy}"
         raise ContextOverflowError(tokens, fit, message) from error

@@ -81,7 +81,7 @@ class RequestHandler:
         try:
             return await self._text.run(work)
         except H2OError as error:
-            raise Problem.of(error) from error
+            raise self._problem(error) from error
 
     async def look_up(self, http: HttpRequest, work: Callable[[], Result]) -> Result:
         """As `in_text_thread`, for text that the model does not answer. No prompt waits for it, and it does not
@@ -90,7 +90,10 @@ class RequestHandler:
         try:
             return await unless_gone(http, self._lookups.run(work))
         except H2OError as error:
-            raise Problem.of(error) from error
+            raise self._problem(error) from error
+
+    def _problem(self, error: H2OError) -> Problem:
+        return Problem.of(error, self.inference.model.generator.model.max_position_embeddings)
 
     async def answer(
         self,
@@ -191,7 +194,7 @@ class RequestHandler:
         except Cancelled as error:
             raise ClientGone from error
         except H2OError as error:
-            raise Problem.of(error) from error
+            raise self._problem(error) from error
         try:
             return replace(request, constraint=constraint)
         except BaseException:

@@ -34,6 +34,7 @@ def test_a_prompt_beyond_the_context(server: Server, stream: bool) -> None:
     for response, prompt_tokens, param in (
         (server.complete(WORDS * 100, stream=stream), tokens(server, WORDS * 100), "prompt"),
         (server.complete([5] * 513, stream=stream), 513, "prompt"),
+        (server.complete([5] * 8192, stream=stream), 8192, "prompt"),
         (server.chat(WORDS * 100, stream=stream), None, "messages"),
     ):
         error = error_of(response, 400)
@@ -43,7 +44,8 @@ def test_a_prompt_beyond_the_context(server: Server, stream: bool) -> None:
         assert error["n_prompt_tokens"] > 512
         assert prompt_tokens in (None, error["n_prompt_tokens"])
         assert str(error["n_prompt_tokens"]) in error["message"]
-        assert "--ctx-size" in error["message"]
+        larger = ", or start the server with a larger --ctx-size, of at most 8192"
+        assert error["message"].endswith(f"shorten it{larger if error['n_prompt_tokens'] < 8192 else ''}")
 
 
 def test_a_prompt_that_fills_the_context_has_one_token_of_answer(server: Server) -> None:

@@ -76,8 +76,8 @@ class Problem(HTTPException):
         return JSONResponse(self.body(path), self.status_code, self.headers)
 
     @classmethod
-    def of(cls, error: Exception) -> Problem:
-        """The client's message for an error of the runtime."""
+    def of(cls, error: Exception, trained: int | None = None) -> Problem:
+        """The client's message for an error of the runtime. trained: the model's own limit, where known."""
         if isinstance(error, Problem):
             return error
         if isinstance(error, ContextOverflowError):
@@ -86,7 +86,8 @@ class Problem(HTTPException):
             # long".
             message = (
                 f"the prompt has {has} tokens, and this model's maximum context length is "
-                f"{error.n_ctx}; as the prompt is too long, shorten it or start the server with a larger --ctx-size"
+                f"{error.n_ctx}; as the prompt is too long, shorten it"
+                f"{or_larger_context(error.n_ctx, trained, error.n_prompt_tokens)}"
             )
             sizes = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
             return cls(400, message, param=error.field or None, code="context_length_exceeded", more=sizes)
@@ -98,6 +99,13 @@ class Problem(HTTPException):
             str(error) if isinstance(error, H2OError) else "inference has failed: the server's log says why"
         )
         return cls(500, says, code="inference_failed")
+
+
+def or_larger_context(context: int, trained: int | None, tokens: int) -> str:
+    """What helps besides a shorter prompt: a larger context, unless the model was trained for no more."""
+    if trained is None or max(context, tokens) >= trained:
+        return ""
+    return f", or start the server with a larger --ctx-size, of at most {trained}"
 
 
 def outcome_of(status: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from h2o_runtime.server.http.problems import Problem
+from h2o_runtime.server.http.problems import Problem, or_larger_context
 from h2o_runtime.text_model import TextModel
 
 LISTS = ("/v1/embeddings", "/embeddings")  # paths whose bodies hold many inputs
@@ -24,6 +24,7 @@ class Room:
     values      JSON values in a body
     text_bytes  of a text that is only tokenized; it may exceed the context, so that the client learns by how much
     context     tokens; None while the model is loading
+    trained     the model's own limit of tokens
     listed      whether a body may hold many inputs, each of which may fill the context
     """
 
@@ -31,6 +32,7 @@ class Room:
     values: int = 100_000
     text_bytes: int = _REST
     context: int | None = None
+    trained: int | None = None
     listed: bool = False
 
     @property
@@ -41,16 +43,17 @@ class Room:
     @classmethod
     def of(cls, model: TextModel, most_bytes: int) -> Room:
         """most_bytes: of a body, whatever the context holds."""
-        context, vocab = model.generator.context, model.generator.model.vocab_size
+        context, spec = model.generator.context, model.generator.model
+        vocab, trained = spec.vocab_size, spec.max_position_embeddings
         values = (
             _VALUES_A_TOKEN * context + vocab + _MORE_VALUES
         )  # the vocabulary: a logit_bias may name all of it
         longest = model.tokenizer.longest_token
         if longest is None:  # any text may be only a few tokens
-            return cls(most_bytes, values, most_bytes, context)
+            return cls(most_bytes, values, most_bytes, context, trained)
         a_token = max(_ESCAPED * longest, len(f"{vocab}, "))  # as text or as a number
         text_bytes = max(_REST, context * longest)
-        return cls(min(most_bytes, _REST + context * a_token), values, text_bytes, context)
+        return cls(min(most_bytes, _REST + context * a_token), values, text_bytes, context, trained)
 
     def for_list(self, most_bytes: int) -> Room:
         """For a list of inputs. most_bytes: of a body."""
@@ -76,8 +79,9 @@ class Room:
                 "--limits body=MIB"
             )
             return Problem(413, message, code="body_too_long", headers=close)
+        larger = or_larger_context(self.context or 0, self.trained, 0)
         message = (
             f"the body is longer than {self.body_bytes} bytes, and the context of {self.context} tokens cannot "
-            "hold the text of a longer one: shorten the prompt, or start the server with a larger --ctx-size"
+            f"hold the text of a longer one: shorten the prompt{larger}"
         )
         return Problem(413, message, code="context_length_exceeded", headers=close)
