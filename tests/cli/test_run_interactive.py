@@ -220,6 +220,20 @@ def test_ctrl_c_on_a_terminal_stops_the_answer_only(start_h2o: Start, tiny_bundl
     assert int(second[2].replace(b",", b"")) > int(first[1])
 
 
+def test_reset_is_advised_where_it_would_drop_something(start_h2o: Start, tiny_bundle: Path) -> None:
+    terminal = Terminal(start_h2o, "run", tiny_bundle, "--chat", "-n", 4, "-c", 64, "-p", "word " * 80)
+    assert b"; /reset begins anew" not in terminal.until(
+        rb"error: the prompt has .*shorten the prompt[^>]*> "
+    )
+    terminal.type(b"Hello.\n")
+    terminal.until(SUMMARY)
+    terminal.until(rb"> ")
+    terminal.type(b"word " * 80 + b"\n")
+    terminal.until(rb"error: the prompt has .*; /reset begins anew[^>]*> ")
+    terminal.type(b"\x04")
+    assert terminal.ends() == 0
+
+
 def test_a_long_prompt_has_a_bar_on_a_terminal(start_h2o: Start, tiny_bundle: Path) -> None:
     text = _long_text(tiny_bundle.parent)
     flags = ("-f", text, "-c", 60000, "--prefill", "full", "-b", 128, "-n", 1)

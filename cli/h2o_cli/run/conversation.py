@@ -45,6 +45,11 @@ class Conversation:
         """Drop all messages but the system prompt."""
         self.messages = opening(self._system)
 
+    @property
+    def begun(self) -> bool:
+        """Whether `reset` would drop anything."""
+        return self.messages != opening(self._system)
+
     def say(self, text: str) -> bool:
         """One turn: the user's message, then the answer on the screen. False if Ctrl-C stopped it.
 
@@ -99,8 +104,8 @@ def converse(
             elif text.strip() and not conversation.say(text):
                 _stopped(terminal)
         except ContextOverflowError as error:
-            hint = ContextOverflowError(error.n_prompt_tokens, error.n_ctx, f"{error}; /reset begins anew")
-            _told(hint, terminal)
+            hint = "; /reset begins anew" if terminal and conversation.begun else ""
+            _told(ContextOverflowError(error.n_prompt_tokens, error.n_ctx, f"{error}{hint}"), terminal)
         except InputError as error:
             _told(error, terminal)
         text = None
