@@ -1,4 +1,4 @@
-"""The progress of a command's stages: a bar, or lines in a log."""
+"""The progress of a command's stages: a bar, or lines in a log; and how messages write a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import count
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from h2o_cli.common import make_console
 
@@ -25,7 +25,12 @@ def stages(first: str, steps: int, width: int, lines: bool = False) -> Iterator[
     if lines and not console.is_terminal:
         yield _lines(console, steps)
         return
-    columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn(f"{{task.description:<{width}}}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(first, total=steps)
 
@@ -43,3 +48,11 @@ def _lines(console: Console, steps: int) -> Callable[[str], None]:
         console.print(f"{passed} {next(numbers)} of {steps}: {name}", markup=False, soft_wrap=True)
 
     return stage
+
+
+def in_words(seconds: float) -> str:
+    """Rounded for a message."""
+    for size, unit in ((3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -41,6 +41,9 @@ def test_the_comparison_as_json(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> 
     document: dict[str, Any] = json.loads(done.stdout)
     rows = {row["contestant"]: row for row in document["summary"]}
     assert list(rows) == ["full", RULE, MORE, "oracle", "local"]
+    assert done.stderr.startswith(
+        f"measuring {RULE} beside full, {MORE}, oracle, local\ntexts of 264 tokens: mine\n".encode()
+    )
     assert document["sanity"]["problems"] == []
     assert [one["name"] for one in document["texts"]] == ["mine"]
     assert rows["full"]["increase"] == 0.0
@@ -81,6 +84,8 @@ def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
     )
     assert "recall" not in text.split("─")[0]
     assert done.returncode == 3
+    begin = b"texts of 256 tokens: python-manual-1, python-manual-2 (--text FILE takes your own)\n"
+    assert begin in done.stderr
     assert re.fullmatch(
         rb"error: h2o .* raises the perplexity by .*%, and 0.001 % are allowed\n",
         without_progress(done.stderr),

@@ -16,7 +16,7 @@ from h2o_cli import usage
 from h2o_cli.bench.benchmark_model import BenchmarkModel, default_work_dir
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
 from h2o_cli.bench.dense import dense
-from h2o_cli.bench.estimate import estimated_seconds, in_words
+from h2o_cli.bench.estimate import estimated_seconds
 from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
@@ -31,6 +31,7 @@ from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import prefill_policy
+from h2o_cli.progress import in_words
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError

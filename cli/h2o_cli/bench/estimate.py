@@ -36,11 +36,3 @@ def estimated_seconds(
                 run, once = whole, 0.0
             seconds += START + once + (0.0 if run > rounds.time_limit else runs * run)
     return seconds
-
-
-def in_words(seconds: float) -> str:
-    """Rounded for a message."""
-    for size, unit in ((3600.0, "hours"), (60.0, "minutes")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -21,6 +21,7 @@ from h2o_cli.common import (
     start_logging,
 )
 from h2o_cli.effects import needing
+from h2o_cli.eval.announce import announce_subject, announce_time
 from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.folder import RunFolder
@@ -110,7 +111,9 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     extent = make_extent(manifest, flags, FULL)
     found = make_contestants(manifest, flags, extent, ablate=False)
     tokenizer = Tokenizer.load(bundle)
+    manual = not (flags["texts"] or flags["suite"])
     documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
+    announce_subject(found, documents, extent, manual)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
         measurer = Measurer(generator, tokenizer, documents, found, extent, _chat_frame(bundle, extent))
@@ -169,7 +172,9 @@ def report(
     found = make_contestants(manifest, flags, extent, ablate)
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
+    manual = not (flags["texts"] or flags["suite"])
     documents = read_documents(flags, count, tokenizer, extent, manifest)
+    announce_subject(found, documents, extent, manual)
     sweep = Sweep(bundle, manifest, found, documents, extent, _chat_frame(bundle, extent), shard)
     with Generator.load(bundle, **load_arguments(flags)) as generator:
         check_host(generator, extent)
@@ -260,6 +265,7 @@ def document(
 
 def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
     jobs, values = list(measurer.jobs()), []
+    announce_time(jobs, measurer)
     width = max((len(job.title) for job in jobs), default=8)
     with stages("reading", len(jobs) + 1, width, lines=True) as stage:
         stage("sanity")

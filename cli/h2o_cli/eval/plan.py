@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from h2o_runtime.text import Tokenizer
 METRICS = ("decode", "perplexity", "causal", "recall", "needle", "tasks")
 SAMPLED = 256  # predictions of a text, and of its continuation, whose whole distributions are compared
 ENDS = 64  # prompts of a text, each of which ends before a token whose loss is told
+PACE = 256  # tokens that show how fast a text is read
 PLACES = 16  # parts of a text whose losses are told one by one
 
 
@@ -71,10 +73,12 @@ class Extent:
 class Job:
     """title  as progress tells it
     names  of what it measures, unique in a run: a job of several contestants has several
+    tokens that it reads, by which its time is estimated
     """
 
     title: str
     names: frozenset[str]
+    tokens: int
     run: Callable[[], list[Value]]
 
 
@@ -106,6 +110,13 @@ class Measurer:
         truth = self._read_truth(self._documents[0])
         return judge(truth, self._documents[0].ids[: self._extent.length], self._generator.model.vocab_size)
 
+    def seconds_a_token(self) -> float:
+        """The pace of a short reading, after which the model is warm."""
+        ids, full = self._documents[0].ids[:PACE], self._contestants[0].policy
+        begin = time.perf_counter()
+        read(self._generator, ids, full, evenly(0, len(ids), 1))
+        return (time.perf_counter() - begin) / len(ids)
+
     def jobs(self, done: AbstractSet[str] = frozenset()) -> Iterator[Job]:
         """The open jobs by name, in an order that needs full attention's results of one text at a time."""
         return (job for job in self._jobs(done) if not job.names <= done)
@@ -121,38 +132,57 @@ class Measurer:
             if "decode" in metrics:
                 for contestant in leading:
                     yield self._job(
-                        "decode", contestant, document.name, partial(self._decode, contestant, document)
+                        "decode",
+                        contestant,
+                        document.name,
+                        self._extent.text_tokens,
+                        partial(self._decode, contestant, document),
                     )
             if "perplexity" in metrics:
                 for contestant in self._contestants:
                     yield self._job(
-                        "read", contestant, document.name, partial(self._read, contestant, document)
+                        "read",
+                        contestant,
+                        document.name,
+                        self._extent.length,
+                        partial(self._read, contestant, document),
                     )
             if "causal" in metrics:
                 for contestant in leading:
                     if contestant.kind is Kind.BASELINE:
                         continue  # it remembers nothing that a shorter prompt could go on from
                     yield self._job(
-                        "causal", contestant, document.name, partial(self._causal, contestant, document)
+                        "causal",
+                        contestant,
+                        document.name,
+                        self._extent.length,
+                        partial(self._causal, contestant, document),
                     )
             if "recall" in metrics and rules:  # of all rules at once: they share its sums
                 missing = tuple(rule for rule in rules if f"recall {document.name} {rule.name}" not in done)
                 names = frozenset(f"recall {document.name} {rule.name}" for rule in missing)
-                yield Job(f"recall {document.name}", names, partial(self._recall, missing, document))
+                tokens = self._extent.length * len(missing)
+                yield Job(f"recall {document.name}", names, tokens, partial(self._recall, missing, document))
         for length in self._extent.needles:  # what is compared comes together: a stopped run can be read
             for seed in range(self._extent.seeds) if "needle" in metrics else ():
                 for contestant in leading:
                     run = partial(self._needle, contestant, length, seed)
-                    yield self._job("needle", contestant, f"{length} {seed}", run)
+                    yield self._job("needle", contestant, f"{length} {seed}", length, run)
             for task in self._extent.tasks if "tasks" in metrics else ():
                 for contestant in leading:
                     yield self._job(
-                        task, contestant, str(length), partial(self._task, contestant, length, task)
+                        task,
+                        contestant,
+                        str(length),
+                        length * self._extent.seeds,
+                        partial(self._task, contestant, length, task),
                     )
 
-    def _job(self, kind: str, contestant: Contestant, where: str, run: Callable[[], list[Value]]) -> Job:
+    def _job(
+        self, kind: str, contestant: Contestant, where: str, tokens: int, run: Callable[[], list[Value]]
+    ) -> Job:
         name = f"{kind} {where} {contestant.name}"
-        return Job(name, frozenset([name]), run)
+        return Job(name, frozenset([name]), tokens, run)
 
     def _read(self, contestant: Contestant, document: Document) -> list[Value]:
         truth = self._read_truth(document)

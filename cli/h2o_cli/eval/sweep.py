@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from h2o_cli.eval.announce import announce_time
 from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Contestant
 from h2o_cli.eval.folder import RunFolder
@@ -67,6 +68,7 @@ class Sweep:
         )
         mine = self.shard.of([job.title for job in measurer.jobs()])
         jobs = [job for job in measurer.jobs(folder.done) if job.title in mine]
+        announce_time(jobs, measurer)
         width = max((len(job.title) for job in jobs), default=8)
         with stages("reading", len(jobs) + 1, width, lines=True) as stage:
             stage("sanity")
