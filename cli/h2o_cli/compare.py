@@ -24,6 +24,7 @@ from h2o_cli.common import (
     verbose_option,
 )
 from h2o_cli.effects import Beside, needing
+from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import Compute, compute_option, execution_options
 from h2o_cli.policy_options import prefill_options, prefill_policy
@@ -296,9 +297,7 @@ def _import_comparison() -> Any:
 
         from h2o_export import comparison
     except ImportError as error:
-        raise unimportable(
-            error, f"comparing needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
-        ) from None
+        raise unimportable(error, needs_export("comparing", error)) from None
     G_LOGGER.module_severity = G_LOGGER.CRITICAL  # this command prints its own report
     return comparison
 

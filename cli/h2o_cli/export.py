@@ -24,6 +24,7 @@ from h2o_cli.common import (
     start_logging,
     verbose_option,
 )
+from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.progress import stages
@@ -204,9 +205,7 @@ def _import_exporter(validate: bool) -> tuple[Any, Any]:
         if validate:
             import transformers  # noqa: F401
     except ImportError as error:
-        raise unimportable(
-            error, f"exporting needs more packages ({error}): pip install 'h2o-edge[export,cpu]'"
-        ) from None
+        raise unimportable(error, needs_export("exporting", error)) from None
     if validate:
         import_onnxruntime()
     return exporter, checkpoints

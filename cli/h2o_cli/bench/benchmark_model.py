@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h2o_cli.bench.shapes import SHAPES
+from h2o_cli.extras import needs_export
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BackendError, BundleError, H2OError, OutputError
 from h2o_runtime.files.user_cache import user_cache
@@ -99,7 +100,4 @@ def _export(checkpoint: Path, folder: Path, dtype: str) -> None:
 
 
 def _needs_export(error: ImportError) -> H2OError:
-    return BackendError(
-        f"a built-in shape must be written and exported first, which needs more packages ({error}): "
-        "pip install 'h2o-edge[export,cpu]'"
-    )
+    return BackendError(needs_export("a built-in shape must be written and exported first, which", error))
