@@ -52,7 +52,7 @@ LONG = out/tiny-llama-long.checkpoint
 demo: export PIP_COMPILE = 0
 demo: export PYTHONDONTWRITEBYTECODE = 1
 demo:
-	@test -e $(VENV)/exporter || echo "Packages of 1 GB are installed and kernels are compiled: this takes minutes …"
+	@test -e $(VENV)/exporter || echo "Packages of 900 MB are installed and kernels are compiled: this takes minutes …"
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
 	@mkdir -p $(LONG) && cp examples/tiny-llama/* $(LONG) && cp examples/tiny-llama-long/config.json $(LONG)
 	@test -f out/tiny-llama-long/manifest.json || $(BIN)/h2o-export $(LONG) -o out/tiny-llama-long

@@ -107,3 +107,13 @@ def test_the_loss_inside_a_prompt() -> None:
     assert len(found) == 8
     mean = statistics.mean(float(row["increase"]) for row in found)
     assert f"Inside a prompt of 4,096 tokens the increase is {mean:.1%}".replace("%", " %") in README
+
+
+def test_readme_makefile_and_contributing_tell_one_size_of_the_demos_packages() -> None:
+    told = {
+        "README.md": r"(\d+ [GM]B) with the CPU build of torch",
+        "CONTRIBUTING.md": r"make demo .*; (\d+ [GM]B)\n",
+        "Makefile": r"Packages of (\d+ [GM]B) are installed",
+    }
+    sizes = {file: re.findall(size, (ROOT / file).read_text(encoding="utf-8")) for file, size in told.items()}
+    assert list(sizes.values()) == [["900 MB"]] * 3, sizes
