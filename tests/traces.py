@@ -33,8 +33,9 @@ def share() -> None:
     """From now on this process reads what any process has traced before, and writes what it traces."""
     from h2o_export.dense import graphs
 
-    if not hasattr(graphs.trace, "__wrapped__"):
-        graphs.trace = _shared(graphs.trace)
+    names = vars(graphs)
+    if not hasattr(names["trace"], "__wrapped__"):
+        names["trace"] = _shared(names["trace"])
 
 
 def _shared(trace: Trace) -> Trace:

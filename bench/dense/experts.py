@@ -58,7 +58,7 @@ class Layer:
     @property
     def flop(self) -> float:
         """Of a row's products with its chosen experts."""
-        return 6.0 * self.hidden * self.experts.size * self.experts.chosen
+        return 2.0 * self.experts.matrices * self.hidden * self.experts.size * self.experts.chosen
 
     @property
     def hidden(self) -> int:

@@ -50,5 +50,6 @@ def _mlp(config: dict[str, Any]) -> int:
     size: int = config["intermediate_size"]
     if not config.get("block_auto_adjust_ff_dim"):
         return size
-    size, multiple = int(config["block_ffn_dim_multiplier"] * int(2 * size / 3)), config["block_multiple_of"]
+    multiple: int = config["block_multiple_of"]
+    size = int(config["block_ffn_dim_multiplier"] * int(2 * size / 3))
     return multiple * ((size + multiple - 1) // multiple)

@@ -132,10 +132,11 @@ def write(
             add(writer, key, value)
     for name, array in kept.items():
         exact = name.endswith("bias") or EXACT.search(name)
-        own = kind if array.ndim >= 2 and not exact else None
-        if own is not None and array.shape[-1] % gguf.GGML_QUANT_SIZES[own][0]:
-            own = Kind.F16  # as llama.cpp does with rows that do not fit
-        writer.add_tensor(name, array if own is None else quantized(array, own), raw_dtype=own)
+        stored_as = kind if array.ndim >= 2 and not exact else None
+        if stored_as is not None and array.shape[-1] % gguf.GGML_QUANT_SIZES[stored_as][0]:
+            stored_as = Kind.F16  # as llama.cpp does with rows that do not fit
+        data = array if stored_as is None else quantized(array, stored_as)
+        writer.add_tensor(name, data, raw_dtype=stored_as)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
