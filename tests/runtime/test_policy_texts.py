@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h2o_runtime.caches import CACHES, Contiguous, Evicting, Offload, Paged
+from h2o_runtime.caches import CACHES, Contiguous, Evicting, Offload
 from h2o_runtime.components.options import Option, effective_options, option, options_of, spelled
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.errors import ConfigError
@@ -25,6 +25,7 @@ from h2o_runtime.policies.prefill import (
     VerticalSlash,
     Window,
 )
+from h2o_runtime.policies.prefill.h2o import H2O, SCORES
 from h2o_runtime.policies.prefill.h2o.base import score_rule
 
 REGISTRIES: dict[str, Registry[Any]] = {"prefill": PREFILL, "decode": DECODE, "cache": CACHES}
@@ -187,7 +188,7 @@ def test_a_text_is_a_value(text: str, base: PrefillPolicy[Any] | None, value: Pr
         (
             "fats",
             "policy",
-            "policy must be one of h2o, full, subquadratic, minference, fast, guarded, but is 'fats'",
+            f"policy must be one of {', '.join((*PREFILL.names, *PREFILL.presets))}, but is 'fats'",
         ),
         ("query", "policy", "but is 'query'"),
         (
@@ -205,7 +206,7 @@ def test_a_text_is_a_value(text: str, base: PrefillPolicy[Any] | None, value: Pr
         ("h2o heavy=many", "heavy", "heavy must be an integer, but is 'many'"),
         ("h2o missed=few", "missed", "missed must be a number, but is 'few'"),
         ("h2o grow=seldom", "grow", "grow must be an integer or never, but is 'seldom'"),
-        ("h2o score=windw", "score", "score must be one of query, colsum, window, but is 'windw'"),
+        ("h2o score=windw", "score", f"score must be one of {', '.join(SCORES.names)}, but is 'windw'"),
         ("subquadratic log_stride=7", "log_stride", "log_stride must be true or false, but is '7'"),
         (
             "h2o chunksize=64",
@@ -261,11 +262,13 @@ def test_any_text_is_a_value_or_one_sentence(text: str) -> None:
 
 
 def test_a_family_stands_for_its_members() -> None:
-    assert PREFILL.kinds == (Query, ColumnSum, Window, Full, Subquadratic, VerticalSlash)
-    assert PREFILL.names == ("h2o", "full", "subquadratic", "minference")
-    assert PREFILL.presets == {"fast": Query, "guarded": Query}
-    assert DECODE.presets == {}
-    assert CACHES.kinds == (Contiguous, Paged, Offload, Evicting)
+    members: Registry[Any] = Registry(Query, Window, base=H2O, field="score", group="none", name="score")
+    registry: Registry[Any] = Registry(
+        H2O, Full, base=PrefillPolicy, families={H2O: members}, field="policy", group="none"
+    )
+    assert registry.kinds == (Query, Window, Full)
+    assert registry.names == ("h2o", "full")
+    assert registry.presets == {"fast": Query, "guarded": Query}
 
 
 def test_a_preset_is_of_its_class_alone() -> None:

@@ -10,7 +10,7 @@ from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import Server, error_of
 from tests.runtime.server.typed_policy import install
 
-from h2o_runtime.components.options import options_of
+from h2o_runtime.components.options import options_of, spelled
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, Query
 
 
@@ -46,13 +46,14 @@ def test_every_setting_is_described(server: Server) -> None:
 def test_forms_offer_every_policy_and_preset(server: Server) -> None:
     forms = server.get("/props").json()["prefill_forms"]
     assert [form["text"] for form in forms] == [
-        *("", "h2o score=colsum", "h2o score=window", "full", "subquadratic", "minference", "fast", "guarded")
+        *("", *(spelled(kind()) for kind in PREFILL.kinds[1:]), "fast", "guarded")
     ]
     assert forms[0]["settings"] == PREFILL.settings_of(Query())
     for form in forms[1:]:
         assert PREFILL.settings_of(PREFILL.read(form["text"])) == form["settings"]
         assert {one["name"] for one in form["options"]} <= set(form["settings"])
-    assert [one["name"] for one in forms[3]["options"]] == []
+    full = next(form for form in forms if form["text"] == "full")
+    assert full["options"] == []
     heavy = next(one for one in forms[0]["options"] if one["name"] == "heavy")
     assert (heavy["label"], heavy["type"], heavy["least"]) == ("Heavy hitters", "integer", 0)
 
