@@ -186,34 +186,47 @@ inline void invert(const BlockArgs& args, float* inverse) {
 }
 
 // Column sums only. A step's probabilities are computed while its scores are in L1, relative to the maximum
-// so far; the step's weight includes the correction to the final maximum.
-template <class Numbers, int kRows>
-inline void vote(const BlockArgs& args) {
+// so far; the step's weight includes the correction to the final maximum. `score` and `exponentiate` get a
+// step's first key and number of keys, and `add` also the weights of its lanes, [R].
+template <int kRows, class Score, class Exponentiate, class Add>
+__attribute__((always_inline)) inline void vote_by_steps(const BlockArgs& args, Score score,
+                                                         Exponentiate exponentiate, Add add) {
     using S = Simd;
-    set_tiles_of_keys<Numbers>(args);
+    const auto each_step = [&args](auto run) {
+        float* top = args.tops;
+        for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes)
+            run(key, args.keys - key < kKeyStep ? args.keys - key : kKeyStep, top);
+    };
     start<kRows>(args);
-    float* top = args.tops;
-    for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
-        const int64_t end = args.keys - key < kKeyStep ? args.keys : key + kKeyStep;
+    each_step([&](int64_t key, int64_t keys, float* top) {
         float before[kRows];
         __builtin_memcpy(before, args.m, sizeof before);
-        score<Numbers, kRows>(args, key, end);
+        score(key, keys);
         rescale<kRows>(args, before);
-        exponentiate<kRows>(end - key, args.m, args.p + key * kLanes, args.l);
+        exponentiate(key, keys);
         __builtin_memcpy(top, args.m, sizeof before);
-    }
+    });
     float inverse[kRows], weight[kRows];
     invert<kRows>(args, inverse);
-    top = args.tops;
-    for (int64_t key = 0; key < args.keys; key += kKeyStep, top += kLanes) {
+    each_step([&](int64_t key, int64_t keys, const float* top) {
         for (int64_t lane = 0; lane < kRows; lane += kWidth) {
             const S::Vec last = S::max(S::load(args.m + lane), S::set(-3.0e38f));
             const S::Vec lacks = exp_nonpositive(S::sub(S::load(top + lane), last));
             S::store(weight + lane, S::mul(lacks, S::load(inverse + lane)));
         }
-        const int64_t keys = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
-        add_weighted<kRows>(keys, args.p + key * kLanes, weight, args.colsum + key * kColsumLanes);
-    }
+        add(key, keys, weight);
+    });
+}
+
+template <class Numbers, int kRows>
+inline void vote(const BlockArgs& args) {
+    set_tiles_of_keys<Numbers>(args);
+    vote_by_steps<kRows>(
+        args, [&](int64_t key, int64_t keys) { score<Numbers, kRows>(args, key, key + keys); },
+        [&](int64_t key, int64_t keys) { exponentiate<kRows>(keys, args.m, args.p + key * kLanes, args.l); },
+        [&](int64_t key, int64_t keys, const float* weight) {
+            add_weighted<kRows>(keys, args.p + key * kLanes, weight, args.colsum + key * kColsumLanes);
+        });
 }
 
 // A step's probabilities in words of two keys, [keys / 2, rounded up][R]. Sums are over unrounded values, and

@@ -111,37 +111,27 @@ template <int kRows>
 inline void vote_rows(const VoteArgs& args) {
     constexpr int kVectors = kRows / kWidth;
     BlockArgs block{};
+    block.keys = args.keys;
     block.lanes = args.lanes;
     block.m = args.m;
     block.l = args.l;
-    start<kRows>(block);
-    float* tops = args.tops;
-    for (int64_t key = 0; key < args.keys; key += kKeyStep, tops += kLanes) {
-        const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
-        float* const p = args.p + key * kRows;
-        float before[kRows];
-        __builtin_memcpy(before, args.m, sizeof before);
-        Simd::Vec top[kVectors];
-        for (int j = 0; j < kVectors; ++j) top[j] = Simd::load(args.m + j * kWidth);
-        for (int64_t i = 0; i < step; i += 8)
-            score_eight<kVectors>(args, key + i, step - i < 8 ? step - i : 8, p + i * kRows, top);
-        for (int j = 0; j < kVectors; ++j) Simd::store(args.m + j * kWidth, top[j]);
-        rescale<kRows>(block, before);
-        exponentiate_votes<kVectors>(step, args.m, p, args.l);
-        __builtin_memcpy(tops, args.m, sizeof before);
-    }
-    float inverse[kRows], weight[kRows];
-    invert<kRows>(block, inverse);
-    tops = args.tops;
-    for (int64_t key = 0; key < args.keys; key += kKeyStep, tops += kLanes) {
-        const int64_t step = args.keys - key < kKeyStep ? args.keys - key : kKeyStep;
-        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
-            const Simd::Vec lacks =
-                exp_nonpositive(Simd::sub(Simd::load(tops + lane), Simd::load(args.m + lane)));
-            Simd::store(weight + lane, Simd::mul(lacks, Simd::load(inverse + lane)));
-        }
-        add_votes<kVectors>(step, args.p + key * kRows, weight, args.sums + key);
-    }
+    block.tops = args.tops;
+    vote_by_steps<kRows>(
+        block,
+        [&](int64_t key, int64_t keys) {
+            Simd::Vec top[kVectors];
+            for (int j = 0; j < kVectors; ++j) top[j] = Simd::load(args.m + j * kWidth);
+            for (int64_t i = 0; i < keys; i += 8)
+                score_eight<kVectors>(args, key + i, keys - i < 8 ? keys - i : 8, args.p + (key + i) * kRows,
+                                      top);
+            for (int j = 0; j < kVectors; ++j) Simd::store(args.m + j * kWidth, top[j]);
+        },
+        [&](int64_t key, int64_t keys) {
+            exponentiate_votes<kVectors>(keys, args.m, args.p + key * kRows, args.l);
+        },
+        [&](int64_t key, int64_t keys, const float* weight) {
+            add_votes<kVectors>(keys, args.p + key * kRows, weight, args.sums + key);
+        });
 }
 
 void vote(const VoteArgs& args) {
