@@ -11,11 +11,11 @@
 #include "launch.h"
 #include "numbers.cuh"
 #include "ptx.cuh"
+#include "state_columns.cuh"
 
 namespace h2o::cuda {
 namespace {
 
-constexpr int kColumns = 32, kWarps = 4, kThreads = kColumns * kWarps;
 constexpr int kMostKeys = 256;
 constexpr int kFew = 2, kMany = 16;  // tokens of a group
 
@@ -63,7 +63,7 @@ template <int Tokens, class T>
 __device__ void load_group(const Shared<Tokens>& shared, const Delta& args, int head, int first, int rows,
                            const T* q, const T* k) {
     const int kv_head = head / (args.heads / args.kv_heads);
-    for (int at = threadIdx.x; at < Tokens * shared.d; at += kThreads) {
+    for (int at = threadIdx.x; at < Tokens * shared.d; at += kStateThreads) {
         const int row = at / shared.d, i = at % shared.d;
         const bool real = row < rows;
         const int64_t token = first + row;
@@ -82,33 +82,10 @@ __device__ void load_group(const Shared<Tokens>& shared, const Delta& args, int 
         token < rows ? args.beta[static_cast<int64_t>(first + token) * args.heads + head] : 0.f;
 }
 
-// products = factors . state: a warp some rows, a lane a column.
-template <int Tokens>
-__device__ void project(const Shared<Tokens>& shared, int warp, int lane) {
-    constexpr int kRows = 2 * Tokens / kWarps;
-    float sum[kRows] = {};
-    const float* const factors = shared.factors + warp * kRows * shared.stride;
-    for (int i = 0; i < shared.d; i += 4) {
-        float state[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) state[u] = shared.state[(i + u) * kColumns + lane];
-#pragma unroll
-        for (int row = 0; row < kRows; ++row) {
-            const float4 f = *reinterpret_cast<const float4*>(factors + row * shared.stride + i);
-            sum[row] = fmaf(f.x, state[0], sum[row]);
-            sum[row] = fmaf(f.y, state[1], sum[row]);
-            sum[row] = fmaf(f.z, state[2], sum[row]);
-            sum[row] = fmaf(f.w, state[3], sum[row]);
-        }
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) shared.products[(warp * kRows + row) * kColumns + lane] = sum[row];
-}
-
 // What a token sees of each earlier one of its group, and with its query of itself.
 template <int Tokens>
 __device__ void compare(const Shared<Tokens>& shared) {
-    for (int pair = threadIdx.x; pair < Tokens * Tokens; pair += kThreads) {
+    for (int pair = threadIdx.x; pair < Tokens * Tokens; pair += kStateThreads) {
         const int i = pair / Tokens, j = pair % Tokens;
         float keys = 0.f, queries = 0.f;
         if (j <= i) {
@@ -146,11 +123,12 @@ __device__ void correct(const Shared<Tokens>& shared, const T* v, int64_t token_
     }
 }
 
-// o_i = decayed_i q_i . state + sum over j <= i of between_queries_ij delta_j, a warp every kWarps-th token.
+// o_i = decayed_i q_i . state + sum over j <= i of between_queries_ij delta_j, a warp every kStateWarps-th
+// token.
 template <int Tokens, class T>
 __device__ void write_outputs(const Shared<Tokens>& shared, T* o, int64_t token_size, int rows, int warp,
                               int lane, const float (&delta)[Tokens]) {
-    for (int i = warp; i < rows; i += kWarps) {
+    for (int i = warp; i < rows; i += kStateWarps) {
         float sum = expf(shared.decayed[i]) * shared.products[(Tokens + i) * kColumns + lane];
 #pragma unroll
         for (int j = 0; j < Tokens; ++j) sum = fmaf(shared.between_queries[i * Tokens + j], delta[j], sum);
@@ -164,44 +142,28 @@ __device__ void update(const Shared<Tokens>& shared, int warp, int lane, float (
     const float all = shared.decayed[Tokens - 1], keep = expf(all);
 #pragma unroll
     for (int j = 0; j < Tokens; ++j) delta[j] *= expf(all - shared.decayed[j]);
-    for (int i = 4 * warp; i < shared.d; i += 4 * kWarps) {
-        float* const state = shared.state + i * kColumns + lane;
-        float next[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) next[u] = keep * state[u * kColumns];
-#pragma unroll
-        for (int j = 0; j < Tokens; ++j) {
-            const float4 key = *reinterpret_cast<const float4*>(shared.factors + j * shared.stride + i);
-            next[0] = fmaf(key.x, delta[j], next[0]);
-            next[1] = fmaf(key.y, delta[j], next[1]);
-            next[2] = fmaf(key.z, delta[j], next[2]);
-            next[3] = fmaf(key.w, delta[j], next[3]);
-        }
-#pragma unroll
-        for (int u = 0; u < 4; ++u) state[u * kColumns] = next[u];
-    }
+    update_state(shared.factors, shared.stride, delta, keep, shared.state, shared.d, warp, lane);
 }
 
 template <int Tokens, class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStateThreads)
     gated_delta(Delta args, const T* q, const T* k, const T* v, T* o) {
     Shared<Tokens> shared(args.d);
     shared.place(reinterpret_cast<float*>(dynamic_shared()));
-    const int head = blockIdx.x, warp = threadIdx.x / kColumns, lane = threadIdx.x % kColumns;
-    const int column = blockIdx.y * kColumns + lane;
-    const bool used = column < args.dv;
-    const int64_t begin = static_cast<int64_t>(head) * args.d * args.dv + column;
-    for (int i = warp; i < shared.d; i += kWarps)
-        shared.state[i * kColumns + lane] =
-            used ? args.state[begin + static_cast<int64_t>(i) * args.dv] : 0.f;
+    const int head = blockIdx.x;
+    const StateColumn state(head, args.d, args.dv);
+    const int warp = state.warp, lane = state.lane;
+    const bool used = state.used;
+    state.read(args.state, args.d, args.dv, shared.state);
     const int64_t token_size = static_cast<int64_t>(args.heads) * args.dv;
     for (int first = 0; first < args.n; first += Tokens) {
         const int rows = min(Tokens, args.n - first);
-        const int64_t at = first * token_size + static_cast<int64_t>(head) * args.dv + column;
+        const int64_t at = first * token_size + static_cast<int64_t>(head) * args.dv + state.column;
         __syncthreads();  // the group before has been read
         load_group(shared, args, head, first, rows, q, k);
         __syncthreads();
-        project(shared, warp, lane);
+        multiply_state<2 * Tokens>(shared.factors, shared.stride, shared.state, shared.d, shared.products,
+                                   warp, lane);
         compare(shared);
         __syncthreads();
         float delta[Tokens];
@@ -210,9 +172,7 @@ __global__ void __launch_bounds__(kThreads)
         update(shared, warp, lane, delta);
     }
     __syncthreads();
-    if (!used) return;
-    for (int i = warp; i < args.d; i += kWarps)
-        args.state_next[begin + static_cast<int64_t>(i) * args.dv] = shared.state[i * kColumns + lane];
+    state.write(shared.state, args.d, args.dv, args.state_next);
 }
 
 }  // namespace
@@ -234,7 +194,7 @@ h2o_status run(const calls::GatedDelta& call) {
         using T = decltype(zero);
         constexpr int kTokens = decltype(tokens)::value;
         const size_t bytes = static_cast<size_t>(Shared<kTokens>(d).place(nullptr)) * sizeof(float);
-        return launch(gated_delta<kTokens, T>, grid, kThreads, bytes, stream_of(call), args,
+        return launch(gated_delta<kTokens, T>, grid, kStateThreads, bytes, stream_of(call), args,
                       static_cast<const T*>(call.q), static_cast<const T*>(call.k),
                       static_cast<const T*>(call.v), static_cast<T*>(call.o));
     };

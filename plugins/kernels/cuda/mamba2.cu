@@ -11,11 +11,11 @@
 #include "launch.h"
 #include "numbers.cuh"
 #include "ptx.cuh"
+#include "state_columns.cuh"
 
 namespace h2o::cuda {
 namespace {
 
-constexpr int kColumns = 32, kWarps = 4, kThreads = kColumns * kWarps;
 constexpr int kMostRows = 256;       // of a state
 constexpr int kFew = 4, kMany = 16;  // tokens of a group
 
@@ -64,7 +64,7 @@ template <int Tokens, class T>
 __device__ void load_group(const Shared<Tokens>& shared, const Mamba2& args, int head, int first, int rows,
                            const T* b, const T* c) {
     const int kv_head = head / (args.heads / args.kv_heads);
-    for (int at = threadIdx.x; at < Tokens * shared.d; at += kThreads) {
+    for (int at = threadIdx.x; at < Tokens * shared.d; at += kStateThreads) {
         const int row = at / shared.d, i = at % shared.d;
         const int64_t from = (static_cast<int64_t>(first + row) * args.kv_heads + kv_head) * args.d + i;
         shared.b[row * shared.stride + i] = row < rows ? to_float(b[from]) : 0.f;
@@ -81,33 +81,10 @@ __device__ void load_group(const Shared<Tokens>& shared, const Mamba2& args, int
     shared.skip[token] = token < rows ? args.skip[at] : 0.f;
 }
 
-// products = c . state: a warp some rows, a lane a column.
-template <int Tokens>
-__device__ void project(const Shared<Tokens>& shared, int warp, int lane) {
-    constexpr int kRows = Tokens / kWarps;
-    float sum[kRows] = {};
-    const float* const c = shared.c + warp * kRows * shared.stride;
-    for (int i = 0; i < shared.d; i += 4) {
-        float state[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) state[u] = shared.state[(i + u) * kColumns + lane];
-#pragma unroll
-        for (int row = 0; row < kRows; ++row) {
-            const float4 f = *reinterpret_cast<const float4*>(c + row * shared.stride + i);
-            sum[row] = fmaf(f.x, state[0], sum[row]);
-            sum[row] = fmaf(f.y, state[1], sum[row]);
-            sum[row] = fmaf(f.z, state[2], sum[row]);
-            sum[row] = fmaf(f.w, state[3], sum[row]);
-        }
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) shared.products[(warp * kRows + row) * kColumns + lane] = sum[row];
-}
-
 // What a token reads of each one up to itself.
 template <int Tokens>
 __device__ void compare(const Shared<Tokens>& shared) {
-    for (int pair = threadIdx.x; pair < Tokens * Tokens; pair += kThreads) {
+    for (int pair = threadIdx.x; pair < Tokens * Tokens; pair += kStateThreads) {
         const int i = pair / Tokens, j = pair % Tokens;
         float sum = 0.f;
         if (j <= i) {
@@ -122,12 +99,12 @@ __device__ void compare(const Shared<Tokens>& shared) {
     }
 }
 
-// o_i = decayed_i c_i . state + sum over j <= i of between_ij added_j + skip_i x_i, a warp every kWarps-th
-// token.
+// o_i = decayed_i c_i . state + sum over j <= i of between_ij added_j + skip_i x_i, a warp every
+// kStateWarps-th token.
 template <int Tokens, class T>
 __device__ void write_outputs(const Shared<Tokens>& shared, const T* x, T* o, int64_t token_size, int rows,
                               int warp, int lane, const float (&added)[Tokens]) {
-    for (int i = warp; i < rows; i += kWarps) {
+    for (int i = warp; i < rows; i += kStateWarps) {
         float sum = expf(static_cast<float>(shared.decayed[i])) * shared.products[i * kColumns + lane];
 #pragma unroll
         for (int j = 0; j < Tokens; ++j) sum = fmaf(shared.between[i * Tokens + j], added[j], sum);
@@ -142,43 +119,27 @@ __device__ void update(const Shared<Tokens>& shared, int warp, int lane, float (
     const float keep = expf(static_cast<float>(all));
 #pragma unroll
     for (int j = 0; j < Tokens; ++j) added[j] *= expf(static_cast<float>(all - shared.decayed[j]));
-    for (int i = 4 * warp; i < shared.d; i += 4 * kWarps) {
-        float* const state = shared.state + i * kColumns + lane;
-        float next[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) next[u] = keep * state[u * kColumns];
-#pragma unroll
-        for (int j = 0; j < Tokens; ++j) {
-            const float4 b = *reinterpret_cast<const float4*>(shared.b + j * shared.stride + i);
-            next[0] = fmaf(b.x, added[j], next[0]);
-            next[1] = fmaf(b.y, added[j], next[1]);
-            next[2] = fmaf(b.z, added[j], next[2]);
-            next[3] = fmaf(b.w, added[j], next[3]);
-        }
-#pragma unroll
-        for (int u = 0; u < 4; ++u) state[u * kColumns] = next[u];
-    }
+    update_state(shared.b, shared.stride, added, keep, shared.state, shared.d, warp, lane);
 }
 
 template <int Tokens, class T>
-__global__ void __launch_bounds__(kThreads) mamba2(Mamba2 args, const T* x, const T* b, const T* c, T* o) {
+__global__ void __launch_bounds__(kStateThreads)
+    mamba2(Mamba2 args, const T* x, const T* b, const T* c, T* o) {
     Shared<Tokens> shared(args.d);
     shared.place(reinterpret_cast<float*>(dynamic_shared()));
-    const int head = blockIdx.x, warp = threadIdx.x / kColumns, lane = threadIdx.x % kColumns;
-    const int column = blockIdx.y * kColumns + lane;
-    const bool used = column < args.dv;
-    const int64_t begin = static_cast<int64_t>(head) * args.d * args.dv + column;
-    for (int i = warp; i < shared.d; i += kWarps)
-        shared.state[i * kColumns + lane] =
-            used ? args.state[begin + static_cast<int64_t>(i) * args.dv] : 0.f;
+    const int head = blockIdx.x;
+    const StateColumn state(head, args.d, args.dv);
+    const int warp = state.warp, lane = state.lane;
+    const bool used = state.used;
+    state.read(args.state, args.d, args.dv, shared.state);
     const int64_t token_size = static_cast<int64_t>(args.heads) * args.dv;
     for (int first = 0; first < args.n; first += Tokens) {
         const int rows = min(Tokens, args.n - first);
-        const int64_t at = first * token_size + static_cast<int64_t>(head) * args.dv + column;
+        const int64_t at = first * token_size + static_cast<int64_t>(head) * args.dv + state.column;
         __syncthreads();  // the group before has been read
         load_group(shared, args, head, first, rows, b, c);
         __syncthreads();
-        project(shared, warp, lane);
+        multiply_state<Tokens>(shared.c, shared.stride, shared.state, shared.d, shared.products, warp, lane);
         compare(shared);
         __syncthreads();
         float added[Tokens];  // every warp has all of its lanes' columns, so that none waits for another
@@ -189,9 +150,7 @@ __global__ void __launch_bounds__(kThreads) mamba2(Mamba2 args, const T* x, cons
         update(shared, warp, lane, added);
     }
     __syncthreads();
-    if (!used) return;
-    for (int i = warp; i < args.d; i += kWarps)
-        args.state_next[begin + static_cast<int64_t>(i) * args.dv] = shared.state[i * kColumns + lane];
+    state.write(shared.state, args.d, args.dv, args.state_next);
 }
 
 }  // namespace
@@ -214,7 +173,7 @@ h2o_status run(const calls::Mamba2& call) {
         using T = decltype(zero);
         constexpr int kTokens = decltype(tokens)::value;
         const size_t bytes = static_cast<size_t>(Shared<kTokens>(d).place(nullptr)) * sizeof(float);
-        return launch(mamba2<kTokens, T>, grid, kThreads, bytes, stream_of(call), args,
+        return launch(mamba2<kTokens, T>, grid, kStateThreads, bytes, stream_of(call), args,
                       static_cast<const T*>(call.x), static_cast<const T*>(call.b),
                       static_cast<const T*>(call.c), static_cast<T*>(call.o));
     };
