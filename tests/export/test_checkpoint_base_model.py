@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests import bundles
+from tests import bundles, family_models
 from tests.reference import checkpoints, gguf_files
 from transformers import AutoModel
 
@@ -27,8 +27,11 @@ LAST = {"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True}
 
 
 def without_head(folder: Path, tied: bool) -> Path:
+    return save_base(checkpoints.make_checkpoint(folder.with_name("whole"), layers=1, tied=tied), folder)
+
+
+def save_base(whole: Path, folder: Path) -> Path:
     """As transformers saves the base model."""
-    whole = checkpoints.make_checkpoint(folder.with_name("whole"), layers=1, tied=tied)
     AutoModel.from_pretrained(whole).save_pretrained(folder)
     for file in checkpoints.TOKENIZER_FILES:
         shutil.copy(whole / file, folder / file)
@@ -61,6 +64,20 @@ def test_a_base_model_gives_its_own_embedding(tmp_path: Path, normalized: bool) 
     with Generator.load(bundle, context=64) as generator:
         found = read_at_once(generator.embed(ids, policy=Full()))
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_5"])
+def test_text_models_of_more_than_text_have_base_models_too(tmp_path: Path, name: str) -> None:
+    """Their base class is called TextModel."""
+    family, settings = family_models.MODELS[name]
+    tied = {name: (family, {**settings, "tie_word_embeddings": True})}
+    whole = family_models.save(tmp_path / "whole", name, tied)
+    opened = [open_checkpoint(str(folder)) for folder in (whole, save_base(whole, tmp_path / "base"))]
+    assert opened[0].config == opened[1].config
+    tensors = checkpoint_tensors(opened[1].config)
+    assert not opened[1].unused(tensors)
+    for tensor, shape in tensors.items():
+        assert torch.equal(*(checkpoint.tensor(tensor, shape) for checkpoint in opened))
 
 
 def test_a_base_model_without_a_tied_head_is_refused(tmp_path: Path) -> None:

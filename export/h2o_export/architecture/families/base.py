@@ -241,9 +241,10 @@ class Family:
         architectures = raw.get("architectures") or [self.architecture]
         if not isinstance(architectures, list):
             raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
-        base = self.architecture.removesuffix("ForCausalLM") + "Model"  # the same without its head
+        stem = self.architecture.removesuffix("ForCausalLM")
+        known = (self.architecture, f"{stem}Model", f"{stem}TextModel")  # the last two are the same without a head
         plain = {str(one).replace("_", "") for one in architectures}  # some files have Ernie4_5_ForCausalLM
-        if not {self.architecture.replace("_", ""), base.replace("_", "")} & plain:
+        if not {name.replace("_", "") for name in known} & plain:
             raise UnsupportedModelError(
                 f"architecture {architectures[0]} is not supported for this model type, because its head is not a "
                 f"language model's; expected {self.architecture}"
