@@ -242,7 +242,11 @@ class Family:
         if not isinstance(architectures, list):
             raise CheckpointError(f"config.json: architectures must be a list, but is {architectures!r}")
         stem = self.architecture.removesuffix("ForCausalLM")
-        known = (self.architecture, f"{stem}Model", f"{stem}TextModel")  # the last two are the same without a head
+        known = (
+            self.architecture,
+            f"{stem}Model",
+            f"{stem}TextModel",
+        )  # the last two are the same without a head
         plain = {str(one).replace("_", "") for one in architectures}  # some files have Ernie4_5_ForCausalLM
         if not {name.replace("_", "") for name in known} & plain:
             raise UnsupportedModelError(
