@@ -29,8 +29,9 @@ RATES: dict[str, dict[int, float]] = {  # TFLOP/s on the H200, by head size
     "full": {64: 290, 128: 371},
     "states": {64: 245, 128: 362},  # of votes, in that model; 128 as the step `tiles`
     "sums": {64: 123, 128: 182},
+    "votes": {64: 190, 128: 192},  # sum_votes_f16: both passes over 3,840 candidates, and over 4,096 means
 }
-SELECTED = 65e9  # entries a second that one launch ranks or selects, in that model
+CHOSEN = 40e9  # entries a second of choose_by_sums, behind 4,096 means
 PRODUCT, INT4 = 751, 311  # TFLOP/s of torch's float16 product, and of BlockProduct
 COPY = 2700  # GB/s
 # What ONNX Runtime's elementwise kernels take in that model at 32,768 tokens: 70 ms. In passes over a layer's rows.
@@ -80,20 +81,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Choosing:
-    """How tiles choose. `blocks`: by means of blocks in few launches; otherwise by single keys, in many. `own`: a
-    vote also sees the rows of its chunk."""
+    """How tiles choose, by means of blocks and then by keys."""
 
-    blocks: bool = True
-    own: bool = True
     grown_votes: int = 32  # of a tile where memories grow
     narrowing: int = 32  # votes on means
     rule: Query = field(default_factory=Query)
 
     def votes(self, past: int) -> int:
         return self.grown_votes if past >= 4096 else self.rule.queries
-
-
-MEASURED = Choosing(blocks=False, own=False, grown_votes=64)  # on an H200
 
 
 @dataclass
@@ -144,51 +139,28 @@ class Layer:
         self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, rate, read, 1)
         if listed:
             self._narrow(chunks, tiles, listed)
-            if alone and not self.choosing.blocks:
-                self.choice.add(0, 1, tiles * heads * listed * 4, heads // KV_HEADS)  # lists copied
         looked = [listed or one.start for one in chunks]
         keys = sum(map(lambda one, count: len(one) * count, chunks, looked)) / rows
         own = sum(len(one) * (len(one) + self.choosing.rule.tile_rows) / 2 for one in chunks) / rows
-        self._vote(heads, tiles, votes, keys, 6, own=own if self.choosing.own else 0)
+        self._vote(heads, tiles, votes, keys, own)
 
     def _narrow(self, chunks: list[Span], tiles: int, listed: int) -> None:
         rows = sum(map(len, chunks))
         past = sum(one.start * len(one) for one in chunks) / rows
-        if not self.choosing.blocks:
-            self._vote(KV_HEADS, tiles, self.choosing.votes(chunks[0].start) // 8, past, 6, together=8)
-            return
         read = chunks[-1].start * KV_HEADS * self.d * 2
         self.choice.add(0, 1, read, 1)
         self.choice.wait(read / COPY / 1e9)
-        self._vote(KV_HEADS, tiles, self.choosing.narrowing, past / BLOCK, 6)
+        self._vote(KV_HEADS, tiles, self.choosing.narrowing, past / BLOCK)
 
-    def _vote(
-        self,
-        heads: int,
-        tiles: int,
-        votes: int,
-        keys: float,
-        launches: int,
-        together: int = 1,
-        own: float = 0,
-    ) -> None:
-        """Two passes over the keys, one over own rows. Tiles `together` are one block's rows of votes."""
-        flop = 2 * self.d * QUERY_HEADS * votes * tiles  # of a key in one pass
-        packed = votes * QUERY_HEADS // heads * together
-        read = tiles / together * heads * self.d * 2
-        entries = tiles * heads * keys
-        states, sums = (RATES[name][self.d] for name in ("states", "sums"))
-        if self.choosing.blocks:
-            passed, alone = 2 * keys + own, heads == QUERY_HEADS
-            at_once = (
-                2 if alone and 2 * packed <= PACKED else 1
-            )  # heads of a block, which look at the same keys
-            self.choice.add(flop * passed, states, read * passed * -(-packed // PACKED) / at_once, 1)
-            self.choice.wait(entries / SELECTED)
-            return
-        self.choice.add(flop * keys, states, read * keys, launches)
-        self.choice.add(flop * keys, sums, read * keys)
-        self.choice.wait(2 * entries / SELECTED)
+    def _vote(self, heads: int, tiles: int, votes: int, keys: float, own: float = 0) -> None:
+        """Two passes over the keys, one over own rows."""
+        packed, passed = votes * QUERY_HEADS // heads, 2 * keys + own
+        # Two heads that look at the same keys share a block.
+        at_once = 2 if heads == QUERY_HEADS and 2 * packed <= PACKED else 1
+        read = tiles * heads * self.d * 2 * passed * -(-packed // PACKED) / at_once
+        flop = 2 * self.d * QUERY_HEADS * votes * tiles * passed
+        self.choice.add(flop, RATES["votes"][self.d], read, 2)
+        self.choice.wait(tiles * heads * keys / CHOSEN)
 
     def _tail(self, first: int) -> None:
         rows = self.n - first
@@ -244,8 +216,8 @@ def percent(x: float) -> str:
 def _size_rows() -> Iterator[list[object]]:
     for d in (64, 128):
         for n in LENGTHS:
-            before, after = Layer(n, d, MEASURED), Layer(n, d)
-            costs = (after.attention, before.choice, after.choice)
+            layer = Layer(n, d)
+            costs = (layer.attention, layer.choice)
             yield [
                 d, f"{n:,}", *(short(cost.flop / 1e9) for cost in costs),
                 *(short(cost.read / 1e9) for cost in costs), *(cost.launches for cost in costs),
@@ -255,11 +227,11 @@ def _size_rows() -> Iterator[list[object]]:
 def _choosing_rows() -> Iterator[list[object]]:
     for d in (64, 128):
         for n in LENGTHS:
-            before, after, whole = Layer(n, d, MEASURED), Layer(n, d), full(n, d).seconds
-            attention, was, now = (cost.seconds for cost in (after.attention, before.choice, after.choice))
+            layer, whole = Layer(n, d), full(n, d).seconds
+            attention, choice = layer.attention.seconds, layer.choice.seconds
             yield [
-                d, f"{n:,}", *(short(1e3 * seconds) for seconds in (whole, attention, was, now)),
-                percent(now / attention), *(f"{whole / (attention + choice):.2f}" for choice in (was, now)),
+                d, f"{n:,}", *(short(1e3 * seconds) for seconds in (whole, attention, choice)),
+                percent(choice / attention), f"{whole / (attention + choice):.2f}",
             ]  # fmt: skip
 
 
@@ -276,13 +248,12 @@ def _rule_rows() -> Iterator[list[object]]:
 
 def choosing() -> Iterator[str]:
     yield from table(
-        "d | tokens | attention, GFLOP | choosing before | now | attention, GB | choosing before | now "
-        "| attention, launches | choosing before | now",
+        "d | tokens | attention, GFLOP | choosing | attention, GB | choosing | attention, launches | choosing",
         _size_rows(),
     )
     yield ""
     yield from table(
-        "d | tokens | full, ms | attention | choosing before | now | now / attention | full / default before | now",
+        "d | tokens | full, ms | attention | choosing | choosing / attention | full / default",
         _choosing_rows(),
     )
     yield ""

@@ -34,7 +34,7 @@ def bundle(shared_folder: Path) -> Path:
 
 
 def test_the_limit_is_of_gpus_and_of_the_default_rule() -> None:
-    assert full_for_short(Query(batch_size=2048), "cuda") == (Full(batch_size=2048), 32_768)
+    assert full_for_short(Query(batch_size=2048), "cuda") == (Full(batch_size=2048), 16_384)
     assert full_for_short(Query(), "cpu")[1] == 0
     for own in (Query(heavy=192), Window(), Full()):
         assert full_for_short(own, "cuda") == (own, 0)
@@ -47,8 +47,8 @@ def test_a_server_says_how_it_reads_short_prompts() -> None:
     grammars: Any = None
     whole, sparse = Full(batch_size=Query().batch_size), Query()
     by_length = RequestBuilder(model, grammars, sparse, by_length=True)
-    assert by_length.short_prefill() == (whole, 32_768)
-    assert by_length.summary(None) == f"{whole.summary()} below 32,768 new tokens; else {sparse.summary()}"
+    assert by_length.short_prefill() == (whole, 16_384)
+    assert by_length.summary(None) == f"{whole.summary()} below 16,384 new tokens; else {sparse.summary()}"
     assert by_length.summary("full") == whole.summary()
     fixed = RequestBuilder(model, grammars, sparse)
     assert (fixed.short_prefill()[1], fixed.summary(None)) == (0, sparse.summary())

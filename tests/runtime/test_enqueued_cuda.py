@@ -88,7 +88,7 @@ class Layer:
         ("colsum", {}, "float32", 4, 9),
         ("window", {"window": 8}, "float32", 6, 9),
         ("query", {"tile": 16, "candidates": 32}, "float32", 0, 20),
-        ("query", {"tile": 16, "candidates": 32}, "float16", 0, 11),
+        ("query", {"tile": 16, "candidates": 32}, "float16", 0, 13),
     ],
 )
 def test_operations_of_a_chunk_and_of_a_logical_batch(

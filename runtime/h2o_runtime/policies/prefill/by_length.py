@@ -12,8 +12,8 @@ from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import Query
 
 # By `Device.name`: for fewer new tokens full attention is as fast as the default rule. Measured on an H200, where
-# that rule gained nothing up to 16,384 tokens, and 1.25 at 32,768: docs/policies.md.
-FULL_BELOW: Mapping[str, int] = MappingProxyType({"cuda": 32_768})
+# that rule gained nothing up to 8,192 tokens, and 1.25 at 16,384: docs/policies.md.
+FULL_BELOW: Mapping[str, int] = MappingProxyType({"cuda": 16_384})
 
 
 def full_for_short(policy: PrefillPolicy[Any], device: str) -> tuple[PrefillPolicy[Any], int]:
