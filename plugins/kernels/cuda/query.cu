@@ -51,44 +51,87 @@ __device__ __forceinline__ Looked looked_at(const Tiles& tiles, const int32_t* c
     return {own, tiles.listed, rows_below(own, tiles.listed, border), border};
 }
 
-// The sums of a list's rows, and how far a row is behind the one before it, in shared memory. Ranking reads
-// both of several neighbours, one after the other.
-constexpr int kNear = 4096;  // places, if no list is longer
-constexpr unsigned kFar = 255;
+// What ranking reads of a tile's rows: the sum of place i, its position, and how far it is behind the one
+// before it, which is kNever at either end.
+constexpr unsigned kNever = 0xffffffffu;
 
-struct NearRows {
-    float sums[kNear];
-    uint32_t gaps[kNear / 4];  // four bytes
-};
-
-// The rows by their sums plus a quarter of their neighbours' sums. If the list is not sorted the order is
-// arbitrary, but nothing overflows.
-struct Ranked {
+struct ListedRows {
     Looked looked;
     const float* sums;
-    const uint8_t* gaps;  // or null: from the list
-    unsigned reach;
 
+    __device__ __forceinline__ float sum(int i) const { return sums[i]; }
     __device__ __forceinline__ int position(int i) const { return looked.position(i); }
-    // Of place i > 0.
     __device__ __forceinline__ unsigned gap(int i) const {
+        if (i == 0 || i >= looked.filled) return kNever;
         return static_cast<unsigned>(position(i)) - static_cast<unsigned>(position(i - 1));
     }
-    __device__ __forceinline__ unsigned step(int i) const { return gaps ? gaps[i] : gap(i); }
+};
+
+// The same in shared memory, if the rows are not more than kNear: ranking reads several neighbours of each,
+// one after the other. Gaps are bytes; those of kFar and more are alike.
+constexpr int kNear = 4096;
+constexpr unsigned kFar = 255;
+
+struct NearShared {
+    float sums[kNear];
+    uint32_t gaps[kNear / 4 + 1];  // four bytes
+};
+
+struct NearRows {
+    const NearShared& near;
+    const Looked& looked;
+
+    template <int THREADS>
+    static __device__ void copy(const ListedRows& rows, NearShared& near) {
+        const int count = rows.looked.filled;
+        for (int i = threadIdx.x; i < count; i += THREADS) near.sums[i] = rows.sum(i);
+        for (int i = threadIdx.x; i <= count / 4; i += THREADS) {
+            uint32_t four = 0;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) four |= min(rows.gap(i * 4 + j), kFar) << (j * 8);
+            near.gaps[i] = four;
+        }
+        __syncthreads();
+    }
+    __device__ __forceinline__ float sum(int i) const { return near.sums[i]; }
+    __device__ __forceinline__ int position(int i) const { return looked.position(i); }
+    __device__ __forceinline__ unsigned gap(int i) const {
+        return reinterpret_cast<const uint8_t*>(near.gaps)[i];
+    }
+};
+
+// The rows by their sums plus a quarter of the sums of neighbours within `reach`. If the list is not sorted
+// the order is arbitrary, but nothing overflows.
+template <class Rows>
+struct Ranked {
+    Rows rows;
+    unsigned reach;
+
+    __device__ __forceinline__ int position(int i) const { return rows.position(i); }
     __device__ __forceinline__ uint32_t bits(int i) const {
         float beside = 0;
-        unsigned far = 0;
-        for (int j = i; j > 0 && (far += step(j)) <= reach; --j) beside += sums[j - 1];
-        far = 0;
-        for (int j = i + 1; j < looked.filled && (far += step(j)) <= reach; ++j) beside += sums[j];
-        return rank_bits(sums[i] + 0.25f * beside);
+        unsigned left = reach;
+        for (int j = i;; --j) {
+            const unsigned gap = rows.gap(j);
+            if (gap > left) break;
+            left -= gap;
+            beside += rows.sum(j - 1);
+        }
+        left = reach;
+        for (int j = i + 1;; ++j) {
+            const unsigned gap = rows.gap(j);
+            if (gap > left) break;
+            left -= gap;
+            beside += rows.sum(j);
+        }
+        return rank_bits(rows.sum(i) + 0.25f * beside);
     }
 };
 
 struct BestRows {
     struct Shared {
         SelectShared select;
-        NearRows near;
+        NearShared near;
     };
     static constexpr size_t kSharedBytes = sizeof(Shared);
     Tiles tiles;
@@ -101,22 +144,18 @@ struct BestRows {
     __device__ void choose(const float* sums, int tile, int head, int heads, unsigned char* memory) const {
         Shared& shared = *reinterpret_cast<Shared*>(memory);
         const Looked looked = looked_at(tiles, candidates, past, places, tile, head, heads);
+        const ListedRows rows{looked, sums};
         const unsigned reach = static_cast<unsigned>(tiles.reach);
-        Ranked ranked{looked, sums, nullptr, reach};
-        if (looked.filled <= kNear && reach < kFar) {
-            NearRows& near = shared.near;
-            for (int i = threadIdx.x; i < looked.filled; i += THREADS) near.sums[i] = sums[i];
-            for (int i = threadIdx.x; i * 4 < looked.filled; i += THREADS) {
-                uint32_t four = 0;
-                for (int j = i * 4; j < min(i * 4 + 4, looked.filled); ++j)
-                    four |= (j > 0 ? min(ranked.gap(j), kFar) : kFar) << (j % 4 * 8);
-                near.gaps[i] = four;
-            }
-            __syncthreads();
-            ranked = {looked, near.sums, reinterpret_cast<const uint8_t*>(near.gaps), reach};
-        }
+        const int wanted = min(tiles.heavy, looked.count);
         int32_t* const set = out + (static_cast<int64_t>(tile) * heads + head) * (tiles.local + tiles.heavy);
-        take_best<THREADS, kNear>(ranked, looked.count, min(tiles.heavy, looked.count), shared.select, set);
+        if (looked.filled <= kNear && reach < kFar) {
+            NearRows::copy<THREADS>(rows, shared.near);
+            const Ranked<NearRows> ranked{{shared.near, looked}, reach};
+            take_best<THREADS, kNear>(ranked, looked.count, wanted, shared.select, set);
+        } else {
+            const Ranked<ListedRows> ranked{rows, reach};
+            take_best<THREADS, kNear>(ranked, looked.count, wanted, shared.select, set);
+        }
         for (int i = threadIdx.x; i < tiles.local; i += THREADS) set[tiles.heavy + i] = looked.border + i;
     }
 };

@@ -64,6 +64,14 @@ struct OwnCandidates {
 #pragma unroll
         for (int j = 0; j < kOwn; ++j) own[j] = first + j * 32 < end ? candidates.bits(first + j * 32) : 0;
     }
+    // How many have bits of `lowest` or more, which is above 0.
+    __device__ __forceinline__ int reaching(uint32_t lowest) const {
+        int counted = 0;
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) counted += own[j] >= lowest ? 1 : 0;
+        for (int i = first + kOwn * 32; i < end; i += 32) counted += candidates.bits(i) >= lowest ? 1 : 0;
+        return counted;
+    }
     // Calls use(i, bits) for each, and as often in every lane of a warp: with bits 0 where there is none.
     template <class Use>
     __device__ __forceinline__ void each(Use&& use) const {
@@ -94,9 +102,7 @@ __device__ void take_best_by(const Candidates& candidates, int count, int wanted
     if (threadIdx.x < 3) shared.counted[threadIdx.x] = 0;
     for (int bit = 31; bit >= 0 && reached != wanted; --bit) {
         const uint32_t tried = lowest | 1u << bit;
-        int counted = 0;
-        own.each([&](int, uint32_t bits) { counted += bits >= tried ? 1 : 0; });
-        counted = sum_of_warp(counted);
+        int counted = sum_of_warp(own.reaching(tried));
         if (bit == 31) __syncthreads();  // the counts are zeros
         if (lane == 0) atomicAdd(shared.counted + round, counted);
         if (threadIdx.x == 0) shared.counted[round == 2 ? 0 : round + 1] = 0;
@@ -109,12 +115,8 @@ __device__ void take_best_by(const Candidates& candidates, int count, int wanted
     // Selects every candidate above `lowest`, and the first of those equal to it.
     const auto is_above = [lowest](uint32_t bits) { return bits > lowest; };
     const auto is_equal = [lowest](uint32_t bits) { return bits != 0 && bits == lowest; };
-    int above = 0, equal = 0;
-    own.each([&](int, uint32_t bits) {
-        above += is_above(bits) ? 1 : 0;
-        equal += is_equal(bits) ? 1 : 0;
-    });
-    above = sum_of_warp(above), equal = sum_of_warp(equal);
+    int above = lowest < 0xffffffffu ? sum_of_warp(own.reaching(lowest + 1)) : 0;
+    int equal = lowest > 0 ? sum_of_warp(own.reaching(lowest)) - above : 0;
     if (lane == 0) shared.warp_above[warp] = above, shared.warp_equal[warp] = equal;
     __syncthreads();
     const WarpSums all_above(shared.warp_above, kWarps, warp), all_equal(shared.warp_equal, kWarps, warp);
