@@ -2,11 +2,11 @@
 // of the best blocks become the tile's candidates.
 //
 // One launch computes the means of all whole blocks, which reads the keys once for all tiles. In float16
-// another one does the rest (votes_f16.cuh), over an eighth of the rows if a block has eight: votes sum as
+// two others do the rest (choose_by_votes.cuh), over an eighth of the rows if a block has eight: votes sum as
 // for single keys, and blocks are ranked, not their rows.
 
+#include "choose_by_votes.cuh"
 #include "numbers.cuh"
-#include "votes_f16.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -168,7 +168,7 @@ struct BlockSelect {
         KeySource keys = cache_keys(shape, means, false, scratch.votes.places, own_heads(shape));
         keys.length = scratch.whole;
         const BestBlocks choice{lists, past, rows, scratch.votes.places, scratch.best, out};
-        return choose_by_votes<half>(shape, lists.votes, q, keys, {}, 1, scratch.votes, choice, stream);
+        return choose_by_votes(shape, lists.votes, q, keys, {}, 1, scratch.votes, choice, stream);
     }
 };
 

@@ -1,8 +1,8 @@
 // QuerySelect: some of a tile's queries (its votes) score the rows of the past, and the best rows become the
-// tile's memory set: one launch in float16 (votes_f16.cuh).
+// tile's memory set: two launches in float16 (choose_by_votes.cuh).
 
+#include "choose_by_votes.cuh"
 #include "numbers.cuh"
-#include "votes_f16.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -192,11 +192,8 @@ struct Query {
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
         const OwnRows own{past, first, static_cast<int>(kv.rows - 1)};
         const BestRows choice{tiles, candidates, past, scratch.places, out};
-        const auto choose = [&](auto zero) {
-            return choose_by_votes<decltype(zero)>(shape, tiles.votes, q, keys(scratch.places), own,
-                                                   shape.score_heads / tiles.lists, scratch, choice, stream);
-        };
-        return kv.dtype == H2O_I8 ? choose(int8_t{}) : choose(half{});
+        return choose_by_votes(shape, tiles.votes, q, keys(scratch.places), own,
+                               shape.score_heads / tiles.lists, scratch, choice, stream);
     }
 };
 

@@ -1,8 +1,6 @@
 // Sums of the votes of tiles of queries for keys: what the operators that choose by a tile's queries have in
 // common. A tile's votes are the packed rows of its voting queries: for each stride of rows, another row for
-// each query head that votes for the same sums. votes_f16.cuh has the sums on tensor cores, in one launch,
-// and says how an operator launches its choice; the function here has them for every other format, in four or
-// five.
+// each query head that votes for the same sums. choose_by_votes.cuh says how an operator chooses by them.
 #pragma once
 
 #include "attention_args.h"
@@ -69,5 +67,11 @@ struct VoteScratch {
 // then the column sums under these states.
 h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
                      const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream);
+
+// The same on tensor cores, in one launch: votes_f16.cu. `sharing` score heads have one list, or no list and
+// any number look at all keys.
+h2o_status sum_half_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
+                          const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
+                          cudaStream_t stream);
 
 }  // namespace h2o::cuda

@@ -148,10 +148,10 @@ EXECUTED = [
     ),
     Fault(
         "keys of the next tile copied before every warp has its keys",
-        "votes_f16.cuh",
+        "votes_f16.cu",
         "__syncthreads();  // every warp has its keys",
         "",
-        "query.cu",
+        "votes_f16.cu",
         "select",
         RACE,
     ),

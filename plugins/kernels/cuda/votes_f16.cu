@@ -1,5 +1,4 @@
-// A tile's choice by its queries, in float16: blocks of threads sum the votes for all keys on tensor cores,
-// and a second launch adds up the sums of each tile and score head, and chooses.
+// Sums of the votes of tiles of queries for keys, in float16 on tensor cores: one launch.
 //
 // A key's sum is that of exp(s_ij - m_i) / l_i over the packed rows i of the votes. A block has 64 of these
 // rows in shared memory; the keys pass twice, in tiles of 128. First every thread keeps the maxima and
@@ -14,15 +13,13 @@
 //  - a warp has 32 keys in registers, so that every fragment of the rows feeds two products;
 //  - when all warps have their keys, the buffer is free: the next tile arrives during the products;
 //  - denominators are rescaled only when a maximum of the warp grows.
-#pragma once
-
 #include "row_range.cuh"
 #include "scores.cuh"
-#include "select.cuh"
 #include "tile_copy.cuh"
 #include "tile_votes.h"
 
 namespace h2o::cuda {
+namespace {
 
 constexpr float kLowest = -1e30f;  // below every score, and finite: differences of two are numbers
 
@@ -328,20 +325,6 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     add_sums(rows);
 }
 
-// CHOICE has choose<THREADS>(sums, tile, head, heads, shared): what a block does with its tile's sums. Those
-// of pieces beyond the first are added to it.
-template <class CHOICE>
-__global__ void __launch_bounds__(kSelectThreads)
-    choose_by_sums(float* score, int places, const int64_t* length, int pieces, const CHOICE choice) {
-    const int64_t set = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
-    float* const sums = score + set * pieces * places;
-    const int keys = length ? bounded(length[blockIdx.y], 1, places) : places;
-    for (int i = threadIdx.x; pieces > 1 && i < keys; i += kSelectThreads)
-        for (int piece = 1; piece < pieces; ++piece) sums[i] += sums[piece * places + i];
-    __syncthreads();
-    choice.template choose<kSelectThreads>(sums, blockIdx.y, blockIdx.x, gridDim.x, dynamic_shared());
-}
-
 // Score heads of a block: two if their votes fit, and both look at the same keys of the same set.
 inline int heads_at_once(const h2o_shape& shape, const VotingTiles& tiles, int sharing) {
     const int sets = own_heads(shape), votes = tiles.votes_of_whole() * (shape.query_heads / sets);
@@ -349,8 +332,8 @@ inline int heads_at_once(const h2o_shape& shape, const VotingTiles& tiles, int s
     return alike && 2 * votes <= kVoteRows ? 2 : 1;
 }
 
-// sum_votes on tensor cores.
-template <class S>
+}  // namespace
+
 h2o_status sum_half_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
                           const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
                           cudaStream_t stream) {
@@ -371,25 +354,12 @@ h2o_status sum_half_votes(const h2o_shape& shape, const VotingTiles& tiles, cons
                            scratch.places};
     return dispatch_head_size(shape.head_size, [&](auto size) {
         using Tile = VoteTile<decltype(size)::value>;
-        return launch(sum_votes_f16<decltype(size)::value, S>, grid, Tile::kThreads, Tile::kSharedBytes,
-                      stream, args);
+        const auto sum = [&](auto kernel) {
+            return launch(kernel, grid, Tile::kThreads, Tile::kSharedBytes, stream, args);
+        };
+        return keys.dtype == H2O_I8 ? sum(sum_votes_f16<decltype(size)::value, int8_t>)
+                                    : sum(sum_votes_f16<decltype(size)::value, half>);
     });
-}
-
-// Sums the votes of all tiles for their keys, with or without tensor cores, and lets each tile choose.
-// S: what keys are stored as. q [n, Hq, d]. `sharing` score heads have one list, or no list and any number
-// look at all keys.
-template <class S, class CHOICE>
-h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
-                           const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
-                           const CHOICE& choice, cudaStream_t stream) {
-    const h2o_status status = votes_on_tensor_cores(shape)
-                                  ? sum_half_votes<S>(shape, tiles, q, keys, own, sharing, scratch, stream)
-                                  : sum_votes(shape, tiles, q, keys, own, scratch, stream);
-    if (status != H2O_OK) return status;
-    const dim3 grid(static_cast<unsigned>(shape.score_heads), static_cast<unsigned>(tiles.count()), 1);
-    return launch(choose_by_sums<CHOICE>, grid, kSelectThreads, CHOICE::kSharedBytes, stream, scratch.score,
-                  scratch.places, keys.length, scratch.pieces, choice);
 }
 
 }  // namespace h2o::cuda
