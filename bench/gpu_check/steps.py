@@ -87,7 +87,13 @@ class Runner:
             log.write(f"\n=== {step.name}: {' '.join(command)}\n".encode())
             log.flush()
             begin = log.tell()
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},  # what was printed last stands last
+            )
             try:
                 code = process.wait(limit)
             except BaseException as error:
