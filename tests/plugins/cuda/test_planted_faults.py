@@ -207,7 +207,7 @@ EXECUTED = [
         "before = sum_of_warp(lane <= warp ? own : 0);",
         "select.cu",
         "select",
-        VALUES,
+        OUTSIDE,
     ),
     Fault(
         "equals selected beyond those that find a place",
