@@ -12,6 +12,7 @@ key/value head g belongs to score head ``g // (Hkv // Hs)``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -365,19 +366,11 @@ def block_select(
 
     q [n, Hq, d], `tile` rows a tile; past int64 [t] -> int32 [t, Hs, local + heavy], sorted.
     """
+    score_of = partial(block_score, scale=scale, stride=stride, block_size=block_size, local=local)
     chosen = []
     for i, end in enumerate(past.tolist()):
         rows = q[i * tile : (i + 1) * tile]
-        score = block_score(
-            rows,
-            k_cache,
-            end,
-            scale=scale,
-            stride=stride,
-            block_size=block_size,
-            local=local,
-            score_heads=score_heads,
-        ).astype(np.float32)
+        score = score_of(rows, k_cache, end, score_heads=score_heads).astype(np.float32)
         early = np.tile(np.arange(end - local, dtype=np.int32), (score_heads, 1))
         chosen.append(memory_select(score, early, end - local, end, local=local, heavy=heavy))
     return np.stack(chosen)
