@@ -22,9 +22,7 @@ def handlers() -> Iterator[None]:
     """A command sets handlers for its process; here the process is pytest's."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     mention = sys.unraisablehook
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # it is ignored where pytest runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where pytest runs in the background
     yield
     sys.unraisablehook = mention
     for number, handler in before.items():

@@ -91,7 +91,7 @@ template <int THREADS, int KEPT = kKept, class Candidates, class Put>
 __device__ void take_best_by(const Candidates& candidates, int count, int wanted, SelectShared& shared,
                              Put&& put) {
     constexpr int kWarps = THREADS / 32;
-    static_assert(kWarps <= kSelectWarps && kWarps <= 32, "each warp has its counts");
+    static_assert(kWarps <= kSelectWarps, "each warp has its counts");
     if (wanted <= 0) return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const OwnCandidates<THREADS, KEPT, Candidates> own(candidates, count);
