@@ -140,8 +140,10 @@ $(VENV)/installed: $(VENV)/exporter $(VENV)/developer
 
 $(VENV)/build-tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed: make PYTHON=python3.11 …")'
+	@$(PYTHON) -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists() and "Headers of Python are needed: install the package python3-dev")'
 	@command -v cmake >/dev/null || { echo "CMake 3.22 or later is needed: install the package cmake"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@command -v "$(firstword $(CXX))" >/dev/null || { echo "A C++17 compiler is needed: install the package g++"; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(PIP) scikit-build-core nanobind ninja
 	@touch $@
 
