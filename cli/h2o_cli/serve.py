@@ -208,9 +208,8 @@ _pool_options = grouped(
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
-    Requests that name no policy are read with that of --prefill. Without it that is the bundle's, or on a GPU full
-    attention if few tokens are new. After the first Ctrl-C or SIGTERM running requests finish; the
-    second one stops them.
+    Requests that name no policy are read with that of --prefill, or the bundle's. After the first Ctrl-C or SIGTERM
+    running requests finish; the second one stops them.
     """
     try:
         from h2o_runtime.server.http.logs import start_logging
@@ -224,7 +223,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     slots: SlotSettings = flags.pop("slots")
     manifest = Manifest.read(Path(bundle))
     chosen = chosen_prefill(manifest.prefill, flags)
-    settings = _settings(bundle, slots.piece, chosen is None, flags)
+    settings = _settings(bundle, slots.piece, flags)
     arguments = on_device(load_arguments(flags), manifest, chosen) | {
         "slots": None if slots.slots == "auto" else slots.slots,
         "slot_bytes": None if slots.memory == "auto" else slots.memory * _MIB,
@@ -243,12 +242,12 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             model.speak(DIALECTS[dialect]())
         return model
 
-    if not serve(settings, chosen or manifest.prefill, load):
+    if not serve(settings, chosen, load):
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.
         os._exit(Exit.ERROR)
 
 
-def _settings(bundle: str, piece: int, by_length: bool, flags: dict[str, Any]) -> ServerSettings:
+def _settings(bundle: str, piece: int, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
     return ServerSettings(
         host=flags.pop("host"),
@@ -259,7 +258,6 @@ def _settings(bundle: str, piece: int, by_length: bool, flags: dict[str, Any]) -
         allowed_hosts=flags.pop("allowed_hosts"),
         grace=flags.pop("grace"),
         prompt_piece=piece,
-        by_length=by_length,
         pooling=flags.pop("pooling"),
         metrics_names=flags.pop("metrics_names"),
         limits=flags.pop("limits"),

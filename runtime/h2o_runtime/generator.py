@@ -161,9 +161,10 @@ class Generator:
         """As `keeps`, and what a session that waits or is live elsewhere holds. Raises as `prefill`."""
         return self._reader.finds(*self._checked(ids, policy, None)[:2])
 
-    def default_policy(self, ids: Sequence[int] | IntArray) -> PrefillPolicy[Any]:
-        """The policy of a prompt for which none is chosen: see `PromptReader`. Raises as `prefill`."""
-        return self._reader.default_policy(checked_ids(ids, self.model.vocab_size, self.context))
+    @property
+    def default_policy(self) -> PrefillPolicy[Any]:
+        """The policy of prompts for which none is chosen."""
+        return self.spec.prefill
 
     # The three main calls: prefill, decode, logprobs
 
@@ -395,6 +396,6 @@ class Generator:
     ) -> tuple[IntArray, PrefillPolicy[Any], Watch]:
         """A prompt, and how it is read. Raises as `prefill`."""
         tokens = checked_ids(ids, self.model.vocab_size, self.context)
-        policy = policy or self._reader.default_policy(tokens)
+        policy = policy or self.default_policy
         check_policy(self.spec.layers, policy, self.spec.device)
         return tokens, policy, watch or Watch()

@@ -23,7 +23,7 @@ from h2o_runtime.layers.live import Layers
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Speculation
-from h2o_runtime.policies.prefill import Full, full_for_short
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.process import check_threads, warn_of_little_memory
 from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.layer_states import rows_ahead
@@ -146,14 +146,12 @@ class LoadedModel:
 
     def warm_up(self, session: Session) -> None:
         """Do the one-time work of a first prompt and a first step. The session must be empty."""
-        policy, device = self.spec.bundle.manifest.prefill, self.spec.device
-        short, limit = full_for_short(policy, device.name)
+        policy = self.spec.prefill
         try:
-            check_policy(self.spec.layers, policy, device)
+            check_policy(self.spec.layers, policy, self.spec.device)
         except ConfigError:  # raised again where a prompt asks for it
             policy = Full(batch_size=policy.batch_size)
-        for one in (policy, short) if limit else (policy,):
-            self.forward.warm_up(one, session)
+        self.forward.warm_up(policy, session)
 
     def close(self) -> None:
         """Free memory; no session can be used afterwards."""

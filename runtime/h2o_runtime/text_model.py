@@ -215,7 +215,7 @@ class TextModel:
     ) -> Run[TextEvent]:
         """As `run`, for a prompt that is embedded; yields only a Completion."""
         ids = request.prompt.ids
-        policy = request.prefill or generator.default_policy(ids)
+        policy = request.prefill or generator.default_policy
         reading, seconds = generator.embed(ids, pooling, policy, watch, prompt_piece), 0.0
         embedding: Float32 | None = None
         reason: FinishReason = "stop"
@@ -240,7 +240,7 @@ class TextModel:
         """With a policy, a known seed, and the model's end tokens, banned if they must not end the answer."""
         sampling = request.sampling
         if request.prefill is None:
-            request = replace(request, prefill=generator.default_policy(request.prompt.ids))
+            request = replace(request, prefill=generator.default_policy)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(32))
         if not request.ignore_eos:

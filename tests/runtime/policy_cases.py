@@ -48,6 +48,7 @@ def h2o_policies(
             "queries": st.integers(1, chunk),
             "candidates": st.integers(1, local + heavy + 150),
             "grow": st.sampled_from([0, 40, 97, "never"]),
+            "dense_start": st.sampled_from([0, 0, 30, 75, 150]),
             "checks": st.integers(1, chunk),
             "missed": st.sampled_from([0.0, 0.01, 1.0]),
         }
@@ -68,6 +69,8 @@ def h2o_covering(draw: st.DrawFn, n: int) -> PrefillPolicy[Any]:
     policy = draw(h2o_policies())
     if draw(st.booleans()):
         return altered(policy, dense_tail=n + draw(st.integers(0, 9)))
+    if isinstance(policy, Query) and draw(st.booleans()):
+        return replace(policy, dense_start=n + draw(st.integers(-policy.chunk_size, 9)))
     chunk = max(n, policy.chunk_size) + draw(st.integers(0, 9))
     return altered(policy, chunk_size=chunk, batch_size=chunk + draw(st.integers(0, 60)))
 
@@ -76,7 +79,7 @@ def h2o_settled(policy: PrefillPolicy[Any], position: int) -> int:
     """Queries of one tile choose its memory set together, so it depends on all of them. Under the guard, the
     queries of a chunk decide together whether it sees everything.
     """
-    if not isinstance(policy, Query) or position < policy.chunk_size:
+    if not isinstance(policy, Query) or position < policy.first_sparse:
         return position
     if policy.missed < 1:
         return position // policy.chunk_size * policy.chunk_size

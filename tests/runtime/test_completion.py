@@ -66,7 +66,7 @@ def scripted(tokens: Sequence[int]) -> TextModel:
         others=(),
         pool=SimpleNamespace(transcripts=list, share=lambda session: None),
         model=SimpleNamespace(vocab_size=4096),
-        default_policy=lambda ids: Query(),
+        default_policy=Query(),
     )
     return TextModel(generator, Tokenizer.load(EXAMPLE), BundleError("no template"))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from tests import bundles
 
@@ -18,11 +17,10 @@ from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.policies.prefill import Full, Query, VerticalSlash, Window, by_length, full_for_short
-from h2o_runtime.server.request_builder import RequestBuilder
+from h2o_runtime.policies.prefill import Full, Query, VerticalSlash, Window, by_device, on_device
 
 REPO = Path(__file__).resolve().parents[2]
-CONTEXT, LIMIT = 260, 100
+CONTEXT = 260
 
 
 @pytest.fixture
@@ -30,59 +28,32 @@ def bundle(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
 
 
-# Policies by length
+# Policies by device
 
 
-def test_the_limit_is_of_gpus_and_of_the_default_rule() -> None:
-    assert full_for_short(Query(batch_size=2048), "cuda") == (Full(batch_size=2048), 16_384)
-    assert full_for_short(Query(), "cpu")[1] == 0
+def test_the_default_rule_begins_dense_on_a_gpu() -> None:
+    assert on_device(Query(batch_size=2048), "cuda") == Query(batch_size=2048, dense_start=4096)
+    assert on_device(Query(), "cpu") == Query()
     for own in (Query(heavy=192), Window(), Full()):
-        assert full_for_short(own, "cuda") == (own, 0)
+        assert on_device(own, "cuda") == own
 
 
-def test_a_server_says_how_it_reads_short_prompts() -> None:
-    model: Any = SimpleNamespace(
-        generator=SimpleNamespace(spec=SimpleNamespace(device=SimpleNamespace(name="cuda")))
-    )
-    grammars: Any = None
-    whole, sparse = Full(batch_size=Query().batch_size), Query()
-    by_length = RequestBuilder(model, grammars, sparse, by_length=True)
-    assert by_length.short_prefill() == (whole, 16_384)
-    assert by_length.summary(None) == f"{whole.summary()} below 16,384 new tokens; else {sparse.summary()}"
-    assert by_length.summary("full") == whole.summary()
-    fixed = RequestBuilder(model, grammars, sparse)
-    assert (fixed.short_prefill()[1], fixed.summary(None)) == (0, sparse.summary())
-
-
-def test_the_docs_have_the_limit() -> None:
+def test_the_docs_have_the_length() -> None:
     page = (REPO / "docs" / "policies.md").read_text(encoding="utf-8")
-    assert f"fewer than {by_length.FULL_BELOW['cuda']:,}" in page
+    assert f"the first {by_device.DENSE_START['cuda']:,} tokens" in page
 
 
 @pytest.fixture
 def cuda(bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generator]:
-    monkeypatch.setattr(by_length, "FULL_BELOW", {"cuda": LIMIT})
+    monkeypatch.setattr(by_device, "DENSE_START", {"cuda": 2048})
     with Generator.load(bundle, context=CONTEXT, device="cuda", pool_bytes=1 << 28) as generator:
         yield generator
 
 
 @pytest.mark.usefixtures("dense_graphs_wait")
-def test_a_conversation_goes_on_as_it_began(cuda: Generator) -> None:
-    """New tokens count, not those that are kept."""
-    ids, other = bundles.random_ids(200), bundles.random_ids(200, seed=1)
-    assert cuda.default_policy(ids[: LIMIT - 1].tolist()) == Full()
-    assert cuda.default_policy(ids[:LIMIT]) == Query()
-    cuda.prefill(ids[:80])
-    assert cuda.session.origin.policy == Full()
-    cuda.prefill(ids[:150])
-    assert (cuda.session.origin.policy, cuda.reused) == (Full(), 80)
-    cuda.prefill(other[:150])  # the first conversation waits in the pool
-    assert (cuda.session.origin.policy, cuda.reused) == (Query(), 0)
-    assert cuda.keeps(other[:150]) == 150
-    assert cuda.default_policy(np.append(other[:150], ids[:20])) == Query()
-    assert cuda.finds(ids[:180]) == 150
-    cuda.prefill(ids[:180])
-    assert (cuda.session.origin.policy, cuda.reused) == (Full(), 150)
+def test_where_none_is_chosen_it_is_that_of_the_device(cuda: Generator) -> None:
+    cuda.prefill(bundles.random_ids(20))
+    assert cuda.session.origin.policy == cuda.default_policy == Query(dense_start=2048)
 
 
 @pytest.mark.usefixtures("dense_graphs_wait")

@@ -210,7 +210,6 @@ def test_a_bad_prompt_is_refused_and_leaves_the_cache_alone(
         small.prefill,
         small.logprobs,
         lambda ids, policy: list(small.generate(ids, policy=policy)),
-        lambda ids, policy: small.default_policy(ids),
     ]
     for call in calls:
         with pytest.raises(error, match=says):

@@ -34,6 +34,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "queries": 32,
         "candidates": 2048,
         "grow": 4096,
+        "dense_start": 0,
         "checks": 2,
         "missed": 1.0,
     }

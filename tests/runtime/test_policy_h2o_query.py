@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.model_specs import grouped
 
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.policies.prefill import Query
+from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.schedule import Span
 from h2o_runtime.server.about.memory_view import MemorySnapshot
@@ -143,6 +144,27 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
     for number, where in enumerate(sets):
         assert state.sets(0, where).shape[:2] == (where.count, where.heads)
         assert (state.sets(0, where) == number).all()
+
+
+@pytest.mark.parametrize(("start", "first"), [(1, 32), (33, 64), (96, 96)])
+def test_a_dense_start_sees_all_and_later_tiles_choose_as_without(
+    generator: Generator, start: int, first: int
+) -> None:
+    """Queries and keys of layer 0 do not depend on attention, so neither do its sets."""
+    ids, dense = random_ids(150), replace(GROWING, dense_start=start)
+    assert dense.first_sparse == first
+    exact, found = generator.logprobs(ids, Full()), generator.logprobs(ids, dense)
+    np.testing.assert_allclose(found[: first - 1], exact[: first - 1], atol=1e-5)
+    assert np.abs(found[first:] - exact[first:]).max() > 1e-3
+    reports = []
+    for policy in (GROWING, dense):
+        generator.reset()
+        generator.prefill(ids, policy)
+        reports.append(generator.report())
+    whole, later = reports
+    assert later.seen_by == tuple(rows for rows in whole.seen_by if rows.start >= first)
+    np.testing.assert_array_equal(later.boundaries[:, 0], whole.boundaries[-len(later.seen_by) :, 0])
+    np.testing.assert_array_equal(later.last[0], whole.last[0])
 
 
 def test_sets_are_as_large_as_the_past_asks_for(generator: Generator) -> None:

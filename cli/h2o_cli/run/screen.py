@@ -54,7 +54,7 @@ def answer(
     completion = None
     tokens, context = len(request.prompt.ids), model.generator.context
     with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
-        policy = request.prefill or model.generator.default_policy(request.prompt.ids)
+        policy = request.prefill or model.generator.default_policy
         log.info("prompt of %d tokens, context %d, %s", tokens, context, policy)
         watch = Watch(progress=bar.show, cancelled=cancelled)
         for event in model.complete(request, watch, prompt_piece):

@@ -32,7 +32,7 @@ class Request:
     """One prompt and how to answer it. Raises ConfigError for values out of range.
 
     max_tokens  most tokens of the answer; None goes on until the context is full
-    prefill     None takes what the prompt's length and the device suggest: `Generator.default_policy`
+    prefill     None takes that of the bundle and the device: `Generator.default_policy`
     stop        strings that end the answer and are not part of it
     stop_tokens token ids that end the answer; a `TextModel` adds the model's own
     ignore_eos  never sample a token that ends an answer, so that its length is known: for measurements

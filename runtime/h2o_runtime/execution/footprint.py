@@ -131,7 +131,7 @@ def slots_of(spec: SessionSpec, wanted: int | None, most_bytes: int | None) -> S
     if wanted is None and not (spec.cache.several_at_once and spec.device.memory == "cpu"):
         wanted = 1
     if wanted is None:
-        policies = (spec.bundle.manifest.prefill, spec.decoding)
+        policies = (spec.prefill, spec.decoding)
         states = sum(policy.state_bytes(spec.model.under_policies, spec.context) for policy in policies)
         least = LEAST_SHARING if shared else least
         wanted = max(least, min(MOST_SESSIONS, most_bytes // (rows + states)))

@@ -11,7 +11,7 @@ from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.execution.reading import Reading
 from h2o_runtime.execution.watch import Watch
-from h2o_runtime.policies.prefill import PrefillPolicy, full_for_short
+from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.pool import SessionPool, SharedPrompt
 from h2o_runtime.sessions.session import Float32, IntArray, Session
@@ -42,20 +42,6 @@ class PromptReader:
     def finds(self, tokens: IntArray, policy: PrefillPolicy[Any]) -> int:
         """As `keeps`, and what a session that waits or is live elsewhere holds."""
         return max(self.keeps(tokens, policy), self._pool.offers(self._session, tokens, policy))
-
-    def default_policy(self, tokens: IntArray) -> PrefillPolicy[Any]:
-        """The bundle's policy. On a GPU full attention where few tokens are new, unless the bundle has settings of
-        its own.
-
-        A conversation goes on as it began, so that nothing is read again as it grows.
-        """
-        spec = self._session.spec
-        policy = spec.bundle.manifest.prefill
-        short, limit = full_for_short(policy, spec.device.name)
-        if not limit:
-            return policy
-        held = self.finds(tokens, short)
-        return short if len(tokens) - held < limit and held >= self.finds(tokens, policy) else policy
 
     def read(
         self,

@@ -14,7 +14,7 @@ from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.config.compatibility import check_policy
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.names import Pooling
-from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, full_for_short
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.server.answers.choices import Choices
 from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, generation_constraint
 from h2o_runtime.server.answers.reader import answer_constraint
@@ -39,13 +39,12 @@ _TOLD = {"role", "content", "name", "tool_call_id"}  # message keys that templat
 class RequestBuilder:
     """Makes runtime requests for one model.
 
-    prefill: the policy of requests that name none. by_length: those are read with a policy for their length
+    prefill: the policy of requests that name none
     """
 
     model: TextModel
     grammars: GrammarCompiler
     prefill: PrefillPolicy[Any]
-    by_length: bool = False
 
     def chat(self, body: ChatRequest) -> Choices:
         """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
@@ -124,7 +123,7 @@ class RequestBuilder:
                 f"dimensions must be {size}, the size of this model's embeddings, or be left out",
                 field="dimensions",
             )
-        prefill, inputs = self._named_policy(body.prefill), body.inputs()
+        prefill, inputs = self.prefill_policy(body.prefill), body.inputs()
         if len(inputs) > _MOST_INPUTS:
             raise ConfigError(
                 f"input may have at most {_MOST_INPUTS} inputs, but has {len(inputs):,}: send several requests",
@@ -165,23 +164,6 @@ class RequestBuilder:
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
 
-    def short_prefill(self) -> tuple[PrefillPolicy[Any], int]:
-        """The policy of prompts with fewer new tokens than the second value, of requests that name none."""
-        device = self.model.generator.spec.device.name
-        return full_for_short(self.prefill, device) if self.by_length else (self.prefill, 0)
-
-    def summary(self, given: Prefill | None) -> str:
-        """What a request is read with, in a few words. Raises ConfigError."""
-        words = self.prefill_policy(given).summary()
-        short, limit = self.short_prefill()
-        if given is not None or not limit:
-            return words
-        return f"{short.summary()} below {limit:,} new tokens; else {words}"
-
-    def _named_policy(self, given: Prefill | None) -> PrefillPolicy[Any] | None:
-        """None where the prompt's length decides. Raises ConfigError."""
-        return None if given is None and self.by_length else self.prefill_policy(given)
-
     def prefill_forms(self) -> list[dict[str, Any]]:
         """What the page offers: see `forms`."""
         spec = self.model.generator.spec
@@ -207,7 +189,7 @@ class RequestBuilder:
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # raises here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
-        sampling, prefill = self._sampling(body, top_logprobs), self._named_policy(body.prefill)
+        sampling, prefill = self._sampling(body, top_logprobs), self.prefill_policy(body.prefill)
         return [
             Request(
                 prompt,

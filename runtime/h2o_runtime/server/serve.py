@@ -31,8 +31,12 @@ log = logging.getLogger(__name__)
 _SWITCH = 0.0005  # seconds after which a thread that parses a long request yields to the event loop
 
 
-def serve(settings: ServerSettings, prefill: PrefillPolicy[Any], load: Callable[[], TextModel]) -> bool:
+def serve(
+    settings: ServerSettings, prefill: PrefillPolicy[Any] | None, load: Callable[[], TextModel]
+) -> bool:
     """Serve until a signal stops the server → whether all threads have ended.
+
+    prefill: the policy of requests that name none; None: the model's
 
     The port is bound before the model is loaded, so that /health answers. Raises ServerError if the port cannot be
     bound, and the errors of `load`. After False use os._exit: a thread may never end.
@@ -76,7 +80,7 @@ class _Run:
     """One run of a server, in the event loop."""
 
     def __init__(
-        self, settings: ServerSettings, prefill: PrefillPolicy[Any], load: Callable[[], TextModel]
+        self, settings: ServerSettings, prefill: PrefillPolicy[Any] | None, load: Callable[[], TextModel]
     ) -> None:
         self._settings = settings
         self._prefill = prefill

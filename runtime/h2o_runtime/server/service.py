@@ -27,11 +27,11 @@ from h2o_runtime.text_model import TextModel
 class Service:
     """One server's parts. Belongs to the event loop's thread.
 
-    prefill: the defaults of requests
+    chosen: the policy of requests that name none; None: the model's
     """
 
     settings: ServerSettings
-    prefill: PrefillPolicy[Any]
+    chosen: PrefillPolicy[Any] | None
     inference: InferenceThread
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = False
@@ -110,6 +110,11 @@ class Service:
         self.handler.check_inference()
         return self.inference.model
 
+    @property
+    def prefill(self) -> PrefillPolicy[Any]:
+        """The policy of requests that name none. Raises Problem while there is no model."""
+        return self.chosen or self.model.generator.default_policy
+
     @cached_property
     def grammars(self) -> GrammarCompiler:
         generator = self.model.generator
@@ -130,7 +135,7 @@ class Service:
 
     @property
     def builder(self) -> RequestBuilder:
-        return RequestBuilder(self.model, self.grammars, self.prefill, self.settings.by_length)
+        return RequestBuilder(self.model, self.grammars, self.prefill)
 
     def _capacity(self) -> float:
         return sum(one.context for one in self.inference.model.slots) if self.inference.ready else 0

@@ -66,7 +66,6 @@ class ServerSettings:
     grace         seconds that running requests get to finish once the server is told to stop
     prompt_piece  approximate number of prompt tokens read while other answers wait
     pooling       of embeddings; None: the model's own
-    by_length     requests that name no policy are read with one for their length: `Generator.default_policy`
     """
 
     alias: str
@@ -79,7 +78,6 @@ class ServerSettings:
     grace: float = 30
     prompt_piece: int = 1024
     pooling: Pooling | None = None
-    by_length: bool = False
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from h2o_runtime.layers.live import Layers
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.policies.prefill import PrefillPolicy, on_device
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class SessionSpec:
     def model(self) -> ModelSpec:
         """With the dtype of activations, which may be wider than the bundle's."""
         return self.layers.model
+
+    @property
+    def prefill(self) -> PrefillPolicy[Any]:
+        """Of prompts for which no policy is chosen."""
+        return on_device(self.bundle.manifest.prefill, self.device.name)
 
     @property
     def provider(self) -> AttentionProvider:

@@ -55,10 +55,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def prefill(body: PrefillRequest) -> PrefillDescription:
         """How a request with these overrides would be prefilled."""
         builder = service.builder
-        policy, summary = await service.handler.in_text_thread(
-            lambda: (builder.prefill_policy(body.prefill), builder.summary(body.prefill))
+        policy = await service.handler.in_text_thread(lambda: builder.prefill_policy(body.prefill))
+        return PrefillDescription(
+            prefill=PREFILL.settings_of(policy), text=str(policy), summary=policy.summary()
         )
-        return PrefillDescription(prefill=PREFILL.settings_of(policy), text=str(policy), summary=summary)
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -131,7 +131,6 @@ def _props(service: Service) -> dict[str, Any]:
     model = service.model
     limits = service.settings.limits
     speculate, reason = model.generator.speculation()
-    short, limit = service.builder.short_prefill()
     return {
         "model_alias": service.settings.alias,
         "total_slots": len(model.slots),
@@ -150,8 +149,7 @@ def _props(service: Service) -> dict[str, Any]:
         "speculate": speculate,
         "speculate_off_because": reason,
         "prefill": PREFILL.settings_of(service.prefill),
-        "prefill_short": {"below": limit, "prefill": PREFILL.settings_of(short)} if limit else None,
-        "prefill_summary": service.builder.summary(None),
+        "prefill_summary": service.prefill.summary(),
         "prefill_forms": service.builder.prefill_forms(),
         "limits": {
             "max_queue": limits.queue,

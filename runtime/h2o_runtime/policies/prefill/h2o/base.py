@@ -160,17 +160,18 @@ class H2O(PrefillPolicy[Store]):
             self._short_turn(call, state)
             return
         self.before_chunks(call, state)
-        tail = self.tail_of(call)
+        tail, dense = self.tail_of(call), self.dense_rows_of(call)
+        if 0 < tail <= dense:
+            tail = dense = n
         first = self._first_chunk(call.needed, tail, n, self.begun(call))
         sparse = n if self.scores_tail else tail
         for batch in logical_batches(sparse, self.batch_size, self.chunk_size, self.begun(call)):
             call.flow.needs(batch.stop)
-            partial = state.partial(call.o[batch.start : batch.stop])
-            with call.timer.measure("phase1"):
-                self._phase1(call, state, batch, first, partial)
-            call.checkpoint(batch.start)
-            with call.timer.measure("phase2"):
-                self.look_back(call, state, batch, first, partial)
+            if batch.start < dense:
+                with call.timer.measure("phase1"):
+                    call.dense_rows(batch.start, min(dense, batch.stop))
+            if dense < batch.stop:
+                self._two_phases(call, state, Span(max(batch.start, dense), batch.stop), first)
             call.flow.finished(min(batch.stop, tail))
         self.after_chunks(call, state)
         if tail < n:
@@ -184,9 +185,10 @@ class H2O(PrefillPolicy[Store]):
         """Cached rows at the start of the first chunk: some rules let a prompt continue inside a chunk."""
         return call.past % self.chunk_size if call.prefix is Prefix.BOUNDARY else 0
 
-    def in_first_chunk(self, call: LayerCall | PromptCall) -> bool:
-        """Whether the prompt continues inside the first chunk, whose rows see every earlier row."""
-        return 0 < call.past == self.begun(call)
+    def dense_rows_of(self, call: LayerCall | PromptCall) -> int:
+        """The first rows of a call that attend to every earlier row in one operation: the rest of the first chunk,
+        if the prompt continues inside it."""
+        return self.chunk_size - call.past if 0 < call.past == self.begun(call) else 0
 
     def tail_of(self, call: LayerCall) -> int:
         """First row of the dense tail; n if there is none."""
@@ -206,19 +208,22 @@ class H2O(PrefillPolicy[Store]):
             return n
         return max((begun + needed) // self.chunk_size * self.chunk_size - begun, 0)
 
+    def _two_phases(self, call: LayerCall, state: Store, batch: Span, first: int) -> None:
+        partial = state.partial(call.o[batch.start : batch.stop])
+        with call.timer.measure("phase1"):
+            self._phase1(call, state, batch, first, partial)
+        call.checkpoint(batch.start)
+        with call.timer.measure("phase2"):
+            self.look_back(call, state, batch, first, partial)
+
     def _phase1(
         self, call: LayerCall, state: Store, batch: Span, first: int, partial: PartialSoftmax
     ) -> None:
-        """Attention of the batch's new rows inside their chunks. A chunk with cached rows gets its own call. Rows
-        of the first chunk then attend to those as well, as in a fresh run: to the same keys, in the same order.
-        """
+        """Attention of the batch's new rows inside their chunks. A chunk with cached rows gets its own call."""
         end = -self.begun(call) % self.chunk_size if batch.start == 0 else 0
         for start, stop in ((batch.start, min(end, batch.stop)), (max(end, batch.start), batch.stop)):
             rows = Span(max(start, first), stop)
             if rows.start >= rows.stop:
-                continue
-            if start == 0 and self.in_first_chunk(call):
-                call.dense_rows(rows.start, rows.stop)
                 continue
             k, v = call.new_rows(rows.start, rows.stop)
             call.provider.run(

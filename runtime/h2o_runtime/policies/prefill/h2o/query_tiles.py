@@ -11,6 +11,7 @@ from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.policies.prefill.base import LayerCall, PromptCall
 from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import (
     LastTile,
@@ -48,6 +49,11 @@ class QueryTiles(H2O[QueryStore]):
     grow: int | Literal["never"] = option(
         4096,
         "Chunks after so many tokens have larger memory sets, of a quarter of the past.",
+        least=0,
+    )
+    dense_start: int = option(
+        0,
+        "First tokens of the prompt that attend to every earlier token, in whole chunks.",
         least=0,
     )
     checks: int = option(
@@ -90,9 +96,33 @@ class QueryTiles(H2O[QueryStore]):
     def tiles_of_chunk(self) -> int:
         return -(-self.chunk_size // self.tile_rows)
 
+    @property
+    def dense_end(self) -> int:
+        """Rows of a fresh prompt in chunks that begin before `dense_start`."""
+        return -(-self.dense_start // self.chunk_size) * self.chunk_size
+
+    @property
+    def first_sparse(self) -> int:
+        """The first row of a fresh prompt whose chunk may have memory sets."""
+        return max(self.dense_end, self.chunk_size)
+
+    def dense_rows_of(self, call: LayerCall | PromptCall) -> int:
+        """Also the rows of all chunks that begin before `dense_start`."""
+        begun = self.begun(call)
+        chunks = -(-max(self.dense_start - call.past + begun, 0) // self.chunk_size)
+        return max(chunks * self.chunk_size - begun, super().dense_rows_of(call))
+
+    def lasting_rows(self, n: int) -> int:
+        return max(super().lasting_rows(n), min(self.dense_end, n))
+
+    def last_layer_pairs(self, n: int) -> int:
+        return n if n <= self.dense_end else super().last_layer_pairs(n)
+
     def memory_at(self, past: int) -> int:
         """The size depends on the position of a chunk, never on the length of the prompt: a prompt that continues
         from a cached one must choose as a fresh run does."""
+        if past < self.dense_start:
+            return past
         least = super().memory_at(past)
         grown = min(past // GROWN_DIVISOR, self.chunk_size * 15 // 16)
         return max(least, grown) if self._grows_at(past) else least
@@ -198,7 +228,7 @@ class QueryTiles(H2O[QueryStore]):
         """The most keys in the sets of a tile, of all heads: for the last row where a chunk with it can begin,
         because a turn's chunks begin at any row."""
         last = (tile // self.tiles_of_chunk + 1) * self.chunk_size - 1
-        return self.heads_at(last, heads) * self.memory_at(last)
+        return 0 if last < self.dense_start else self.heads_at(last, heads) * self.memory_at(last)
 
     def sets_of(self, chunk: Span, heads: SetHeads) -> Sets:
         """Where the sets of a fresh prompt's chunk are stored."""

@@ -69,8 +69,8 @@ class Query(QueryTiles):
         past = np.repeat(chunks, self.tiles_of_chunk)
         rows = past + np.tile(np.arange(self.tiles_of_chunk) * self.tile_rows, len(chunks))
         whole = Span(0 if first <= self.memory_at(first) else first, prompt.past)
-        if self.in_first_chunk(prompt):
-            whole = Span(prompt.past, prompt.past)  # phase 1 has seen all
+        if self.dense_rows_of(prompt):
+            whole = Span(prompt.past, prompt.past)  # they have seen all
         state.begin(past[new], rows[new], whole)
         if prompt.prompt_piece.before:
             return  # the first piece has done the rest
@@ -244,13 +244,13 @@ class Query(QueryTiles):
         return Reuse(Prefix.BOUNDARY, min(shared, origin.prompt, n - 1))
 
     def boundary_before(self, limit: int, origin: Provenance) -> int:
-        """Any row of the first chunk, which sees every earlier row. Later the end of a whole tile, or of a
+        """Any row of the first chunks, which see every earlier row. Later the end of a whole tile, or of a
         chunk if the guard decides for whole chunks. Also of a chunk if the cache rounds rows: a chunk attends
         to its own rows before rounding, and these are lost."""
         chunk = super().boundary_before(limit, origin)
         if origin.rounded:
             return chunk
-        if limit <= self.chunk_size:
+        if limit <= self.first_sparse:
             return limit
         return chunk if self.missed < 1 else chunk + (limit - chunk) // self.tile_rows * self.tile_rows
 
@@ -269,8 +269,8 @@ class Query(QueryTiles):
     def report(self, state: QueryStore, origin: Provenance) -> PrefillReport:
         """The set of every tile that has one, in the order of the prompt; shorter sets are padded with -1."""
         stop = self.lasting_rows(origin.prompt)
-        seen_by = tuple(self.tiles(self.chunk_size, stop))
-        chunks = spans(stop, self.chunk_size, start=self.chunk_size)
+        seen_by = tuple(self.tiles(self.first_sparse, stop))
+        chunks = spans(stop, self.chunk_size, start=self.first_sparse)
         if state.last is None:
             return PrefillReport.empty()
         last = state.host_sets(state.last.sets)[-1]
