@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from h2o_runtime.policies.prefill import Query, Window
+from h2o_runtime.policies.prefill import Query, Window, on_device
 from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.schedule import Span, logical_batches, spans
@@ -78,6 +78,17 @@ class Cost:
     def wait(self, seconds: float) -> None:
         self.seconds += seconds
 
+    def include(self, other: Cost) -> None:
+        self.flop, self.read = self.flop + other.flop, self.read + other.read
+        self.launches, self.seconds = self.launches + other.launches, self.seconds + other.seconds
+
+
+def gpu_rule() -> Query:
+    """Of prompts for which no policy is chosen."""
+    rule = on_device(Query(), "cuda")
+    assert isinstance(rule, Query)
+    return rule
+
 
 @dataclass(frozen=True)
 class Choosing:
@@ -85,7 +96,7 @@ class Choosing:
 
     grown_votes: int = 32  # of a tile where memories grow
     narrowing: int = 32  # votes on means
-    rule: Query = field(default_factory=Query)
+    rule: Query = field(default_factory=gpu_rule)
 
     def votes(self, past: int) -> int:
         return self.grown_votes if past >= 4096 else self.rule.queries
@@ -103,13 +114,20 @@ class Layer:
 
     def __post_init__(self) -> None:
         rule, n = self.choosing.rule, self.n
-        sparse = rule.first_of_tail(n)
+        sparse = n if rule.dense_end >= rule.first_of_tail(n) else rule.first_of_tail(n)
+        dense = min(rule.dense_end, sparse)
+        if dense:
+            self.attention.include(full(dense, self.d))
         for batch in logical_batches(sparse, rule.batch_size, rule.chunk_size):
+            if batch.stop <= dense:
+                continue
+            batch = Span(max(batch.start, dense), batch.stop)
             self._phase1(batch)
             chunks = [one for one in spans(batch.stop, rule.chunk_size, start=batch.start) if one.start]
             for past_kind, some in groupby(chunks, lambda one: self._kind(one.start)):
                 self._group(past_kind, list(some))
-        self._tail(sparse)
+        if sparse < n:
+            self._tail(sparse)
 
     def _kind(self, past: int) -> tuple[int, int, int, int]:
         """As Query groups chunks: heads, memory, candidates (0: the past is not narrowed) and votes."""

@@ -146,7 +146,7 @@ class LoadedModel:
 
     def warm_up(self, session: Session) -> None:
         """Do the one-time work of a first prompt and a first step. The session must be empty."""
-        policy = self.spec.prefill
+        policy = self.spec.bundle.manifest.prefill  # chooses keys from the second chunk on, on every device
         try:
             check_policy(self.spec.layers, policy, self.spec.device)
         except ConfigError:  # raised again where a prompt asks for it

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench.gpu_check import arithmetic
-from bench.gpu_check.arithmetic import HEADS, QUERY_HEADS, Layer, full
+from bench.gpu_check.arithmetic import HEADS, QUERY_HEADS, Choosing, Layer, full, gpu_rule
 
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import logical_batches
@@ -18,7 +18,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 @pytest.mark.parametrize("n", [4096, 8192, 32768])
 def test_products_are_the_visible_pairs(n: int) -> None:
     pair = 4 * 64 * QUERY_HEADS
-    assert Layer(n, 64).attention.flop / pair == pytest.approx(Query().visible_pairs(n), rel=1e-2)
+    assert Layer(n, 64).attention.flop / pair == pytest.approx(gpu_rule().visible_pairs(n), rel=1e-2)
     assert full(n, 64).flop / pair == pytest.approx(Full().visible_pairs(n), rel=1e-3)
 
 
@@ -28,12 +28,14 @@ def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
     rule = Query()
     batches = logical_batches(rule.first_of_tail(n), rule.batch_size, rule.chunk_size)
     groups = [group for batch in batches for group in rule.groups(0, 0, batch, HEADS)]
-    assert Layer(n, 64).choice.launches == sum(2 + 3 * bool(one.narrowed) for one in groups)
+    assert Layer(n, 64, Choosing(rule=rule)).choice.launches == sum(
+        2 + 3 * bool(one.narrowed) for one in groups
+    )
 
 
 def test_times_are_near_those_that_were_measured() -> None:
     """A layer of heads of 64 on an H200: bench/results/gpu-h200.md."""
-    layer = Layer(32768, 64)
+    layer = Layer(32768, 64, Choosing(rule=Query()))
     assert layer.attention.seconds + layer.choice.seconds == pytest.approx(5.58e-3, rel=0.15)
     assert full(32768, 64).seconds == pytest.approx(15.2e-3, rel=0.05)
 

@@ -36,6 +36,7 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
         "Queries",
         "Candidates",
         "Grow",
+        "Dense start",
         "Checks",
         "Missed",
     ]
