@@ -130,7 +130,7 @@ def test_a_random_model_is_timed_beside_transformers(tmp_path: Path) -> None:
     assert weights == [(name, n, n == 20) for name in ("float16", "int4") for n in (20, 50)]
     assert all(len(row["tokens"]) == 4 and row["tokens_per_s"] > 0 for row in found["weights"])
     assert [(row["model"], row["n"]) for row in found["model"]] == [
-        *((name, 30) for name in ("full", "default", "colsum", "window")),
+        *((name, 30) for name in ("full", "default", "h2o", "colsum", "window")),
         *((name, 60) for name in sizes.of_long),
         *(("transformers", n) for n in (30, 60)),
     ]
