@@ -153,7 +153,8 @@ def main() -> None:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if not bundle.exists():
         train(checkpoint, torch.tensor(ids), len(tokenizer), flags.steps)
-        subprocess.run(["h2o-export", checkpoint, "-o", bundle, "--weights", "int8"], check=True)
+        export = [sys.executable, "-m", "h2o_cli.export", checkpoint, "-o", bundle, "--weights", "int8"]
+        subprocess.run(export, check=True)
     with Generator.load(
         bundle, context=1024, device="cpu", dense_form="native", threads=flags.threads
     ) as generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +110,21 @@ class Generator:
         """As `load`. The folder is checked first: a large model takes a while to load."""
         if options.folder is not None:
             make_private_folder(Path(options.folder))
-        loaded = LoadedModel.load(path, options)
-        folder = None
-        if options.folder is not None:
-            identity = loaded.spec.bundle.manifest.identity
-            folder = SessionFolder(
-                Path(options.folder), options.folder_bytes, identity, options.folder_shared
-            )
-        pool = SessionPool(options.pool_bytes, folder)
-        generator = cls(loaded, pool, slots_of(loaded.spec, options.slots, options.slot_bytes))
-        generator._owns_weights = True
-        loaded.check_speculation(generator.session)
-        loaded.warm_up(generator.session)
+        with ExitStack() as on_error:
+            loaded = LoadedModel.load(path, options)
+            on_error.callback(loaded.close)
+            folder = None
+            if options.folder is not None:
+                identity = loaded.spec.bundle.manifest.identity
+                folder = SessionFolder(
+                    Path(options.folder), options.folder_bytes, identity, options.folder_shared
+                )
+            pool = SessionPool(options.pool_bytes, folder)
+            generator = cls(loaded, pool, slots_of(loaded.spec, options.slots, options.slot_bytes))
+            loaded.check_speculation(generator.session)
+            loaded.warm_up(generator.session)
+            generator._owns_weights = True
+            on_error.pop_all()
         return generator
 
     def close(self) -> None:

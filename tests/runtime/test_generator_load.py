@@ -18,6 +18,7 @@ from h2o_runtime.errors import (
     ConfigError,
 )
 from h2o_runtime.execution.forward import WARM_UP_ROWS, Forward
+from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.schedule import Span
 
 
@@ -92,3 +93,21 @@ def test_loading_reads_a_short_prompt_in_every_layer_and_leaves_nothing(
     monkeypatch.setattr(Forward, "warm_up", lambda *_: None)
     with Generator.load(bundle, context=100, cache=cache) as cold:
         np.testing.assert_array_equal(cold.prefill(ids), logits)
+
+
+def test_a_failed_warm_up_frees_the_model(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[LoadedModel] = []
+    close = LoadedModel.close
+
+    def told(self: LoadedModel) -> None:
+        closed.append(self)
+        close(self)
+
+    def fail(*_: object) -> None:
+        raise BackendError("no room")
+
+    monkeypatch.setattr(LoadedModel, "close", told)
+    monkeypatch.setattr(Forward, "warm_up", fail)
+    with pytest.raises(BackendError, match="no room"):
+        Generator.load(bundle, context=100)
+    assert len(closed) == 1
