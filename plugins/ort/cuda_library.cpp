@@ -1,4 +1,5 @@
 // The entry point that ONNX Runtime looks for in the library of operators for its CUDA provider.
+#include "integer_product.h"
 #include "register.h"
 #include "table_operator.h"
 
@@ -7,7 +8,7 @@ using namespace h2o::ort;
 extern "C" __attribute__((visibility("default"))) Status* RegisterCustomOps(SessionOptions* options,
                                                                             const Base* base) {
     return register_operators("h2o", options, base, [](const Interface& ort, Domain* domain) {
-        Status* status = nullptr;
+        Status* status = ort.add_operator(domain, integer_product());
         for (const Operator* op : dense_operators())
             if (status == nullptr) status = ort.add_operator(domain, op);
         return status;

@@ -19,9 +19,12 @@ struct KernelInfo;
 struct KernelContext;
 struct SessionOptions;
 struct Domain;
+struct Op;  // an operator of ONNX Runtime's own, to be called by a kernel
+struct OpAttribute;
 
 enum ErrorCode : int { kInvalidArgument = 2 };
 enum ElementType : int { kAny = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10 };
+enum AttributeType : int { kInteger = 1 };
 enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
 struct Base {
@@ -55,7 +58,7 @@ struct Operator {
     int (*last_version)(const Operator*);
 };
 
-// The functions in use. All but error() and release() return null, or a Status that the caller owns.
+// The functions in use. All but error() and those that release return null, or a Status that the caller owns.
 class Interface {
   public:
     explicit Interface(const Table* table) : table_(reinterpret_cast<void* const*>(table)) {}
@@ -114,6 +117,28 @@ class Interface {
     Status* stream(const KernelContext* context, void** out) const {
         return at<Status* (*)(const KernelContext*, void**)>(193)(context, out);
     }
+    Status* create_attribute(const char* name, const int64_t* value, OpAttribute** out) const {
+        using Call = Status* (*)(const char*, const void*, int, AttributeType, OpAttribute**);
+        return at<Call>(211)(name, value, 1, kInteger, out);
+    }
+    void release(OpAttribute* attribute) const { at<void (*)(OpAttribute*)>(212)(attribute); }
+    // Of the provider that the calling kernel belongs to. `names`: of constraints on types.
+    Status* create_op(const KernelInfo* info, const char* name, const char* domain, int version,
+                      const char** names, const ElementType* types, int constraints,
+                      const OpAttribute* const* attributes, int attribute_count, int inputs, int outputs,
+                      Op** out) const {
+        using Call = Status* (*)(const KernelInfo*, const char*, const char*, int, const char**,
+                                 const ElementType*, int, const OpAttribute* const*, int, int, int, Op**);
+        return at<Call>(213)(info, name, domain, version, names, types, constraints, attributes,
+                             attribute_count, inputs, outputs, out);
+    }
+    Status* invoke(const KernelContext* context, const Op* op, const Value* const* inputs, int input_count,
+                   Value* const* outputs, int output_count) const {
+        using Call =
+            Status* (*)(const KernelContext*, const Op*, const Value* const*, int, Value* const*, int);
+        return at<Call>(214)(context, op, inputs, input_count, outputs, output_count);
+    }
+    void release(Op* op) const { at<void (*)(Op*)>(215)(op); }
     // Calls work(data, 0 ... total - 1) on the session's threads, including this one.
     Status* parallel(const KernelContext* context, void (*work)(void*, size_t), size_t total,
                      void* data) const {

@@ -3,24 +3,13 @@
 #include <algorithm>
 #include <string>
 
-#include "h2o/cuda.h"
+#include "cuda_call.h"
 #include "h2o/operator.h"
 #include "operator_of.h"
 #include "tensor.h"
 
-#ifdef H2O_EMULATED
-#include <cuda_runtime_api.h>
-#endif
-
 namespace h2o::ort {
 namespace {
-
-#ifdef H2O_EMULATED
-constexpr const char* kProvider =
-    nullptr;  // the CPU provider, whose memory the emulation takes for a device's
-#else
-constexpr const char* kProvider = "CUDAExecutionProvider";
-#endif
 
 // One operator for each type of a model: ONNX Runtime chooses among those of a name.
 struct TableOperator : Operator {
@@ -147,15 +136,7 @@ Status* Run::enqueue() {
     call.attributes = arguments_.attributes.data();
     call.sizes = arguments_.sizes.data();
     H2O_RETURN_IF(node_.ort.stream(context_, &call.context));
-    const h2o_status status = node_.op.kernel->run(&call);
-    if (status == H2O_CUDA_ERROR) return node_.refuse(h2o_cuda_last_error());
-    if (status != H2O_OK) return node_.refuse("no kernel takes these sizes");
-#ifdef H2O_EMULATED
-    // ONNX Runtime's CPU provider waits for no stream.
-    if (cudaStreamSynchronize(static_cast<cudaStream_t>(call.context)) != cudaSuccess)
-        return node_.refuse("the emulation failed");
-#endif
-    return nullptr;
+    return told(node_.ort, node_.op.spec->name, call.context, node_.op.kernel->run(&call));
 }
 
 Status* Node::compute(KernelContext* context) const {
@@ -185,7 +166,7 @@ TableOperator operator_of_table(const char* name, ElementType model) {
     op.kernel = h2o_cuda_kernel(name);
     op.version = kVersion;
     op.name = [](const Operator* op) { return self(op).spec->name; };
-    op.provider = [](const Operator*) { return kProvider; };
+    op.provider = [](const Operator*) { return kCudaProvider; };
     op.inputs = [](const Operator* op) { return static_cast<size_t>(self(op).spec->inputs); };
     op.outputs = [](const Operator* op) {
         return static_cast<size_t>(self(op).spec->tensors - self(op).spec->inputs);

@@ -135,12 +135,23 @@ def backend_on_gpu(
     return backend
 
 
-@pytest.mark.parametrize("weights", ["float", "int8", "int4+offset"])
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        ("", {}),
+        ("-int8", {"weights": "int8"}),
+        ("-int4+offset", {"weights": "int4+offset"}),
+        ("-half-int4", {"weights": "int4", "dtype": "float16"}),
+    ],
+)
 def test_graphs_of_a_bundle_are_recorded(
-    weights: str, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
+    variant: str,
+    options: dict[str, Any],
+    shared_folder: Path,
+    emulated_operators: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    variant = "" if weights == "float" else f"-{weights}"
-    folder = bundles.named(shared_folder, "qwen2-g4-d32", variant, weights=weights)[1]
+    folder = bundles.named(shared_folder, "qwen2-g4-d32", variant, **options)[1]
     assert backend_on_gpu(folder, monkeypatch).recordable
 
 

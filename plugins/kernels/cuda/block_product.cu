@@ -14,6 +14,7 @@
 // memory three blocks of inputs ahead. float32 is exact and simple: a thread owns a column.
 
 #include "checks.h"
+#include "integers.cuh"
 #include "launch.h"
 #include "numbers.cuh"
 #include "ptx.cuh"
@@ -25,14 +26,6 @@ constexpr int kBlock = 32;   // inputs that share a scale
 constexpr int kStripe = 32;  // columns of a warp
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kFewRows = 16;
-
-union Pair {
-    uint32_t bits;
-    __half2 halves;
-    __device__ Pair() {}
-    __device__ explicit Pair(uint32_t given) : bits(given) {}
-    __device__ explicit Pair(__half2 given) : halves(given) {}
-};
 
 template <class T>
 struct Weights {
@@ -57,19 +50,6 @@ __device__ __forceinline__ Piece load_piece(const Weights<half>& w, int block, i
         piece.scales = __ldg(reinterpret_cast<const uint2*>(w.scales + row + column));
     }
     return piece;
-}
-
-// The eight integers of a word times their scale, as pairs of halves in the order of their inputs. Four bits
-// u in the low bits of the half 1024 give 1024 + u, and four bits higher 1024 + 16 u; the integer is u - 8.
-__device__ __forceinline__ void unpack(uint32_t word, __half2 scale, uint32_t (&pairs)[4]) {
-    const Pair middle(0x64086408u), sixteenth(0x2c002c00u), minus_72(0xd480d480u);
-#pragma unroll
-    for (int i = 0; i < 2; ++i, word >>= 8) {
-        const Pair low(and_or(word, 0x000f000fu, 0x64006400u));
-        const Pair high(and_or(word, 0x00f000f0u, 0x64006400u));
-        pairs[2 * i] = Pair(__hmul2(__hsub2(low.halves, middle.halves), scale)).bits;
-        pairs[2 * i + 1] = Pair(__hmul2(__hfma2(high.halves, sixteenth.halves, minus_72.halves), scale)).bits;
-    }
 }
 
 // A block of a stripe as mma operands: [j] has columns 4 g + 2 j and 4 g + 2 j + 1.

@@ -3,9 +3,9 @@
 Norms, rotations and gates become kernels of our own (plugins/ort/table_operator.cpp), a norm together with the
 residual sum before it, and a rotation with the rest of each head that does not turn: elementwise kernels of ONNX
 Runtime would read and write most of these numbers several times. DequantizeLinear has blocks only of 4 bits
-there. So a product with integer weights becomes MatMulNBits, with activations as they are. That node multiplies
-one row by integers. For more rows it makes floats of the matrix once in a call, in scratch memory, for a GEMM.
-Rows that are looked up become floats with Mul.
+there. So a product with integer weights becomes MatMulNBits, with activations as they are; with float16 activations
+it becomes our IntegerProduct (plugins/ort/integer_product.h), which reads the integers alone for up to 16 rows, and
+calls MatMulNBits for more. Rows that are looked up become floats with Mul.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from h2o_runtime.dense_graphs.integer_products import unsigned
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
 from h2o_runtime.dense_operators import DENSE_OPERATORS, RESIDUAL_NORM, RMS_NORM, ROTATION
 from h2o_runtime.errors import BackendError
-from h2o_runtime.operators import DOMAIN
+from h2o_runtime.operators import DOMAIN, VERSION
 
 FLOAT_ACTIVATIONS = 1  # MatMulNBits' accuracy_level; the CUDA provider has no other
+INTEGER_PRODUCT = "IntegerProduct"
+LEAST_BLOCK = 32  # of IntegerProduct
 
 LAST_OF_THREE = frozenset((-1, 2))  # the axis of a head's numbers
 TO_THE_END = np.iinfo(np.int64).max
@@ -119,6 +121,8 @@ def without_dequantization(model: Any, folder: Path) -> Any:
     result.functions.extend(model.functions)
     result.opset_import.extend(model.opset_import)
     import_microsoft(result)
+    if all(opset.domain != DOMAIN for opset in result.opset_import):
+        result.opset_import.append(onnx.helper.make_opsetid(DOMAIN, VERSION))
     initializers = [*graph.initializer, *weights]
     result.graph.CopyFrom(onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
     keep_needed(result.graph)
@@ -135,12 +139,13 @@ def _multiplied(
     (n, k), bits, block = matrix.q.shape, product.bits, product.block_size
     out = product.product.output[0]
     q, scales = f"{out}/integers", f"{out}/scales"
+    own = matrix.scales.dtype == np.float16 and block >= LEAST_BLOCK
     node = helper.make_node(
-        "MatMulNBits",
+        INTEGER_PRODUCT if own else "MatMulNBits",
         [product.product.input[0], q, scales],
         [out],
         name=out,
-        domain=MICROSOFT,
+        domain=DOMAIN if own else MICROSOFT,
         K=k,
         N=n,
         bits=bits,

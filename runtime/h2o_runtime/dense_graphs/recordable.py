@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from h2o_runtime.dense_graphs.cuda_provider import INTEGER_PRODUCT
 from h2o_runtime.dense_operators import DENSE_OPERATORS
 from h2o_runtime.operators import DOMAIN
 
@@ -34,7 +35,7 @@ OPERATORS = frozenset(
         *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum"),
     )
 )
-OUR_OPERATORS = frozenset(operator.name for operator in DENSE_OPERATORS)
+OUR_OPERATORS = frozenset((*(operator.name for operator in DENSE_OPERATORS), INTEGER_PRODUCT))
 
 
 def unrecordable(model: Any) -> set[str]:

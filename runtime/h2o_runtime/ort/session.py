@@ -83,6 +83,8 @@ def open_session(
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     on_gpu = device is not None and device.memory == "cuda"
+    if on_gpu:  # MatMulNBits would expect rearranged weights, which IntegerProduct does not read
+        options.add_session_config_entry("ep.cuda.fpa_intb_gemm", "0")
     providers = cuda_providers(ort, device.lanes.dense.handle) if on_gpu else ["CPUExecutionProvider"]
     session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
     # Otherwise it keeps the model bytes, including weights, for a fallback to other providers.
