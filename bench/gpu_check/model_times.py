@@ -4,9 +4,9 @@
 
 The model has Llama-3.2-1B's shape and float16. FOLDER gets the checkpoint and bundles with float16, int8 and int4
 weights, unless it has them; the tokenizer is that of the checkpoint TOKENIZER. Then each part runs in a process of
-its own, so that none stops another: `float16`, `int8` and `int4`, a prompt and decode with these weights;
-`prefill`, time to first token by policy and length; `transformers`. One row per time is appended to ROWS.
-Exit code 1: a part failed; 77: none can run here. The last line says why.
+its own, so that none stops another: `float16`, `int8` and `int4`, a prompt, decode and steps of 1 to 16 rows with
+these weights; `prefill`, time to first token by policy and length; `transformers`. One row per time is appended to
+ROWS. Exit code 1: a part failed; 77: none can run here. The last line says why.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from bench.gpu_check.latent_model import TOKENIZER_FILES
+from bench.gpu_check.model_rows import one_by_one, steps
 from bench.gpu_check.prefill_times import POLICIES
 from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
@@ -103,7 +104,9 @@ def export(sizes: Sizes, checkpoint: Path, bundle: Path, weights: str) -> None:
 
 
 def by_weights(sizes: Sizes, folder: Path, weights: str) -> Iterator[dict[str, Any]]:
-    """A prompt under full attention and greedy tokens behind it."""
+    """A prompt under full attention and greedy tokens behind it; then steps of several rows, whose error is from
+    steps of one row.
+    """
     with _loaded(sizes, folder, weights, max(sizes.decode)) as generator:
         for n in sizes.decode:
             ids = _random_ids(generator, n)
@@ -113,6 +116,17 @@ def by_weights(sizes: Sizes, folder: Path, weights: str) -> Iterator[dict[str, A
             else:
                 _read(generator, ids, Full())
             yield row | _decoded(generator, sizes.tokens)
+            if n == sizes.decode[0]:
+                alone = one_by_one(generator, ids)
+                for count, milliseconds, logits in steps(generator, ids):
+                    error = np.abs(logits - alone[:count]).max() / np.abs(alone).max()
+                    yield {
+                        "weights": weights,
+                        "n": n,
+                        "rows": count,
+                        "ms": milliseconds,
+                        "error": float(error),
+                    }
 
 
 def _decoded(generator: Generator, count: int) -> dict[str, Any]:
@@ -176,7 +190,8 @@ def part(sizes: Sizes, folder: Path, rows: Path, name: str) -> None:
         times = by_policy(sizes, folder) if name == "prefill" else of_transformers(sizes, folder)
     for row in times:
         print(row, flush=True)
-        append(rows, "weights" if name in WEIGHTS else "model", row)
+        table = "model_rows" if "rows" in row else "weights" if name in WEIGHTS else "model"
+        append(rows, table, row)
 
 
 # Processes

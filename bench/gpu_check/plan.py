@@ -31,6 +31,7 @@ TABLES = (
 )
 SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck runs first, on its own
 BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")  # torch, which every machine for this has, comes first
+INTEGERS = ("int8", "int4", "half-int8", "half-int4")  # bundles with integer weights; of two in float16
 UNKNOWN_GPU = "--target sm must be one of"  # what h2o-build prints of a GPU that the target does not take
 RTX = ("tensorrt_rtx", "tensorrt_rtx_bindings")  # the package, or its bindings alone
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats")
@@ -46,7 +47,7 @@ class Options:
     gpu           whether there is one
     wheels        what prepare.sh collected, if anything
     tensorrt      folder of TensorRT's headers, where they are not found by themselves
-    bundles       by what they are: "bundle", "latent", "int8", "int4" and "trained", where they may lie
+    bundles       by what they are: "bundle", "latent", "trained" and INTEGERS, where they may lie
     rehearse      without a GPU the parts of the runtime run on the CPU, to see that they run
     """
 
@@ -137,6 +138,9 @@ def runtime_steps(options: Options) -> Iterator[Step]:
     def part(name: str, kind: str) -> list[str]:
         return script("parts", name, bundle(options, kind), options.rows, *device)
 
+    def rows(kind: str) -> list[str]:
+        return script("model_rows", bundle(options, kind), options.rows, *device)
+
     def engines() -> list[str]:
         if not any(map(has, RTX)):
             raise NotRun("TensorRT for RTX is not installed")
@@ -147,6 +151,8 @@ def runtime_steps(options: Options) -> Iterator[Step]:
         "plain": lambda: part("plain", "bundle"),
         "int8": lambda: part("plain", "int8"),
         "int4": lambda: part("plain", "int4"),
+        "int8 in steps of several rows": lambda: rows("half-int8"),
+        "int4 in steps of several rows": lambda: rows("half-int4"),
         "latents": lambda: part("plain", "latent"),
         "offload": lambda: part("offload", "bundle"),
         "quest": lambda: part("quest", "bundle"),

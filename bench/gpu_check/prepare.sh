@@ -3,7 +3,7 @@
 #
 # FOLDER gets wheels of what a machine with torch and transformers still lacks to export, run, serve and compare, without ONNX
 # Runtime, which does not fit; TensorRT's headers if this machine has them (TENSORRT_ROOT, or where CMake finds them); and
-# bundles: of the example model in float32, int8 and int4, and of a small one with latent attention. A trained model's does
+# bundles: of the example model in float32, in int8 and int4 with float32 and float16, and of a small one with latent attention. A trained model's does
 # not fit: name its folder with run.py --trained. Run it where there is an index and h2o-edge is installed (PYTHON), then
 # take the checkout and FOLDER along: run.py --wheels FOLDER.
 # PYTHON_VERSION, PLATFORM and GLIBC (35 for 2.35) say what the wheels are for, MOST_MIB what checkout and FOLDER may take
@@ -51,6 +51,8 @@ export_to() {
 [ -f "$folder/bundle/manifest.json" ] || export_to "$repo/examples/tiny-llama" bundle
 for weights in int8 int4; do
   [ -f "$folder/$weights/manifest.json" ] || export_to "$repo/examples/tiny-llama" "$weights" --weights "$weights"
+  [ -f "$folder/half-$weights/manifest.json" ] ||
+    export_to "$repo/examples/tiny-llama" "half-$weights" --weights "$weights" --dtype float16
 done
 if [ ! -f "$folder/latent/manifest.json" ]; then
   checkpoint=$(mktemp -d)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.gpu_check import machine
 from bench.gpu_check import report as reports
-from bench.gpu_check.plan import REPO, Options, steps
+from bench.gpu_check.plan import INTEGERS, REPO, Options, steps
 from bench.gpu_check.steps import FAILED, Outcome, Runner
 
 LIMIT = 600.0  # seconds for all steps; a larger value, for a slow machine, gives every step more
@@ -90,7 +90,7 @@ def main() -> int:
             "bundle": asked.bundle.resolve(),
             "latent": asked.latent.resolve(),
             "trained": asked.trained.resolve(),
-            **{kind: REPO / "out" / f"tiny-llama-{kind}" for kind in ("int8", "int4")},
+            **{kind: REPO / "out" / f"tiny-llama-{kind}" for kind in INTEGERS},
         },
         jobs=asked.jobs,
         quick=asked.quick,

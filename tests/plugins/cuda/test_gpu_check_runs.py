@@ -13,12 +13,13 @@ import pytest
 from bench.gpu_check import (
     end_to_end,
     four_requests,
+    model_rows,
     parts,
     policies,
     prefill_times,
     report,
 )
-from tests import latent_models
+from tests import bundles, latent_models
 from tests.prefill import altered
 
 from h2o_runtime.policies.prefill import Full, Query
@@ -97,6 +98,22 @@ def test_a_perplexity_is_that_of_the_cpu(tiny_bundle: Path) -> None:
     assert 1 < row["perplexity"] < 1e6
     assert parts.as_on_the_cpu(row)
     assert not parts.as_on_the_cpu(row | {"perplexity": 1.01 * row["on_cpu"]})
+
+
+def test_steps_of_several_rows_have_the_logits_of_the_cpu(
+    tmp_path: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bundles.named(shared_folder, "qwen2-g4-d32", "-half-int4", weights="int4", dtype="float16")[1]
+    arguments = ["", str(folder), str(tmp_path / "rows.jsonl"), "--device", "cpu", "-n", "40"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(model_rows, "ERROR", 0.1)  # an int8 product of the CPU's, not the GPU's
+    assert model_rows.main() == 0
+    rows = report.tables(tmp_path)["model_rows"]
+    assert [row["rows"] for row in rows] == [1, 2, 4, 8, 16]
+    assert all(row["ms"] > 0 and row["tokens_equal"] <= row["rows"] for row in rows)
+    one_by_one = model_rows.one_by_one
+    monkeypatch.setattr(model_rows, "one_by_one", lambda *given: 2 * one_by_one(*given))
+    assert model_rows.main() == 1
 
 
 def test_four_requests_are_answered_as_one_by_one(
