@@ -6,7 +6,7 @@
 
 #include "cuda_fp16.h"
 #include "emulator.h"
-#include "products.h"
+#include "matrices.h"
 
 namespace h2o::cuda {
 
@@ -54,45 +54,11 @@ inline unsigned count_arrival(unsigned* count, unsigned all) {
     return emulator::count_arrival(count, all);
 }
 
-struct MatricesSlot {
-    shared_t row;
-    uint32_t* out;
-};
-
 inline void load_matrices(uint32_t (&r)[4], shared_t row) {
-    emulator::check_alignment(reinterpret_cast<const void*>(row), 16);
-    MatricesSlot slot{row, r};
-    emulator::warp_collective(
-        &slot, +[](void* const* lanes) {
-            for (int lane = 0; lane < 32; ++lane)
-                for (int matrix = 0; matrix < 4; ++matrix) {
-                    // Lane i holds elements 2 (i % 4) and the next of row i / 4.
-                    const auto* from = static_cast<MatricesSlot*>(lanes[matrix * 8 + lane / 4]);
-                    std::memcpy(
-                        &static_cast<MatricesSlot*>(lanes[lane])->out[matrix],
-                        reinterpret_cast<const void*>(from->row + static_cast<shared_t>(lane % 4) * 4), 4);
-                }
-        });
+    emulator::load_matrices(r, reinterpret_cast<const void*>(row), emulator::load_8x8x4);
 }
-
 inline void load_matrices_transposed(uint32_t (&r)[4], shared_t row) {
-    emulator::check_alignment(reinterpret_cast<const void*>(row), 16);
-    MatricesSlot slot{row, r};
-    emulator::warp_collective(
-        &slot, +[](void* const* lanes) {
-            for (int lane = 0; lane < 32; ++lane)
-                for (int matrix = 0; matrix < 4; ++matrix) {
-                    uint16_t pair[2];
-                    for (int e = 0; e < 2; ++e) {
-                        const auto* from = static_cast<MatricesSlot*>(lanes[matrix * 8 + (lane % 4) * 2 + e]);
-                        std::memcpy(
-                            &pair[e],
-                            reinterpret_cast<const void*>(from->row + static_cast<shared_t>(lane / 4) * 2),
-                            2);
-                    }
-                    std::memcpy(&static_cast<MatricesSlot*>(lanes[lane])->out[matrix], pair, 4);
-                }
-        });
+    emulator::load_matrices(r, reinterpret_cast<const void*>(row), emulator::load_8x8x4_transposed);
 }
 
 inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -32,6 +32,10 @@ unsigned random_bits();
 
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
+// The same for who executes the threads of a block by himself. Where a thread is meant, it is that of
+// threadIdx.
+void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& run_one);
+
 // Launches that a device refuses. A kernel opts in to more shared memory than every kernel may have.
 cudaError_t opt_in(const void* kernel, size_t shared_bytes);
 cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
@@ -52,6 +56,7 @@ void warp_collective(void* slot, void (*compute)(void* const* lanes));
 void copy_async(void* to, const void* from, int bytes, int valid_bytes);
 void copy_commit();
 void copy_wait(int groups_left);
+void land_copies();  // as a thread ends
 
 // What blocks of a launch tell each other. What a thread puts reaches memory at its next fence, or when the
 // launch ends; what it takes is garbage between its block's being counted and its own next fence. A block

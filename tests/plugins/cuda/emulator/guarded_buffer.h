@@ -23,20 +23,22 @@ class GuardedBuffer {
         base_ = static_cast<unsigned char*>(base);
         mprotect(base_ + mapped_ - page, page, PROT_NONE);
         data_ = base_ + mapped_ - page - rounded;
-        if (rounded <= kMostFilled) std::memset(data_, 0xff, rounded);  // NaN, whatever the type
+        filled_ = rounded <= kMostFilled ? rounded : 0;
+        fill();
     }
     ~GuardedBuffer() { munmap(base_, mapped_); }
     GuardedBuffer(const GuardedBuffer&) = delete;
     GuardedBuffer& operator=(const GuardedBuffer&) = delete;
 
     unsigned char* data() const { return data_; }
+    void fill() { std::memset(data_, 0xff, filled_); }  // NaN, whatever the type
 
   private:
     static constexpr size_t kMostFilled = size_t{256} << 20;  // more is only reserved, and zeros
 
     unsigned char* base_;
     unsigned char* data_;
-    size_t mapped_;
+    size_t mapped_, filled_;
 };
 
 }  // namespace emulator

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kFlag = 1u << 31;  // of a writer: it put. Of a reader: another block read, too
 constexpr size_t kSharedGrain = 2;    // bytes, for threads store halves
+constexpr size_t kLineBytes = 16;     // of shared memory, which most accesses are to
 constexpr size_t kDeviceGrain = 4;
 constexpr uintptr_t kPageSize = 4096;  // no larger than the machine's
 
@@ -25,6 +26,12 @@ struct Access {
 struct SharedCell {
     Access write, read;
     bool other_lanes = false, other_warps = false;  // read too
+};
+// Its parts have cells of their own from the phase's first access to one of them.
+struct SharedLine {
+    SharedCell whole;
+    uint32_t parted = 0;  // the phase
+    std::array<SharedCell, kLineBytes / kSharedGrain> parts;
 };
 
 // Only the host's thread that runs a kernel has it set: others run instrumented code of the host.
@@ -42,7 +49,7 @@ std::array<Page, 256> pages;
 uint32_t first_of_launch = 1, block = 0;  // serial numbers
 const unsigned char *shared_begin, *shared_end, *stack_begin;
 size_t stack_bytes = 0;
-std::vector<SharedCell> shared_cells;
+std::vector<SharedLine> shared_lines;
 std::vector<uint16_t> warp_phases(32);
 uint32_t phase = 0;
 
@@ -80,6 +87,17 @@ void touch_shared(SharedCell& cell, bool writes) {
     } else if (cell.read.thread != thread) {
         cell.other_lanes = true;
     }
+}
+
+// Bytes of one line.
+inline void touch_line(SharedLine& line, size_t first, size_t bytes, bool writes) {
+    if (line.parted != phase) {
+        if (bytes == kLineBytes) return touch_shared(line.whole, writes);
+        line.parts.fill(line.whole);
+        line.parted = phase;
+    }
+    for (size_t i = first / kSharedGrain; i <= (first + bytes - 1) / kSharedGrain; ++i)
+        touch_shared(line.parts[i], writes);
 }
 
 bool of_another_block(uint32_t cell) {
@@ -122,9 +140,12 @@ const DeviceRange* find_range(const unsigned char* at) {
 template <bool WRITES, bool BETWEEN_BLOCKS>
 [[gnu::noinline]] void touch_memory(const unsigned char* from, size_t bytes) {
     if (from >= shared_begin && from < shared_end) {
-        const auto first = static_cast<size_t>(from - shared_begin) / kSharedGrain;
-        const size_t last = (static_cast<size_t>(from - shared_begin) + bytes - 1) / kSharedGrain;
-        for (size_t i = first; i <= last; ++i) touch_shared(shared_cells[i], WRITES);
+        for (auto at = static_cast<size_t>(from - shared_begin); bytes > 0;) {
+            const size_t here = std::min(bytes, kLineBytes - at % kLineBytes);
+            touch_line(shared_lines[at / kLineBytes], at % kLineBytes, here, WRITES);
+            at += here;
+            bytes -= here;
+        }
         return;
     }
     const DeviceRange* const range = find_range(from);
@@ -156,7 +177,7 @@ void watch_block(const unsigned char* shared, size_t shared_bytes) {
     ++phase;
     shared_begin = shared;
     shared_end = shared + shared_bytes;
-    if (shared_cells.size() < shared_bytes / kSharedGrain) shared_cells.resize(shared_bytes / kSharedGrain);
+    if (shared_lines.size() < shared_bytes / kLineBytes) shared_lines.resize(shared_bytes / kLineBytes);
 }
 
 void watch_stack(const void* begin, size_t bytes) {

@@ -26,28 +26,12 @@ namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
 
-struct Copy {
-    void* to;
-    const void* from;
-    int bytes, valid_bytes, group;
-    bool landed;
-};
-
-void land(const Copy& copy) {
-    if (copy.landed) return;
-    std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid_bytes));
-    std::memset(static_cast<char*>(copy.to) + copy.valid_bytes, 0,
-                static_cast<size_t>(copy.bytes - copy.valid_bytes));
-}
-
 struct Fiber {
     enum State { kReady, kWarp, kBlock, kDone } state = kReady;
     bool started = false;
     ucontext_t context;
     jmp_buf jump;
     std::vector<unsigned char> stack = std::vector<unsigned char>(kStackBytes);
-    std::vector<Copy> copies;
-    int group = 0;
 };
 
 struct Warp {
@@ -70,8 +54,7 @@ void fiber_main() {
     for (;;) {
         (*body)();
         Fiber& fiber = *fibers[current];
-        for (const Copy& copy : fiber.copies) land(copy);
-        fiber.copies.clear();
+        land_copies();
         fiber.state = Fiber::kDone;
         if (_setjmp(fiber.jump) == 0) _longjmp(scheduler_jump, 1);
     }
@@ -156,12 +139,7 @@ void run_block() {
     std::abort();
 }
 
-void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
-    threads = block.x;
-    if (threads % 32 != 0 || block.y != 1 || block.z != 1) fail("blocks are whole warps in x");
-    while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
-    warps.resize(threads / 32);
-    body = &kernel;
+void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& run_one) {
     gridDim = grid;
     blockDim = block;
     std::vector<dim3> blocks;
@@ -170,18 +148,30 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
             for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
     for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[random_bits() % i]);
     watch_launch();
+    const size_t aligned = (shared_bytes + 127) / 128 * 128;
+    shared = std::make_unique<GuardedBuffer>(aligned);
+    shared_size = shared_bytes;
     for (const dim3& each : blocks) {
         blockIdx = {each.x, each.y, each.z};
-        const size_t aligned = (shared_bytes + 127) / 128 * 128;
-        shared = std::make_unique<GuardedBuffer>(aligned);
-        shared_size = shared_bytes;
+        shared->fill();
         watch_block(shared->data(), aligned);
-        told.assign(threads, Told());
-        run_block();
-        for (Told& thread : told) left_over.splice(left_over.end(), thread.put);
+        run_one();
     }
     watch_end();
     shared.reset();
+}
+
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
+    threads = block.x;
+    if (threads % 32 != 0 || block.y != 1 || block.z != 1) fail("blocks are whole warps in x");
+    while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
+    warps.resize(threads / 32);
+    body = &kernel;
+    run_blocks(grid, block, shared_bytes, [] {
+        told.assign(threads, Told());
+        run_block();
+        for (Told& thread : told) left_over.splice(left_over.end(), thread.put);
+    });
     for (const Put& put : left_over) put.reach_memory();
     left_over.clear();
 }
@@ -220,7 +210,7 @@ unsigned count_arrival(unsigned* count, unsigned all) {
 }
 
 void check_alignment(const void* pointer, size_t bytes) {
-    if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) fail("an access to a misaligned address");
+    if ((reinterpret_cast<uintptr_t>(pointer) & (bytes - 1)) != 0) fail("an access to a misaligned address");
 }
 
 void check_mask(unsigned lanes) {
@@ -258,37 +248,6 @@ void warp_collective(void* slot, void (*compute)(void* const*)) {
     warp.arrived = 0;
     for (unsigned i = first; i < first + 32; ++i)
         if (i != current) fibers[i]->state = Fiber::kReady;
-}
-
-void copy_async(void* to, const void* from, int bytes, int valid_bytes) {
-    check_alignment(to, static_cast<size_t>(bytes));
-    check_alignment(from, static_cast<size_t>(bytes));
-    watch_write(to, static_cast<size_t>(bytes));
-    if (valid_bytes > 0) watch_read(from, static_cast<size_t>(valid_bytes));
-    Copy copy{to, from, bytes, valid_bytes, fibers[current]->group, false};
-    if (random_bits() % 2 == 0) {
-        land(copy);
-        copy.landed = true;
-    }
-    fibers[current]->copies.push_back(copy);
-}
-
-void copy_commit() {
-    ++fibers[current]->group;
-}
-
-void copy_wait(int groups_left) {
-    Fiber& fiber = *fibers[current];
-    size_t kept = 0;
-    for (const Copy& copy : fiber.copies) {
-        if (copy.group >= fiber.group - groups_left) {
-            fiber.copies[kept++] = copy;
-            continue;
-        }
-        land(copy);
-        watch_write(copy.to, static_cast<size_t>(copy.bytes));  // until now the copy was under way
-    }
-    fiber.copies.resize(kept);
 }
 
 }  // namespace emulator

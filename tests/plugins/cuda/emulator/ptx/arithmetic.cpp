@@ -9,7 +9,7 @@
 
 #include "../cuda_fp16.h"
 #include "../races.h"
-#include "kernel.h"
+#include "warp.h"
 
 namespace emulator::ptx {
 namespace {
@@ -30,16 +30,21 @@ template <class T>
 using Product = std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
 
 template <class T, class F>
-void unary(Thread& t, I i, F f) {
-    t.set(i, 0, f(t.get<T>(i, 1)));
+void unary(Warp& w, I i, F f) {
+    const Register& x = w.source(i, 1);
+    w.assign(i, [&](unsigned lane) { return f(from_bits<T>(x[lane])); });
 }
-template <class T, class F>
-void binary(Thread& t, I i, F f) {
-    t.set(i, 0, f(t.get<T>(i, 1), t.get<T>(i, 2)));
+template <class T, class U = T, class F>
+void binary(Warp& w, I i, F f) {
+    const Register &x = w.source(i, 1), &y = w.source(i, 2);
+    w.assign(i, [&](unsigned lane) { return f(from_bits<T>(x[lane]), from_bits<U>(y[lane])); });
 }
-template <class T, class F>
-void ternary(Thread& t, I i, F f) {
-    t.set(i, 0, f(t.get<T>(i, 1), t.get<T>(i, 2), t.get<T>(i, 3)));
+template <class T, class U = T, class F>
+void ternary(Warp& w, I i, F f) {
+    const Register &x = w.source(i, 1), &y = w.source(i, 2), &z = w.source(i, 3);
+    w.assign(i, [&](unsigned lane) {
+        return f(from_bits<T>(x[lane]), from_bits<T>(y[lane]), from_bits<U>(z[lane]));
+    });
 }
 
 template <class T>
@@ -52,67 +57,71 @@ void check_division(T x, T y) {
 template <class T>
 void add_integers(Table& table, const std::string& type) {
     using U = Unsigned<T>;
-    table["add." + type] = [](Thread& t, I i) {
-        binary<U>(t, i, [](U x, U y) { return static_cast<U>(x + y); });
+    table["add." + type] = [](Warp& w, I i) {
+        binary<U>(w, i, [](U x, U y) { return static_cast<U>(x + y); });
     };
-    table["sub." + type] = [](Thread& t, I i) {
-        binary<U>(t, i, [](U x, U y) { return static_cast<U>(x - y); });
+    table["sub." + type] = [](Warp& w, I i) {
+        binary<U>(w, i, [](U x, U y) { return static_cast<U>(x - y); });
     };
-    table["neg." + type] = [](Thread& t, I i) { unary<U>(t, i, [](U x) { return static_cast<U>(0 - x); }); };
-    table["min." + type] = [](Thread& t, I i) { binary<T>(t, i, [](T x, T y) { return std::min(x, y); }); };
-    table["max." + type] = [](Thread& t, I i) { binary<T>(t, i, [](T x, T y) { return std::max(x, y); }); };
-    table["mul.lo." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return static_cast<U>(Product<T>(x) * y); });
+    table["neg." + type] = [](Warp& w, I i) { unary<U>(w, i, [](U x) { return static_cast<U>(0 - x); }); };
+    table["min." + type] = [](Warp& w, I i) { binary<T>(w, i, [](T x, T y) { return std::min(x, y); }); };
+    table["max." + type] = [](Warp& w, I i) { binary<T>(w, i, [](T x, T y) { return std::max(x, y); }); };
+    table["mul.lo." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return static_cast<U>(Product<T>(x) * y); });
     };
-    table["mul.hi." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return static_cast<U>((Product<T>(x) * y) >> (8 * sizeof(T))); });
+    table["mul.hi." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return static_cast<U>((Product<T>(x) * y) >> (8 * sizeof(T))); });
     };
-    table["mul.wide." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return static_cast<Wide<T>>(Product<T>(x) * y); });
+    table["mul.wide." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return static_cast<Wide<T>>(Product<T>(x) * y); });
     };
-    table["mad.lo." + type] = [](Thread& t, I i) {
-        ternary<T>(t, i, [](T x, T y, T z) { return static_cast<U>(Product<T>(x) * y + z); });
+    table["mad.lo." + type] = [](Warp& w, I i) {
+        ternary<T>(w, i, [](T x, T y, T z) { return static_cast<U>(Product<T>(x) * y + z); });
     };
-    table["div." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return check_division(x, y), static_cast<T>(x / y); });
+    table["div." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return check_division(x, y), static_cast<T>(x / y); });
     };
-    table["rem." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return check_division(x, y), static_cast<T>(x % y); });
+    table["rem." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return check_division(x, y), static_cast<T>(x % y); });
     };
     // A shift by all bits or more leaves none, or the sign.
-    table["shr." + type] = [](Thread& t, I i) {
-        constexpr uint32_t kBits = 8 * sizeof(T);
-        const T x = t.get<T>(i, 1);
-        const uint32_t by = t.get<uint32_t>(i, 2);
-        const T none = std::is_signed_v<T> && x < 0 ? static_cast<T>(-1) : T{0};
-        t.set(i, 0, by >= kBits ? none : static_cast<T>(x >> by));
+    table["shr." + type] = [](Warp& w, I i) {
+        binary<T, uint32_t>(w, i, [](T x, uint32_t by) {
+            constexpr uint32_t kBits = 8 * sizeof(T);
+            const T none = std::is_signed_v<T> && x < 0 ? static_cast<T>(-1) : T{0};
+            return by >= kBits ? none : static_cast<T>(x >> by % kBits);
+        });
     };
 }
 
 template <class T>
 void add_bits(Table& table, const std::string& type) {
-    table["and." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return static_cast<T>(x & y); });
+    table["and." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return static_cast<T>(x & y); });
     };
-    table["or." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return static_cast<T>(x | y); });
+    table["or." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return static_cast<T>(x | y); });
     };
-    table["xor." + type] = [](Thread& t, I i) {
-        binary<T>(t, i, [](T x, T y) { return static_cast<T>(x ^ y); });
+    table["xor." + type] = [](Warp& w, I i) {
+        binary<T>(w, i, [](T x, T y) { return static_cast<T>(x ^ y); });
     };
-    table["shl." + type] = [](Thread& t, I i) {
-        const uint32_t by = t.get<uint32_t>(i, 2);
-        t.set(i, 0, by >= 8 * sizeof(T) ? T{0} : static_cast<T>(t.get<T>(i, 1) << by));
+    table["shl." + type] = [](Warp& w, I i) {
+        binary<T, uint32_t>(w, i, [](T x, uint32_t by) {
+            constexpr uint32_t kBits = 8 * sizeof(T);
+            return by >= kBits ? T{0} : static_cast<T>(x << by % kBits);
+        });
     };
     if constexpr (!std::is_same_v<T, bool>)
-        table["not." + type] = [](Thread& t, I i) { unary<T>(t, i, [](T x) { return static_cast<T>(~x); }); };
+        table["not." + type] = [](Warp& w, I i) { unary<T>(w, i, [](T x) { return static_cast<T>(~x); }); };
 }
 
 template <class T>
 void add_moves(Table& table, const std::string& type) {
-    table["mov." + type] = [](Thread& t, I i) { t.set(i, 0, t.get<T>(i, 1)); };
+    table["mov." + type] = [](Warp& w, I i) { unary<T>(w, i, [](T x) { return x; }); };
     table["cvta.to.global." + type] = table["mov." + type];  // one address space
-    table["selp." + type] = [](Thread& t, I i) { t.set(i, 0, t.get<T>(i, t.get<bool>(i, 3) ? 1 : 2)); };
+    table["selp." + type] = [](Warp& w, I i) {
+        ternary<T, bool>(w, i, [](T x, T y, bool first) { return first ? x : y; });
+    };
 }
 
 enum class Comparison { kEq, kNe, kLt, kLe, kGt, kGe };
@@ -138,10 +147,10 @@ bool compare(T x, T y) {
 
 template <Comparison C, class T>
 void add_comparison(Table& table, const std::string& name, const std::string& type) {
-    table["setp." + name + "." + type] = [](Thread& t, I i) { binary<T>(t, i, compare<C, T>); };
+    table["setp." + name + "." + type] = [](Warp& w, I i) { binary<T>(w, i, compare<C, T>); };
     if constexpr (std::is_floating_point_v<T>)  // true of NaN
-        table["setp." + name + "u." + type] = [](Thread& t, I i) {
-            binary<T>(t, i, [](T x, T y) { return x != x || y != y || compare<C>(x, y); });
+        table["setp." + name + "u." + type] = [](Warp& w, I i) {
+            binary<T>(w, i, [](T x, T y) { return x != x || y != y || compare<C>(x, y); });
         };
 }
 
@@ -168,8 +177,8 @@ T to_integer(float x, float (*round)(float)) {
 template <class To, class From>
 void add_conversion(Table& table, const std::string& to, const std::string& from) {
     constexpr bool kToFloat = std::is_same_v<To, float>;
-    table[std::string("cvt.") + (kToFloat ? "rn." : "") + to + "." + from] = [](Thread& t, I i) {
-        unary<From>(t, i, [](From x) { return static_cast<To>(x); });
+    table[std::string("cvt.") + (kToFloat ? "rn." : "") + to + "." + from] = [](Warp& w, I i) {
+        unary<From>(w, i, [](From x) { return static_cast<To>(x); });
     };
 }
 
@@ -186,13 +195,6 @@ void add_conversions(Table& table, const std::string& from) {
     add_conversion<float, From>(table, "f32", from);
 }
 
-float fma_rounded_down(float x, float y, float z) {
-    std::fesetround(FE_DOWNWARD);
-    volatile float result = std::fma(x, y, z);
-    std::fesetround(FE_TONEAREST);
-    return result;
-}
-
 float flushed(float x) {
     return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x;
 }
@@ -200,59 +202,55 @@ float flushed(float x) {
 // Sums in double precision, of floats and into floats.
 void add_doubles(Table& table) {
     using D = double;
-    table["add.f64"] = [](Thread& t, I i) { binary<D>(t, i, [](D x, D y) { return x + y; }); };
-    table["sub.f64"] = [](Thread& t, I i) { binary<D>(t, i, [](D x, D y) { return x - y; }); };
-    table["cvt.f64.f32"] = [](Thread& t, I i) { unary<float>(t, i, [](float x) { return D{x}; }); };
-    table["cvt.rn.f32.f64"] = [](Thread& t, I i) {
-        unary<D>(t, i, [](D x) { return static_cast<float>(x); });
-    };
+    table["add.f64"] = [](Warp& w, I i) { binary<D>(w, i, [](D x, D y) { return x + y; }); };
+    table["sub.f64"] = [](Warp& w, I i) { binary<D>(w, i, [](D x, D y) { return x - y; }); };
+    table["cvt.f64.f32"] = [](Warp& w, I i) { unary<float>(w, i, [](float x) { return D{x}; }); };
+    table["cvt.rn.f32.f64"] = [](Warp& w, I i) { unary<D>(w, i, [](D x) { return static_cast<float>(x); }); };
     add_moves<D>(table, "f64");
 }
 
 void add_floats(Table& table) {
     using F = float;
-    table["add.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return x + y; }); };
-    table["sub.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return x - y; }); };
-    table["mul.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return x * y; }); };
-    table["div.rn.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return x / y; }); };
-    table["min.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return std::fmin(x, y); }); };
-    table["max.f32"] = [](Thread& t, I i) { binary<F>(t, i, [](F x, F y) { return std::fmax(x, y); }); };
-    table["fma.rn.f32"] = [](Thread& t, I i) {
-        ternary<F>(t, i, [](F x, F y, F z) { return std::fma(x, y, z); });
+    table["add.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return x + y; }); };
+    table["sub.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return x - y; }); };
+    table["mul.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return x * y; }); };
+    table["div.rn.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return x / y; }); };
+    table["min.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return std::fmin(x, y); }); };
+    table["max.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return std::fmax(x, y); }); };
+    table["fma.rn.f32"] = [](Warp& w, I i) {
+        ternary<F>(w, i, [](F x, F y, F z) { return std::fma(x, y, z); });
     };
-    table["fma.rm.f32"] = [](Thread& t, I i) { ternary<F>(t, i, fma_rounded_down); };
-    table["sqrt.rn.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return std::sqrt(x); }); };
-    table["rcp.rn.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return 1 / x; }); };
-    table["rcp.approx.ftz.f32"] = [](Thread& t, I i) {
-        unary<F>(t, i, [](F x) { return flushed(1 / flushed(x)); });
+    table["fma.rm.f32"] = [](Warp& w, I i) {
+        std::fesetround(FE_DOWNWARD);
+        ternary<F>(w, i, [](F x, F y, F z) { return std::fma(x, y, z); });
+        std::fesetround(FE_TONEAREST);
     };
-    table["copysign.f32"] = [](Thread& t, I i) {
-        binary<F>(t, i, [](F sign, F x) { return std::copysign(x, sign); });
+    table["sqrt.rn.f32"] = [](Warp& w, I i) { unary<F>(w, i, [](F x) { return std::sqrt(x); }); };
+    table["rcp.rn.f32"] = [](Warp& w, I i) { unary<F>(w, i, [](F x) { return 1 / x; }); };
+    table["rcp.approx.ftz.f32"] = [](Warp& w, I i) {
+        unary<F>(w, i, [](F x) { return flushed(1 / flushed(x)); });
     };
-    table["neg.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return -x; }); };
-    table["abs.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return std::fabs(x); }); };
-    table["ex2.approx.ftz.f32"] = [](Thread& t, I i) {
-        unary<F>(t, i, [](F x) { return flushed(std::exp2(flushed(x))); });
+    table["copysign.f32"] = [](Warp& w, I i) {
+        binary<F>(w, i, [](F sign, F x) { return std::copysign(x, sign); });
     };
-    table["setp.nan.f32"] = [](Thread& t, I i) {
-        binary<F>(t, i, [](F x, F y) { return x != x || y != y; });
+    table["neg.f32"] = [](Warp& w, I i) { unary<F>(w, i, [](F x) { return -x; }); };
+    table["abs.f32"] = [](Warp& w, I i) { unary<F>(w, i, [](F x) { return std::fabs(x); }); };
+    table["ex2.approx.ftz.f32"] = [](Warp& w, I i) {
+        unary<F>(w, i, [](F x) { return flushed(std::exp2(flushed(x))); });
     };
-    table["cvt.sat.f32.f32"] = [](Thread& t, I i) {
-        unary<F>(t, i, [](F x) { return x > 0 ? std::min(x, 1.f) : 0.f; });
+    table["setp.nan.f32"] = [](Warp& w, I i) { binary<F>(w, i, [](F x, F y) { return x != x || y != y; }); };
+    table["cvt.sat.f32.f32"] = [](Warp& w, I i) {
+        unary<F>(w, i, [](F x) { return x > 0 ? std::min(x, 1.f) : 0.f; });
     };
-    table["cvt.rni.f32.f32"] = [](Thread& t, I i) { unary<F>(t, i, [](F x) { return std::nearbyint(x); }); };
-    table["cvt.rzi.s32.f32"] = [](Thread& t, I i) {
-        unary<F>(t, i, [](F x) { return to_integer<int32_t>(x, std::trunc); });
+    table["cvt.rni.f32.f32"] = [](Warp& w, I i) { unary<F>(w, i, [](F x) { return std::nearbyint(x); }); };
+    table["cvt.rzi.s32.f32"] = [](Warp& w, I i) {
+        unary<F>(w, i, [](F x) { return to_integer<int32_t>(x, std::trunc); });
     };
-    table["cvt.rni.s32.f32"] = [](Thread& t, I i) {
-        unary<F>(t, i, [](F x) { return to_integer<int32_t>(x, std::nearbyint); });
+    table["cvt.rni.s32.f32"] = [](Warp& w, I i) {
+        unary<F>(w, i, [](F x) { return to_integer<int32_t>(x, std::nearbyint); });
     };
-    table["cvt.rn.f16.f32"] = [](Thread& t, I i) {
-        unary<F>(t, i, [](F x) { return static_cast<half>(x); });
-    };
-    table["cvt.f32.f16"] = [](Thread& t, I i) {
-        unary<half>(t, i, [](half x) { return static_cast<F>(x); });
-    };
+    table["cvt.rn.f16.f32"] = [](Warp& w, I i) { unary<F>(w, i, [](F x) { return static_cast<half>(x); }); };
+    table["cvt.f32.f16"] = [](Warp& w, I i) { unary<half>(w, i, [](half x) { return static_cast<F>(x); }); };
 }
 
 // Two halves in a word.
@@ -265,78 +263,86 @@ half fma_half(half x, half y, half z) {
 }
 
 void add_pairs(Table& table) {
-    table["cvt.rn.f16x2.f32"] = [](Thread& t, I i) {
-        binary<float>(t, i, [](float high, float low) {
+    table["cvt.rn.f16x2.f32"] = [](Warp& w, I i) {
+        binary<float>(w, i, [](float high, float low) {
             return Pair{static_cast<half>(low), static_cast<half>(high)};
         });
     };
-    table["fma.rn.f16x2"] = [](Thread& t, I i) {
-        ternary<Pair>(t, i, [](Pair x, Pair y, Pair z) {
+    table["fma.rn.f16x2"] = [](Warp& w, I i) {
+        ternary<Pair>(w, i, [](Pair x, Pair y, Pair z) {
             return Pair{fma_half(x.low, y.low, z.low), fma_half(x.high, y.high, z.high)};
         });
     };
-    table["mul.f16x2"] = [](Thread& t, I i) {
-        binary<Pair>(t, i, [](Pair x, Pair y) {
+    table["mul.f16x2"] = [](Warp& w, I i) {
+        binary<Pair>(w, i, [](Pair x, Pair y) {
             const auto zero = static_cast<half>(-0.f);
             return Pair{fma_half(x.low, y.low, zero), fma_half(x.high, y.high, zero)};
         });
     };
-    table["sub.f16x2"] = [](Thread& t, I i) {
-        binary<Pair>(t, i, [](Pair x, Pair y) {
+    table["sub.f16x2"] = [](Warp& w, I i) {
+        binary<Pair>(w, i, [](Pair x, Pair y) {
             const auto minus = static_cast<half>(-1.f);
             return Pair{fma_half(y.low, minus, x.low), fma_half(y.high, minus, x.high)};
         });
     };
-    table["mov.b32.pack"] = [](Thread& t, I i) {
-        binary<half>(t, i, [](half low, half high) { return Pair{low, high}; });
+    table["mov.b32.pack"] = [](Warp& w, I i) {
+        binary<half>(w, i, [](half low, half high) { return Pair{low, high}; });
     };
-    table["mov.b32.unpack"] = [](Thread& t, I i) {
-        const auto pair = t.get<Pair>(i, 2);
-        t.set(i, 0, pair.low);
-        t.set(i, 1, pair.high);
+    table["mov.b32.unpack"] = [](Warp& w, I i) {
+        w.each([&](unsigned lane) {
+            const auto pair = w.get<Pair>(i, 2, lane);
+            w.set(i, 0, lane, pair.low);
+            w.set(i, 1, lane, pair.high);
+        });
     };
-    table["mov.b64.pack"] = [](Thread& t, I i) {
-        binary<uint32_t>(t, i, [](uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; });
+    table["mov.b64.pack"] = [](Warp& w, I i) {
+        binary<uint32_t>(w, i, [](uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; });
     };
-    table["mov.b64.unpack"] = [](Thread& t, I i) {
-        const auto both = t.get<uint64_t>(i, 2);
-        t.set(i, 0, static_cast<uint32_t>(both));
-        t.set(i, 1, static_cast<uint32_t>(both >> 32));
+    table["mov.b64.unpack"] = [](Warp& w, I i) {
+        w.each([&](unsigned lane) {
+            const auto both = w.get<uint64_t>(i, 2, lane);
+            w.set(i, 0, lane, static_cast<uint32_t>(both));
+            w.set(i, 1, lane, static_cast<uint32_t>(both >> 32));
+        });
     };
 }
 
 void add_single_bits(Table& table) {
-    table["not.pred"] = [](Thread& t, I i) { unary<bool>(t, i, [](bool x) { return !x; }); };
-    table["popc.b32"] = [](Thread& t, I i) {
-        unary<uint32_t>(t, i, [](uint32_t x) { return __builtin_popcount(x); });
+    table["not.pred"] = [](Warp& w, I i) { unary<bool>(w, i, [](bool x) { return !x; }); };
+    table["popc.b32"] = [](Warp& w, I i) {
+        unary<uint32_t>(w, i, [](uint32_t x) { return __builtin_popcount(x); });
     };
-    table["bfi.b32"] = [](Thread& t, I i) {
-        const auto from = t.get<uint32_t>(i, 1), into = t.get<uint32_t>(i, 2);
-        const auto first = t.get<uint8_t>(i, 3), length = t.get<uint8_t>(i, 4);
-        const uint64_t mask = first > 31 ? 0 : ((uint64_t{1} << std::min<int>(length, 32)) - 1) << first;
-        const uint64_t moved = first > 31 ? 0 : uint64_t{from} << first;
-        t.set(i, 0, static_cast<uint32_t>((into & ~mask) | (moved & mask)));
+    table["bfi.b32"] = [](Warp& w, I i) {
+        w.assign(i, [&](unsigned lane) {
+            const auto from = w.get<uint32_t>(i, 1, lane), into = w.get<uint32_t>(i, 2, lane);
+            const auto first = w.get<uint8_t>(i, 3, lane), length = w.get<uint8_t>(i, 4, lane);
+            const uint64_t mask = first > 31 ? 0 : ((uint64_t{1} << std::min<int>(length, 32)) - 1) << first;
+            const uint64_t moved = first > 31 ? 0 : uint64_t{from} << first;
+            return static_cast<uint32_t>((into & ~mask) | (moved & mask));
+        });
     };
-    table["prmt.b32"] = [](Thread& t, I i) {
-        const uint64_t bytes = t.get<uint32_t>(i, 1) | uint64_t{t.get<uint32_t>(i, 2)} << 32;
-        const auto chosen = t.get<uint32_t>(i, 3);
-        uint32_t result = 0;
-        for (unsigned at = 0; at < 4; ++at) {
-            const uint32_t choice = chosen >> 4 * at;
-            uint32_t byte = bytes >> 8 * (choice & 7) & 0xff;
-            if (choice & 8) byte = byte & 0x80 ? 0xff : 0;  // its sign
-            result |= byte << 8 * at;
-        }
-        t.set(i, 0, result);
+    table["prmt.b32"] = [](Warp& w, I i) {
+        ternary<uint32_t>(w, i, [](uint32_t low, uint32_t high, uint32_t chosen) {
+            const uint64_t bytes = low | uint64_t{high} << 32;
+            uint32_t result = 0;
+            for (unsigned at = 0; at < 4; ++at) {
+                const uint32_t choice = chosen >> 4 * at;
+                uint32_t byte = bytes >> 8 * (choice & 7) & 0xff;
+                if (choice & 8) byte = byte & 0x80 ? 0xff : 0;  // its sign
+                result |= byte << 8 * at;
+            }
+            return result;
+        });
     };
-    table["lop3.b32"] = [](Thread& t, I i) {
-        const auto x = t.get<uint32_t>(i, 1), y = t.get<uint32_t>(i, 2), z = t.get<uint32_t>(i, 3);
-        uint32_t result = 0;
-        for (unsigned bit = 0; bit < 8; ++bit) {
-            if (!(i.table >> bit & 1)) continue;
-            result |= (bit & 4 ? x : ~x) & (bit & 2 ? y : ~y) & (bit & 1 ? z : ~z);
-        }
-        t.set(i, 0, result);
+    table["lop3.b32"] = [](Warp& w, I i) {
+        ternary<uint32_t>(w, i, [&](uint32_t x, uint32_t y, uint32_t z) {
+            uint32_t result = 0;
+            for (unsigned bit = 0; bit < 8; ++bit) {
+                if (!(i.table >> bit & 1)) continue;
+                result |= (bit & 4 ? x : ~x) & (bit & 2 ? y : ~y) & (bit & 1 ? z : ~z);
+            }
+            return result;
+        });
     };
 }
 
@@ -375,8 +381,8 @@ Table make_table() {
     add_doubles(table);
     add_pairs(table);
     add_single_bits(table);
-    table["bra"] = table["bra.uni"] = [](Thread& t, I i) { t.jump(i.target); };
-    table["ret"] = [](Thread& t, I) { t.finish(); };
+    table["bra"] = table["bra.uni"] = [](Warp& w, I i) { w.jump(i.target); };
+    table["ret"] = [](Warp& w, I) { w.finish(); };
     return table;
 }
 

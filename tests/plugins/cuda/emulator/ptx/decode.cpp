@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "kernel.h"
 
@@ -235,10 +235,10 @@ class Decoder {
     std::vector<Token> tokens_;
     size_t at_ = 0;
     Kernel kernel_;
-    std::map<std::string, uint16_t> registers_;
-    std::map<uint64_t, uint16_t> constants_;
-    std::map<std::string, int64_t> symbols_;  // offsets in their space
-    std::map<std::string, uint32_t> labels_;
+    std::unordered_map<std::string, uint16_t> registers_;
+    std::unordered_map<uint64_t, uint16_t> constants_;
+    std::unordered_map<std::string, int64_t> symbols_;  // offsets in their space
+    std::unordered_map<std::string, uint32_t> labels_;
     std::vector<Jump> jumps_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,8 +14,10 @@
 #include <string>
 
 #include "../emulator.h"
+#include "../races.h"
 #include "kernel.h"
 #include "symbols.h"
+#include "warp.h"
 
 namespace emulator::ptx {
 namespace {
@@ -68,27 +69,27 @@ class Library {
     }
 
     // A kernel begins with .entry and ends with the brace that its first one opens.
+    static size_t end_of_kernel(const std::string& text, size_t at) {
+        for (int open = 0; (at = text.find_first_of("{}", at)) != std::string::npos; ++at) {
+            open += text[at] == '{' ? 1 : -1;
+            if (open == 0) return at;
+        }
+        return text.size();
+    }
+
     void read(const std::filesystem::path& path) {
-        std::ifstream file(path);
-        std::string line;
-        Entry entry;
-        bool inside = false;
-        std::ptrdiff_t open = 0;
-        for (int number = 1; std::getline(file, line); ++number) {
-            const size_t at = line.find(".entry ");
-            if (at != std::string::npos) {
-                entry = {"", path.filename().string(), number};
-                inside = true;
-            }
-            if (inside) entry.text += line + "\n";
-            const auto opened = std::count(line.begin(), line.end(), '{');
-            const auto closed = std::count(line.begin(), line.end(), '}');
-            open += opened - closed;
-            if (!inside || closed == 0 || open > 0) continue;
-            inside = false;
-            const size_t begin = entry.text.find(".entry ") + 7;
-            const std::string name = as_on_the_host(entry.text.substr(begin, entry.text.find('(') - begin));
+        std::ifstream file(path, std::ios::binary);
+        std::string text(std::filesystem::file_size(path), ' ');
+        file.read(text.data(), static_cast<std::streamsize>(text.size()));
+        int line = 1;
+        size_t read = 0;
+        for (size_t at; (at = text.find(".entry ", read)) != std::string::npos;) {
+            line += static_cast<int>(std::count(&text[read], &text[at], '\n'));
+            read = end_of_kernel(text, at);
+            const std::string name = as_on_the_host(text.substr(at + 7, text.find('(', at) - at - 7));
+            const Entry entry = {text.substr(at, read - at), path.filename().string(), line};
             if (!entries_.emplace(name, entry).second) stop("two kernels have the name " + name);
+            line += static_cast<int>(std::count(&text[at], &text[read], '\n'));
         }
     }
 
@@ -96,13 +97,14 @@ class Library {
     std::map<std::string, Kernel> kernels_;
 };
 
-const char* folder() {
-    static const char* const name = std::getenv("H2O_EMULATION_PTX");
-    return name && *name ? name : nullptr;
-}
+// As the library was loaded: who loads it may change the environment for that moment.
+const std::string folder = [] {
+    const char* const name = std::getenv("H2O_EMULATION_PTX");
+    return std::string(name ? name : "");
+}();
 
 const Kernel& kernel_at(const void* function) try {
-    static Library library(folder());
+    static Library library(folder);
     return library.find(symbol_at(function));
 } catch (const std::runtime_error& error) {
     stop(error.what());
@@ -122,19 +124,44 @@ std::vector<unsigned char> parameters_of(const Kernel& kernel, const std::vector
     return parameters;
 }
 
+// Warps run in an order of chance, each for a while, until all have ended.
+void run_block(std::vector<Warp>& warps) {
+    for (Warp& warp : warps) warp.begin_block();
+    watch_stack(nullptr, 0);
+    for (;;) {
+        std::vector<Warp*> ready;
+        bool at_barrier = false;
+        for (Warp& warp : warps) {
+            const Warp::State state = warp.state();
+            if (state == Warp::State::kReady) ready.push_back(&warp);
+            at_barrier |= state == Warp::State::kBarrier;
+        }
+        if (!ready.empty()) {
+            ready[random_bits() % ready.size()]->run();
+        } else if (at_barrier) {
+            watch_barrier();
+            for (Warp& warp : warps) warp.open_barrier();
+        } else {
+            return;
+        }
+    }
+}
+
 }  // namespace
 
 bool is_wanted() {
-    return folder() != nullptr;
+    return !folder.empty();
 }
 
 void run_grid(const void* function, dim3 grid, dim3 block, size_t shared_bytes,
               const std::vector<Argument>& arguments) {
     const Kernel& kernel = kernel_at(function);
-    if (block.x * block.y * block.z > kernel.most_threads)
-        stop(kernel.name + " is compiled for fewer threads a block");
+    if (block.x % kLanes != 0 || block.y != 1 || block.z != 1) stop("blocks are whole warps in x");
+    if (block.x > kernel.most_threads) stop(kernel.name + " is compiled for fewer threads a block");
     const std::vector<unsigned char> parameters = parameters_of(kernel, arguments);
-    emulator::run_grid(grid, block, shared_bytes, [&] { Thread(kernel, parameters.data()).run(); });
+    std::vector<Warp> warps;
+    for (unsigned first = 0; first < block.x; first += kLanes) warps.emplace_back(kernel, parameters, first);
+    run_blocks(grid, block, shared_bytes, [&] { run_block(warps); });
 }
 
 }  // namespace emulator::ptx

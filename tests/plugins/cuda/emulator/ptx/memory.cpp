@@ -8,12 +8,17 @@
 
 #include "../emulator.h"
 #include "../races.h"
-#include "kernel.h"
+#include "warp.h"
 
 namespace emulator::ptx {
 namespace {
 
 using I = const Instruction&;
+
+constexpr size_t kMostElements = 4;
+
+template <class T>
+using Widened = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
 
 std::vector<std::string> parts_of(const std::string& opcode) {
     std::vector<std::string> parts;
@@ -26,49 +31,47 @@ std::vector<std::string> parts_of(const std::string& opcode) {
 }
 
 // A register keeps a loaded number as wide as it is, its sign spread.
-uint64_t widened(const unsigned char* at, I i) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, at, i.element_bytes);
-    const unsigned unused = 64 - 8 * i.element_bytes;
-    return i.is_signed ? static_cast<uint64_t>(static_cast<int64_t>(bits << unused) >> unused) : bits;
+template <class T>
+void load(Warp& w, I i) {
+    const size_t bytes = sizeof(T) * i.elements;
+    const bool is_shared = i.space == Space::kShared;
+    const bool is_own = i.space == Space::kParam || i.space == Space::kLocal;
+    w.each([&](unsigned lane) {
+        const unsigned char* const at = w.locate(i, i.elements, lane, i.space, bytes);
+        if (!is_own) i.bypasses_l1 && !is_shared ? watch_take(at, bytes) : watch_read(at, bytes);
+        T loaded[kMostElements];
+        std::memcpy(loaded, at, bytes);
+        for (size_t n = 0; n < i.elements; ++n) w.set(i, n, lane, static_cast<Widened<T>>(loaded[n]));
+    });
 }
 
-void load(Thread& t, I i) {
-    const size_t bytes = size_t{i.element_bytes} * i.elements;
-    bool is_device_memory = false;
-    const unsigned char* const at = t.locate(i, i.elements, bytes, is_device_memory);
-    if (i.space != Space::kParam && i.space != Space::kLocal)
-        is_device_memory&& i.bypasses_l1 ? watch_take(at, bytes) : watch_read(at, bytes);
-    for (size_t n = 0; n < i.elements; ++n) t.set(i, n, widened(at + n * i.element_bytes, i));
-}
-
-void store(Thread& t, I i) {
-    const size_t bytes = size_t{i.element_bytes} * i.elements;
-    bool is_device_memory = false;
-    unsigned char* const at = t.locate(i, 0, bytes, is_device_memory);
-    // What blocks tell each other is stored like anything else; how it is read makes the difference.
-    if (i.space != Space::kLocal) is_device_memory ? watch_put(at, bytes) : watch_write(at, bytes);
-    for (size_t n = 0; n < i.elements; ++n) {
-        const auto bits = t.get<uint64_t>(i, 1 + n);
-        std::memcpy(at + n * i.element_bytes, &bits, i.element_bytes);
-    }
+template <class T>
+void store(Warp& w, I i) {
+    const size_t bytes = sizeof(T) * i.elements;
+    w.each([&](unsigned lane) {
+        unsigned char* const at = w.locate(i, 0, lane, i.space, bytes);
+        // What blocks tell each other is stored like anything else; how it is read makes the difference.
+        if (i.space != Space::kLocal)
+            i.space == Space::kShared ? watch_write(at, bytes) : watch_put(at, bytes);
+        for (size_t n = 0; n < i.elements; ++n) {
+            const T stored = w.get<T>(i, 1 + n, lane);
+            std::memcpy(at + n * sizeof(T), &stored, sizeof(T));
+        }
+    });
 }
 
 template <int BYTES>
-void copy_to_shared(Thread& t, I i) {
-    const int valid = t.get<int32_t>(i, 3);
-    if (valid < 0 || valid > BYTES) fail("a cp.async of more bytes than it copies");
-    bool is_device_memory = false;
-    Instruction target = i;
-    target.space = Space::kShared;
-    unsigned char* const to = t.locate(target, 0, BYTES, is_device_memory);
-    const unsigned char* from = nullptr;
-    Instruction source = i;
-    source.space = Space::kGlobal;
-    // An address of which nothing is read may be any.
-    from = valid > 0 ? t.locate(source, 1, BYTES, is_device_memory)
-                     : reinterpret_cast<const unsigned char*>(t.get<uint64_t>(i, 1));
-    copy_async(to, from, BYTES, valid);
+void copy_to_shared(Warp& w, I i) {
+    w.each([&](unsigned lane) {
+        const int valid = w.get<int32_t>(i, 3, lane);
+        if (valid < 0 || valid > BYTES) fail("a cp.async of more bytes than it copies");
+        unsigned char* const to = w.locate(i, 0, lane, Space::kShared, BYTES);
+        // An address of which nothing is read may be any.
+        const unsigned char* const from =
+            valid > 0 ? w.locate(i, 1, lane, Space::kGlobal, BYTES)
+                      : reinterpret_cast<const unsigned char*>(w.get<uint64_t>(i, 1, lane));
+        copy_async(to, from, BYTES, valid);
+    });
 }
 
 uint32_t add(uint32_t old, uint32_t operand) {
@@ -86,14 +89,31 @@ uint32_t higher_signed(uint32_t old, uint32_t operand) {
 
 // Threads run one at a time.
 template <uint32_t (*F)(uint32_t, uint32_t)>
-void atomic(Thread& t, I i) {
-    bool is_device_memory = false;
-    unsigned char* const at = t.locate(i, 1, 4, is_device_memory);
-    uint32_t old;
-    std::memcpy(&old, at, 4);
-    const uint32_t now = F(old, t.get<uint32_t>(i, 2));
-    std::memcpy(at, &now, 4);
-    t.set(i, 0, old);
+void atomic(Warp& w, I i) {
+    w.each([&](unsigned lane) {
+        unsigned char* const at = w.locate(i, 1, lane, i.space, 4);
+        uint32_t old;
+        std::memcpy(&old, at, 4);
+        const uint32_t now = F(old, w.get<uint32_t>(i, 2, lane));
+        std::memcpy(at, &now, 4);
+        w.set(i, 0, lane, old);
+    });
+}
+
+template <class T>
+constexpr Execute kAccess[] = {load<T>, store<T>};
+
+// By the type's letter and width: f32, b32 and u32 are the same bits.
+Execute find_access(const std::string& type, bool is_store) {
+    if (type == "s8") return kAccess<int8_t>[is_store];
+    if (type == "s16") return kAccess<int16_t>[is_store];
+    if (type == "s32") return kAccess<int32_t>[is_store];
+    const std::string bits = type.substr(1);
+    if (bits == "8") return kAccess<uint8_t>[is_store];
+    if (bits == "16") return kAccess<uint16_t>[is_store];
+    if (bits == "32") return kAccess<uint32_t>[is_store];
+    if (bits == "64") return kAccess<uint64_t>[is_store];
+    return nullptr;
 }
 
 // ld.global.nc.v4.u32 and its like, after the first word.
@@ -115,10 +135,9 @@ void decode_access(const std::vector<std::string>& parts, Instruction& instructi
             continue;
         else if (part == "v2" || part == "v4")
             instruction.elements = static_cast<uint8_t>(part[1] - '0');
-        else if (n + 1 == parts.size()) {
-            instruction.is_signed = part[0] == 's';
-            instruction.element_bytes = static_cast<uint8_t>(std::stoi(part.substr(1)) / 8);
-        } else
+        else if (n + 1 == parts.size())
+            instruction.execute = find_access(part, parts[0] == "st");
+        else
             throw std::runtime_error("a load or store with ." + part);
     }
 }
@@ -129,7 +148,6 @@ bool decode_memory_operation(const std::string& opcode, Instruction& instruction
     const std::vector<std::string> parts = parts_of(opcode);
     if (parts[0] == "ld" || parts[0] == "st") {
         decode_access(parts, instruction);
-        instruction.execute = parts[0] == "ld" ? load : store;
     } else if (opcode == "atom.global.inc.u32") {
         instruction.space = Space::kGlobal;
         instruction.execute = atomic<increment>;
