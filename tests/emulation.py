@@ -1,6 +1,8 @@
 """h2o_plugins._cuda without a GPU: the real kernels and the real module, compiled against the emulation.
 
-The kernels' test program is built in the same folder, so that kernels are compiled once for both.
+Where nvcc is, the module runs the PTX that it makes of the kernels: that is nearer to a GPU than what the C++
+compiler makes, and takes less time. The kernels' test program is built in the same folder, so that kernels are
+compiled once for both.
 
 Tests use the fixture `emulated_cuda`. A process of its own gets it with
 
@@ -23,6 +25,7 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     import pytest
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 REPO = Path(__file__).resolve().parents[1]
 BUILD = REPO / "build" / "emulated"  # kept, so that only the first of many test sessions waits for it
 TESTS = Path("plugins", "kernels", "cuda", "tests")
+PTX = "H2O_EMULATION_PTX"  # in the environment, makes a process run the PTX of that folder
 
 
 def missing() -> str | None:
@@ -64,7 +68,7 @@ def build_tests() -> Path:
 
 
 def build_ptx() -> Path:
-    """A folder with nvcc's PTX of all kernels. H2O_EMULATION_PTX in the environment makes a process run it."""
+    """A folder with nvcc's PTX of all kernels."""
     return _build("h2o_cuda_ptx") / TESTS / "ptx"
 
 
@@ -124,8 +128,11 @@ def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("h2o_plugins._cuda", build_module())
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    chosen = PTX in os.environ or shutil.which("nvcc") is None
+    # The library reads it as it is loaded. Programs that this process starts are not to.
+    with mock.patch.dict(os.environ, {} if chosen else {PTX: str(build_ptx())}):
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     return module
 
 

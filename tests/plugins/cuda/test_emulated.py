@@ -18,7 +18,7 @@ def program() -> str:
 
 
 def run(*command: str, **variables: str) -> None:
-    environment = os.environ | variables
+    environment = os.environ | {emulation.PTX: ""} | variables
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 

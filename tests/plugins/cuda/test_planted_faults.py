@@ -324,7 +324,7 @@ def test_it_is_found_as_the_ptx_is_executed(fault: Fault, tmp_path: Path) -> Non
     toolkit.run("nvcc", *toolkit.OPTIONS, *headers, "-arch=compute_87", "-ptx", "-o", to, source)
     done = subprocess.run(
         [program, "--small", "--once", fault.group],
-        env=os.environ | {"H2O_EMULATION_PTX": str(folder)},
+        env=os.environ | {emulation.PTX: str(folder)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,7 +1,6 @@
 """What nvcc makes of the CUDA kernels, executed: the emulator interprets their PTX, with checks of its own.
 
-The tests beside this file run again in separate processes, because a process runs either the PTX or the
-compiled C++ kernels.
+The operators' tests run here, in a process that writes down which kernels ran.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests import emulation
-from tests.plugins.cuda.toolkit import REPO
+from tests.plugins.cuda.toolkit import OPERATORS_TESTS, REPO
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +37,7 @@ class Ptx:
         """`shared_kb` is what a multiprocessor has, in KB: 100 on desktop GPUs, 164 on an Orin, 228 on an H100."""
         ran = tmp_path / "ran"
         variables = {
-            "H2O_EMULATION_PTX": str(self.folder),
+            emulation.PTX: str(self.folder),
             "H2O_EMULATION_PTX_RAN": str(ran),
             "H2O_EMULATION_SHARED_KB": str(shared_kb),
         }
@@ -79,18 +78,7 @@ def test_windows_and_caps_of_every_head_size(ptx: Ptx, tmp_path: Path) -> None:
 
 
 def test_operators_of_the_module(ptx: Ptx, tmp_path: Path) -> None:
-    files = ("operators", "policies", "query", "blocks", "stored", "delta", "mamba2", "sinks", "dense")
-    ptx.run_tests(tmp_path, *(f"test_module_{name}.py" for name in files))
-
-
-def test_steps_of_several_rows(ptx: Ptx, tmp_path: Path) -> None:
-    some = "float64 or most_rows or (any_place and large)"
-    ptx.run_tests(tmp_path, "test_module_rows.py", "-k", some)
-
-
-def test_latents(ptx: Ptx, tmp_path: Path) -> None:
-    some = "few_behind_latents or 3of1 or 192x128 or 64x64 or 40x32 or (24x12 and int8)"
-    ptx.run_tests(tmp_path, "test_module_latent.py", "-k", some)
+    ptx.run_tests(tmp_path, *OPERATORS_TESTS)
 
 
 def test_on_gpus_with_less_shared_memory(ptx: Ptx, tmp_path: Path) -> None:
