@@ -10,14 +10,15 @@ import shutil
 import sys
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def write(tokenizer: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     config = AutoConfig.for_model(
         "deepseek_v2",
         vocab_size=Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab_size(),

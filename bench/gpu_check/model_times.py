@@ -24,13 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from bench.gpu_check.latent_model import TOKENIZER_FILES
 from bench.gpu_check.model_rows import one_by_one, steps
 from bench.gpu_check.prefill_times import POLICIES
 from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
-from transformers import AutoConfig, AutoModelForCausalLM
 
 import h2o_plugins
 from h2o_runtime import Generator
@@ -83,6 +81,9 @@ class Sizes:
 
 
 def write(sizes: Sizes, tokenizer: Path, folder: Path) -> None:
+    import torch  # here, for the processes of other parts do without
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     places = 2 * sizes.lengths[-1]
     config = AutoConfig.for_model(
         "llama", **sizes.shape, max_position_embeddings=places, tie_word_embeddings=True
@@ -154,6 +155,9 @@ def by_policy(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def of_transformers(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "checkpoint", dtype=torch.float16)
     model.to(sizes.device)
     with torch.inference_mode():
