@@ -78,9 +78,10 @@ def headers() -> list[Path]:
 
 
 def emulator_objects() -> list[Path]:
-    """What takes the CUDA runtime's place, without kernels."""
-    folder = _build("h2o_cuda_objects") / "plugins/kernels/cuda/CMakeFiles/h2o_cuda_objects.dir"
-    return sorted(path for path in folder.rglob("*.o") if "emulator" in path.relative_to(folder).parts)
+    """What takes the CUDA runtime's place, without kernels. Objects of earlier sources may lie beside them."""
+    folder = _build("h2o_cuda_objects") / "plugins/kernels/cuda/CMakeFiles/h2o_cuda_objects.dir" / "__/__/__"
+    sources = (REPO / "tests" / "plugins" / "cuda" / "emulator").rglob("*.cpp")
+    return [folder / f"{source.relative_to(REPO)}.o" for source in sorted(sources)]
 
 
 def build_library() -> Path:
