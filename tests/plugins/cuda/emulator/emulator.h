@@ -1,5 +1,5 @@
-// Runs CUDA kernels on a CPU: one block at a time, every thread of it a fiber, switched at each warp-wide
-// or block-wide operation; and streams, whose work waits until somebody waits for it.
+// Runs CUDA kernels on a CPU: one block at a time, every thread of it a fiber, switched at each warp-wide or
+// block-wide operation (of PTX whole warps: ptx/warp.h); and streams, whose work waits to be needed.
 //
 // What it catches: wrong indexing, wrong fragment layouts (mma and ldmatrix distribute their operands over
 // lanes exactly as the PTX manual says), a missing cp.async wait (a copy lands at random either at once or as
