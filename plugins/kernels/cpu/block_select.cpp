@@ -128,7 +128,7 @@ struct BlockSelect {
         means.rows = blocks();
         means.dtype = H2O_F32;
         for (int64_t head = 0; head < shape.kv_heads; ++head) int8.want(head, true);
-        context->pool.each(shape.kv_heads * int8.blocks(),
+        context->pool.each(int8.blocks(),
                            [&](int64_t index, int) { int8.pack(context, shape, means, index); });
         const Int8Keys* const packed = int8_rows > 0 ? &int8 : nullptr;
         context->pool.each(sizes.votes.tiles() * sets(), [&](int64_t index, int thread) {

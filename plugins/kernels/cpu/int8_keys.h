@@ -14,16 +14,24 @@ inline Int8Votes int8_votes(const h2o_cpu* context) {
 #if defined(__x86_64__)
     const BlockAttention* const now = context->attention;
     const bool rounds = now == avx512_bfloat16() || now == amx_bfloat16() || now == avx512_int16();
+    if (now == amx_bfloat16() && amx_votes() != nullptr) return amx_votes();
     if (rounds && __builtin_cpu_supports("avx512vnni")) return avx512_votes();
 #endif
     (void)context;
     return nullptr;
 }
 
+// Must be inlined: GCC drops calls of a function that only prefetches.
+__attribute__((always_inline)) inline void ask_for(const char* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
+
 // The cache's first `rows` rows of every key/value head.
 struct Int8Keys {
-    static constexpr int64_t kRowsABlock = 256;  // that one thread packs at a time
+    static constexpr int64_t kRowsABlock = 64;  // that one thread packs at a time
+    static constexpr int64_t kRowsAhead = 8;    // that are asked for meanwhile
 
+    int64_t heads;     // that keys have
     int64_t rows;      // of the cache, from the first on
     int64_t d;         // numbers of a key
     int8_t* numbers;   // [kv_heads][rows][d]
@@ -39,7 +47,11 @@ struct Int8Keys {
 
     static Int8Keys carve(Carver& carver, const h2o_shape& shape, int64_t rows) {
         const int64_t all = shape.kv_heads * rows;
-        return {rows, shape.head_size, carver.take<int8_t>(all * shape.head_size), carver.take<KeyScale>(all),
+        return {shape.kv_heads,
+                rows,
+                shape.head_size,
+                carver.take<int8_t>(all * shape.head_size),
+                carver.take<KeyScale>(all),
                 carver.take<uint8_t>(all)};
     }
 
@@ -55,20 +67,28 @@ struct Int8Keys {
         for (int64_t i = 0; i < count; ++i) wanted[head * rows + list[i]] = 1;
     }
 
-    // Rows of block `index`, counted through all heads, that are wanted.
+    // The wanted rows of block `index`, of all heads, which lie side by side.
     void pack(const h2o_cpu* context, const h2o_shape& shape, const h2o_kv& kv, int64_t index) const {
-        const int64_t head = index / blocks(), first = index % blocks() * kRowsABlock;
-        const KeyRows from = cache_rows(shape, head, keys_alone(kv), nullptr, rows);
-        for (int64_t row = first; row < std::min(first + kRowsABlock, rows); ++row) {
-            const int64_t at = head * rows + row;
-            if (!wanted[at]) continue;
-            int8_t* const out = numbers + at * d;
-            scales[at].scale =
-                context->kernels->to_int8(from.key(row), kv.dtype, d, out) * from.key_scale(row);
-            int32_t sum = 0;
-            for (int64_t c = 0; c < d; ++c) sum += out[c];
-            scales[at].excess = 128 * sum;
+        const int64_t first = index * kRowsABlock, stop = std::min(first + kRowsABlock, rows);
+        for (int64_t row = first; row < stop; ++row) {
+            for (int64_t head = 0; head < heads; ++head) {
+                const KeyRows from = cache_rows(shape, head, keys_alone(kv), nullptr, rows);
+                const int64_t at = head * rows + row, ahead = row + kRowsAhead;
+                if (ahead < rows && wanted[at + kRowsAhead])
+                    ask_for(from.key(ahead), d * element_size(kv.dtype));
+                if (wanted[at]) pack_key(context, from, at, row);
+            }
         }
+    }
+
+  private:
+    void pack_key(const h2o_cpu* context, const KeyRows& from, int64_t at, int64_t row) const {
+        int8_t* const out = numbers + at * d;
+        scales[at].scale =
+            context->kernels->to_int8(from.key(row), from.kv.dtype, d, out) * from.key_scale(row);
+        int32_t sum = 0;
+        for (int64_t c = 0; c < d; ++c) sum += out[c];
+        scales[at].excess = 128 * sum;
     }
 };
 
@@ -83,16 +103,19 @@ struct Int8Block {
     }
 
     void pack(const h2o_cpu* context, const Sweep& votes, int64_t begin, int64_t used) const {
-        const int64_t d = votes.d;
+        const int64_t d = votes.d, bytes = d * element_size(votes.dtype);
+        const auto query = [&](int64_t lane) { return votes.q + votes.at(begin + lane) * bytes; };
+        for (int64_t lane = 0; lane < used; ++lane) ask_for(query(lane), bytes);
         for (int64_t lane = 0; lane < kLanes; ++lane) {
             scales[lane] = 0.0f;
-            if (lane < used) {
-                const char* const from = votes.q + votes.at(begin + lane) * d * element_size(votes.dtype);
-                scales[lane] = votes.scale * context->kernels->to_int8(from, votes.dtype, d, row);
+            if (lane < used)
+                scales[lane] = votes.scale * context->kernels->to_int8(query(lane), votes.dtype, d, row);
+            for (int64_t c = 0; c < d; c += 4) {
+                uint32_t word = 0;
+                if (lane < used) std::memcpy(&word, row + c, 4);
+                word ^= 0x80808080u;  // adds 128 to each
+                std::memcpy(q + (c * kLanes + lane * 4), &word, 4);
             }
-            for (int64_t c = 0; c < d; ++c)
-                q[(c / 4 * kLanes + lane) * 4 + c % 4] =
-                    static_cast<uint8_t>(lane < used ? row[c] + 128 : 128);
         }
     }
 };

@@ -31,7 +31,9 @@ struct VoteArgs {
     float* sums;               // [round_up(keys, P)] column sums, added to; behind `keys` they are undefined
 };
 
-// For machines that have such products.
+// For machines that have such products, by AVX-512 VNNI.
 void (*avx512_votes())(const VoteArgs& args);
+// By tiles of AMX beside it; null where there are none.
+void (*amx_votes())(const VoteArgs& args);
 
 }  // namespace h2o

@@ -16,58 +16,69 @@ using h2o::VoteArgs;
 
 using Word [[gnu::may_alias, gnu::aligned(1)]] = int32_t;
 
-// p [8][lanes] = scores of `count` keys from `key` on, at most eight, and `top` = their running maximum. A
-// word is four numbers of d.
+// p [lanes] = scores of a key, whose products are `dot`, and `top` = their running maximum.
 template <int kVectors>
-__attribute__((always_inline)) inline void score_eight(const VoteArgs& args, int64_t key, int64_t count,
-                                                       float* p, Simd::Vec* top) {
-    int64_t row[8];
-    const int8_t* at[8];
-    for (int64_t i = 0; i < 8; ++i) {
-        const int64_t place = key + (i < count ? i : 0);
-        row[i] = args.rows == nullptr ? place : args.rows[place];
-        at[i] = args.k + row[i] * args.d;
-    }
+__attribute__((always_inline)) inline void score_key(const VoteArgs& args, int64_t key, int64_t row,
+                                                     const __m512i* dot, float* p, Simd::Vec* top) {
     const Simd::Vec hidden = Simd::set(-__builtin_inff());
-    __m512i sum[8][kVectors];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
+    const h2o::KeyScale& key_scale = args.k_scales[row];
+    const __m512i excess = _mm512_set1_epi32(key_scale.excess);
+    const Simd::Vec scale = Simd::set(key_scale.scale);
+    const Simd::Vec seen_by = Simd::set(static_cast<float>(key + 1));  // queries that see so many
 #pragma GCC unroll 3
-        for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_si512();
-    }
-    const uint8_t* q = args.q;
-    for (int64_t c = 0; c < args.d; c += 4, q += 4 * kLanes) {
-        __m512i rows[kVectors];
-#pragma GCC unroll 3
-        for (int j = 0; j < kVectors; ++j) rows[j] = _mm512_loadu_si512(q + j * 64);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) {
-            const __m512i word = _mm512_set1_epi32(*reinterpret_cast<const Word*>(at[i] + c));
-#pragma GCC unroll 3
-            for (int j = 0; j < kVectors; ++j) {
-                // As an intrinsic, GCC 12 copies every sum.
-                asm("vpdpbusd %2, %1, %0" : "+v"(sum[i][j]) : "v"(rows[j]), "v"(word));
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8;
-         ++i, p += kVectors * kWidth) {  // behind `count` they are of the first key, and not read
-        const h2o::KeyScale& key_scale = args.k_scales[row[i]];
-        const __m512i excess = _mm512_set1_epi32(key_scale.excess);
-        const Simd::Vec scale = Simd::set(key_scale.scale);
-        const Simd::Vec seen_by = Simd::set(static_cast<float>(key + i + 1));  // queries that see so many
-#pragma GCC unroll 3
-        for (int j = 0; j < kVectors; ++j) {
-            const Simd::Vec dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum[i][j], excess));
-            Simd::Vec x = Simd::mul(Simd::mul(dot, scale), Simd::load(args.scales + j * kWidth));
-            if (key + 8 > args.unmasked)
-                x = Simd::select_le(seen_by, Simd::load(args.visible + j * kWidth), x, hidden);
-            top[j] = Simd::max(top[j], x);
-            Simd::store(p + j * kWidth, x);
-        }
+    for (int j = 0; j < kVectors; ++j) {
+        const Simd::Vec product = _mm512_cvtepi32_ps(_mm512_sub_epi32(dot[j], excess));
+        Simd::Vec x = Simd::mul(Simd::mul(product, scale), Simd::load(args.scales + j * kWidth));
+        if (key >= args.unmasked)
+            x = Simd::select_le(seen_by, Simd::load(args.visible + j * kWidth), x, hidden);
+        top[j] = Simd::max(top[j], x);
+        Simd::store(p + j * kWidth, x);
     }
 }
+
+inline int64_t row_of(const VoteArgs& args, int64_t key) {
+    return args.rows == nullptr ? key : args.rows[key];
+}
+
+// Scores by dot products of vectors, eight keys at a time. A word is four numbers of d.
+struct VoteVectors {
+    static constexpr int kKeys = 8;
+
+    template <int kVectors>
+    __attribute__((always_inline)) static void score(const VoteArgs& args, int64_t key, int64_t count,
+                                                     float* p, Simd::Vec* top) {
+        int64_t row[kKeys];
+        const int8_t* at[kKeys];
+        for (int64_t i = 0; i < kKeys; ++i) {
+            row[i] = row_of(args, key + (i < count ? i : 0));
+            at[i] = args.k + row[i] * args.d;
+        }
+        __m512i sum[kKeys][kVectors];
+#pragma GCC unroll 8
+        for (int i = 0; i < kKeys; ++i) {
+#pragma GCC unroll 3
+            for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_si512();
+        }
+        const uint8_t* q = args.q;
+        for (int64_t c = 0; c < args.d; c += 4, q += 4 * kLanes) {
+            __m512i rows[kVectors];
+#pragma GCC unroll 3
+            for (int j = 0; j < kVectors; ++j) rows[j] = _mm512_loadu_si512(q + j * 64);
+#pragma GCC unroll 8
+            for (int i = 0; i < kKeys; ++i) {
+                const __m512i word = _mm512_set1_epi32(*reinterpret_cast<const Word*>(at[i] + c));
+#pragma GCC unroll 3
+                for (int j = 0; j < kVectors; ++j) {
+                    // As an intrinsic, GCC 12 copies every sum.
+                    asm("vpdpbusd %2, %1, %0" : "+v"(sum[i][j]) : "v"(rows[j]), "v"(word));
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < kKeys; ++i)  // p has room for eight keys, and those behind `count` are not read
+            score_key<kVectors>(args, key + i, row[i], sum[i], p + i * kVectors * kWidth, top);
+    }
+};
 
 // p = exp(p - m), whose sums are added to l, as exact as int8 scores deserve.
 template <int kVectors>
@@ -106,8 +117,9 @@ inline void add_votes(int64_t keys, const float* p, const float* weight, float* 
     }
 }
 
-// Scores lie as close together as the lanes in use allow: those of all keys are read twice.
-template <int kRows>
+// Scores lie as close together as the lanes in use allow: those of all keys are read twice. `Products` scores
+// up to kKeys keys at a time.
+template <class Products, int kRows>
 inline void vote_rows(const VoteArgs& args) {
     constexpr int kVectors = kRows / kWidth;
     BlockArgs block{};
@@ -121,9 +133,10 @@ inline void vote_rows(const VoteArgs& args) {
         [&](int64_t key, int64_t keys) {
             Simd::Vec top[kVectors];
             for (int j = 0; j < kVectors; ++j) top[j] = Simd::load(args.m + j * kWidth);
-            for (int64_t i = 0; i < keys; i += 8)
-                score_eight<kVectors>(args, key + i, keys - i < 8 ? keys - i : 8, args.p + (key + i) * kRows,
-                                      top);
+            for (int64_t i = 0; i < keys; i += Products::kKeys)
+                Products::template score<kVectors>(args, key + i,
+                                                   keys - i < Products::kKeys ? keys - i : Products::kKeys,
+                                                   args.p + (key + i) * kRows, top);
             for (int j = 0; j < kVectors; ++j) Simd::store(args.m + j * kWidth, top[j]);
         },
         [&](int64_t key, int64_t keys) {
@@ -134,10 +147,11 @@ inline void vote_rows(const VoteArgs& args) {
         });
 }
 
-void vote(const VoteArgs& args) {
-    if (args.lanes <= 16) return vote_rows<16>(args);
-    if (args.lanes <= 32) return vote_rows<32>(args);
-    vote_rows<static_cast<int>(kLanes)>(args);
+template <class Products>
+inline void vote(const VoteArgs& args) {
+    if (args.lanes <= 16) return vote_rows<Products, 16>(args);
+    if (args.lanes <= 32) return vote_rows<Products, 32>(args);
+    vote_rows<Products, static_cast<int>(kLanes)>(args);
 }
 
 }  // namespace

@@ -29,6 +29,13 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64, "the processor's layout");
 
+// Bytes of `depth` in one instruction, a multiple of 4: as few equal steps as possible.
+inline int64_t tile_step(int64_t depth) {
+    int64_t steps = (depth + kTileBytes - 1) / kTileBytes;
+    while (depth % (4 * steps) != 0) ++steps;
+    return depth / steps;
+}
+
 // Compilers do not know that loading tiles reads memory: what was written before must be there.
 __attribute__((always_inline)) inline void finish_writes(const void* at) {
     asm volatile("" : : "r"(at) : "memory");

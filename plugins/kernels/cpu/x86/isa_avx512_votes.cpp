@@ -4,5 +4,5 @@
 #include "simd/votes.h"
 
 void (*h2o::avx512_votes())(const h2o::VoteArgs& args) {
-    return vote;
+    return vote<VoteVectors>;
 }

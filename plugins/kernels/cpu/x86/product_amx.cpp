@@ -30,16 +30,9 @@ struct Weights {
     alignas(64) uint8_t of[kPanels][kMostBlock * kPanel];
 };
 
-// K of one instruction: a block in as few equal steps as possible.
-int64_t step_of(int64_t block) {
-    int64_t steps = (block + kTileBytes - 1) / kTileBytes;
-    while (block % (4 * steps) != 0) ++steps;
-    return block / steps;
-}
-
 // Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
 void begin(int64_t block) {
-    const int64_t step = step_of(block);
+    const int64_t step = tile_step(block);
     TileShapes shapes;
     for (int tile = 0; tile < 4; ++tile) shapes.set(tile, kTileRows, kTileBytes);
     for (int tile = 4; tile < 6; ++tile) shapes.set(tile, kTileRows, step);
@@ -139,7 +132,7 @@ void store(const TileOfY& out, int64_t parts, int64_t rows, int64_t panel, const
 void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels) {
     const h2o_products* const vectors = h2o::avx512vnni_products();
     if (rows <= vectors->rows) return vectors->multiply(tile, bits, parts, rows, panels);
-    const int64_t step = step_of(tile.block);
+    const int64_t step = tile_step(tile.block);
     Sums sums;
     Totals totals;
     Weights unpacked;
