@@ -40,7 +40,8 @@ class Batch:
 
     def __init__(self, kernels: Kernels, query_heads: int, kv_heads: int, d: int, tokens: int) -> None:
         self.kernels, self.kv_heads, self.rule = kernels, kv_heads, Query()
-        self.first = tokens - self.rule.batch_rows(tokens)
+        rows = self.rule.batch_rows(tokens)
+        self.first = (tokens - 1) // rows * rows
         rng, n = np.random.default_rng(0), tokens - self.first
         self.q = rng.standard_normal((n, query_heads, d), dtype=np.float32)
         k, v = (rng.standard_normal((tokens, kv_heads, d), dtype=np.float32) for _ in range(2))

@@ -46,3 +46,22 @@ def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
     found = rounds.measure({name: lambda name=name: turns.append(name) for name in "ab"}, 2)
     assert "".join(turns) == "ababab"
     assert all(0 <= times["least_ms"] <= times["median_ms"] for times in found.values())
+
+
+def test_choosing_is_measured_as_the_rule_calls_it() -> None:
+    """Three chunks behind 4,096 tokens are one call. Its memory sets are rising rows before each tile's chunk, the
+    last one among them."""
+    from bench.kernels.choosing import OPERATORS, Batch
+
+    from h2o_plugins._cpu import Kernels
+
+    batch = Batch(Kernels(1, None, 2, 1, 64, 0.125, False), query_heads=2, kv_heads=1, d=64, tokens=7168)
+    taken = batch.run()
+    assert list(taken) == list(OPERATORS)
+    assert min(taken.values()) > 0
+    (calls,) = batch.calls
+    (_, votes), (_, attention) = calls[1:]
+    chosen = attention["memory"]
+    assert chosen.shape == (24, 1, 960)
+    assert (np.diff(chosen) > 0).all()
+    assert (chosen.max(axis=(1, 2)) == votes["past"] - 1).all()
