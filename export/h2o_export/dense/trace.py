@@ -14,6 +14,7 @@ import onnxscript.optimizer
 import torch
 from torch import Tensor, nn
 
+from h2o_export.dense.translate import to_onnx
 from h2o_export.operators.opset import OPSET
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.limits import MAX_CONTEXT
@@ -30,20 +31,16 @@ def trace(
     n = torch.export.Dim("n", min=1, max=MAX_CONTEXT)
     examples = [_example(spec) for spec in inputs]
     free = [{axis: n for axis, size in enumerate(spec.shape) if isinstance(size, str)} for spec in inputs]
+    shapes = _by_argument(module, free)
     with _quiet():
-        program = torch.onnx.export(
-            module.eval(),
-            tuple(examples),
-            dynamo=True,
+        model = to_onnx(
+            torch.export.export(module.eval(), tuple(examples), dynamic_shapes=shapes, strict=False),
             opset_version=OPSET,
             input_names=[spec.name for spec in inputs],
             output_names=list(outputs),
-            dynamic_shapes=_by_argument(module, free),
+            dynamic_shapes=shapes,  # for their names
             optimize=False,  # its constant folding would read weights that do not exist yet
-            verbose=False,
-        )
-        assert program is not None
-        model = program.model
+        ).model
         names = dict(module.named_parameters())
         parameters = [value for key, value in model.graph.initializers.items() if key in names]
         for value in parameters:
