@@ -1,6 +1,6 @@
 """Traced graphs, kept in files: the first process that exports a graph traces it, and other processes read it.
 
-Tracing takes torch most of a second a graph. Many tests export models whose graphs differ in their weights
+Tracing takes torch up to a second a graph. Many tests export models whose graphs differ in their weights
 alone, and weights are bound later. Others have some graphs in common: with more layers, or another context. A
 file's name is a hash of all that the module is made of, the sources and the versions of libraries.
 """
