@@ -9,7 +9,10 @@ set -eu
 found() {
     case $1 in
         gtest) [ -f /usr/include/gtest/gtest.h ] || [ -n "${GTest_ROOT:-}" ] || pkg-config --exists gtest 2>/dev/null ;;
-        chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
+        chromium)
+            command -v chromium-headless-shell || command -v chromium || command -v chromium-browser ||
+                command -v google-chrome
+            ;;
         aarch64) command -v aarch64-linux-gnu-g++ ;;
         *) command -v "$1" ;;
     esac >/dev/null
@@ -19,6 +22,7 @@ package() {
     case $1 in
         gtest) echo libgtest-dev ;;
         aarch64) echo g++-aarch64-linux-gnu ;;
+        chromium) echo chromium-headless-shell ;;
         *) echo "$1" ;;
     esac
 }
