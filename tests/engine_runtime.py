@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from h2o_plugins import load_cuda_kernels
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.engines import EngineManifest
 from h2o_runtime.ort.session import BoundSession, open_session
 from tests.engines import Double
@@ -143,9 +143,11 @@ class Context:
             if isinstance(symbol, str)
         }
 
-        def arrays(tensors: Any) -> dict[str, CudaArray]:
+        module = load_cuda_kernels()
+
+        def arrays(tensors: Any) -> dict[str, Any]:
             return {
-                tensor.name: CudaArray(
+                tensor.name: module.Array(
                     self.addresses[tensor.name],
                     tuple(free[size] if isinstance(size, str) else size for size in tensor.shape),
                     np.dtype(tensor.dtype),

@@ -26,8 +26,8 @@ from h2o_runtime.backend import StepTensors, Tensors
 from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
+from h2o_runtime.devices.addresses import address_of
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.devices.cuda_array import address_of
 from h2o_runtime.errors import BackendError
 from h2o_runtime.layers.live import Layers, LayerSettings
 from h2o_runtime.limits import MOST_STEP_ROWS
@@ -213,7 +213,7 @@ class TorchBackend:
 
 
 class _Interface:
-    """A CudaArray as torch takes it."""
+    """An array on the GPU as torch takes it."""
 
     def __init__(self, array: Any) -> None:
         self.__cuda_array_interface__ = {

@@ -7,7 +7,7 @@ Sizes are the caller's word: nothing here can know what lies at an address.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -18,6 +18,29 @@ class CudaError(RuntimeError):
     """
     The CUDA runtime refused or failed; the message has its words and the call.
     """
+
+class Array:
+    """
+    C-contiguous, of at most four dimensions. Views keep the memory alive that they refer to: `owner` does.
+    """
+
+    def __init__(
+        self, address: int, shape: tuple[int, ...], dtype: numpy.dtype[Any], owner: object | None
+    ) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> numpy.dtype[Any]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: int | slice) -> Array:
+        """Some rows, or one of them without its dimension."""
+
+    def reshape(self, *shape: int) -> Array: ...
+    def __repr__(self) -> str: ...
 
 def device_count() -> int:
     """NVIDIA GPUs that this process can use; 0 without a driver."""

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime import operators
-from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv_entry import KV_ENTRY
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operator_spec import Operator
@@ -24,6 +23,7 @@ from h2o_runtime.operators import (
     STEP_ROWS_ATTENTION,
     VALUES,
 )
+from tests.order.array import Array
 from tests.order.clocks import Order, Use, of_array
 
 WORKSPACE = 256  # bytes that every call asks for
@@ -34,11 +34,11 @@ class CudaError(RuntimeError):
     pass
 
 
-def whole(array: CudaArray, writes: bool, name: str) -> Use:
+def whole(array: Array, writes: bool, name: str) -> Use:
     return Use(array.address, array.address + array.nbytes, writes, name)
 
 
-def rows(array: CudaArray, start: int, stop: int, writes: bool) -> Use:
+def rows(array: Array, start: int, stop: int, writes: bool) -> Use:
     size = array.nbytes // max(len(array), 1)
     return Use(array.address + start * size, array.address + stop * size, writes, "rows of the cache")
 
@@ -65,7 +65,7 @@ class RowLists:
             return int(known.reshape(-1)[at : at + nbytes // known.itemsize].max(initial=-1)) + 1
         return None
 
-    def numbers(self, array: CudaArray) -> NDArray[Any]:
+    def numbers(self, array: Array) -> NDArray[Any]:
         """The contents of an array of integers that was uploaded."""
         for start, stop, known in reversed(self._known):
             if start <= array.address < stop and not isinstance(known, int):
@@ -116,7 +116,7 @@ class KV:
 
     def read(self, bound: int | None) -> list[Use]:
         """`bound`: rows before it, where the operator reads no others."""
-        if isinstance(self.length, CudaArray):
+        if isinstance(self.length, Array):
             return [
                 whole(self.length, False, "length"),
                 *(whole(tensor, False, "the cache") for tensor in self.tensors),
@@ -142,7 +142,7 @@ def uses_of(operator: Operator, kv: KV | None, arguments: Mapping[str, Any], bou
             uses += kv.read(bound)
     for tensor in operator.inputs:
         array = arguments.get(tensor.name)
-        if isinstance(array, CudaArray):
+        if isinstance(array, Array):
             uses.append(whole(array, False, tensor.name))
             if tensor.updated:
                 uses.append(whole(array, True, tensor.name))
@@ -150,12 +150,12 @@ def uses_of(operator: Operator, kv: KV | None, arguments: Mapping[str, Any], bou
         array = arguments.get(tensor.name)
         if array is None and tensor.in_place:
             array = arguments.get(tensor.in_place)
-        if isinstance(array, CudaArray):
+        if isinstance(array, Array):
             uses.append(whole(array, True, tensor.name))
     return uses
 
 
-def _caches_of(order: Order, lists: RowLists, lengths: CudaArray, caches: CudaArray) -> Iterator[Use]:
+def _caches_of(order: Order, lists: RowLists, lengths: Array, caches: Array) -> Iterator[Use]:
     """The caches that the rows of a step append to and read; padding has none."""
     entries = np.ascontiguousarray(lists.numbers(caches)).view(KV_ENTRY)[:, 0]
     for entry in entries[lists.numbers(lengths) > 0]:
@@ -296,6 +296,7 @@ def order_module(order: Order) -> Any:
         device_count=lambda: 1,
         device_name=lambda: "a double",
         memory_info=lambda: (1 << 40, 1 << 40),
+        Array=Array,
         Memory=Memory,
         PinnedMemory=PinnedMemory,
         Event=Event,

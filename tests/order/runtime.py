@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 import h2o_plugins
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.devices import cuda as cuda_device
-from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.execution.recorded import RecordedForward
+from tests.order.array import Array
 from tests.order.clocks import Order, of_array
 from tests.order.device import order_module, whole
 
-Tensors = Mapping[str, CudaArray]
+Tensors = Mapping[str, Array]
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _the_host_tells(order: Order, patch: pytest.MonkeyPatch) -> None:
             order.host("the host, writing what is to be copied,", of_array(staged, True))
         return staged
 
-    def downloaded(self: Any, source: CudaArray) -> NDArray[Any]:
+    def downloaded(self: Any, source: Array) -> NDArray[Any]:
         result = download(self, source)
         if result.nbytes:
             order.host("the host, reading what was copied,", of_array(result, False))

@@ -8,39 +8,19 @@
 namespace h2o::python {
 namespace {
 
-template <class T>
-T* at(nb::handle array) {
-    return array.is_none() ? nullptr : reinterpret_cast<T*>(nb::cast<Address>(array.attr("address")));
+const Array& array_of(nb::handle value, const char* name) {
+    const Array* array = nullptr;
+    if (nb::try_cast(value, array) && array != nullptr) return *array;
+    throw nb::type_error((std::string(name) + " must be an Array").c_str());
 }
 
-h2o_dtype dtype_of(nb::handle array, const char* name) {
-    switch (nb::cast<int>(array.attr("dtype").attr("num"))) {  // NumPy's dtypes, which never change
-        case 1:
-            return H2O_I8;
-        case 5:
-            return H2O_I32;
-        case 7:
-        case 9:
-            return H2O_I64;
-        case 11:
-            return H2O_F32;
-        case 23:
-            return H2O_F16;
-        default:
-            throw nb::value_error((std::string(name) + " has elements that no kernel reads").c_str());
-    }
+template <class T>
+T* at(nb::handle array, const char* name) {
+    return array.is_none() ? nullptr : reinterpret_cast<T*>(array_of(array, name).address());
 }
 
 h2o_tensor tensor_of(nb::handle array, const char* name) {
-    h2o_tensor tensor{};
-    tensor.data = at<void>(array);
-    tensor.dtype = dtype_of(array, name);
-    const nb::tuple shape = nb::cast<nb::tuple>(array.attr("shape"));
-    if (shape.size() > 4)
-        throw nb::value_error((std::string(name) + " has more than four dimensions").c_str());
-    tensor.rank = static_cast<int32_t>(shape.size());
-    for (size_t i = 0; i < shape.size(); ++i) tensor.sizes[i] = nb::cast<int64_t>(shape[i]);
-    return tensor;
+    return array_of(array, name).tensor(name);
 }
 
 // Scalars that stand for tensors: kernels read them on the device, and some also on the host.
@@ -99,12 +79,12 @@ KV::KV(nb::handle k, nb::handle v, nb::handle length, nb::handle pages, int32_t 
     kv_.k = k_.data;
     kv_.v = v_.data;
     kv_.rows = kv_.pool_rows = k_.sizes[0];
-    kv_.pages = at<int32_t>(pages);
+    kv_.pages = at<int32_t>(pages, "pages");
     kv_.page_rows = page_rows;
     kv_.dtype = k_.dtype;
     if (scales.is_none()) return;
-    kv_.k_scales = at<float>(scales[0]);
-    kv_.v_scales = at<float>(scales[1]);
+    kv_.k_scales = at<float>(scales[0], "k_scales");
+    kv_.v_scales = at<float>(scales[1], "v_scales");
 }
 
 Kernels::Kernels(const h2o_shape& shape, Address counters, Address integers)
@@ -145,7 +125,7 @@ void Kernels::run(const Stream& stream, nb::str name, const KV* kv, nb::dict giv
     const float* sinks = nullptr;
     if (op.spec->sinks) {
         const nb::handle value = argument(given, nb::str("sinks"), used);
-        if (value.is_valid()) sinks = at<float>(value);
+        if (value.is_valid()) sinks = at<float>(value, "sinks");
     }
     place_outputs(op, arguments);
     read_attributes(op, given, arguments, used);

@@ -4,14 +4,13 @@
 #include <nanobind/nanobind.h>
 
 #include "../arguments.h"
-#include "device.h"
+#include "array.h"
 
 namespace h2o::python {
 
 using namespace nb::literals;
 
-// One layer's cache. Its arrays, like all arguments, have an address, a shape and a NumPy dtype. Its length
-// is a number, or an array of one element that the device reads.
+// One layer's cache. Its length is a number, or an array of one element that the device reads.
 class KV {
   public:
     KV(nb::handle k, nb::handle v, nb::handle length, nb::handle pages, int32_t page_rows, nb::handle scales);

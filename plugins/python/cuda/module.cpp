@@ -1,5 +1,5 @@
 // h2o_plugins._cuda: one NVIDIA GPU, and the C interface of the CUDA kernels, for addresses.
-#include "device.h"
+#include "array.h"
 
 NB_MODULE(_cuda, module) {
     module.doc() =
@@ -14,6 +14,7 @@ NB_MODULE(_cuda, module) {
 #endif
     nanobind::exception<h2o::python::CudaError>(module, "CudaError", PyExc_RuntimeError).attr("__doc__") =
         "The CUDA runtime refused or failed; the message has its words and the call.";
+    h2o::python::bind_array(module);
     h2o::python::bind_device(module);
     h2o::python::bind_kernels(module);
 }

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from h2o_runtime.backend import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.dense_operators import BLOCK_PRODUCT
+from h2o_runtime.devices.addresses import ALIGNMENT
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import DensePrecision
 from h2o_runtime.operators import DOMAIN, VERSION
+
+if TYPE_CHECKING:
+    from h2o_plugins._cuda import Array
 
 
 class TensorRTBackend:
@@ -43,7 +46,7 @@ class TensorRTBackend:
         self._device = device
         self._context = context
         self._engines: dict[str, _Engine] = {}
-        self._scratch: CudaArray | None = None
+        self._scratch: Array | None = None
         self._buffers = AlignedBuffers(device, self.most_rows)
         self._loader: _Loader | None = None
 
@@ -119,9 +122,9 @@ class AlignedBuffers:
     def __init__(self, device: CudaDevice, most_rows: int) -> None:
         self._device = device
         self._most_rows = most_rows
-        self._buffers: dict[str, CudaArray] = {}
+        self._buffers: dict[str, Array] = {}
 
-    def place(self, name: str, array: CudaArray) -> CudaArray:
+    def place(self, name: str, array: Array) -> Array:
         """The array itself if it is aligned, otherwise as many rows of its buffer."""
         if array.address % ALIGNMENT == 0:
             return array
@@ -191,7 +194,7 @@ class _Engine:
         self.step_rows = min(shape.max[0] for shape in shapes)
         self.prompts = self._context("prefill")
         self._steps = {1: self._context("decode")}
-        self._scratch: CudaArray | None = None
+        self._scratch: Array | None = None
 
     def steps(self, rows: int) -> _Context:
         """The context for steps of so many rows, which serves no others."""
@@ -201,7 +204,7 @@ class _Engine:
             self._steps[rows].use(self._scratch)
         return self._steps[rows]
 
-    def use(self, scratch: CudaArray) -> None:
+    def use(self, scratch: Array) -> None:
         self._scratch = scratch
         for context in (self.prompts, *self._steps.values()):
             context.use(scratch)
@@ -248,7 +251,7 @@ class _Context:
         self._bound: dict[str, int] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
-    def use(self, scratch: CudaArray) -> None:
+    def use(self, scratch: Array) -> None:
         self._context.set_device_memory(scratch.address, scratch.nbytes)
 
     def run(self, inputs: Tensors, outputs: Tensors, stream: int) -> None:
@@ -263,7 +266,7 @@ class _Context:
         if not self._context.execute_async_v3(stream):
             raise self._fail("execute_async_v3")
 
-    def _bind(self, name: str, array: CudaArray) -> None:
+    def _bind(self, name: str, array: Array) -> None:
         if self._bound.get(name) != array.address:
             if not self._context.set_tensor_address(name, array.address):
                 raise self._fail(f"set_tensor_address of {name}")

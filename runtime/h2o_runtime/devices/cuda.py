@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from h2o_plugins import load_cuda_kernels
-from h2o_runtime.devices.cuda_array import ALIGNMENT, CudaArray
+from h2o_runtime.devices.addresses import ALIGNMENT
 from h2o_runtime.devices.cuda_flow import CudaFlow, CudaStopwatch
 from h2o_runtime.devices.cuda_transfers import CudaTransfers
 from h2o_runtime.devices.lanes import Lanes
@@ -18,7 +18,7 @@ from h2o_runtime.errors import BackendError
 from h2o_runtime.schedule import Span
 
 if TYPE_CHECKING:
-    from h2o_plugins._cuda import Event, Stream
+    from h2o_plugins._cuda import Array, Event, Stream
 
 
 class CudaDevice:
@@ -44,7 +44,7 @@ class CudaDevice:
         self._downloads = _Staging(self)
         self._timing_events: list[Event] = []
 
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> CudaArray:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         try:
             # Whole multiples: the emulation aligns the end of an allocation, not its beginning.
@@ -55,9 +55,10 @@ class CudaDevice:
                 f"the GPU has {free >> 20:,} of {total >> 20:,} MiB free, and {math.ceil(nbytes / 2**20):,} "
                 "MiB more are needed: lower the context, or stop what else uses the GPU"
             ) from None
-        return CudaArray(owner.address, shape, dtype, owner)
+        array: Array = self.module.Array(owner.address, shape, np.dtype(dtype), owner)
+        return array
 
-    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> CudaArray:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         array = self.empty(shape, dtype)
         self.clear(array)
         return array
@@ -65,7 +66,7 @@ class CudaDevice:
     def committing(self) -> CudaDevice:
         return self
 
-    def upload(self, source: NDArray[Any], target: CudaArray) -> None:
+    def upload(self, source: NDArray[Any], target: Array) -> None:
         _check_alike(source, target)
         if not source.nbytes:
             return
@@ -75,7 +76,7 @@ class CudaDevice:
         self._uploads.release(self.lanes.attention)
         self.lanes.order(self.lanes.attention, self.lanes.dense)
 
-    def download(self, source: CudaArray) -> NDArray[Any]:
+    def download(self, source: Array) -> NDArray[Any]:
         """The device owns the array: it is valid until the next download."""
         flat = self._downloads.take(source.nbytes)
         result: NDArray[Any] = flat.view(source.dtype).reshape(source.shape)
@@ -85,22 +86,22 @@ class CudaDevice:
         self.lanes.attention.synchronize()
         return result
 
-    def copy(self, source: CudaArray, target: CudaArray) -> None:
+    def copy(self, source: Array, target: Array) -> None:
         self._copy(self.lanes.attention, source, target)
 
-    def copy_beside_dense(self, source: CudaArray, target: CudaArray) -> None:
+    def copy_beside_dense(self, source: Array, target: Array) -> None:
         self._copy(self.lanes.dense, source, target)
 
-    def _copy(self, lane: Stream, source: CudaArray, target: CudaArray) -> None:
+    def _copy(self, lane: Stream, source: Array, target: Array) -> None:
         _check_alike(source, target)
         if source.nbytes:
             lane.copy(source.address, target.address, source.nbytes)
 
-    def clear(self, target: CudaArray) -> None:
+    def clear(self, target: Array) -> None:
         if target.nbytes:
             self.lanes.attention.clear(target.address, target.nbytes)
 
-    def write_integers(self, target: CudaArray, values: Sequence[int]) -> None:
+    def write_integers(self, target: Array, values: Sequence[int]) -> None:
         self.lanes.dense.write_integers(target.address, list(values))
 
     def flow(self, tiles: list[Span]) -> CudaFlow:
@@ -147,6 +148,6 @@ class _Staging:
         self._free.record(lane)
 
 
-def _check_alike(source: Any, target: CudaArray) -> None:
+def _check_alike(source: Any, target: Array) -> None:
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"{source.shape} {source.dtype} cannot become {target.shape} {target.dtype}")

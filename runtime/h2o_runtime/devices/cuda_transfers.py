@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.devices.lanes import Lanes
 
 if TYPE_CHECKING:
-    from h2o_plugins._cuda import Event, Stream
+    from h2o_plugins._cuda import Array, Event, Stream
     from h2o_runtime.devices.transfers import Runs
 
 MOST_EVENTS = 64  # of marks: the newest one covers all older ones
@@ -29,14 +28,14 @@ class CudaTransfers:
         self._events: list[Event] = [lanes.module.Event() for _ in range(MOST_EVENTS)]
         self._marks = 0
 
-    def load(self, source: NDArray[Any], target: CudaArray, runs: Runs | None = None) -> None:
+    def load(self, source: NDArray[Any], target: Array, runs: Runs | None = None) -> None:
         for start, stop in [(0, len(source))] if runs is None else runs:
             rows = source[start:stop]
             if rows.nbytes:
                 self.loaded += rows.nbytes
                 self._stream.upload(rows, target[start:stop].address)
 
-    def store(self, source: CudaArray, target: NDArray[Any]) -> None:
+    def store(self, source: Array, target: NDArray[Any]) -> None:
         if source.nbytes:
             self.stored += source.nbytes
             self._stream.download(source.address, target)

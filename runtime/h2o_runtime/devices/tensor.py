@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-# A C-contiguous array on a device: a NumPy array on the host, a CudaArray on a GPU.
+# A C-contiguous array on a device: a NumPy array on the host, an Array of `h2o_plugins._cuda` on a GPU.
 #
 # Both have shape, dtype, nbytes and reshape, and give views of rows: array[start:stop], array[index].
 Tensor: TypeAlias = Any

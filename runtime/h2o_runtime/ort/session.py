@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_runtime.devices import Tensor
-from h2o_runtime.devices.cuda_array import address_of
+from h2o_runtime.devices.addresses import address_of
 from h2o_runtime.ort.cuda import check_provider, cuda_providers
 from h2o_runtime.ort.library import import_onnxruntime, version_of
 

@@ -10,7 +10,6 @@ import numpy as np
 from h2o_runtime.attention.base import AttentionShape
 from h2o_runtime.attention.sinks import LayerProvider
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.kv import KV
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operator_spec import Operator
@@ -101,7 +100,7 @@ class NativeCudaProvider:
 class CudaProviderWithSinks(LayerProvider):
     """`sinks` [Hq], on the device, join the softmax of the layer's rows."""
 
-    def __init__(self, provider: NativeCudaProvider, sinks: CudaArray) -> None:
+    def __init__(self, provider: NativeCudaProvider, sinks: _cuda.Array) -> None:
         super().__init__(provider)
         self._sinks = sinks
 

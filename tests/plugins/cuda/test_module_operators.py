@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 from tests.reference import operators
 
-from h2o_runtime.devices.cuda_array import CudaArray
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
@@ -68,7 +67,7 @@ class Model:
     def run(self, operator: Operator, kv: Any = None, **arguments: Any) -> None:
         self.kernels.run(self.stream, operator.name, kv, arguments, self._reserve)
 
-    def cache(self, k: CudaArray, v: CudaArray, length: Any) -> Any:
+    def cache(self, k: Any, v: Any, length: Any) -> Any:
         return self.cuda.KV(k, v, length)
 
     def _reserve(self, nbytes: int) -> tuple[int, int]:
@@ -81,17 +80,17 @@ class Model:
         rows = [np.sort(self.random.permutation(capacity)[:slots]) for _ in range(self.Hs)]
         return np.stack(rows).astype(np.int32)
 
-    def put(self, array: Array) -> CudaArray:
+    def put(self, array: Array) -> Any:
         memory = self.cuda.Memory(max(array.nbytes, 1))
         if array.size:
             self.stream.upload(np.ascontiguousarray(array), memory.address)
         self.memories.append(memory)
-        return CudaArray(memory.address, array.shape, array.dtype, memory)
+        return self.cuda.Array(memory.address, array.shape, array.dtype, memory)
 
-    def put_empty(self, *shape: int, dtype: Any = np.float32) -> CudaArray:
+    def put_empty(self, *shape: int, dtype: Any = np.float32) -> Any:
         return self.put(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -1, dtype))
 
-    def get(self, array: CudaArray) -> Array:
+    def get(self, array: Any) -> Array:
         out = np.empty(array.shape, array.dtype)
         self.stream.download(array.address, out)
         self.stream.synchronize()
@@ -301,7 +300,7 @@ def test_what_the_kernels_refuse_is_a_value_error(emulated_cuda: ModuleType) -> 
             emulated_cuda.Kernels(**{**sizes, **wrong}, counters=0, integers=0)
     model = Model(emulated_cuda, 4, 2, 64, np.float32)
     k, v, at = model.put_empty(8, 2, 64), model.put_empty(8, 2, 64), model.put(np.zeros(1, np.int64))
-    new, nowhere = model.put_empty(1, 2, 64), CudaArray(0, (1, 2, 64), np.float32, None)
+    new, nowhere = model.put_empty(1, 2, 64), model.cuda.Array(0, (1, 2, 64), np.dtype(np.float32), None)
     with pytest.raises(ValueError, match="cache_append: an argument is out of range, or a null pointer"):
         model.run(CACHE_APPEND, model.cache(k, v, 8), k=nowhere, v=new, first=0, at=at)
     pages = emulated_cuda.KV(k, v, 8, model.put(np.zeros(2, np.int32)), 4)
