@@ -85,10 +85,10 @@ class Layer:
 @pytest.mark.parametrize(
     ("score", "own", "dtype", "a_chunk", "a_batch"),
     [
-        ("colsum", {}, "float32", 4, 9),
-        ("window", {"window": 8}, "float32", 6, 9),
-        ("query", {"tile": 16, "candidates": 32}, "float32", 0, 20),
-        ("query", {"tile": 16, "candidates": 32}, "float16", 0, 13),
+        ("colsum", {}, "float32", 4, 8),
+        ("window", {"window": 8}, "float32", 6, 8),
+        ("query", {"tile": 16, "candidates": 32}, "float32", 0, 19),
+        ("query", {"tile": 16, "candidates": 32}, "float16", 0, 12),
     ],
 )
 def test_operations_of_a_chunk_and_of_a_logical_batch(

@@ -44,6 +44,8 @@ class PartialSoftmax:
     l: Float32  # [n, Hq]
 
     def rows(self, start: int, stop: int) -> PartialSoftmax:
+        if start == 0 and stop == len(self.m):
+            return self
         return PartialSoftmax(self.o[start:stop], self.m[start:stop], self.l[start:stop])
 
     @property

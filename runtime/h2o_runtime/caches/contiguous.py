@@ -126,6 +126,7 @@ class LayerRows(PresentLayer):
     ) -> None:
         self._device = device
         self._rows = rows
+        self._tensors = rows.view(0).tensors
         self._step = step.rows(0, 1)
         self._fresh = fresh
         self._provider = provider
@@ -135,7 +136,7 @@ class LayerRows(PresentLayer):
             return self._step
         if self._fresh is not None:
             return self._fresh.rows(rows.start, rows.stop)
-        return {name: tensor[rows.start : rows.stop] for name, tensor in self._rows.view(0).tensors.items()}
+        return {name: tensor[rows.start : rows.stop] for name, tensor in self._tensors.items()}
 
     def commit(self, rows: Rows) -> None:
         if rows.at is not None:
@@ -148,9 +149,8 @@ class LayerRows(PresentLayer):
         return self._step if rows.at is not None else None
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
-        places = self.view(0).tensors
         for name, rows in arrays.items():
-            self._device.upload(rows, places[name][first : first + len(rows)])
+            self._device.upload(rows, self._tensors[name][first : first + len(rows)])
 
     @property
     def nbytes(self) -> int:

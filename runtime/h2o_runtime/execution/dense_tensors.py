@@ -15,6 +15,7 @@ class DenseTensors:
 
     def __init__(self, model: ModelSpec, buffers: Activations) -> None:
         self._model, self._buffers = model, buffers
+        self._rotations = [buffers.rotations[spec.rotation] for spec in model.each_layer]
 
     def of_layer(
         self, layer: int, tile: Span, tokens: Tensor, positions: Tensor, written: Tensors, given: Tensors
@@ -33,8 +34,7 @@ class DenseTensors:
             outputs |= {name: rows[cut] for table in b.rotations for name, rows in table.items()}
             return {"tokens": tokens, "positions": positions, **given}, outputs
         inputs = {**self.behind(layer - 1, tile, tokens), **given}
-        table = b.rotations[self._model.layer(layer).rotation]
-        inputs |= {name: rows[cut] for name, rows in table.items()}
+        inputs |= {name: rows[cut] for name, rows in self._rotations[layer].items()}
         return inputs, outputs
 
     def of_head(self, rows: Span, tokens: Tensor) -> tuple[Tensors, Tensors]:

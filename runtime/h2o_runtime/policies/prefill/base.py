@@ -95,7 +95,8 @@ class LayerCall:
         if start >= stop:
             return
         assert isinstance(self.kv.length, int), "that of a prompt is known"
-        kv = self.kv.upto(self.kv.length - len(self.q) + stop)
+        later = len(self.q) - stop
+        kv = self.kv.upto(self.kv.length - later) if later else self.kv
         self.provider.run(PROMPT_ATTENTION, kv, q=self.q[start:stop], o=self.o[start:stop])
 
 

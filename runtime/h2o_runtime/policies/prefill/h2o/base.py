@@ -222,9 +222,9 @@ class H2O(PrefillPolicy[Store]):
         """Attention of the batch's new rows inside their chunks. A chunk with cached rows gets its own call."""
         end = -self.begun(call) % self.chunk_size if batch.start == 0 else 0
         for start, stop in ((batch.start, min(end, batch.stop)), (max(end, batch.start), batch.stop)):
-            rows = Span(max(start, first), stop)
-            if rows.start >= rows.stop:
+            if max(start, first) >= stop:
                 continue
+            rows = Span(max(start, first), stop)
             k, v = call.new_rows(rows.start, rows.stop)
             call.provider.run(
                 CHUNKED_INTRA_ATTENTION,
