@@ -1,5 +1,6 @@
 #include "plugin.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -138,13 +139,22 @@ size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, i
                                         const DynamicPluginTensorDesc*, int32_t output_count) const noexcept {
     if (!counts_match(input_count, output_count)) return 0;
     try {
-        // Workspace sizes grow with every size, so the profile's largest shape covers all.
+        // Workspace sizes grow with every size above 0, so two shapes of the profile cover all: the largest,
+        // and the largest whose tensors are empty if they may be.
         const DataType model = model_type(op_, [&](int32_t i) { return inputs[i].desc.type; });
         std::vector<Dims> largest;
         for (int32_t i = 0; i < input_count; ++i) largest.push_back(inputs[i].max);
-        PluginCall call;
-        if (!call.resolve(op_, attributes_, largest, dtype_of(model)).empty()) return 0;
-        return call.workspace(op_);
+        std::vector<Dims> empty = largest;
+        for (int32_t i = 0; i < input_count; ++i)
+            for (int32_t j = 0; j < empty[i].nbDims; ++j)
+                if (inputs[i].min.d[j] == 0) empty[i].d[j] = 0;
+        size_t most = 0;
+        for (const std::vector<Dims>& shapes : {largest, empty}) {
+            PluginCall call;
+            if (call.resolve(op_, attributes_, shapes, dtype_of(model)).empty())
+                most = std::max(most, call.workspace(op_));
+        }
+        return most;
     } catch (const std::exception& error) {
         log_error(std::string(op_.spec.name) + ": workspace query failed: " + error.what());
         return 0;

@@ -64,6 +64,16 @@ class KV:
         at = self.places(np.arange(rows))
         return {name: tensor[at] for name, tensor in self.tensors.items()}
 
+    def cut(self, rows: int) -> KV:
+        """A prompt's rows before `rows`, for kernels whose scratch memory is for all that are there."""
+        assert isinstance(self.length, int), "that of a prompt is known"
+        if self.pages is not None or len(self.k) <= rows:
+            return self
+        k = self.k[:rows]
+        v = k if self.latent else self.v[:rows]
+        scales = self.scales and (self.scales[0][:rows], self.scales[1][:rows])
+        return KV(k, v, min(self.length, rows), scales=scales)
+
     def upto(self, length: int) -> KV:
         """The first `length` rows."""
         return replace(self, length=length)

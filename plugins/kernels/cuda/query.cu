@@ -207,17 +207,13 @@ bool good(const Tiles& tiles) {
 
 namespace h2o::cuda {
 
-// Without lists a tile looks at all rows, which needs more than any list: the largest sizes cover both.
+// Of lists, or without them of all `cap` rows. A caller whose tiles have short pasts gives no more rows.
 size_t workspace(const calls::QuerySelect& call) {
-    size_t most = 0;
-    for (const int32_t listed : {0, call.Mp}) {
-        const Tiles tiles{{call.n, call.tile, call.stride}, 0, 1, listed, 1, 0};
-        if (check_shape(&call.shape) != H2O_OK || !good(tiles) || call.cap <= 0) return 0;
-        Workspace room;
-        scratch_of(call.shape, tiles, call.cap, room);
-        if (room.used() > most) most = room.used();
-    }
-    return most;
+    const Tiles tiles{{call.n, call.tile, call.stride}, 0, 1, call.Mp, 1, 0};
+    if (check_shape(&call.shape) != H2O_OK || !good(tiles) || call.cap <= 0) return 0;
+    Workspace room;
+    scratch_of(call.shape, tiles, call.cap, room);
+    return room.used();
 }
 
 h2o_status run(const calls::QuerySelect& call) {

@@ -60,7 +60,7 @@ typedef struct h2o_call {
 typedef struct h2o_kernel {
     const char* name;  // such as PageSelect
     h2o_status (*run)(const h2o_call* call);
-    // Bytes of workspace for `run`; depends on sizes only, and grows with every size.
+    // Bytes of workspace for `run`; depends on sizes only, and grows with every size above 0.
     size_t (*workspace)(const h2o_call* call);
 } h2o_kernel;
 

@@ -84,15 +84,19 @@ class Sets:
 class TileGroup:
     """Tiles that choose memory sets in one operator call: of some chunks of a logical batch.
 
+    rows       of all tiles
     numbers    place of their numbers in `QueryStore.past_of_tiles` and `first_of_tiles`
     narrowed   candidates of a tile; 0: the past is not narrowed
+    last       the last of them
     """
 
     chunks: Span
     tiles: tuple[Span, ...]
+    rows: Span
     sets: Sets
     numbers: Span
     narrowed: int
+    last: LastTile
 
 
 _NUMBERS = ("start", "stop", "first", "count", "heads", "memory")
@@ -141,7 +145,9 @@ class QueryStore(PartialScratch):
         self._numbers: Tensor = device.zeros((2 * tiles,), np.int64)
         self.past_of_tiles: Tensor = self._numbers[:0]
         self.first_of_tiles: Tensor = self._numbers[:0]
-        self.groups: dict[Span, list[TileGroup]] = {}  # of each batch of a prompt, the same in every layer
+        self.groups: dict[
+            int, list[TileGroup]
+        ] = {}  # of a prompt's batches by first row, the same in every layer
         self.heads = heads
         self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)

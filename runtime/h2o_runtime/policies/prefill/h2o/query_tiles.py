@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
@@ -87,12 +88,12 @@ class QueryTiles(H2O[QueryStore]):
         row, and the second prompt can keep the shared rows of the tail."""
         return tail_start(n, self.dense_tail, self.chunk_size, self.tile_rows)
 
-    @property
+    @cached_property
     def tile_rows(self) -> int:
         """Rows of a tile: a chunk is cut into as few tiles as `tile` allows, all of one size but the last."""
         return -(-self.chunk_size // -(-self.chunk_size // self.tile))
 
-    @property
+    @cached_property
     def tiles_of_chunk(self) -> int:
         return -(-self.chunk_size // self.tile_rows)
 
@@ -148,12 +149,17 @@ class QueryTiles(H2O[QueryStore]):
         """The most candidates of any tile."""
         return self.candidates_at(MOST)
 
+    @cached_property
+    def rows_without_lists(self) -> int:
+        """Where a chunk that chooses from its whole past ends, at the latest."""
+        return self.most_candidates + self.chunk_size
+
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
         times = GROWN_CANDIDATES if self._grows_at(past) else 1
         return max(self.candidates, self.memory_at(past) * times)
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """Distance between two queries of a tile that vote."""
         return max(self.tile_rows // self.queries, 1)
@@ -181,7 +187,9 @@ class QueryTiles(H2O[QueryStore]):
             first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
             narrowed = count if before > count else 0
             own = Span(first, first + len(tiles))
-            return TileGroup(chunks, tiles, sets, own, narrowed)
+            rows = Span(tiles[0].start, tiles[-1].stop)
+            last = LastTile(Span(past + tiles[-1].start, past + rows.stop), sets.with_skipped())
+            return TileGroup(chunks, tiles, rows, sets, own, narrowed, last)
 
         def kind(one: TileGroup) -> tuple[int, int, int, bool]:
             sets = one.sets

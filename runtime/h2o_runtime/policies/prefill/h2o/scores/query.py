@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from h2o_runtime.attention.base import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices import Device, Tensor
+from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import BLOCK_SELECT, MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
 from h2o_runtime.policies.prefill.h2o.base import H2O, score_rule
-from h2o_runtime.policies.prefill.h2o.query_store import LastTile, QueryStore, Sets, TileGroup
+from h2o_runtime.policies.prefill.h2o.query_store import QueryStore, Sets, TileGroup
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.schedule import Span, spans
@@ -87,31 +88,33 @@ class Query(QueryTiles):
         if batch.start == 0 and first == 0 and state.whole_past.shape[1]:
             self._see_all(call, state, batch, partial)
         for group in self._groups(call, state, batch):
-            self._select(call, state, group)
-            self._attend_to_sets(call, state, group, first, batch, partial)
-            call.checkpoint(group.chunks.stop)
+            sets = state.sets(call.layer, group.sets)
+            self._select(call, state, group, sets)
+            self._attend_to_sets(call, state, group, sets, first, batch, partial)
+            if group.rows.stop < batch.stop:
+                call.checkpoint(group.rows.stop)
         call.checkpoint(batch.stop)
 
     def _groups(self, call: LayerCall, state: QueryStore, batch: Span) -> list[TileGroup]:
         """Found once for all layers: at 4,096 tokens the host is what a GPU waits for."""
-        if batch not in state.groups:
-            state.groups[batch] = self.groups(self.begun(call), call.past, batch, state.heads)
-        return state.groups[batch]
+        groups = state.groups.get(batch.start)
+        if groups is None:
+            groups = self.groups(self.begun(call), call.past, batch, state.heads)
+            state.groups[batch.start] = groups
+        return groups
 
-    def _select(self, call: LayerCall, state: QueryStore, group: TileGroup) -> None:
-        """Choose the memory sets of a group's tiles in one call."""
-        tiles, sets = group.tiles, group.sets
-        q = call.q[tiles[0].start : tiles[-1].stop]
-        past, rows = (
-            numbers[group.numbers.start : group.numbers.stop]
-            for numbers in (state.past_of_tiles, state.first_of_tiles)
-        )
-        candidates = state.candidates(call.layer, sets, group.narrowed)
+    def _select(self, call: LayerCall, state: QueryStore, group: TileGroup, sets: Tensor) -> None:
+        """Choose the memory sets of a group's tiles in one call: `sets`, int32 [t, Hs, M]."""
+        q, own = call.q[group.rows.start : group.rows.stop], slice(group.numbers.start, group.numbers.stop)
+        past, rows = state.past_of_tiles[own], state.first_of_tiles[own]
+        candidates = state.candidates(call.layer, group.sets, group.narrowed)
+        kv = call.kv
         if group.narrowed:
             self._narrow(call, q, past, candidates)
-        self._vote(call, q, past, rows, candidates, state.sets(call.layer, sets))
-        last = Span(call.past + tiles[-1].start, call.past + tiles[-1].stop)
-        state.last = LastTile(last, sets.with_skipped())
+        else:
+            kv = kv.cut(self.rows_without_lists)
+        self._vote(call, kv, q, past, rows, candidates, sets)
+        state.last = group.last
 
     def _narrow(self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor) -> None:
         """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
@@ -130,14 +133,22 @@ class Query(QueryTiles):
         )
 
     def _vote(
-        self, call: LayerCall, q: Tensor, past: Tensor, first: Tensor, candidates: Tensor, chosen: Tensor
+        self,
+        call: LayerCall,
+        kv: KV,
+        q: Tensor,
+        past: Tensor,
+        first: Tensor,
+        candidates: Tensor,
+        chosen: Tensor,
     ) -> None:
         """Queries of each tile vote for candidates, int32 [t, Hl, Mp]; the best go to `chosen`, int32 [t, Hs, M].
-        past, first int64 [t]: the rows before each tile's chunk, and before the tile.
+        Without candidates they vote for every row of their past. past, first int64 [t]: the rows before each
+        tile's chunk, and before the tile.
         """
         call.provider.run(
             QUERY_SELECT,
-            call.kv,
+            kv,
             q=q,
             candidates=candidates,
             past=past,
@@ -166,19 +177,20 @@ class Query(QueryTiles):
         call: LayerCall,
         state: QueryStore,
         group: TileGroup,
+        sets: Tensor,
         first: int,
         batch: Span,
         partial: PartialSoftmax,
     ) -> None:
         """Attention of a group's tiles to their memory sets, fused into the batch's state. It is not needed for
         rows before `first`, which begins a chunk."""
-        tiles, where = group.tiles, group.sets
-        if tiles[0].start < first:
+        tiles, where, rows = group.tiles, group.sets, group.rows
+        if rows.start < first:
             tiles = tuple(one for one in tiles if one.start >= first)
             if not tiles:
                 return
             where = self.sets_of_tiles(self.begun(call), call.past, tiles, group.chunks, state.heads)
-        rows, sets = Span(tiles[0].start, group.chunks.stop), state.sets(call.layer, where)
+            rows, sets = Span(tiles[0].start, rows.stop), state.sets(call.layer, where)
         own = partial.rows(rows.start - batch.start, rows.stop - batch.start)
         checks = self._checks(call, state, tiles, where, own)  # before the state sees more than its chunks
         call.provider.run(
