@@ -46,7 +46,6 @@ from h2o_runtime.names import Pooling, Speculation
 from h2o_runtime.policies.prefill import PrefillPolicy, PrefillReport, Seen
 from h2o_runtime.process import let_go_at_exit
 from h2o_runtime.schedule import Span, spans
-from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.pool import SessionPool, SharedPrompt
 from h2o_runtime.sessions.session import Float32, IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
@@ -113,13 +112,7 @@ class Generator:
         with ExitStack() as on_error:
             loaded = LoadedModel.load(path, options)
             on_error.callback(loaded.close)
-            folder = None
-            if options.folder is not None:
-                identity = loaded.spec.bundle.manifest.identity
-                folder = SessionFolder(
-                    Path(options.folder), options.folder_bytes, identity, options.folder_shared
-                )
-            pool = SessionPool(options.pool_bytes, folder)
+            pool = loaded.session_pool(options)
             generator = cls(loaded, pool, slots_of(loaded.spec, options.slots, options.slot_bytes))
             loaded.check_speculation(generator.session)
             loaded.warm_up(generator.session)

@@ -26,7 +26,9 @@ from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.process import check_threads, warn_of_little_memory
 from h2o_runtime.providers.select import provider_factory
+from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.layer_states import rows_ahead
+from h2o_runtime.sessions.pool import SessionPool
 from h2o_runtime.sessions.session import Session
 from h2o_runtime.sessions.spec import SessionSpec
 
@@ -104,6 +106,16 @@ class LoadedModel:
             rows_ahead=rows_ahead(options.speculate, backend.native_products),
         )
         return cls.of(spec, backend)
+
+    def session_pool(self, options: LoadOptions) -> SessionPool:
+        """For sessions that wait. Raises OutputError for the folder."""
+        folder = None
+        if options.folder is not None:
+            identity = self.spec.bundle.manifest.identity
+            folder = SessionFolder(
+                Path(options.folder), options.folder_bytes, identity, options.folder_shared
+            )
+        return SessionPool(options.pool_bytes, folder)
 
     def speculation(self, session: Session, asked: Speculation | None) -> tuple[Speculation, str | None]:
         """What drafts an answer in a session, or the reason why nothing does. asked: None takes the load option."""

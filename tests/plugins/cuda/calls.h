@@ -4,7 +4,6 @@
 
 #include "call_arguments.h"
 #include "h2o/cuda.h"
-#include "h2o/integer_product.h"
 #include "h2o/operator.h"
 #include "h2o/subquadratic.h"
 
@@ -331,16 +330,6 @@ H2O_CALL h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dty
     c.context = stream, c.shape.dtype = dtype, c.n = n, c.K = inputs, c.N = outputs, c.x = x,
     c.weights = weights, c.scales = scales, c.y = y;
     return h2o::cuda::run(c);
-}
-
-H2O_CALL h2o_status h2o_cuda_integer_product(h2o_cuda_stream stream, int32_t bits, int32_t block, int32_t n,
-                                             int32_t inputs, int32_t outputs, const void* x,
-                                             const void* integers, const void* scales, void* y) {
-    h2o::cuda::IntegerProduct product;
-    product.x = x, product.integers = integers, product.scales = scales, product.y = y;
-    product.rows = n, product.inputs = inputs, product.outputs = outputs;
-    product.bits = bits, product.block = block;
-    return h2o::cuda::run(product, stream);
 }
 
 H2O_CALL size_t h2o_cuda_memory_attention_workspace(const h2o_shape* shape, int32_t n, int32_t slots) {

@@ -41,8 +41,8 @@ void test_integers(int bits, int block, int inputs, int outputs, int most, std::
         context = of + " n=" + std::to_string(n);
         Buffer y(size_t(n) * outputs * 2, true);
         run_twice({&y}, [&] {
-            return h2o_cuda_integer_product(nullptr, bits, block, n, inputs, outputs, x.buffer.device(),
-                                            words.device(), scales.buffer.device(), y.device());
+            return multiply_integers(bits, block, n, inputs, outputs, x.buffer.device(), words.device(),
+                                     scales.buffer.device(), y.device());
         });
         const std::vector<double> rows(x.exact.begin(), x.exact.begin() + int64_t{n} * inputs);
         const std::vector<double> exact = matrix.times(rows, false), low = matrix.times(rows, true);
@@ -59,7 +59,7 @@ void test_refused_integers() {
     memory.reset();
     void* const p = memory.device();
     const auto call = [&](int bits, int block, int n, int inputs, int outputs, void* y) {
-        return h2o_cuda_integer_product(nullptr, bits, block, n, inputs, outputs, p, p, p, y);
+        return multiply_integers(bits, block, n, inputs, outputs, p, p, p, y);
     };
     EXPECT(call(4, 32, 0, 32, 8, p) == H2O_BAD_ARGUMENT);
     EXPECT(call(4, 32, 1, 32, 0, p) == H2O_BAD_ARGUMENT);

@@ -1,6 +1,7 @@
 // Matrices of integers in blocks, their words as the operators read them, and their products in float64.
 #pragma once
 
+#include "h2o/integer_product.h"
 #include "support.h"
 
 namespace test {
@@ -90,5 +91,14 @@ struct IntegerMatrix {
         return y;
     }
 };
+
+inline h2o_status multiply_integers(int32_t bits, int32_t block, int32_t n, int32_t inputs, int32_t outputs,
+                                    const void* x, const void* integers, const void* scales, void* y) {
+    h2o::cuda::IntegerProduct product;
+    product.x = x, product.integers = integers, product.scales = scales, product.y = y;
+    product.rows = n, product.inputs = inputs, product.outputs = outputs;
+    product.bits = bits, product.block = block;
+    return h2o::cuda::run(product, nullptr);
+}
 
 }  // namespace test
