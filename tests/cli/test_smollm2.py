@@ -21,9 +21,6 @@ TOKENS = 32
 PROMPTS = (
     "What is the capital of France?",
     "Write a short poem about the sea.",
-    "What is 12 plus 30?",
-    "Translate to French: good morning, my friend.",
-    "Give me a recipe for pancakes.",
     "What is the difference between a list and a tuple in Python?",
 )
 

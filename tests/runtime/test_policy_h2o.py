@@ -16,7 +16,7 @@ from tests.reference.llama import Float64, H2ORun, Int32, Model, Selection
 
 from h2o_runtime import Generator
 
-LENGTHS = (700, 1024, 2048, 3500)
+LENGTHS = (700, 1024, 2048, 2500)
 TAIL = 128
 TOLERANCE = 1e-4
 

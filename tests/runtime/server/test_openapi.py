@@ -35,6 +35,7 @@ def test_schemathesis_finds_nothing(serve: Serve, tool_bundle: Path, tmp_path: P
         "--max-examples": str(examples),
         "--seed": "1",
         "--suppress-health-check": "all",
+        "--request-timeout": "180",  # seconds; by default ten, which a busy machine may need
     }
     ended = subprocess.run(
         [*command, "run", f"{server.url}/openapi.json", "--no-color", *chain(*flags.items())],

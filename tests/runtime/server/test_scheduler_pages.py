@@ -48,22 +48,37 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         assert (stores[0].pool.counts[held] > 0).all()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
-@pytest.mark.parametrize("pool", [0, 1 << 15], ids=["alone", "pool"])
+CASES = {
+    f"{name}-{'pool' if pool else 'alone'}": (config, pool)
+    for name, config in zip(("query", "colsum", "full", "minference"), CONFIGS, strict=True)
+    for pool in (0, 1 << 15)
+}
+OFTEN = ("query-pool", "colsum-alone", "full-alone", "minference-pool")  # each policy, and both pools
+
+
+@pytest.mark.parametrize(
+    ("config", "pool"),
+    [
+        pytest.param(*case, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
+        for name, case in CASES.items()
+    ],
+)
 def test_where_pages_run_short_runs_wait_and_lose_nothing(
     tiny_bundle: Path, config: PrefillPolicy[Any], pool: int
 ) -> None:
     """Pages for one context, and four runs of nearly as much each: three are promised what one has."""
-    with load(tiny_bundle, SLOTS, Paged(), pool, slot_bytes=1) as model, load(tiny_bundle, 1, Paged()) as one:
+    asked = [request(seed, 60 + 50 * seed, 140, config, reuse=pool > 0) for seed in range(SLOTS)]
+    with load(tiny_bundle, 1, Paged()) as one:
+        expected = [answer(one, wanted) for wanted in asked]
+    with load(tiny_bundle, SLOTS, Paged(), pool, slot_bytes=1) as model:
         scheduler = Scheduler(model, PIECE)
-        asked = [request(seed, 60 + 50 * seed, 140, config, reuse=pool > 0) for seed in range(SLOTS)]
         for _wave in range(2):
             tasks = [Task(wanted) for wanted in asked]
             for task in tasks:
                 scheduler.start(task)
                 scheduler.turn()
             assert finish(scheduler) > 0
-            assert [tokens_of(task.completion) for task in tasks] == [answer(one, wanted) for wanted in asked]
+            assert [tokens_of(task.completion) for task in tasks] == expected
 
 
 @pytest.mark.parametrize("reuse", [False, True])
