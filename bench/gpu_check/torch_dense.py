@@ -49,6 +49,11 @@ def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)).to(x.dtype)
 
 
+def _reshape(x: Tensor, shape: Tensor, allowzero: int = 0) -> Tensor:
+    sizes = shape.tolist()
+    return x.reshape([size or (0 if allowzero else x.shape[axis]) for axis, size in enumerate(sizes)])
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.float().chunk(2, dim=-1)
     c, s = cos.unsqueeze(1), sin.unsqueeze(1)
@@ -80,7 +85,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "MatMul": torch.matmul,
     "Mul": torch.mul,
     "RMSNorm": _norm,
-    "Reshape": lambda x, shape, **_: x.reshape(shape.tolist()),
+    "Reshape": _reshape,
     "Rotation": _rotate,
     "Shape": _shape,
     "Sin": torch.sin,

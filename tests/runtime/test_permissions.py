@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.users import open_folder, ordinary_user
 
+import h2o_plugins
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, OutputError
@@ -21,6 +23,13 @@ def bundle(tiny_bundle: Path) -> Iterator[Path]:
         yield Path(shutil.copytree(tiny_bundle, folder / "home" / "bundle"))
 
 
+def read_weights(folder: Path) -> None:
+    bundle = Bundle.open(folder)
+    if not os.access(h2o_plugins.__file__, os.R_OK, effective_ids=True):
+        pytest.skip("this checkout lies where an ordinary user may not read")
+    OnnxRuntimeBackend(bundle, threads=1).activate(("dense_01",))
+
+
 @pytest.mark.parametrize("closed", ["..", ".", "manifest.json", "onnx", "onnx/weights/dense_01.bin"])
 def test_a_bundle_that_may_not_be_read(bundle: Path, closed: str) -> None:
     (bundle / closed).chmod(0)
@@ -28,7 +37,7 @@ def test_a_bundle_that_may_not_be_read(bundle: Path, closed: str) -> None:
         ordinary_user(),
         pytest.raises(BundleError, match=r"Permission denied; check its permissions") as caught,
     ):
-        OnnxRuntimeBackend(Bundle.open(bundle), threads=1).activate(("dense_01",))
+        read_weights(bundle)
     assert "again" not in str(caught.value)
 
 
