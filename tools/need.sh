@@ -47,8 +47,10 @@ for name; do
     found "$name" || missing="$missing $(package "$name")"
 done
 if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    # shellcheck disable=SC2086  # one word a package
-    { apt-get -qq update && apt-get -qq -y install --no-install-recommends $missing; } >/dev/null || true
+    apt-get -qq update >/dev/null || true
+    for one in $missing; do # a system may lack one of them
+        apt-get -qq -y install --no-install-recommends "$one" >/dev/null || true
+    done
 fi
 failed=0
 for name; do
