@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from h2o_runtime.policies.prefill import Query, Window, on_device
+from h2o_runtime.policies.prefill import Query, Window, policy_on_device
 from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.schedule import Span, logical_batches, spans
@@ -85,7 +85,7 @@ class Cost:
 
 def gpu_rule() -> Query:
     """Of prompts for which no policy is chosen."""
-    rule = on_device(Query(), "cuda")
+    rule = policy_on_device(Query(), "cuda")
     assert isinstance(rule, Query)
     return rule
 

@@ -19,7 +19,7 @@ from bench.gpu_check.steps import NOT_HERE
 from h2o_plugins import NativeKernelsMissing
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import H2OError
-from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window, on_device
+from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window, policy_on_device
 from h2o_runtime.providers.cuda import NativeCudaProvider
 
 LENGTHS = (4096, 8192, 16384, 32768)
@@ -27,7 +27,7 @@ HEAD_SIZES = (64, 128)
 HEADS = (32, 8)  # query heads, and key/value heads
 POLICIES: dict[str, PrefillPolicy[Any]] = {
     "full": Full(),
-    "default": on_device(Query(), "cuda"),
+    "default": policy_on_device(Query(), "cuda"),
     "h2o": Query(),
     "colsum": ColumnSum(),
     "window": Window(),

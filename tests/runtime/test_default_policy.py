@@ -17,7 +17,7 @@ from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.policies.prefill import Full, Query, VerticalSlash, Window, by_device, on_device
+from h2o_runtime.policies.prefill import Full, Query, VerticalSlash, Window, by_device, policy_on_device
 
 REPO = Path(__file__).resolve().parents[2]
 CONTEXT = 260
@@ -32,10 +32,10 @@ def bundle(shared_folder: Path) -> Path:
 
 
 def test_the_default_rule_begins_dense_on_a_gpu() -> None:
-    assert on_device(Query(batch_size=2048), "cuda") == Query(batch_size=2048, dense_start=4096)
-    assert on_device(Query(), "cpu") == Query()
+    assert policy_on_device(Query(batch_size=2048), "cuda") == Query(batch_size=2048, dense_start=4096)
+    assert policy_on_device(Query(), "cpu") == Query()
     for own in (Query(heavy=192), Window(), Full()):
-        assert on_device(own, "cuda") == own
+        assert policy_on_device(own, "cuda") == own
 
 
 def test_the_docs_have_the_length() -> None:

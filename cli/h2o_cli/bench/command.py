@@ -39,7 +39,7 @@ from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.policies.decode import FullDecode
-from h2o_runtime.policies.prefill import PREFILL, on_device
+from h2o_runtime.policies.prefill import PREFILL, policy_on_device
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer, decode_utf8
 
@@ -126,7 +126,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     bundled, backend = model.manifest.prefill, flags["backend"]
     chosen = chosen_prefill(bundled, flags)
     device = resolve_device(flags["device"], backend, refusal_on_gpu(model.manifest.model, chosen or bundled))
-    prefill = chosen or on_device(bundled, device)
+    prefill = chosen or policy_on_device(bundled, device)
     entry = Entry(
         model,
         threads,

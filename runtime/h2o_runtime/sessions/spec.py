@@ -13,7 +13,7 @@ from h2o_runtime.layers.live import Layers
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
-from h2o_runtime.policies.prefill import PrefillPolicy, on_device
+from h2o_runtime.policies.prefill import PrefillPolicy, policy_on_device
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SessionSpec:
     @property
     def prefill(self) -> PrefillPolicy[Any]:
         """Of prompts for which no policy is chosen."""
-        return on_device(self.bundle.manifest.prefill, self.device.name)
+        return policy_on_device(self.bundle.manifest.prefill, self.device.name)
 
     @property
     def provider(self) -> AttentionProvider:

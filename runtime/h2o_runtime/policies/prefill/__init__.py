@@ -17,7 +17,7 @@ from h2o_runtime.policies.prefill.base import (
     PromptPiece,
     Seen,
 )
-from h2o_runtime.policies.prefill.by_device import on_device
+from h2o_runtime.policies.prefill.by_device import policy_on_device
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O, SCORES, ColumnSum, Query, Window
 from h2o_runtime.policies.prefill.minference import VerticalSlash
@@ -38,7 +38,7 @@ __all__ = [
     "Subquadratic",
     "VerticalSlash",
     "Window",
-    "on_device",
+    "policy_on_device",
 ]
 
 PREFILL: Registry[PrefillPolicy[Any]] = Registry(

@@ -16,7 +16,7 @@ from h2o_runtime.policies.prefill.h2o import Query
 DENSE_START: Mapping[str, int] = MappingProxyType({"cuda": 4096})
 
 
-def on_device(policy: PrefillPolicy[Any], device: str) -> PrefillPolicy[Any]:
+def policy_on_device(policy: PrefillPolicy[Any], device: str) -> PrefillPolicy[Any]:
     """The policy of a bundle → that of its prompts on a device. A bundle's own settings hold on every device."""
     start = DENSE_START.get(device, 0)
     if not (start and isinstance(policy, Query) and same_arithmetic(policy, Query())):

@@ -140,6 +140,10 @@ class H2O(PrefillPolicy[Store]):
         """The memory set's size after `past` rows."""
         return self.local + self.heavy
 
+    def seen_at(self, past: int) -> int:
+        """How many of `past` rows a chunk behind them sees."""
+        return self.memory_at(past) if past else 0
+
     # --- What all rules share -----------------------------------------------------------------------------
 
     def set_count(self, counts: HeadCounts) -> int:
@@ -291,7 +295,7 @@ class H2O(PrefillPolicy[Store]):
         pairs = 0
         for chunk in spans(n if self.scores_tail else self.lasting_rows(n), self.chunk_size, start=first):
             rows = len(chunk)
-            pairs += rows * (rows + 1) // 2 + (rows * self.memory_at(chunk.start) if chunk.start else 0)
+            pairs += rows * (rows + 1) // 2 + rows * self.seen_at(chunk.start)
         return pairs
 
     def saved_state(self, state: Any, length: int) -> SavedState | None:
@@ -303,8 +307,7 @@ class H2O(PrefillPolicy[Store]):
 
     def counts(self, n: int) -> dict[str, int]:
         chunks = -(-n // self.chunk_size)
-        size = self.memory_at((chunks - 1) * self.chunk_size) if chunks > 1 else 0
-        return {"chunks": chunks, "memory_size": size}
+        return {"chunks": chunks, "memory_size": self.seen_at((chunks - 1) * self.chunk_size)}
 
     def budget(self, n: int) -> dict[str, int]:
         last = (n - 1) // self.chunk_size * self.chunk_size

@@ -122,11 +122,12 @@ class QueryTiles(H2O[QueryStore]):
     def memory_at(self, past: int) -> int:
         """The size depends on the position of a chunk, never on the length of the prompt: a prompt that continues
         from a cached one must choose as a fresh run does."""
-        if past < self.dense_start:
-            return past
         least = super().memory_at(past)
         grown = min(past // GROWN_DIVISOR, self.chunk_size * 15 // 16)
         return max(least, grown) if self._grows_at(past) else least
+
+    def seen_at(self, past: int) -> int:
+        return past if past < self.dense_start else super().seen_at(past)
 
     def heads_at(self, past: int, heads: SetHeads) -> int:
         """Hs, the heads with their own memory set in a chunk after `past` rows."""
@@ -197,7 +198,7 @@ class QueryTiles(H2O[QueryStore]):
             return sets.heads, sets.memory, one.narrowed, {sets.size} == rooms
 
         chunks = spans(batch.stop, self.chunk_size, start=batch.start or -begun)
-        choosing = [group(one) for one in chunks if self.memory_at(past + one.start) < past + one.start]
+        choosing = [group(one) for one in chunks if self.seen_at(past + one.start) < past + one.start]
         found: list[TileGroup] = []
         for (*_, full), alike in groupby(choosing, kind):
             some = list(alike)
@@ -248,7 +249,7 @@ class QueryTiles(H2O[QueryStore]):
     def last_tile(self, rows: int, heads: SetHeads) -> LastTile | None:
         """The last tile with a memory set among a fresh prompt's first `rows` rows."""
         start = max(rows - 1, 0) // self.chunk_size * self.chunk_size
-        if self.memory_at(start) >= start:
+        if self.seen_at(start) >= start:
             return None
         return LastTile(list(self.tiles(start, rows))[-1], self.sets_of(Span(start, rows), heads))
 
@@ -261,4 +262,5 @@ class QueryTiles(H2O[QueryStore]):
     def summary(self) -> str:
         least = self.memory_at(0)
         grown = "" if self.memory == least else f" to {self.memory:,}"
-        return f"Chunks of {self.chunk_size:,}, memory {least:,}{grown}"
+        exact = f", the first {self.dense_end:,} tokens exact" if self.dense_end else ""
+        return f"Chunks of {self.chunk_size:,}, memory {least:,}{grown}{exact}"
