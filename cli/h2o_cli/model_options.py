@@ -57,13 +57,14 @@ class Compute(AttentionCompute):
 
     dense_form: DenseChoice = option(
         "auto",
-        "how ONNX Runtime multiplies by weights on a CPU; auto: for integer weights the best form that h2o-bench "
-        "dense found, for float weights native, if this CPU is fast at it",
+        "how ONNX Runtime multiplies by weights on a CPU; auto: for integer weights the best that h2o-bench dense "
+        "found, for float weights native, if this CPU is fast at it",
     )
     dense_precision: DensePrecisionChoice = option(
         "auto",
         "of products on a CPU: bfloat16 is faster with float weights, and may be with integer ones where there is "
-        "AMX; it rounds weights and activations. auto: bfloat16 for float16 weights, if this CPU has it",
+        "AMX; it rounds weights and activations. auto: bfloat16 for float16 weights, if this CPU has it, and for "
+        "integer ones where h2o-bench dense found it best",
     )
 
 

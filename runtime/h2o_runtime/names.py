@@ -48,7 +48,6 @@ class Pooling(Enum):
 
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PROVIDERS: tuple[ProviderChoice, ...] = get_args(ProviderChoice)
-DENSE_FORMS: tuple[DenseForm, ...] = get_args(DenseForm)
 DEVICES: tuple[DeviceChoice, ...] = get_args(DeviceChoice)
 PRECISIONS: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
 DENSE_PRECISIONS: tuple[DensePrecisionChoice, ...] = get_args(DensePrecisionChoice)

@@ -30,8 +30,8 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.dense_graphs.choice import default_dense_form
-from h2o_runtime.dense_graphs.native import is_fast
+from h2o_runtime.dense_graphs.choice import default_products
+from h2o_runtime.dense_graphs.native import can_widen, is_fast
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import Tokenizer
 
@@ -335,17 +335,21 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
     done = h2o("bench", "dense", bundle, "--length", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
     assert (done.returncode, done.stderr) == (0, b"")
     document = json.loads(done.stdout)
-    assert set(document["forms"]) - {"native"} == {"exact", "blocks"}
-    assert ("native" in document["forms"]) == is_fast()
-    assert document["forms"]["exact"]["loss"] == 0.0
-    assert document["best"] in document["forms"]
+    kinds = [(times["form"], times["precision"]) for times in document["times"]]
+    native = [("native", "float32")] * is_fast() + [("native", "bfloat16")] * can_widen()
+    assert kinds == [("exact", "float32"), *native, ("blocks", "float32")]
+    assert document["times"][0]["loss"] == 0.0
+    best = document["best"]
+    assert (best["form"], best["precision"]) in kinds
     assert Path(document["file"]).is_relative_to(tmp_path)
     ran = h2o("run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "--json", env=env)
-    assert json.loads(ran.stdout)["dense_form"] == document["best"]
+    report = json.loads(ran.stdout)
+    assert (report["dense_form"], report["dense_precision"]) == (best["form"], best["precision"])
     said = h2o(
         "run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "-v", env=os.environ | {"XDG_CACHE_HOME": "/none"}
     )
-    assert f"{default_dense_form()}, not measured; h2o-bench dense".encode() in b" ".join(said.stderr.split())
+    default = f"{default_products().form} in float32, not measured; h2o-bench dense"
+    assert default.encode() in b" ".join(said.stderr.split())
 
 
 def test_dense_looks_at_its_file_before_it_measures(h2o: Run, shared_folder: Path) -> None:

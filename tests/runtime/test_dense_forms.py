@@ -17,17 +17,19 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs import native
 from h2o_runtime.dense_graphs.choice import (
-    DenseFormTimes,
+    DenseProducts,
+    DenseTimes,
     Measured,
     choice_file,
-    chosen_dense_form,
-    default_dense_form,
+    chosen_products,
+    default_products,
     keep,
     machine,
 )
+from h2o_runtime.dense_graphs.native import can_widen
 from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.execution.footprint import weight_bytes
-from h2o_runtime.names import DenseForm
+from h2o_runtime.names import DenseForm, DensePrecision
 from h2o_runtime.policies.prefill import Full
 
 TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
@@ -82,29 +84,65 @@ def test_a_form_is_for_a_cpu_alone(bundle: Path) -> None:
 # Choosing
 
 
-def measured(loss_of_native: float = 0.0) -> Measured:
+INTEGERS, WIDENED, BLOCKS = (
+    DenseProducts("native"),
+    DenseProducts("native", "bfloat16"),
+    DenseProducts("blocks"),
+)
+
+
+def measured(loss_of_native: float = 0.0, widened_s: float = 4e-4) -> Measured:
+    def times(
+        form: DenseForm, row_s: float, many_s: float, loss: float, precision: DensePrecision = "float32"
+    ) -> DenseTimes:
+        return DenseTimes(form=form, precision=precision, row_s=row_s, many_s=many_s, loss=loss)
+
     return Measured(
         machine=machine(1),
-        forms={
-            "exact": DenseFormTimes(row_s=3e-3, many_s=1e-3, loss=0.0),
-            "blocks": DenseFormTimes(row_s=1e-3, many_s=1e-3, loss=0.001),
-            "native": DenseFormTimes(row_s=1.2e-3, many_s=3e-4, loss=loss_of_native),
-        },
+        times=(
+            times("exact", 3e-3, 1e-3, 0.0),
+            times("native", 1.2e-3, 3e-4, loss_of_native),
+            times("native", 1.2e-3, widened_s, loss_of_native, "bfloat16"),
+            times("blocks", 1e-3, 1e-3, 0.001),
+        ),
     )
 
 
 def test_the_fastest_that_loses_little_is_best() -> None:
-    assert measured().best == "native"
-    assert measured(loss_of_native=0.02).best == "blocks"
+    assert measured().best() == INTEGERS
+    assert measured(loss_of_native=0.02).best() == BLOCKS
+    assert measured(widened_s=2e-4).best() == WIDENED
+    assert measured(widened_s=2e-4).best(["float32"]) == INTEGERS
+
+
+@pytest.mark.skipif(not can_widen(), reason="no products of widened integers here")
+def test_a_precision_is_chosen_with_the_form_unless_one_is_named(bundle: Path) -> None:
+    manifest = Bundle.open(bundle).manifest
+    keep(measured(widened_s=2e-4), manifest, 1)
+    for form, precision, products in (
+        ("auto", "auto", WIDENED),
+        ("auto", "float32", INTEGERS),
+        ("native", "auto", INTEGERS),
+        ("blocks", "auto", BLOCKS),
+    ):
+        with Generator.load(
+            bundle, context=64, threads=1, dense_form=form, dense_precision=precision
+        ) as generator:
+            backend: Any = generator.loaded.backend
+            assert (backend.dense_form, backend.dense_precision) == products
+    keep(measured(loss_of_native=0.02), manifest, 1)
+    with Generator.load(bundle, context=64, threads=1, dense_precision="bfloat16") as generator:
+        backend = generator.loaded.backend
+        assert (backend.dense_form, backend.dense_precision) == WIDENED
 
 
 def test_what_was_measured_is_chosen(bundle: Path) -> None:
     manifest = Bundle.open(bundle).manifest
-    assert chosen_dense_form(manifest, 1) == default_dense_form()
+    assert chosen_products(manifest, 1) == default_products()
     keep(measured(loss_of_native=0.02), manifest, 1)
-    assert chosen_dense_form(manifest, 1) == "blocks"
-    assert chosen_dense_form(manifest, 2) == default_dense_form()  # other threads are another measurement
-    assert chosen_dense_form(otherwise_rounded(manifest), 1) == default_dense_form()
+    assert chosen_products(manifest, 1) == BLOCKS
+    assert chosen_products(manifest, 2) == default_products()  # other threads are another measurement
+    assert chosen_products(otherwise_rounded(manifest), 1) == default_products()
     with Generator.load(bundle, context=64, threads=1) as generator:
         assert generator.loaded.backend.dense_form == "blocks"  # type: ignore[attr-defined]
 
@@ -112,7 +150,7 @@ def test_what_was_measured_is_chosen(bundle: Path) -> None:
 def test_products_of_our_own_are_the_default_where_they_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for fast, form in ((True, "native"), (False, "blocks")):
         monkeypatch.setattr(native, "is_fast", lambda: fast)  # noqa: B023 (called in this turn)
-        assert default_dense_form() == form
+        assert default_products() == (form, "float32")
 
 
 def otherwise_rounded(manifest: Manifest) -> Manifest:
@@ -122,7 +160,7 @@ def otherwise_rounded(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"files": {**manifest.files, name: changed}})
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"machine": {}, "forms": {"fast": {}}}', "\x00"])
+@pytest.mark.parametrize("content", ["", "{}", '{"machine": {}, "times": [{"form": "fast"}]}', "\x00"])
 def test_a_broken_file_is_ignored_with_a_warning(
     bundle: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,14 +168,14 @@ def test_a_broken_file_is_ignored_with_a_warning(
     path = choice_file(manifest, 1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert chosen_dense_form(manifest, 1) == default_dense_form()
+    assert chosen_products(manifest, 1) == default_products()
     assert "it is ignored" in caplog.text
 
 
 def test_a_user_without_a_home_gets_the_default(bundle: Path) -> None:
     manifest = Bundle.open(bundle).manifest
     with nameless_user():
-        assert chosen_dense_form(manifest, 1) == default_dense_form()
+        assert chosen_products(manifest, 1) == default_products()
         with pytest.raises(OutputError, match="set XDG_CACHE_HOME"):
             choice_file(manifest, 1)
 

@@ -13,7 +13,7 @@ from tests.bundles import relative_error
 from tests.reference import llama
 
 from h2o_runtime import Generator
-from h2o_runtime.backends.onnxruntime import chosen_precision, dense_form_on_cpu
+from h2o_runtime.backends.onnxruntime import products_on_cpu
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.dense_graphs import native
@@ -72,8 +72,8 @@ def test_weights_become_bfloat16_by_default(shared_folder: Path) -> None:
     with Generator.load(folder, context=64, device="cpu") as generator:
         backend: Any = generator.loaded.backend
         assert (backend.dense_form, backend.dense_precision) == expected
-    assert chosen_precision(manifest.model, "exact", "auto") == "float32"
-    assert dense_form_on_cpu(manifest, 1, "auto", "float32") == "exact"
+    assert products_on_cpu(manifest, 1, "exact", "auto") == ("exact", "float32")
+    assert products_on_cpu(manifest, 1, "auto", "float32") == ("exact", "float32")
     error = relative_error(logits(folder), logits(folder, dense_form="exact"))
     assert 1e-4 < error < 0.03
 

@@ -1,9 +1,9 @@
-"""h2o-bench dense: speed and loss of every dense form of a bundle on this machine."""
+"""h2o-bench dense: speed and loss of all kinds of products with a bundle's integer weights on this machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ from h2o_runtime import Full, Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
-from h2o_runtime.dense_graphs.choice import DenseFormTimes, Measured, choice_target, keep, machine
-from h2o_runtime.dense_graphs.native import is_fast
+from h2o_runtime.dense_graphs.choice import DenseProducts, DenseTimes, Measured, choice_target, keep, machine
+from h2o_runtime.dense_graphs.native import can_widen, is_fast
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.names import DENSE_FORMS, DenseForm
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer
 
 TEXT_TOKENS = 512
+_INTEGERS, _WIDENED = DenseProducts("native"), DenseProducts("native", "bfloat16")
 SEEN = 64  # tokens before the ones whose log-probabilities count
 
 
@@ -52,7 +52,7 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 def dense(
     folder: Path, length: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
 ) -> None:
-    """Find the fastest dense form for integer weights on this machine; later commands use it on the CPU."""
+    """Find the fastest products with integer weights on this machine; later commands use them on the CPU."""
     start_logging(verbose)
     bundle = Bundle.open(folder)
     if not bundle.manifest.model.quantized:
@@ -63,59 +63,78 @@ def dense(
     choice_target(bundle.manifest, cores)
     speeds = _speeds(bundle, cores, length, repetitions)
     losses = _losses(folder, bundle, cores)
-    times = {
-        name: DenseFormTimes(row_s=speeds[name][0], many_s=speeds[name][1] / length, loss=losses[name])
-        for name in _dense_forms()
-    }
-    measured = Measured(machine=machine(cores), forms=times)
+    times = tuple(
+        DenseTimes(
+            form=kind.form,
+            precision=kind.precision,
+            row_s=speeds[kind][0],
+            many_s=speeds[kind][1] / length,
+            loss=losses[kind],
+        )
+        for kind in _kinds()
+    )
+    measured = Measured(machine=machine(cores), times=times)
     path = keep(measured, bundle.manifest, cores)
     if as_json:
-        print_json({**measured.model_dump(), "best": measured.best, "file": str(path)})
+        best = measured.best()._asdict()
+        print_json({**measured.model_dump(), "best": best, "file": str(path)})
     else:
         _show(measured, path)
 
 
-def _dense_forms() -> tuple[DenseForm, ...]:
-    """All forms, without "native" if this CPU lacks the instructions."""
-    return tuple(name for name in DENSE_FORMS if name != "native" or is_fast())
+def _kinds() -> Iterator[DenseProducts]:
+    """All for which this CPU has the instructions."""
+    yield DenseProducts("exact")
+    if is_fast():
+        yield _INTEGERS
+    if can_widen():
+        yield _WIDENED
+    yield DenseProducts("blocks")
 
 
 def _speeds(
     bundle: Bundle, threads: int, rows: int, repetitions: int
-) -> dict[DenseForm, tuple[float, float]]:
+) -> dict[DenseProducts, tuple[float, float]]:
     """Seconds of all dense graphs for one row with the head, and for many rows without; the best of
     interleaved rounds.
 
-    All middle layers are equal, so one of them represents the rest.
+    All middle layers are equal, so one of them represents the rest. One row has integer products where a prompt's
+    are in bfloat16.
     """
     graphs = bundle.manifest.dense_graphs()
     first, middle, last = graphs[0], graphs[len(graphs) // 2], graphs[-1]
     alike = len(graphs) - 2
-    backends: dict[DenseForm, OnnxRuntimeBackend] = {}
-    for name in _dense_forms():
-        backends[name] = OnnxRuntimeBackend(bundle, threads, dense_form=name)
-        backends[name].activate(only=[first.name, middle.name, last.name])
-    best: dict[tuple[DenseForm, str, int], float] = {}
+    backends: dict[DenseProducts, OnnxRuntimeBackend] = {}
+    for kind in _kinds():
+        backends[kind] = OnnxRuntimeBackend(
+            bundle, threads, dense_form=kind.form, dense_precision=kind.precision
+        )
+        backends[kind].activate(only=[first.name, middle.name, last.name])
+    best: dict[tuple[DenseProducts, str, int], float] = {}
     feeds = {
-        (name, graph.name, n): _feed(graph, n, backend.model.dtype)
-        for name, backend in backends.items()
+        (kind, graph.name, n): _feed(graph, n, backend.model.dtype)
+        for kind, backend in backends.items()
         for graph in (first, middle, last)
         for n in (1, rows)
     }
     for _ in range(repetitions):
         for graph in {graph.name: graph for graph in (first, middle, last)}.values():
             for n in (1, rows) if graph is not last else (1,):
-                for name, backend in backends.items():
-                    inputs, outputs = feeds[name, graph.name, n]
+                for kind, backend in backends.items():
+                    inputs, outputs = feeds[kind, graph.name, n]
                     spent = _timed(lambda: backend.infer(graph.name, inputs, outputs))  # noqa: B023 (called here)
-                    key = (name, graph.name, n)
+                    key = (kind, graph.name, n)
                     best[key] = min(best.get(key, spent), spent)
+
+    def row_s(kind: DenseProducts) -> float:
+        return best[kind, first.name, 1] + alike * best[kind, middle.name, 1] + best[kind, last.name, 1]
+
     return {
-        name: (
-            best[name, first.name, 1] + alike * best[name, middle.name, 1] + best[name, last.name, 1],
-            best[name, first.name, rows] + alike * best.get((name, middle.name, rows), 0.0),
+        kind: (
+            row_s(_INTEGERS if kind == _WIDENED else kind),
+            best[kind, first.name, rows] + alike * best.get((kind, middle.name, rows), 0.0),
         )
-        for name in _dense_forms()
+        for kind in backends
     }
 
 
@@ -139,8 +158,8 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float]:
-    """The loss of log-probability per token of each dense form against "exact", on average.
+def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseProducts, float]:
+    """The loss of log-probability per token of each kind against "exact", on average.
 
     Half the mean square of the differences estimates it: this is the loss on text that the model would write
     itself. The mean of the differences would be noise over so few tokens.
@@ -152,21 +171,28 @@ def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseForm, float
     ids = [token % model.vocab_size for token in Tokenizer.load(folder).encode(text)]
     ids = ids[: min(TEXT_TOKENS, model.max_position_embeddings)]
     found = {}
-    for name in _dense_forms():
+    for kind in _kinds():
         with Generator.load(
-            folder, context=len(ids), threads=threads, device="cpu", dense_form=name
+            folder,
+            context=len(ids),
+            threads=threads,
+            device="cpu",
+            dense_form=kind.form,
+            dense_precision=kind.precision,
         ) as generator:
             logprobs = generator.logprobs(ids, Full()).astype(np.float64)
-            found[name] = logprobs[min(SEEN, len(ids) // 2) :]
-    return {name: float(np.square(found["exact"] - mine).mean() / 2) for name, mine in found.items()}
+            found[kind] = logprobs[min(SEEN, len(ids) // 2) :]
+    exact = found[DenseProducts("exact")]
+    return {kind: float(np.square(exact - mine).mean() / 2) for kind, mine in found.items()}
 
 
 def _show(measured: Measured, path: Path) -> None:
-    table = Table("form", "one token", "a token of many", "loss of log-probability", "")
-    for name, times in measured.forms.items():
-        chosen = "chosen" if name == measured.best else ""
+    table = Table("form", "precision", "one token", "a token of many", "loss of log-probability", "")
+    for times in measured.times:
+        chosen = "chosen" if times.products == measured.best() else ""
         table.add_row(
-            name,
+            times.form,
+            times.precision,
             f"{1e3 * times.row_s:.2f} ms",
             f"{1e3 * times.many_s:.3f} ms",
             f"{times.loss:+.4f}",

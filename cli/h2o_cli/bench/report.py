@@ -15,7 +15,7 @@ from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.floor import MachineRates
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
-from h2o_runtime.backends.onnxruntime import as_computed, chosen_precision, dense_form_on_cpu
+from h2o_runtime.backends.onnxruntime import as_computed, products_on_cpu
 from h2o_runtime.devices.timings import DENSE
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.model_spec import ModelSpec
@@ -187,8 +187,8 @@ def _estimate(mode: str, entry: Entry, series: Series, policy: PrefillPolicy[Any
     manifest = entry.model.manifest
     if entry.backend != "onnxruntime" or entry.device != "cpu":
         return footprint(manifest.model, series.length, policy).total
-    precision = chosen_precision(manifest.model, entry.dense_form, entry.dense_precision)
-    native = dense_form_on_cpu(manifest, entry.threads, entry.dense_form, precision) == "native"
+    form, precision = products_on_cpu(manifest, entry.threads, entry.dense_form, entry.dense_precision)
+    native = form == "native"
     model = as_computed(manifest.model, native)
     return footprint(model, series.length, policy, native_products=native, dense_precision=precision).total
 

@@ -16,7 +16,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.bundles.onnx_model import read_model
 from h2o_runtime.dense_graphs import cuda_provider
-from h2o_runtime.dense_graphs.choice import chosen_dense_form
+from h2o_runtime.dense_graphs.choice import ALL_PRECISIONS, DenseProducts, chosen_products
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
 from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
@@ -91,11 +91,12 @@ class OnnxRuntimeBackend:
         self.device = device or HostDevice()
         on_cpu = self.device.memory == "cpu"
         self.most_rows = rows_on_cpu(bundle.manifest.model) if on_cpu else sys.maxsize
-        precision = self._precision = chosen_precision(bundle.manifest.model, dense_form, dense_precision)
-        self.dense_precision: DensePrecision | None = precision
-        self.dense_form: DenseForm = "exact"
+        products = DenseProducts("exact")
         if on_cpu:
-            self.dense_form = dense_form_on_cpu(bundle.manifest, self.threads, dense_form, precision)
+            products = products_on_cpu(bundle.manifest, self.threads, dense_form, dense_precision)
+        self.dense_form: DenseForm = products.form
+        self._precision = products.precision
+        self.dense_precision: DensePrecision | None = products.precision
         self.native_products = self.dense_form == "native"
         if packed is not None and self.dense_form != "native":
             raise ConfigError(
@@ -294,34 +295,29 @@ class OnnxRuntimeBackend:
         return RewrittenGraph(model, weights, native)
 
 
-def dense_form_on_cpu(
-    manifest: Manifest, threads: int, choice: DenseChoice, precision: DensePrecision
-) -> DenseForm:
-    """On a CPU, of products with factors of a precision. float16 weights take twice their memory as float32, so
-    our own products multiply them in bfloat16 alone, unless they are asked for.
+def products_on_cpu(
+    manifest: Manifest, threads: int, form: DenseChoice, precision: DensePrecisionChoice
+) -> DenseProducts:
+    """Of the products with a bundle's weights. Those with integers are as h2o-bench dense measured them.
+
+    Weights of float16 take twice their memory as float32, so our own products multiply them in bfloat16 alone,
+    unless they are asked for.
     """
-    if choice != "auto":
-        return choice
-    if manifest.model.quantized:
-        return chosen_dense_form(manifest, threads)
-    return (
-        "native" if is_fast() and (manifest.model.dtype == "float32" or precision == "bfloat16") else "exact"
-    )
+    model = manifest.model
+    if model.quantized and form == "auto" and precision != "bfloat16":
+        return chosen_products(manifest, threads, ALL_PRECISIONS if precision == "auto" else (precision,))
+    if precision == "auto":
+        half = model.dtype == "float16" and not model.quantized
+        rounds = half and form in ("auto", "native") and is_fast_with_float16()
+        precision = "bfloat16" if rounds else "float32"
+    if form == "auto":
+        form = "native" if is_fast() and (model.dtype == "float32" or precision == "bfloat16") else "exact"
+    return DenseProducts(form, precision)
 
 
 def as_computed(model: ModelSpec, native: bool) -> ModelSpec:
     """The model with the dtype of its activations, with products of our own or without."""
     return model.model_copy(update={"dtype": "float32"}) if native else model
-
-
-def chosen_precision(
-    model: ModelSpec, dense_form: DenseChoice, choice: DensePrecisionChoice
-) -> DensePrecision:
-    """Of factors of our own products with float weights; "auto" is bfloat16 for those of float16."""
-    if choice != "auto":
-        return choice
-    half = model.dtype == "float16" and not model.quantized
-    return "bfloat16" if half and dense_form in ("auto", "native") and is_fast_with_float16() else "float32"
 
 
 def _bytes_of(graph: GraphSpec, manifest: Manifest) -> int:

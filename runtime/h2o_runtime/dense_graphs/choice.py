@@ -1,6 +1,4 @@
-"""The best dense form for integer weights on this machine: h2o-bench dense measures once and writes a
-file.
-"""
+"""The best products with integer weights on this machine: h2o-bench dense measures once and writes a file."""
 
 from __future__ import annotations
 
@@ -8,8 +6,9 @@ import hashlib
 import json
 import logging
 import platform
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,18 +17,26 @@ from h2o_runtime.dense_graphs import native
 from h2o_runtime.errors import OutputError
 from h2o_runtime.files.outputs import check_target, replace_file
 from h2o_runtime.files.user_cache import user_cache
-from h2o_runtime.names import DenseForm
+from h2o_runtime.names import DenseForm, DensePrecision
 from h2o_runtime.ort.library import import_onnxruntime
 
 log = logging.getLogger(__name__)
 
-# The workload with which `best` weighs a dense form: the tokens of a prompt, and of an answer.
+# The workload with which `best` weighs times: the tokens of a prompt, and of an answer.
 PROMPT_TOKENS, ANSWER_TOKENS = 4096, 128
+ALL_PRECISIONS: frozenset[DensePrecision] = frozenset(get_args(DensePrecision))
 MOST_LOSS = 0.003  # of log-probability per token against "exact", on average: the same share of perplexity
 
 
-class DenseFormTimes(BaseModel):
-    """One dense form of one bundle's dense graphs on this machine.
+class DenseProducts(NamedTuple):
+    """How a CPU multiplies with the weights of dense graphs."""
+
+    form: DenseForm
+    precision: DensePrecision = "float32"
+
+
+class DenseTimes(BaseModel):
+    """One kind of products in one bundle's dense graphs on this machine.
 
     row_s   seconds of all dense graphs for one token
     many_s  seconds per token in a call of many
@@ -38,9 +45,15 @@ class DenseFormTimes(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    form: DenseForm
+    precision: DensePrecision
     row_s: float = Field(gt=0)
     many_s: float = Field(gt=0)
     loss: float
+
+    @property
+    def products(self) -> DenseProducts:
+        return DenseProducts(self.form, self.precision)
 
     @property
     def weighed_s(self) -> float:
@@ -53,40 +66,42 @@ class Measured(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     machine: dict[str, Any]
-    forms: dict[DenseForm, DenseFormTimes]
+    times: tuple[DenseTimes, ...]
 
-    @property
-    def best(self) -> DenseForm:
-        """The fastest with little loss; the default if none has."""
-        good = [name for name, times in self.forms.items() if times.loss <= MOST_LOSS]
-        return min(good, key=lambda name: self.forms[name].weighed_s, default=default_dense_form())
-
-
-def default_dense_form() -> DenseForm:
-    """The form that has no further loss on any machine, and is fast on this one."""
-    return "native" if native.is_fast() else "blocks"
+    def best(self, precisions: Collection[DensePrecision] = ALL_PRECISIONS) -> DenseProducts:
+        """The fastest of these precisions with little loss; the default if none has."""
+        good = [times for times in self.times if times.loss <= MOST_LOSS and times.precision in precisions]
+        return min(good, key=lambda times: times.weighed_s).products if good else default_products()
 
 
-def chosen_dense_form(manifest: Manifest, threads: int) -> DenseForm:
-    """The best form as measured, or the default."""
+def default_products() -> DenseProducts:
+    """Those that have no further loss on any machine, and are fast on this one."""
+    return DenseProducts("native" if native.is_fast() else "blocks")
+
+
+def chosen_products(
+    manifest: Manifest, threads: int, precisions: Collection[DensePrecision] = ALL_PRECISIONS
+) -> DenseProducts:
+    """The best of these precisions as measured, or the default."""
     try:
         path = choice_file(manifest, threads)
         measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, OutputError):
         log.info(
-            "form of integer weights: %s, not measured; h2o-bench dense measures it once",
-            default_dense_form(),
+            "products with integer weights: %s in %s, not measured; h2o-bench dense measures them once",
+            *default_products(),
         )
-        return default_dense_form()
+        return default_products()
     except ValidationError as error:
         log.warning("%s: not a result of h2o-bench dense (%s); it is ignored", path, error.errors()[0]["msg"])
-        return default_dense_form()
-    log.info("form of integer weights: %s, measured in %s", measured.best, path)
-    return measured.best
+        return default_products()
+    best = measured.best(precisions)
+    log.info("products with integer weights: %s in %s, measured in %s", *best, path)
+    return best
 
 
 def keep(measured: Measured, manifest: Manifest, threads: int) -> Path:
-    """Write the measurements where `chosen_dense_form` finds them. Raises OutputError."""
+    """Write the measurements where `chosen_products` finds them. Raises OutputError."""
     path = choice_target(manifest, threads)
     replace_file(path, measured.model_dump_json(indent=2) + "\n")
     return path
