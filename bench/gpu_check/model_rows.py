@@ -51,6 +51,11 @@ def steps(generator: Generator, ids: Ids, repeats: int = REPEATS) -> Iterator[tu
         yield count, 1e3 * statistics.median(times[repeats // 2 :]), logits.copy()
 
 
+def operator_of(generator: Generator) -> str | None:
+    """What multiplies by integers on a GPU."""
+    return getattr(generator.loaded.backend, "integer_product", None)
+
+
 def one_by_one(generator: Generator, ids: Ids) -> Logits:
     """[16, vocab]"""
     generator.reset()
@@ -69,7 +74,7 @@ def compared(bundle: Path, device: DeviceName, n: int) -> Iterator[dict[str, Any
             equal = int((logits.argmax(1) == wanted.argmax(1)).sum())
             error = float(np.abs(logits - wanted).max() / np.abs(wanted).max())
             row = {"bundle": bundle.name, "device": device, "n": n, "rows": count, "ms": milliseconds}
-            yield row | {"tokens_equal": equal, "error": error}
+            yield row | {"operator": operator_of(generator), "tokens_equal": equal, "error": error}
 
 
 def main() -> int:

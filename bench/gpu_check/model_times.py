@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from bench.gpu_check.latent_model import TOKENIZER_FILES
-from bench.gpu_check.model_rows import one_by_one, steps
+from bench.gpu_check.model_rows import one_by_one, operator_of, steps
 from bench.gpu_check.prefill_times import POLICIES
 from bench.gpu_check.report import append
 from bench.gpu_check.steps import NOT_HERE
@@ -111,7 +111,7 @@ def by_weights(sizes: Sizes, folder: Path, weights: str) -> Iterator[dict[str, A
     with _loaded(sizes, folder, weights, max(sizes.decode)) as generator:
         for n in sizes.decode:
             ids = _random_ids(generator, n)
-            row = {"weights": weights, "n": n}
+            row: dict[str, Any] = {"weights": weights, "n": n, "operator": operator_of(generator)}
             if n == sizes.decode[0]:
                 row["first_token_ms"] = sizes.milliseconds(partial(_read, generator, ids, Full()), n)
             else:

@@ -120,7 +120,7 @@ def test_rows_of_several_sessions(both: tuple[Generator, Generator]) -> None:
 # What is recorded
 
 
-def never_run(model: bytes, *, beside: Path, operators: Path, **_: Any) -> Any:
+def never_run(model: bytes, *, beside: Path | None, operators: Path, **_: Any) -> Any:
     return session.open_session(model, threads=1, beside=beside, operators=operators)
 
 

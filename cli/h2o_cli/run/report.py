@@ -48,6 +48,7 @@ def answer_json(model: TextModel, completion: Completion, logprobs: bool) -> dic
         "backend": model.generator.loaded.backend.name,
         "dense_form": getattr(model.generator.loaded.backend, "dense_form", None),
         "dense_precision": model.generator.loaded.backend.dense_precision,
+        "integer_product": getattr(model.generator.loaded.backend, "integer_product", None),
         **model.generator.loaded.forward.layers.report(),
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,

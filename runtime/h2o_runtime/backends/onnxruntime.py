@@ -15,7 +15,7 @@ from h2o_runtime.backend import HIDDEN, StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.bundles.onnx_model import read_model
-from h2o_runtime.dense_graphs import cuda_provider
+from h2o_runtime.dense_graphs import cuda_provider, integer_product_trial
 from h2o_runtime.dense_graphs.choice import ALL_PRECISIONS, DenseProducts, chosen_products
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
 from h2o_runtime.dense_graphs.hidden import without_head
@@ -113,6 +113,22 @@ class OnnxRuntimeBackend:
     @property
     def recordable(self) -> bool:
         return self.device.memory != "cpu" and not self._unrecordable
+
+    @functools.cached_property
+    def integer_product(self) -> str | None:
+        """On a GPU, the operator of products with integer weights."""
+        if self.device.memory == "cpu" or not self.model.quantized:
+            return None
+        if self.model.dtype != "float16":
+            return cuda_provider.MATMUL_NBITS
+        shortcoming = integer_product_trial.shortcoming(self._session_on_gpu)
+        if shortcoming:
+            log.warning(
+                "steps of 2 to 16 rows may be slower than they could be: our operator IntegerProduct does not work "
+                "with this ONNX Runtime on this GPU, and MatMulNBits takes its place: %s",
+                shortcoming,
+            )
+        return cuda_provider.MATMUL_NBITS if shortcoming else cuda_provider.INTEGER_PRODUCT
 
     def activate(self, only: Sequence[str] | None = None) -> None:
         """Load all graphs with weights, or those named in `only`.
@@ -220,19 +236,20 @@ class OnnxRuntimeBackend:
 
     def _for_gpu(self, model: Any, folder: Path) -> Any:
         model = cuda_provider.with_own_kernels(model)
-        return cuda_provider.without_dequantization(model, folder) if self.model.quantized else model
+        if self.integer_product is None:
+            return model
+        own = self.integer_product == cuda_provider.INTEGER_PRODUCT
+        return cuda_provider.without_dequantization(model, folder, own)
 
     def _open_on_gpu(self, model: Any, folder: Path) -> BoundSession:
+        session = self._session_on_gpu(model.SerializeToString(), folder)
+        return BoundSession(session, self.device.memory, stages=bool(unrecordable(model)))
+
+    def _session_on_gpu(self, model: bytes, folder: Path | None = None) -> Any:
         require_provider(import_onnxruntime())  # without it our operators are of no use
         # Threads of its own would be idle.
-        session = open_session(
-            model.SerializeToString(),
-            threads=1,
-            device=self.device,
-            beside=folder,
-            operators=cuda_provider.operators(),
-        )
-        return BoundSession(session, self.device.memory, stages=bool(unrecordable(model)))
+        library = cuda_provider.operators()
+        return open_session(model, threads=1, device=self.device, beside=folder, operators=library)
 
     def _loaded(self, graph: str) -> BoundSession:
         try:

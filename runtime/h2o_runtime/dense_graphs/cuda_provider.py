@@ -5,12 +5,12 @@ residual sum before it, and a rotation with the rest of each head that does not 
 Runtime would read and write most of these numbers several times. DequantizeLinear has blocks only of 4 bits
 there. So a product with integer weights becomes MatMulNBits, with activations as they are; with float16 activations
 it becomes our IntegerProduct (plugins/ort/integer_product.h), which reads the integers alone for up to 16 rows, and
-calls MatMulNBits for more. Rows that are looked up become floats with Mul.
+calls MatMulNBits for more, where a trial of it succeeds (.integer_product_trial). Rows that are looked up become
+floats with Mul.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from h2o_plugins import NativeKernelsMissing, onnxruntime_cuda_operators
 from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft
 from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
 from h2o_runtime.dense_graphs.integer_products import unsigned
-from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, quantized_products
+from h2o_runtime.dense_graphs.matrices import Matrix, quantized_products
 from h2o_runtime.dense_operators import DENSE_OPERATORS, RESIDUAL_NORM, RMS_NORM, ROTATION
 from h2o_runtime.errors import BackendError
 from h2o_runtime.operators import DOMAIN, VERSION
 
 FLOAT_ACTIVATIONS = 1  # MatMulNBits' accuracy_level; the CUDA provider has no other
-INTEGER_PRODUCT = "IntegerProduct"
+INTEGER_PRODUCT, MATMUL_NBITS = "IntegerProduct", "MatMulNBits"
 LEAST_BLOCK = 32  # of IntegerProduct
 
 LAST_OF_THREE = frozenset((-1, 2))  # the axis of a head's numbers
@@ -98,9 +98,11 @@ def _rotated_first(view: GraphView, node: Any) -> list[str]:
     return [first.x, *rotation.input[1:]] if whole else []
 
 
-def without_dequantization(model: Any, folder: Path) -> Any:
+def without_dequantization(model: Any, folder: Path, own: bool) -> Any:
     """A ModelProto with files in `folder` → one with the same numbers, for this provider. Changed weights are
     inside.
+
+    own: whether IntegerProduct works here
     """
     import onnx
 
@@ -110,7 +112,8 @@ def without_dequantization(model: Any, folder: Path) -> Any:
     nodes, weights = list[Any](), list[Any]()
     for node in graph.node:
         if product := products.get(node.output[0]):
-            made = _multiplied(product, tensors, folder)
+            x, matrix = product.product.input[0], Matrix.read(product, tensors, folder)
+            made = multiplied(x, node.output[0], matrix, product.bits, own)
         elif node.op_type == "DequantizeLinear" and node.input[0] not in tensors:
             made = _looked_up(node)
         else:
@@ -129,20 +132,20 @@ def without_dequantization(model: Any, folder: Path) -> Any:
     return result
 
 
-def _multiplied(
-    product: QuantizedProduct, tensors: Mapping[str, Any], folder: Path
-) -> tuple[list[Any], list[Any]]:
-    """The product's node; its weights, uint8 [N, K / block size, bytes of a block], and their scales."""
+def multiplied(x: str, out: str, matrix: Matrix, bits: int, own: bool) -> tuple[list[Any], list[Any]]:
+    """The node of activations `x` times a matrix; its integers, uint8 [N, K / block size, bytes of a block], and
+    their scales.
+
+    own: whether IntegerProduct works here
+    """
     from onnx import helper, numpy_helper
 
-    matrix = Matrix.read(product, tensors, folder)
-    (n, k), bits, block = matrix.q.shape, product.bits, product.block_size
-    out = product.product.output[0]
+    (n, k), block = matrix.q.shape, matrix.block_size
     q, scales = f"{out}/integers", f"{out}/scales"
-    own = matrix.scales.dtype == np.float16 and block >= LEAST_BLOCK
+    own = own and matrix.scales.dtype == np.float16 and block >= LEAST_BLOCK
     node = helper.make_node(
-        INTEGER_PRODUCT if own else "MatMulNBits",
-        [product.product.input[0], q, scales],
+        INTEGER_PRODUCT if own else MATMUL_NBITS,
+        [x, q, scales],
         [out],
         name=out,
         domain=DOMAIN if own else MICROSOFT,
