@@ -204,11 +204,7 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"layers": layers, "decoding": flags.pop("decode")}
 
 
-def on_device(
-    arguments: dict[str, Any], manifest: Manifest, policy: PrefillPolicy[Any] | None
-) -> dict[str, Any]:
-    """Arguments of `Generator.load` with a known device: "auto" is one that runs the bundle under its policy, or
-    under that of the flags.
-    """
-    refusal = refusal_on_gpu(manifest.model, policy or manifest.prefill)
+def on_device(arguments: dict[str, Any], manifest: Manifest, policy: PrefillPolicy[Any]) -> dict[str, Any]:
+    """Arguments of `Generator.load` with a known device: "auto" is one that runs the bundle under the policy."""
+    refusal = refusal_on_gpu(manifest.model, policy)
     return arguments | {"device": resolve_device(arguments["device"], arguments["backend"], refusal)}

@@ -23,6 +23,7 @@ from h2o_runtime.errors import BackendError, ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.names import METRICS_NAMES, Pooling
+from h2o_runtime.policies.prefill import policy_on_device
 from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 from h2o_runtime.text_model import TextModel
@@ -224,7 +225,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     manifest = Manifest.read(Path(bundle))
     chosen = chosen_prefill(manifest.prefill, flags)
     settings = _settings(bundle, slots.piece, flags)
-    arguments = on_device(load_arguments(flags), manifest, chosen) | {
+    arguments = on_device(load_arguments(flags), manifest, chosen or manifest.prefill) | {
         "slots": None if slots.slots == "auto" else slots.slots,
         "slot_bytes": None if slots.memory == "auto" else slots.memory * _MIB,
         "pool_bytes": flags.pop("cache_pool") * _MIB,
@@ -242,7 +243,8 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
             model.speak(DIALECTS[dialect]())
         return model
 
-    if not serve(settings, chosen, load):
+    prefill = chosen and policy_on_device(chosen, arguments["device"])
+    if not serve(settings, prefill, load):
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.
         os._exit(Exit.ERROR)
 

@@ -1,17 +1,31 @@
-"""What --device auto and a missing --prefill become."""
+"""What --device auto and a missing --prefill become, and the default rule on a GPU."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import click
 import pytest
+from click.testing import CliRunner
 from tests.model_specs import grouped
 
+from h2o_cli import serve as serve_command
+from h2o_cli.bench import command as bench_command
+from h2o_cli.eval import command as eval_command
+from h2o_cli.eval import options as eval_options
 from h2o_cli.model_options import on_device
 from h2o_cli.policy_options import chosen_prefill, prefill_policy
+from h2o_cli.run import command as run_command
+from h2o_runtime.answers.request import Request
 from h2o_runtime.backends import select_device
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
+from h2o_runtime.server import serve as server
+from h2o_runtime.server.request_builder import RequestBuilder
 
 NONE = {
     "prefill": None,
@@ -45,4 +59,82 @@ def test_auto_is_a_device_for_the_policy(
     monkeypatch.setattr(select_device, "_gpu_is_usable", lambda: True)
     manifest = Manifest.model_construct(model=grouped(8, 2), prefill=bundles)
     arguments = {"device": "auto", "backend": "onnxruntime", "threads": 2}
-    assert on_device(arguments, manifest, named) == arguments | {"device": device}
+    assert on_device(arguments, manifest, named or bundles) == arguments | {"device": device}
+
+
+# The default rule on a GPU
+
+
+class Seen(Exception):  # noqa: N818 - is no error
+    """The policy that a command goes on with."""
+
+
+def of_run(monkeypatch: pytest.MonkeyPatch) -> click.Command:
+    def seen(model: Any, settings: Request, *_: Any) -> None:
+        raise Seen(settings.prefill)
+
+    monkeypatch.setattr(run_command.TextModel, "load", lambda *_, **__: nullcontext(Mock()))
+    monkeypatch.setattr(run_command.SavedCache, "around", lambda *_: nullcontext())
+    monkeypatch.setattr(run_command, "_answer_once", seen)
+    return run_command.main
+
+
+def of_serve(monkeypatch: pytest.MonkeyPatch) -> click.Command:
+    def seen(settings: Any, prefill: Any, load: Any) -> None:
+        raise Seen(prefill)
+
+    monkeypatch.setattr(server, "serve", seen)
+    return serve_command.main
+
+
+def of_bench(monkeypatch: pytest.MonkeyPatch) -> click.Command:
+    def seen(mode: str, entry: Any, *_: Any) -> None:
+        raise Seen(entry.prefill)
+
+    monkeypatch.setattr(bench_command, "run", seen)
+    return bench_command.prefill
+
+
+def of_eval(monkeypatch: pytest.MonkeyPatch) -> click.Command:
+    def seen(configured: Any, *_: Any) -> None:
+        raise Seen(configured)
+
+    monkeypatch.setattr(eval_options, "contestants", seen)
+    return eval_command.measure
+
+
+COMMANDS = {"run": of_run, "serve": of_serve, "bench": of_bench, "eval": of_eval}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("flags", "policy"),
+    [
+        (["--prefill", "h2o", "-b", "2048"], Query(batch_size=2048, dense_start=4096)),
+        (["--prefill", "dense_start=1"], Query(dense_start=1)),
+        (["--prefill", "full"], Full()),
+    ],
+)
+def test_the_default_rule_begins_dense_on_a_gpu_by_flags_too(
+    name: str,
+    flags: list[str],
+    policy: PrefillPolicy[Any],
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = COMMANDS[name](monkeypatch)
+    text = ["-p", "one"] if name == "run" else []
+    done = CliRunner().invoke(command, [str(tiny_bundle), *text, "--device", "cuda", *flags])
+    assert isinstance(done.exception, Seen), done.output
+    assert done.exception.args == (policy,)
+
+
+@pytest.mark.parametrize(("device", "start"), [("cuda", 4096), ("cpu", 0)])
+def test_and_by_a_request(device: str, start: int) -> None:
+    model: Any = SimpleNamespace(
+        generator=SimpleNamespace(spec=SimpleNamespace(device=SimpleNamespace(name=device)))
+    )
+    builder = RequestBuilder(model, Mock(), Full())
+    assert builder.prefill_policy("h2o") == Query(dense_start=start)
+    assert builder.prefill_policy({"policy": "h2o", "dense_start": 1}) == Query(dense_start=1)
+    assert builder.prefill_policy(None) == Full()

@@ -30,7 +30,7 @@ from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
-from h2o_cli.policy_options import chosen_prefill
+from h2o_cli.policy_options import prefill_policy
 from h2o_cli.progress import in_words
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
@@ -124,9 +124,9 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
     bundled, backend = model.manifest.prefill, flags["backend"]
-    chosen = chosen_prefill(bundled, flags)
-    device = resolve_device(flags["device"], backend, refusal_on_gpu(model.manifest.model, chosen or bundled))
-    prefill = chosen or policy_on_device(bundled, device)
+    prefill = prefill_policy(bundled, flags)
+    device = resolve_device(flags["device"], backend, refusal_on_gpu(model.manifest.model, prefill))
+    prefill = policy_on_device(prefill, device)
     entry = Entry(
         model,
         threads,

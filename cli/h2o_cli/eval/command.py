@@ -36,7 +36,6 @@ from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual, from_sources
 from h2o_cli.eval.values import Value, to_json
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
-from h2o_cli.model_options import load_arguments
 from h2o_cli.progress import stages
 from h2o_cli.pyplot import import_pyplot
 from h2o_cli.shard import Shard, shard_option
@@ -109,12 +108,12 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     start_logging(verbose)
     manifest = Manifest.read(bundle)
     extent = make_extent(manifest, flags, FULL)
-    found = make_contestants(manifest, flags, extent, ablate=False)
+    found, arguments = make_contestants(manifest, flags, extent, ablate=False)
     tokenizer = Tokenizer.load(bundle)
     manual = not (flags["texts"] or flags["suite"])
     documents = read_documents(flags, MANUALS, tokenizer, extent, manifest)
     announce_subject(found, documents, extent, manual)
-    with Generator.load(bundle, **load_arguments(flags)) as generator:
+    with Generator.load(bundle, **arguments) as generator:
         check_host(generator, extent)
         measurer = Measurer(generator, tokenizer, documents, found, extent, _chat_frame(bundle, extent))
         sanity, values = _run(measurer)
@@ -169,14 +168,14 @@ def report(
     import_pyplot()  # before an hour of measuring, not after
     manifest = Manifest.read(bundle)
     extent = make_extent(manifest, flags, QUICK if quick else FULL)
-    found = make_contestants(manifest, flags, extent, ablate)
+    found, arguments = make_contestants(manifest, flags, extent, ablate)
     tokenizer = Tokenizer.load(bundle)
     count = 1 if quick else MANUALS
     manual = not (flags["texts"] or flags["suite"])
     documents = read_documents(flags, count, tokenizer, extent, manifest)
     announce_subject(found, documents, extent, manual)
     sweep = Sweep(bundle, manifest, found, documents, extent, _chat_frame(bundle, extent), shard)
-    with Generator.load(bundle, **load_arguments(flags)) as generator:
+    with Generator.load(bundle, **arguments) as generator:
         check_host(generator, extent)
         folder = RunFolder.open(output, sweep.identity(), resume)
         folder.check({contestant.name: contestant.settings for contestant in found})

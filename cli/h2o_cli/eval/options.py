@@ -17,14 +17,14 @@ from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.suite import SIZES, Half, SuiteName
 from h2o_cli.eval.tasks import TASKS, Question
 from h2o_cli.help import Command, Group, grouped
-from h2o_cli.model_options import model_options
+from h2o_cli.model_options import load_arguments, model_options, on_device
 from h2o_cli.policy_options import PolicyText, prefill_options, prefill_policy
 from h2o_cli.settings_text import SettingsText, numbers_in
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
-from h2o_runtime.policies.prefill import PREFILL
+from h2o_runtime.policies.prefill import PREFILL, policy_on_device
 
 
 class Names(click.ParamType[tuple[str, ...]]):
@@ -217,11 +217,13 @@ def eval_options(metrics: tuple[str, ...]) -> Callable[[Command], Command]:
 
 def make_contestants(
     manifest: Manifest, flags: dict[str, Any], extent: Extent, ablate: bool
-) -> tuple[Contestant, ...]:
-    """Takes its own arguments out of `flags`. Raises ConfigError."""
+) -> tuple[tuple[Contestant, ...], dict[str, Any]]:
+    """And arguments of `Generator.load`. Takes its own arguments, and those, out of `flags`. Raises ConfigError."""
     beside = [argument_text(text, "--beside") for text in flags.pop("beside")]
     configured = prefill_policy(manifest.prefill, flags)
-    return contestants(configured, beside, flags.pop("baselines"), extent.length, ablate)
+    arguments = on_device(load_arguments(flags), manifest, configured)
+    configured = policy_on_device(configured, arguments["device"])
+    return contestants(configured, beside, flags.pop("baselines"), extent.length, ablate), arguments
 
 
 def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:

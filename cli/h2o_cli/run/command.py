@@ -22,7 +22,7 @@ from h2o_cli.run.screen import answer, naming_the_flag, prepare_output
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.policies.prefill import PrefillPolicy
+from h2o_runtime.policies.prefill import policy_on_device
 from h2o_runtime.text_model import TextModel
 
 
@@ -131,8 +131,8 @@ def main(
     """Answer a prompt with the model in the folder BUNDLE.
 
     The answer streams to standard output, everything else to standard error. Ctrl-C stops it. With - in place
-    of --prompt, the prompt comes from standard input. Without --prefill the bundle's policy reads it, or on a GPU
-    full attention if few tokens are new; --json shows which.
+    of --prompt, the prompt comes from standard input. Without --prefill the bundle's policy reads it; --json shows
+    its settings.
     """
     start_logging(verbose)
     prepare_output()
@@ -146,10 +146,16 @@ def main(
     )
     manifest = Manifest.read(Path(bundle))
     cache = SavedCache.of(flags)
-    settings = _settings(cache.default(manifest.prefill), cache.loaded is not None, flags)
+    default = cache.default(manifest.prefill)
+    chosen = chosen_prefill(default, flags)
+    settings = _settings(flags)
     text = shown.source.read() if shown.source else None
     speculate = flags.pop("speculate")
-    arguments = on_device(load_arguments(flags), manifest, settings.prefill)
+    arguments = on_device(load_arguments(flags), manifest, chosen or default)
+    if chosen is not None:
+        settings = replace(settings, prefill=policy_on_device(chosen, arguments["device"]))
+    elif cache.loaded is not None:  # the session goes on under its own
+        settings = replace(settings, prefill=default)
     with (
         TextModel.load(bundle, **arguments, speculate=speculate) as model,
         cache.around(model.generator, settings.prefill or manifest.prefill),
@@ -160,10 +166,8 @@ def main(
             _answer_once(model, settings, text, shown, cache.prompt_piece)
 
 
-def _settings(default: PrefillPolicy[Any], loaded: bool, flags: dict[str, Any]) -> Request:
-    """The request without its prompt; takes its own arguments out of `flags`.
-
-    loaded: whether the default is that of a loaded session, which goes on under it
+def _settings(flags: dict[str, Any]) -> Request:
+    """The request without its prompt and policy; takes its own arguments out of `flags`.
 
     Needs no model, so that a contradiction is reported before a large model is loaded.
     """
@@ -174,7 +178,6 @@ def _settings(default: PrefillPolicy[Any], loaded: bool, flags: dict[str, Any]) 
         sampling=sampling,
         stop=tuple(argument_text(stop, "--stop") for stop in flags.pop("stop")),
         ignore_eos=flags.pop("ignore_eos"),
-        prefill=chosen_prefill(default, flags) or (default if loaded else None),
     )
 
 

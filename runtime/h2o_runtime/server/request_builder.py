@@ -14,7 +14,7 @@ from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.config.compatibility import check_policy
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.names import Pooling
-from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
+from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, policy_on_device
 from h2o_runtime.server.answers.choices import Choices
 from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, generation_constraint
 from h2o_runtime.server.answers.reader import answer_constraint
@@ -157,12 +157,13 @@ class RequestBuilder:
             return self.prefill
         try:
             if isinstance(given, str):
-                return PREFILL.read(given, self.prefill)
-            return PREFILL.make(
-                {name: value for name, value in given.items() if value is not None}, self.prefill
-            )
+                policy = PREFILL.read(given, self.prefill)
+            else:
+                named = {name: value for name, value in given.items() if value is not None}
+                policy = PREFILL.make(named, self.prefill)
         except ConfigError as error:
             raise ConfigError(f"prefill: {error}", field=f"prefill.{error.field}") from error
+        return policy_on_device(policy, self.model.generator.spec.device.name)
 
     def prefill_forms(self) -> list[dict[str, Any]]:
         """What the page offers: see `forms`."""

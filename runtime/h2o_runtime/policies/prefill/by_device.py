@@ -1,4 +1,4 @@
-"""The prefill policy of prompts for which none is chosen: the default rule, as is fastest on a device."""
+"""The default prefill rule as is fastest on a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ DENSE_START: Mapping[str, int] = MappingProxyType({"cuda": 4096})
 
 
 def policy_on_device(policy: PrefillPolicy[Any], device: str) -> PrefillPolicy[Any]:
-    """The policy of a bundle → that of its prompts on a device. A bundle's own settings hold on every device."""
+    """A bundle's policy, or one of flags or a request → that of prompts on a device.
+
+    Settings other than the default rule's hold on every device, and so does a policy that is given from Python.
+    """
     start = DENSE_START.get(device, 0)
     if not (start and isinstance(policy, Query) and same_arithmetic(policy, Query())):
         return policy
