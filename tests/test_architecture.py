@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from h2o_export.layers import LAYERS as EXPORTED
 from h2o_runtime.layers import LAYERS
@@ -33,7 +32,8 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Modules of ours that a file imports at any time, in functions and for the type checker too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -42,12 +42,12 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             named = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= named if named <= MODULES.keys() else {*named, node.module}  # or what a package hands on
-    return {name for name in found if name in MODULES}
+    return frozenset(found & MODULES.keys())
 
 
 def reached(name: str) -> set[str]:
     """Modules that a module imports at any time, with the packages that hold them and not the module itself."""
-    found = imports(MODULES[name])
+    found = set(imports(MODULES[name]))
     for other in tuple(found):
         while other := other.rpartition(".")[0]:
             found |= {other} & MODULES.keys()
@@ -114,31 +114,33 @@ def test_every_part_of_the_runtime_has_a_line() -> None:
 # --- Layer kinds and policies keep to themselves ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if ".layers" not in name])
-def test_nobody_else_knows_a_layer_kind(name: str) -> None:
+def test_nobody_else_knows_a_layer_kind() -> None:
     """But families, and checkpoints in formats of their own, name the kinds of a model's layers by constants."""
     kinds = {kind.__module__ for kind in LAYERS} | {type(kind).__module__ for kind in EXPORTED.values()}
-    assert not imports(MODULES[name]) & kinds
-    assert not compared(MODULES[name]) & set(LAYERS.names)
+    for name, path in MODULES.items():
+        if ".layers" not in name:
+            assert not imports(path) & kinds, name
+            assert not compared(path) & set(LAYERS.names), name
 
 
 NAMES = set(PREFILL.names)
-OUTSIDE = {name: path for name, path in MODULES.items() if ".policies" not in name}
 
 
-def compared(path: Path) -> set[str]:
+@cache
+def compared(path: Path) -> frozenset[str]:
     """Strings that a file compares with."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     sides = (
         side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
     )
     leaves = (leaf for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant))
-    return {leaf.value for leaf in leaves if isinstance(leaf.value, str)}
+    return frozenset(leaf.value for leaf in leaves if isinstance(leaf.value, str))
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_nobody_else_asks_for_a_policys_name(name: str) -> None:
-    assert not compared(OUTSIDE[name]) & NAMES
+def test_nobody_else_asks_for_a_policys_name() -> None:
+    for name, path in MODULES.items():
+        if ".policies" not in name:
+            assert not compared(path) & NAMES, name
 
 
 def test_the_page_asks_for_no_policys_name() -> None:
