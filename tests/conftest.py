@@ -59,14 +59,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path not in slow, 0 if item.path in slow else -count[item.path]))
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
     """A million objects of imported libraries stay: the garbage collector need not look at them time and again.
 
     And torch's exporter makes hundreds of thousands that it looks at for nothing.
     """
+    gc.disable()
+    yield
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

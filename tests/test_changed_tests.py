@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tools import changed_tests
 from tools.changed_tests import belonging, module_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules_parsed_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(changed_tests, "imported", cache(changed_tests.imported))
+        yield
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def _session(
     outputs = [helper.make_empty_tensor_value_info(output) for output in OUTPUTS[name]]
     graph = helper.make_graph([node], name, values, outputs)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, VERSION)]
-    model = helper.make_model(graph, functions=function_protos(), opset_imports=opsets, ir_version=10)
+    bodies = [proto for proto in function_protos() if proto.name == name]
+    model = helper.make_model(graph, functions=bodies, opset_imports=opsets, ir_version=10)
     return open_session(model.SerializeToString(), threads=2)
 
 

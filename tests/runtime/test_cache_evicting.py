@@ -210,18 +210,20 @@ def test_a_prompt_that_was_stopped_leaves_nothing_behind(bundle: Path) -> None:
         np.testing.assert_array_equal(generator.prefill(first, FULL), other.prefill(first, FULL))
 
 
-# In a process of its own: a test worker's memory moves with what ran before.
+# In a process of its own: a test worker's memory moves with what ran before. Without torch, which tests import.
 MANY_TOKENS = """
 import sys
 from pathlib import Path
 
 import numpy as np
-from tests import bundles
-from tests.runtime.test_cache_evicting import FULL, forgetful
+from h2o_runtime import Generator
+from h2o_runtime.caches import Evicting
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.process import resident_bytes
 
-with forgetful(Path(sys.argv[1]), rows=64, context=10_200) as generator:
-    generator.prefill(bundles.random_ids(100, 1), FULL)
+cache = Evicting(tokens=64)
+with Generator.load(Path(sys.argv[1]), context=10_200, threads=1, cache=cache, device="cpu") as generator:
+    generator.prefill(range(2, 102), Full())
     for token in range(10_000):
         logits = generator.decode(token % 200 + 2)
         if token in (1_000, 9_999):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,12 @@ class Chat:
     def marks(self, ids: list[int]) -> list[int]:
         return [token for token in ids if token in self.mark_ids]
 
+    @cached_property
+    def transformers(self) -> Any:
+        return pytest.importorskip("transformers").PreTrainedTokenizerFast.from_pretrained(self.folder)
+
     def theirs(self, messages: list[dict[str, Any]]) -> list[int]:
-        transformers = pytest.importorskip("transformers")
-        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(self.folder)
-        found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        found = self.transformers.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return [int(token) for token in found]
 
 
@@ -103,12 +106,13 @@ def talk(text: str, role: str = "user") -> list[dict[str, Any]]:
 
 
 @pytest.fixture(
+    scope="module",
     params=[*((name, False) for name in FAMILIES), ("qwen3", True), ("mistral", True), ("deepseek", True)],
     ids=str,
 )
-def chat(request: pytest.FixtureRequest, tmp_path: Path) -> Chat:
+def chat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chat:
     name, spaces = request.param
-    return Chat(tmp_path, FAMILIES[name], spaces)
+    return Chat(tmp_path_factory.mktemp("chat"), FAMILIES[name], spaces)
 
 
 def test_a_forged_mark_stays_text(chat: Chat) -> None:
