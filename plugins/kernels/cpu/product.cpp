@@ -174,6 +174,7 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
     tile.inputs = inputs;
     tile.block = matrix.block;
     tile.blocks = blocks;
+    tile.parts = parts;
     tile.panel_bytes = inputs * kPanel * matrix.bits / 8;
     if (kernels.begin != nullptr) kernels.begin(matrix.block);
     const int64_t most = h2o_products_tile_rows(&kernels, &matrix);
@@ -185,7 +186,7 @@ void multiply_integers(const h2o_products& kernels, const h2o_block_matrix& matr
         each_rows(part, most, [&](int64_t row, int64_t rows) {
             tile.x = from_row(x, row * parts, inputs, blocks);
             tile.out = from(out, row, panel, width);
-            kernels.multiply(tile, matrix.bits, static_cast<int>(parts), rows * parts, width);
+            kernels.multiply(tile, matrix.bits, rows * parts, width);
         });
     });
     if (kernels.end != nullptr) kernels.end();

@@ -53,6 +53,7 @@ struct ProductTile {
     int64_t panel_bytes;
     const float* scales;   // [panels][blocks][16]
     const float* offsets;  // [panels][blocks][16], or null
+    int64_t parts;         // 1, or 2: sums of two rows are added up to one of y
     TileOfY out;
 };
 
@@ -98,7 +99,7 @@ struct h2o_products {
     int64_t panels;   // likewise
     int32_t surplus;  // the bias of a stored 8-bit weight
     void (*round)(const h2o::RowOfX& row, const h2o::Rounding& how, const h2o::Rounded& out);
-    void (*multiply)(const h2o::ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels);
+    void (*multiply)(const h2o::ProductTile& tile, int bits, int64_t rows, int64_t panels);
     h2o::FloatProducts floats;
     h2o::FloatProducts bfloat16;  // of such weights
     void (*rotate)(int64_t heads, int64_t half, const float* cos, const float* sin, float* row);

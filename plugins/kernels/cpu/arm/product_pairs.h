@@ -98,7 +98,7 @@ __attribute__((always_inline)) inline void add_pairs(const ProductTile& tile, in
     }
 }
 
-template <int kBits, int kParts, int kRows>
+template <int kBits, int kRows>
 void multiply_pairs_tile(const ProductTile& tile) {
     Simd::Vec total[kRows][kVectors];
     clear_sums(total);
@@ -127,27 +127,23 @@ void multiply_pairs_tile(const ProductTile& tile) {
             }
         }
     }
-    store_sums<kParts>(tile.out, total);
+    store_sums(tile.out, tile.parts, total);
 }
 
-template <int kBits, int kParts, int kRows = kPairRows>
+template <int kBits, int kRows = kPairRows>
 void multiply_pairs_rows(const ProductTile& tile, int64_t rows) {
     if constexpr (kRows > 1) {
         if (rows == kRows) {
-            multiply_pairs_tile<kBits, kParts, kRows>(tile);
+            multiply_pairs_tile<kBits, kRows>(tile);
         } else {
-            multiply_pairs_rows<kBits, kParts, kRows - kParts>(tile, rows);
+            multiply_pairs_rows<kBits, kRows - 1>(tile, rows);
         }
     }
 }
 
-void multiply_pairs(const ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels) {
-    if (rows == 1) return multiply(tile, bits, parts, rows, panels);
-    if (bits == 4) {
-        parts == 2 ? multiply_pairs_rows<4, 2>(tile, rows) : multiply_pairs_rows<4, 1>(tile, rows);
-    } else {
-        parts == 2 ? multiply_pairs_rows<8, 2>(tile, rows) : multiply_pairs_rows<8, 1>(tile, rows);
-    }
+void multiply_pairs(const ProductTile& tile, int bits, int64_t rows, int64_t panels) {
+    if (rows == 1) return multiply(tile, bits, rows, panels);
+    bits == 4 ? multiply_pairs_rows<4>(tile, rows) : multiply_pairs_rows<8>(tile, rows);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void multiply_float_tile(const FloatTile& tile) {
             }
         }
     }
-    store_sums<1>(tile.out, total);
+    store_sums(tile.out, 1, total);
 }
 
 template <class Words, int kPanels, int kRows = Products::kFloatRows>

@@ -97,7 +97,7 @@ __attribute__((always_inline)) inline void add_block(const ProductTile& tile, in
     }
 }
 
-template <int kBits, int kSteps, bool kOffsets, int kParts, int kRows, int kPanels>
+template <int kBits, int kSteps, bool kOffsets, int kRows, int kPanels>
 __attribute__((always_inline)) inline void multiply_blocks(const ProductTile& tile) {
     constexpr int kColumns = kPanels * kVectors;
     Simd::Vec total[kRows][kColumns];
@@ -130,47 +130,43 @@ __attribute__((always_inline)) inline void multiply_blocks(const ProductTile& ti
             }
         }
     }
-    store_sums<kParts>(tile.out, total);
+    store_sums(tile.out, tile.parts, total);
 }
 
-template <int kBits, bool kOffsets, int kParts, int kRows, int kPanels>
+template <int kBits, bool kOffsets, int kRows, int kPanels>
 void multiply_tile(const ProductTile& tile) {
     if constexpr (Products::kUnrolls) {
         constexpr int kSteps = kBits == 4 ? kUnrolled / 2 : kUnrolled;
         if (tile.block == kUnrolled * kFour) {
-            return multiply_blocks<kBits, kSteps, kOffsets, kParts, kRows, kPanels>(tile);
+            return multiply_blocks<kBits, kSteps, kOffsets, kRows, kPanels>(tile);
         }
     }
-    multiply_blocks<kBits, 0, kOffsets, kParts, kRows, kPanels>(tile);
+    multiply_blocks<kBits, 0, kOffsets, kRows, kPanels>(tile);
 }
 
-template <int kBits, int kParts, int kPanels, int kRows = Products::kRows / kParts * kParts>
+template <int kBits, int kPanels, int kRows = Products::kRows>
 void multiply_rows(const ProductTile& tile, int64_t rows) {
     if constexpr (kRows > 0) {
         if (rows == kRows) {
-            tile.offsets != nullptr ? multiply_tile<kBits, true, kParts, kRows, kPanels>(tile)
-                                    : multiply_tile<kBits, false, kParts, kRows, kPanels>(tile);
+            tile.offsets != nullptr ? multiply_tile<kBits, true, kRows, kPanels>(tile)
+                                    : multiply_tile<kBits, false, kRows, kPanels>(tile);
         } else {
-            multiply_rows<kBits, kParts, kPanels, kRows - kParts>(tile, rows);
+            multiply_rows<kBits, kPanels, kRows - 1>(tile, rows);
         }
     }
 }
 
-template <int kBits, int kParts>
+template <int kBits>
 void multiply_panels(const ProductTile& tile, int64_t rows, int64_t panels) {
     if (panels == 1) {
-        multiply_rows<kBits, kParts, 1>(tile, rows);
+        multiply_rows<kBits, 1>(tile, rows);
     } else {
-        multiply_rows<kBits, kParts, Products::kPanels>(tile, rows);
+        multiply_rows<kBits, Products::kPanels>(tile, rows);
     }
 }
 
-void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels) {
-    if (bits == 4) {
-        parts == 2 ? multiply_panels<4, 2>(tile, rows, panels) : multiply_panels<4, 1>(tile, rows, panels);
-    } else {
-        parts == 2 ? multiply_panels<8, 2>(tile, rows, panels) : multiply_panels<8, 1>(tile, rows, panels);
-    }
+void multiply(const ProductTile& tile, int bits, int64_t rows, int64_t panels) {
+    bits == 4 ? multiply_panels<4>(tile, rows, panels) : multiply_panels<8>(tile, rows, panels);
 }
 
 constexpr h2o_products kProducts = {

@@ -116,7 +116,6 @@ void add_blocks(const ProductTile& tile, int64_t block, int64_t rows, int64_t pa
     }
 }
 
-// Sums of `parts` rows are one row of y.
 void store(const TileOfY& out, int64_t parts, int64_t rows, int64_t panel, const Totals& totals) {
     using S = Simd;
     const int64_t column = panel * kPanel, left = out.columns - column;
@@ -129,9 +128,9 @@ void store(const TileOfY& out, int64_t parts, int64_t rows, int64_t panel, const
     }
 }
 
-void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_t panels) {
+void multiply(const ProductTile& tile, int bits, int64_t rows, int64_t panels) {
     const h2o_products* const vectors = h2o::avx512vnni_products();
-    if (rows <= vectors->rows) return vectors->multiply(tile, bits, parts, rows, panels);
+    if (rows <= vectors->rows) return vectors->multiply(tile, bits, rows, panels);
     const int64_t step = tile_step(tile.block);
     Sums sums;
     Totals totals;
@@ -149,7 +148,7 @@ void multiply(const ProductTile& tile, int bits, int parts, int64_t rows, int64_
                        : add_blocks<kTogether>(tile, block, rows, panel, sums, totals);
         }
     }
-    for (int64_t panel = 0; panel < panels; ++panel) store(tile.out, parts, rows, panel, totals);
+    for (int64_t panel = 0; panel < panels; ++panel) store(tile.out, tile.parts, rows, panel, totals);
 }
 
 }  // namespace
