@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +28,6 @@ def export(
     from h2o_export.exporter import ExportOptions, write_bundle
     from h2o_export.staging import staged_folder
 
-    look_up_once()
     traces.share()
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
@@ -37,24 +35,6 @@ def export(
         opened = open_checkpoint(str(checkpoint), context)
         write_bundle(opened, chosen, folder, progress=lambda stage: None)
     return bundle
-
-
-def look_up_once() -> None:
-    """What torch's exporter finds out anew for every graph, it finds out once a process: two thirds of its time.
-
-    That is 500 functions of onnxscript, of which it parses the source, their signatures, and torch's own operators.
-    """
-    from torch._export import utils
-    from torch.onnx._internal import _lazy_import
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    lazy: Any = vars(_lazy_import)["onnxscript_apis"]
-    operators: Any = utils
-    registry: Any = ONNXRegistry
-    if not hasattr(lazy.get_torchlib_ops, "cache_info"):
-        lazy.get_torchlib_ops = functools.cache(lazy.get_torchlib_ops)
-        operators._materialize_cpp_cia_ops = functools.cache(operators._materialize_cpp_cia_ops)
-        registry.from_torchlib = staticmethod(functools.cache(registry.from_torchlib))
 
 
 def named(root: Path, name: str, variant: str = "", **options: Any) -> tuple[Path, Path]:

@@ -256,10 +256,9 @@ def _load(libraries: tuple[str, ...]) -> None:
 
 
 def share_traces() -> None:
-    """Exports read what other processes have traced, and look up once what torch's exporter needs of each graph."""
-    from tests import bundles, traces
+    """Exports read what other processes have traced."""
+    from tests import traces
 
-    bundles.look_up_once()
     traces.share()
     gc.set_threshold(50_000, 20, 100)  # as tests/conftest.py says
 

@@ -11,7 +11,7 @@ import pytest
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import graphs
-from tests import bundles, traces
+from tests import traces
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
@@ -36,7 +36,6 @@ def described(traced: traces.Traced) -> tuple[bytes, list[tuple[object, ...]]]:
 
 
 def test_a_file_holds_all_of_a_traced_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundles.look_up_once()
     config = open_checkpoint(str(EXAMPLE)).config
     monkeypatch.setattr(graphs, "trace", inspect.unwrap(graphs.trace))
     traced = graphs.trace_graph(graphs.dense_graphs(config)[-1], config, "float32")

@@ -30,6 +30,14 @@ class Casts(nn.Module):
         return half.float() + x, (x * 2).float()
 
 
+class Promoted(nn.Module):
+    """Operators on tensors of several types, and a quotient of integers."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        place = x.argmax(1, keepdim=True)
+        return x * place, place / 3, x.half() + x, torch.where(x > 0.5, place, x)
+
+
 class Decomposed(nn.Module):
     """An operator that ONNX's library lacks."""
 
@@ -63,8 +71,8 @@ def decomposed(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
 
 @pytest.mark.parametrize(
     ("module", "times"),
-    [(Casts(), 0), (Decomposed(), 1), (InPlace(), 1)],
-    ids=["casts", "an operator that ONNX lacks", "in place"],
+    [(Casts(), 0), (Promoted(), 0), (Decomposed(), 1), (InPlace(), 1)],
+    ids=["casts", "several types", "an operator that ONNX lacks", "in place"],
 )
 def test_a_graph_computes_what_the_module_computes(
     module: nn.Module, times: int, decomposed: list[ExportedProgram]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.modules import Angles, norm
 from h2o_export.layers import each_spec, layer_kind
-from h2o_export.layers.blocks import RMSNorm
+from h2o_export.layers.blocks import RMSNorm, embedding
 from h2o_runtime.layer_spec import LayerSpec
 
 
@@ -26,7 +26,7 @@ class DraftFirst(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
         self.token_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.merging = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)

@@ -373,11 +373,10 @@ class DenseExporter:
 def _add_functions(model: ir.Model) -> None:
     """Give the graph the bodies of the functions that it names, for the operators that it has."""
     named = {node.op_type for node in model.graph if node.domain == DOMAIN}
-    for proto in function_protos(DENSE_FUNCTIONS):
-        if proto.name in named:
-            function = ir.serde.deserialize_function(proto)
-            function.opset_imports[""] = model.opset_imports[""]
-            model.functions[function.identifier()] = function
+    for proto in function_protos(function for function in DENSE_FUNCTIONS if function.name in named):
+        function = ir.serde.deserialize_function(proto)
+        function.opset_imports[""] = model.opset_imports[""]
+        model.functions[function.identifier()] = function
 
 
 def trace_graph(dense: DenseGraph, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
@@ -388,6 +387,6 @@ def trace_graph(dense: DenseGraph, config: ModelConfig, dtype: str) -> tuple[ir.
         for name, parameter in module.named_parameters():
             if parameter_source(dense, name, config).endswith(FLOAT32) or name.endswith(FREQUENCIES):
                 parameter.data = parameter.data.float()  # angles lose all meaning in float16
-        model, parameters = trace(module, inputs, [spec.name for spec in outputs], dense.name)
+    model, parameters = trace(module, inputs, [spec.name for spec in outputs], dense.name)
     lay_out_experts(model)
     return model, parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.layers.blocks import RMSNorm, geglu
+from h2o_export.layers.blocks import RMSNorm, embedding, geglu
 
 ROWS = "embed_tokens_per_layer.weight"  # [V, P]: in a checkpoint, columns of one table of all layers
 PROJECTION = "per_layer_model_projection.weight"  # [P, D]: rows of one matrix of all layers
@@ -23,7 +23,7 @@ class OwnEmbedding(nn.Module):
         super().__init__()
         assert config.layer_embedding is not None
         hidden, size, eps = config.hidden_size, config.layer_embedding.size, config.rms_norm_eps
-        self.embed_tokens_per_layer = nn.Embedding(config.layer_embedding.vocabulary, size)
+        self.embed_tokens_per_layer = embedding(config.layer_embedding.vocabulary, size)
         self.per_layer_model_projection = nn.Linear(hidden, size, bias=False)
         self.per_layer_projection_norm = RMSNorm(size, eps)
         self.per_layer_input_gate = nn.Linear(hidden, size, bias=False)

@@ -17,7 +17,7 @@ from h2o_export.dense.experts_beside import ExpertsBeside
 from h2o_export.dense.layer_embedding import OwnEmbedding
 from h2o_export.dense.mlp import feed_forward
 from h2o_export.layers import layer_kind, rotary_size
-from h2o_export.layers.blocks import RMSNorm
+from h2o_export.layers.blocks import RMSNorm, embedding
 
 
 def norm(config: ModelConfig, name: str | None) -> nn.Module:
@@ -117,7 +117,7 @@ class DenseFirst(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
         self.rotations = nn.ModuleList(Angles(config, table) for table in range(len(config.rotations)))
         self.before_attention = norm(config, config.norms.before_attention)
         self.qkv = layer_kind(config, 0).projection(config.at(0))

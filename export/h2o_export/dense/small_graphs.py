@@ -61,7 +61,7 @@ class SmallGraphExporter:
     def _trace(self, graph: SmallGraph) -> tuple[ir.Model, list[ir.Value]]:
         with torch.device("meta"):
             module = graph.module(self.checkpoint.config).to(FLOATS[self.dtype].dtype)
-            model, parameters = trace(module, graph.inputs, [spec.name for spec in graph.outputs], graph.name)
+        model, parameters = trace(module, graph.inputs, [spec.name for spec in graph.outputs], graph.name)
         model.opset_imports[""] = self.opset
         return model, parameters
 

@@ -14,6 +14,7 @@ import onnxscript.optimizer
 import torch
 from torch import Tensor, nn
 
+from h2o_export.dense import spared
 from h2o_export.dense.translate import to_onnx
 from h2o_export.operators.opset import OPSET
 from h2o_runtime.bundles.manifest import TensorSpec
@@ -23,7 +24,7 @@ from h2o_runtime.limits import MAX_CONTEXT
 def trace(
     module: nn.Module, inputs: Sequence[TensorSpec], outputs: Sequence[str], name: str
 ) -> tuple[ir.Model, list[ir.Value]]:
-    """Trace `module`, on the current device, with a free size n.
+    """Trace `module`, which is on the meta device, with a free size n.
 
     Returns the model and those initializers that stand for parameters; they have a dtype and a shape but no
     data, and keep the parameters' names.
@@ -33,8 +34,10 @@ def trace(
     free = [{axis: n for axis, size in enumerate(spec.shape) if isinstance(size, str)} for spec in inputs]
     shapes = _by_argument(module, free)
     with _quiet():
+        with spared.capture():
+            program = torch.export.export(module.eval(), tuple(examples), dynamic_shapes=shapes, strict=False)
         model = to_onnx(
-            torch.export.export(module.eval(), tuple(examples), dynamic_shapes=shapes, strict=False),
+            program,
             opset_version=OPSET,
             input_names=[spec.name for spec in inputs],
             output_names=list(outputs),
@@ -55,7 +58,7 @@ def trace(
 def _example(spec: TensorSpec) -> Tensor:
     """Something to trace with: any n above 1 traces alike."""
     shape = [8 if isinstance(size, str) else size for size in spec.shape]
-    return torch.empty(shape, dtype=getattr(torch, spec.dtype))
+    return torch.empty(shape, dtype=getattr(torch, spec.dtype), device="meta")
 
 
 def _by_argument(module: nn.Module, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,11 +6,14 @@ need none: ONNX's library translates their operators as they are, once casts are
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+
+from h2o_export.dense import spared
 
 aten = torch.ops.aten
 
@@ -22,18 +25,14 @@ def to_onnx(program: ExportedProgram, **options: Any) -> torch.onnx.ONNXProgram:
     """
     _rewrite_casts(program)
     if not any(_changes_its_input(node) for node in program.graph.nodes):
-        vars(program)["run_decompositions"] = lambda decompositions=None: program
-        try:
+        with contextlib.suppress(torch.onnx.OnnxExporterError), spared.decompositions():
             return _export(program, options)
-        except torch.onnx.OnnxExporterError:
-            pass
-        finally:
-            del vars(program)["run_decompositions"]
     return _export(program, options)
 
 
 def _export(program: ExportedProgram, options: dict[str, Any]) -> torch.onnx.ONNXProgram:
-    exported = torch.onnx.export(program, dynamo=True, verbose=False, **options)
+    with spared.translation():
+        exported = torch.onnx.export(program, dynamo=True, verbose=False, **options)
     assert exported is not None
     return exported
 

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from h2o_runtime.operators import DOMAIN, VERSION
 
 
+def embedding(rows: int, size: int) -> nn.Embedding:
+    """A table that is filled later: torch would draw its numbers, and load its compiler for that."""
+    table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, size))
+    return table
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square norm over the last dimension, its statistics in float32."""
 

@@ -11,8 +11,9 @@ annotated parameters are attributes, `op.Constant` makes scalars and shapes.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import onnx
@@ -72,7 +73,7 @@ OPERATORS = (
 )
 
 DENSE_OPERATORS = (BlockProduct, RMSNorm, ResidualNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
-# In other bodies: no graph names them. A part that another part calls comes before it.
+# In other bodies: no graph names them.
 INLINED = (
     SoftCap,
     HeadScores,
@@ -86,25 +87,29 @@ INLINED = (
     WithNeighbours,
     BestRows,
 )
+_CALLED = {function.name: function for function in (*INLINED, *OPERATORS)}
 # What exported dense graphs name besides standard operators.
 DENSE_FUNCTIONS = (RMSNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 
 
-def function_protos(operators: Sequence[Any] = OPERATORS) -> list[onnx.FunctionProto]:
-    """The operators' bodies, in standard operators only."""
-    protos: dict[str, onnx.FunctionProto] = {}
-    for operator in (*INLINED, *operators):
-        proto = operator.to_function_proto()
-        del proto.opset_import[:]
-        proto.opset_import.append(onnx.helper.make_opsetid("", OPSET))
-        nodes = [
-            _expanded(node, protos[node.op_type]) if node.domain == DOMAIN else [node] for node in proto.node
-        ]
-        body = list(itertools.chain.from_iterable(nodes))
-        del proto.node[:]
-        proto.node.extend(body)
-        protos[proto.name] = proto
-    return [protos[operator.name] for operator in operators]
+def function_protos(operators: Iterable[Any] = OPERATORS) -> tuple[onnx.FunctionProto, ...]:
+    """The operators' bodies, in standard operators only. They are made once: do not change them."""
+    return tuple(map(_function_proto, operators))
+
+
+@functools.cache
+def _function_proto(operator: Any) -> onnx.FunctionProto:
+    proto: onnx.FunctionProto = operator.to_function_proto()
+    del proto.opset_import[:]
+    proto.opset_import.append(onnx.helper.make_opsetid("", OPSET))
+    nodes = [
+        _expanded(node, _function_proto(_CALLED[node.op_type])) if node.domain == DOMAIN else [node]
+        for node in proto.node
+    ]
+    body = list(itertools.chain.from_iterable(nodes))
+    del proto.node[:]
+    proto.node.extend(body)
+    return proto
 
 
 def _expanded(call: onnx.NodeProto, callee: onnx.FunctionProto) -> list[onnx.NodeProto]:
