@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +20,20 @@ from h2o_runtime.errors import CheckpointError
 ARRANGED = ("smollm3", "glm4", "qwen3_next", "gpt_oss", "gemma4", "gemma4-experts")
 
 
+def first_and_last(names: Iterable[str]) -> set[str]:
+    """Of the tensors whose names differ in the numbers of layers and experts alone."""
+    ordered = sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+    first, last = ({re.sub(r"\d+", "n", name): name for name in each} for each in (ordered[::-1], ordered))
+    return {*first.values(), *last.values()}
+
+
 @pytest.mark.parametrize("name", ARRANGED)
 def test_every_tensor_is_checked(tmp_path: Path, name: str) -> None:
     folder = family_models.save(tmp_path, name)
     stored = load_file(folder / "model.safetensors")
     needed = checkpoint_tensors(open_checkpoint(str(folder)).config)
-    for own, tensor in stored.items():
+    for own in sorted(first_and_last(stored)):
+        tensor = stored[own]
         missing = {other: value for other, value in stored.items() if other != own}
         for damaged in (missing, {**stored, own: tensor.new_zeros(len(tensor) + 1, *tensor.shape[1:])}):
             save_file(damaged, folder / "model.safetensors")
