@@ -34,6 +34,7 @@ from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimpor
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.names import ProviderName
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
+from h2o_runtime.process import uncollected
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
@@ -292,10 +293,11 @@ def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
 
 def _import_comparison() -> Any:
     try:
-        import transformers  # noqa: F401
-        from polygraphy.logger import G_LOGGER
+        with uncollected():
+            import transformers  # noqa: F401
+            from polygraphy.logger import G_LOGGER
 
-        from h2o_export import comparison
+            from h2o_export import comparison
     except ImportError as error:
         raise unimportable(error, needs_export("comparing", error)) from None
     G_LOGGER.module_severity = G_LOGGER.CRITICAL  # this command prints its own report

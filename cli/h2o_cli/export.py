@@ -36,6 +36,7 @@ from h2o_runtime.errors import ConfigError, unimportable
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
+from h2o_runtime.process import uncollected
 
 if TYPE_CHECKING:
     from h2o_export.preview import ExportPreview
@@ -200,10 +201,11 @@ def main(
 def _import_exporter(validate: bool) -> tuple[Any, Any]:
     """The exporter's modules. Packages for --validate are checked here too, before hours of work."""
     try:
-        from h2o_export import checkpoints, exporter
+        with uncollected():
+            from h2o_export import checkpoints, exporter
 
-        if validate:
-            import transformers  # noqa: F401
+            if validate:
+                import transformers  # noqa: F401
     except ImportError as error:
         raise unimportable(error, needs_export("exporting", error)) from None
     if validate:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import logging
 import math
 import os
@@ -13,6 +14,7 @@ import resource
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from h2o_runtime.control_groups import core_quota, memory_room
@@ -70,6 +72,24 @@ def give_back_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Garbage is not looked for meanwhile, nor afterwards among the objects that are there at the end.
+
+    Libraries and traced graphs are a million objects that stay. To look at them again and again takes a tenth of
+    an export.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()
+            atexit.register(gc.unfreeze)  # or nanobind reports leaks
 
 
 def default_threads() -> int:
