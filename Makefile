@@ -47,13 +47,17 @@ help:
 	@echo "make wheel-smoke  run the wheels for Python 3.11 in dist/, the one for Arm under qemu"
 	@echo "make clean     remove what was built"
 
+define exporter
+test -e $(VENV)/exporter || echo "Packages of 900 MB are installed and kernels are compiled: this takes minutes …"
+$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
+endef
+
 # Packages come while the kernels compile, without bytecode, which has 80 MB. Other targets take both as they are.
 LONG = out/tiny-llama-long.checkpoint
 demo: export PIP_COMPILE = 0
 demo: export PYTHONDONTWRITEBYTECODE = 1
 demo:
-	@test -e $(VENV)/exporter || echo "Packages of 900 MB are installed and kernels are compiled: this takes minutes …"
-	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
+	@$(exporter)
 	@mkdir -p $(LONG) && cp examples/tiny-llama/* $(LONG) && cp examples/tiny-llama-long/config.json $(LONG)
 	@test -f out/tiny-llama-long/manifest.json || $(BIN)/h2o-export $(LONG) -o out/tiny-llama-long
 	@$(BIN)/python examples/demo.py out/tiny-llama-long --picture out/demo.svg
@@ -65,7 +69,7 @@ DEFAULT_WEIGHTS = $(if $(filter smollm2,$(MODEL)),float,int8)
 WEIGHTS ?= $(DEFAULT_WEIGHTS)
 BUNDLE = out/$(MODEL)$(addprefix -,$(filter-out $(DEFAULT_WEIGHTS),$(WEIGHTS)))
 model:
-	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/exporter
+	@$(exporter)
 	@test -f out/$(MODEL).gguf || $(BIN)/python -m tools.real_model $(MODEL) out/$(MODEL).gguf
 	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
 	@echo "next: $(BIN)/h2o-run $(BUNDLE) $(if $(filter gemma3-270m,$(MODEL)),,--chat )-p \"In one sentence: what is photosynthesis?\""

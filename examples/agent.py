@@ -45,7 +45,8 @@ def ask(url: str, messages: list[Any]) -> Any:
         with urllib.request.urlopen(request) as response:
             return json.load(response)["choices"][0]["message"]
     except urllib.error.HTTPError as error:
-        sys.exit(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
+        key = "; set H2O_API_KEY to a key of the server" if error.code == 401 else ""
+        sys.exit(f"{url} answers {error.code}{key}: {error.read().decode(errors='replace')}")
     except (OSError, ValueError) as error:
         sys.exit(f"{url} cannot be reached: {error}; start h2o-serve, or give its address with --url")
 
@@ -78,6 +79,8 @@ def main() -> None:
     parser.add_argument("--yes", action="store_true", help="run commands without asking")
     parser.add_argument("--url", default="http://127.0.0.1:8080", help="of h2o-serve")
     given = parser.parse_args()
+    if not given.folder.is_dir():
+        parser.error(f"{given.folder}: no such folder")
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": given.task}]
     for _ in range(REQUESTS):
         messages.append(answer := ask(given.url, messages))

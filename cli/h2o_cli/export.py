@@ -273,8 +273,9 @@ def _validation_table(validation: Validation) -> Table:
     table = Table(
         "output", "relative error", title=f"against {validation.reference}, {validation.tokens} tokens"
     )
-    for index, error in enumerate(validation.layers):
-        table.add_row(f"hidden states before layer {index}", _error(error))
+    if validation.layers:
+        worst = max(range(len(validation.layers)), key=validation.layers.__getitem__)
+        table.add_row(f"hidden states, largest: before layer {worst}", _error(validation.layers[worst]))
     verdict = _verdict(validation.relative_error, validation.tolerance)
     table.add_row(
         "logits", f"{_error(validation.relative_error)} (tolerance {validation.tolerance:.1e}: {verdict})"

@@ -184,7 +184,7 @@ def test_a_bundle_in_float16_with_a_table_of_errors(h2o: Run, checkpoint: Path, 
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode()
     for words in (
-        "hidden states before layer 1",
+        "hidden states, largest",
         "logits",
         "tolerance",
         "good",

@@ -109,6 +109,26 @@ def test_a_prompt_from_everywhere(answer: Any, tmp_path: Path) -> None:
         assert document["timings"]["prompt_n"] == expected["timings"]["prompt_n"], prompt
 
 
+def test_a_question_follows_its_document(answer: Any, tmp_path: Path) -> None:
+    file = tmp_path / "document.txt"
+    file.write_text("One.\nTwo.\n")
+    expected = answer("-n", 3, prompt=("-p", "One.\nTwo.\n\nWhich?"))
+    for prompt, data in (
+        (("-f", file, "-p", "Which?"), b""),
+        (("-p", "Which?", "-"), file.read_bytes()),
+    ):
+        document = answer("-n", 3, prompt=prompt, input=data)
+        assert document["tokens"] == expected["tokens"]
+        assert document["timings"]["prompt_n"] == expected["timings"]["prompt_n"]
+
+
+def test_a_missing_bundle_is_told_before_a_missing_prompt(h2o: Run, tmp_path: Path) -> None:
+    done = h2o("run", tmp_path / "none")
+    assert done.returncode != 0
+    assert b"none" in done.stderr
+    assert b"no prompt" not in done.stderr
+
+
 def test_output_is_utf8_in_any_locale(h2o: Run, tiny_bundle: Path) -> None:
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     flags = ("-n", 30, "--temperature", 40, "--seed", 1)  # so hot that rare characters come
@@ -131,8 +151,9 @@ def test_verbose_speaks_on_stderr_only(h2o: Run, tiny_bundle: Path) -> None:
 
 MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "no prompt": ((), 2, "no prompt: give --prompt"),
-    "two prompts": (("-p", "a", "-f", __file__), 2, "more than one prompt"),
-    "prompt and stdin": (("-p", "a", "-"), 2, "more than one prompt"),
+    "two documents": (("-f", __file__, "-"), 2, "more than one document"),
+    "standard input twice": (("-p", "-", "-"), 2, "more than one document"),
+    "an empty question": (("-p", "", "-f", __file__), 1, "the prompt is empty: --prompt"),
     "a bare word": (("hello",), 2, "unexpected argument 'hello'"),
     "empty prompt": (("-p", ""), 1, "the prompt is empty: --prompt"),
     "empty stdin": (("-",), 1, "the prompt is empty: standard input"),

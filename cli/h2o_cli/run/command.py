@@ -14,7 +14,7 @@ from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.run.conversation import converse, opening
-from h2o_cli.run.prompt import PromptSource, is_piped
+from h2o_cli.run.prompt import STDIN, PromptSource, is_piped
 from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
@@ -39,7 +39,7 @@ class TextFlags:
     logprobs: bool
 
     def __post_init__(self) -> None:
-        if self.converses and self.source is not None and self.source.kind == "stdin":
+        if self.converses and self.source is not None and self.source.document == STDIN:
             raise click.UsageError("--chat reads its turns from standard input: leave out the -")
         if self.source is None and not self.converses:
             also = "" if self.chat else ", or --chat for a conversation"
@@ -67,13 +67,15 @@ _FIRST = (
 )
 _prompt_options = grouped(
     Group.PROMPT,
-    click.option("-p", "--prompt", metavar="TEXT", help="The prompt."),
+    click.option(
+        "-p", "--prompt", metavar="TEXT", help="The prompt, or a question that follows the document."
+    ),
     click.option(
         "-f",
         "--prompt-file",
         "file",
         type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-        help="Read the prompt from a file, without its last newline; - is standard input.",
+        help="Read a document from a file, without its last newline; - is standard input.",
     ),
     click.option(
         "--chat",
@@ -130,12 +132,13 @@ def main(
 ) -> None:
     """Answer a prompt with the model in the folder BUNDLE.
 
-    The answer streams to standard output, everything else to standard error. Ctrl-C stops it. With - in place
-    of --prompt, the prompt comes from standard input. Without --prefill the bundle's policy reads it; --json shows
-    its settings.
+    The answer streams to standard output, everything else to standard error. Ctrl-C stops it. A document comes
+    from --prompt-file, or from standard input with -, and a --prompt beside it is a question about it. Without
+    --prefill the bundle's policy reads the prompt; --json shows its settings.
     """
     start_logging(verbose)
     prepare_output()
+    manifest = Manifest.read(Path(bundle))
     system = None if system is None else argument_text(system, "--system")
     shown = TextFlags(
         PromptSource.of(prompt, file, source, piped=is_piped() and not (chat and not as_json)),
@@ -144,7 +147,6 @@ def main(
         as_json,
         logprobs=flags["logprobs"] is not None,
     )
-    manifest = Manifest.read(Path(bundle))
     cache = SavedCache.of(flags)
     default = cache.default(manifest.prefill)
     chosen = chosen_prefill(default, flags)

@@ -1,4 +1,4 @@
-"""The source of h2o-run's prompt: a flag, a file, or standard input."""
+"""The sources of h2o-run's prompt: a document from a file or standard input, and a question."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -21,13 +20,14 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class PromptSource:
-    """The source of the prompt; nothing is read before `read`.
+    """The sources of the prompt; nothing is read before `read`.
 
-    kind   "flag": `value` is the prompt itself; "file": its path; "stdin": standard input
+    document  a file's path, or "-" for standard input
+    question  text that follows the document, or is the prompt
     """
 
-    kind: Literal["flag", "file", "stdin"]
-    value: str
+    document: str | None
+    question: str | None
 
     @classmethod
     def of(
@@ -36,33 +36,32 @@ class PromptSource:
         """From --prompt, --prompt-file and the bare argument after the bundle, which can only be "-".
 
         Any of them may be "-" for standard input, which is also read if nothing was given and it is `piped`.
-        None if there is no prompt; raises click.UsageError if there is more than one.
+        None if there is no prompt; raises click.UsageError if there is more than one document.
         """
         if argument not in (None, STDIN):
             raise click.UsageError(f"unexpected argument {argument!r}: give the prompt with --prompt")
-        given = [value for value in (prompt, file, argument) if value is not None]
-        if len(given) > 1:
-            raise click.UsageError(
-                "more than one prompt: give one of --prompt, --prompt-file and - (standard input)"
-            )
-        if not given:
-            return cls("stdin", STDIN) if piped else None
-        if given[0] == STDIN:
-            return cls("stdin", STDIN)
-        return cls("flag" if file is None else "file", given[0])
+        question = None if prompt == STDIN else prompt
+        documents = [STDIN for value in (prompt, argument) if value == STDIN]
+        documents += [] if file is None else [file]
+        if len(documents) > 1:
+            raise click.UsageError("more than one document: give one of --prompt-file and - (standard input)")
+        if documents or question is not None:
+            return cls(documents[0] if documents else None, question)
+        return cls(STDIN, None) if piped else None
 
     def read(self) -> str:
-        """The prompt. Raises InputError if it is empty, not UTF-8 or unreadable."""
-        if self.kind == "flag":
-            name, text = "--prompt", argument_text(self.value, "--prompt")
-        elif self.kind == "stdin":
-            name = "standard input"
-            text = _without_newline(decode_utf8(sys.stdin.buffer.read() if sys.stdin else b"", name))
-        else:
-            name, text = self.value, _without_newline(decode_utf8(read_input(Path(self.value)), self.value))
-        if not text:
-            raise InputError(f"the prompt is empty: {name} has no text")
-        return text
+        """The document, an empty line, and the question. Raises InputError if one of them is empty, not UTF-8 or
+        unreadable.
+        """
+        parts = []
+        if self.document == STDIN:
+            data = sys.stdin.buffer.read() if sys.stdin else b""
+            parts.append(_text_of(data, "standard input"))
+        elif self.document is not None:
+            parts.append(_text_of(read_input(Path(self.document)), self.document))
+        if self.question is not None:
+            parts.append(_not_empty(argument_text(self.question, "--prompt"), "--prompt"))
+        return "\n\n".join(parts)
 
 
 def is_piped() -> bool:
@@ -74,6 +73,13 @@ def is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def _without_newline(text: str) -> str:
+def _text_of(data: bytes, name: str) -> str:
     """Editors and echo end every text with a newline that is not part of the prompt; drop it."""
-    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
+    text = decode_utf8(data, name)
+    return _not_empty(text[:-2] if text.endswith("\r\n") else text.removesuffix("\n"), name)
+
+
+def _not_empty(text: str, name: str) -> str:
+    if not text:
+        raise InputError(f"the prompt is empty: {name} has no text")
+    return text
