@@ -68,7 +68,7 @@ def compared(bundle: Path, device: DeviceName, n: int) -> Iterator[dict[str, Any
     with Generator.load(bundle, device="cpu", dense_form="exact", context=context) as generator:
         ids = np.random.default_rng(4).integers(3, generator.model.vocab_size, n)
         truth = one_by_one(generator, ids)
-    with Generator.load(bundle, device=device, context=context) as generator:
+    with Generator.load(bundle, device=device, dense_form="exact", context=context) as generator:
         for count, milliseconds, logits in steps(generator, ids):
             wanted = truth[:count]
             equal = int((logits.argmax(1) == wanted.argmax(1)).sum())

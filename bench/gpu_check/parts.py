@@ -55,7 +55,7 @@ def _offloaded(device: DeviceName, folder: Path) -> dict[str, Any]:
 
 
 PARTS = {
-    "plain": Part(lambda device, folder: {}),
+    "plain": Part(lambda device, folder: {"dense_form": "exact"}),
     "offload": Part(_offloaded),
     "quest": Part(lambda device, folder: {"decoding": Quest()}, same=True),
     "lookup": Part(lambda device, folder: {"speculate": "lookup"}),
