@@ -22,8 +22,8 @@ STALL = 8.0  # seconds for the slowest: the system may leave a process waiting, 
 MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
 
 # How many of each; a schema takes two seconds of a core until it is refused, a tokenization one.
-BODIES = dict.fromkeys(CASES, 3) | {"tokenize as much as it does": 1, "tokenize with pieces": 1}
-SCHEMAS = 3
+BODIES = dict.fromkeys(CASES, 2) | {"tokenize as much as it does": 1, "tokenize with pieces": 1}
+SCHEMAS = 2
 LEAVERS = 10
 REBOUND = 15
 PLAIN = 25
