@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from tests import bundles
 from tests.prefill import altered
+from tests.runtime.sessions.resident import shares
 
 from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.sessions.saved import SavedSession, save_session
-from h2o_runtime.sessions.session import Session
 
 CONTEXT = 300
 SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
@@ -94,25 +93,6 @@ def test_a_generator_that_does_not_own_the_weights_leaves_them(bundle: Path) -> 
         assert np.isfinite(first.decode(7)).all()
 
 
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-
-def resident_shares(bundle: Path, cache: Cache) -> list[float]:
-    """Shares of a cache that are in memory after its session is made: with memory untouched, and committed."""
-    shares = []
-    with Generator.load(bundle, context=64, threads=1, device="cpu", cache=cache) as generator:
-        assert not generator.spec.commit
-        spec = replace(generator.spec, context=32768)
-        for commit in (False, True):
-            before = resident()
-            session = Session(replace(spec, commit=commit))
-            shares.append((resident() - before) / session.store.nbytes)
-            del session
-    return shares
-
-
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
 @pytest.mark.parametrize(
     "cache",
@@ -121,7 +101,7 @@ def resident_shares(bundle: Path, cache: Cache) -> list[float]:
 )
 def test_only_a_shared_folder_takes_the_memory_of_a_cache_at_once(bundle: Path, cache: Cache) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # nothing freed to take again
-        untouched, committed = fresh.submit(resident_shares, bundle, cache).result()
+        untouched, committed = fresh.submit(shares, bundle, cache).result()
     assert untouched < 0.2
     assert committed > 0.8
 
