@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.page.browser import chromium, watched_page
-from tests.runtime.server.page.person import choose
 from tests.runtime.server.running import Pace, Server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, StorageState
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,10 @@ def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
 
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
-    """The page, with short and repeatable answers."""
-    with watched_page(browser, server.url) as opened:
-        choose(opened, temperature=0, max_tokens=24)
+    """The page of a person who has chosen short and repeatable answers before."""
+    chosen = {"name": "h2o-settings", "value": json.dumps({"temperature": 0, "max_tokens": 24})}
+    kept: StorageState = {"origins": [{"origin": server.url, "localStorage": [chosen]}]}
+    with watched_page(browser, server.url, storage_state=kept) as opened:
         yield opened
     server.wait_until_idle()
 

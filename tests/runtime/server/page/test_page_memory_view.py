@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import EXAMPLE
 from tests.runtime.server.page.person import (
     MainThread,
     ask,
@@ -18,11 +21,32 @@ from tests.runtime.server.running import Server, wait_for
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
+
+CHUNKS = {"chunk_size": 256, "local": 16, "heavy": 112}
+
+
+@pytest.fixture(scope="module")
+def server(browser: Browser, tiny_bundle: Path) -> Iterator[Server]:
+    """With small chunks: what a text of 1,400 tokens leaves in memory is drawn soon."""
+    policy = " ".join(("h2o", *(f"{name}={value}" for name, value in CHUNKS.items())))
+    started = Server(tiny_bundle, "--prefill", policy)
+    try:
+        started.wait_until_ready()
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def long_text(request: pytest.FixtureRequest) -> str:
+    """More than five of these chunks."""
+    text = (EXAMPLE / "heldout.txt").read_text(encoding="utf-8")
+    return f"{request.node.name}\n{text[:5000]}"
 
 
 def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_text: str) -> None:
-    choose(page, policy="h2o score=colsum")
+    choose(page, policy="h2o score=colsum", **CHUNKS)
     ask(page, "What is this?", long_text)
     name = open_memory(page)
     memory = server.get(f"/memory/{name}").json()
@@ -46,19 +70,19 @@ def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_t
 
 
 def test_tiles_of_a_chunk_have_memories_of_their_own(page: Page, server: Server, long_text: str) -> None:
-    choose(page, chunk_size=1000, dense_tail=0)  # eight tiles of 125
+    choose(page, chunk_size=500, dense_tail=0)  # four tiles of 125
     ask(page, "What is this?", long_text)
     memory = server.get(f"/memory/{open_memory(page)}").json()
     tokens, chunks = len(memory["tokens"]), sorted(set(memory["ends"]))
-    assert chunks == list(range(1000, tokens, 1000))
-    assert memory["boundaries"] == -(-(tokens - 1000) // 125)
+    assert chunks == list(range(500, tokens, 500))
+    assert memory["boundaries"] == -(-(tokens - 500) // 125)
     wait_for(lambda: page.locator("#tokens p > span").count() == tokens)
     names = page.locator("#tokens section h3").all_text_contents()
     assert [name.split(" tokens ")[0] for name in names] == [f"Chunk {i + 1}" for i in range(len(chunks) + 1)]
     told = page.locator("#boundary-value")
-    for boundary, label in ((0, "1,000 to 1,124"), (7, "1,875 to 1,999"), (8, "2,000 to 2,124")):
+    for boundary, label in ((0, "500 to 624"), (3, "875 to 999"), (4, "1,000 to 1,124")):
         page.get_by_label("After").fill(str(boundary))
-        wait_for(lambda b=boundary, t=label: told.inner_text() == f"chunk {b // 8 + 1}, for tokens {t}")
+        wait_for(lambda b=boundary, t=label: told.inner_text() == f"chunk {b // 4 + 1}, for tokens {t}")
         place = f"/memory/{memory['id']}/counts?boundary={boundary}&layer=0"
         kept = sum(count > 0 for count in server.get(place).json()["counts"])
         page.get_by_label("Layer").fill("0")
@@ -122,7 +146,7 @@ def test_thirty_thousand_tokens(page: Page, long_text: str) -> None:
     page.get_by_role("button", name="Show memory").click()
     wait_for(lambda: page.locator("#tokens p > span").count() == count)
     thread = MainThread(page)
-    steps = 20
+    steps = 6
     begin = thread.seconds()
     page.evaluate(
         """async (steps) => {

@@ -10,7 +10,7 @@ from tests.runtime.server.page.person import choose, send, wait_until_answered
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PACE = 0.005
+PACE = 0.05  # the browser draws every token that comes while a test waits
 
 
 def test_a_slot_is_idle_then_answers_then_holds_the_conversation(page: Page) -> None:
