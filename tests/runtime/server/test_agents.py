@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from tests.runtime.server import test_messages
-from tests.runtime.server.running import PATIENCE, Server
+from tests.runtime.server.conftest import official_client
+from tests.runtime.server.running import Server
 
 WEATHER = {
     "type": "function",
@@ -48,10 +49,7 @@ def agent_server(request: pytest.FixtureRequest, tool_bundle: Path, tiny_bundle:
 
 @pytest.fixture
 def client(agent_server: Server) -> Iterator[Any]:
-    library = pytest.importorskip("openai")
-    with library.OpenAI(
-        base_url=f"{agent_server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE
-    ) as made:
+    with official_client("OpenAI", f"{agent_server.url}/v1") as made:
         yield made
 
 
@@ -169,10 +167,7 @@ def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
 
 
 def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any) -> None:
-    library = pytest.importorskip("anthropic")
-    with library.Anthropic(
-        base_url=agent_server.url, api_key="none", max_retries=0, timeout=PATIENCE
-    ) as other:
+    with official_client("Anthropic", agent_server.url) as other:
         loops = [
             loop
             for stream in (False, True)
@@ -183,7 +178,7 @@ def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any
             )
         ]
         with ThreadPoolExecutor(4) as pool:
-            for running in [pool.submit(loop) for loop in loops * 2]:
+            for running in [pool.submit(loop) for loop in loops]:
                 running.result()
     assert all(slot["n_past"] for slot in agent_server.get("/slots").json())
 
