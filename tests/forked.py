@@ -32,6 +32,11 @@ COMMANDS = ("build", "export", "compare", "serve", "run.command", "bench.command
 LIBRARIES = (
     "h2o_runtime.providers.native",
     "h2o_runtime.backends.onnxruntime",
+    "h2o_runtime.devices.cuda",  # a command loads the next five when it opens its model or its server
+    "h2o_runtime.providers.cuda",
+    "h2o_runtime.server.http.logs",
+    "onnxruntime",
+    "pydantic.v1",
     "h2o_runtime.server.serve",
     "onnx.inliner",
     "tokenizers",

@@ -260,14 +260,13 @@ def test_no_escapes_where_none_are_wanted(start_h2o: Start, tiny_bundle: Path, a
     shown += terminal.until(rb"stopped")
     assert terminal.ends() == 130
     assert b"\x1b" not in shown
-    assert b"\x1b" in _coloured(start_h2o, tiny_bundle)
 
 
-def _coloured(start: Start, bundle: Path) -> bytes:
-    terminal = Terminal(start, "run", bundle, "-p", "a", "-n", 2, TERM="xterm-256color", NO_COLOR="")
-    shown = terminal.until(SUMMARY)
-    terminal.ends()
-    return shown
+def test_escapes_where_a_terminal_has_colours(start_h2o: Start, tiny_bundle: Path) -> None:
+    asked = {"TERM": "xterm-256color", "NO_COLOR": ""}
+    terminal = Terminal(start_h2o, "run", tiny_bundle, "-p", "a", "-n", 2, **asked)
+    assert b"\x1b" in terminal.until(SUMMARY)
+    assert terminal.ends() == 0
 
 
 def _long_text(folder: Path) -> Path:
