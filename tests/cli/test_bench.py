@@ -120,19 +120,14 @@ def test_decode(h2o: Run, tiny_bundle: Path) -> None:
     assert quest["floor_s"] < row["floor_s"]
 
 
-def test_attention_as_a_table(h2o: Run, tiny_bundle: Path) -> None:
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_attention_as_a_table_and_a_picture(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "rows.png"
     others = ("--beside", "minference", "--beside", "full", "--peers", "onnxruntime GQA")
-    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *RULE, *others)
+    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *RULE, *others, "--png", picture)
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode()
     assert all(name in text for name in ("h2o", "minference", "full", "onnxruntime GQA", "GFLOP/s"))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_picture(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "rows.png"
-    done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *SMALL, "--png", picture)
-    assert done.returncode == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

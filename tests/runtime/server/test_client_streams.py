@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.runtime.server.running import Server, events
 
-SEEDS = [0, 1, 2, 3, 4]
+SEEDS = [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (3, 4))]
 # Read anew each time: a prompt that goes on from its own rows has other rounding.
 ANEW = {"cache_prompt": False}
 CHAT = {"messages": [{"role": "user", "content": "Tell me about 東京 and naïve cafés 😀."}], **ANEW}
@@ -179,7 +179,9 @@ def test_no_event_ends_inside_a_character(server: Server, seed: int) -> None:
     assert any(ord(character) > 0x7F for character in "".join(pieces))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    "length", [1, 3, 8, *(pytest.param(length, marks=pytest.mark.nightly) for length in (2, 5))]
+)
 def test_nothing_of_a_stop_string_gets_out(server: Server, length: int) -> None:
     """Every part of an answer as the stop string: what was streamed ends before it, wherever tokens are cut."""
     body = {"prompt": "import numpy as np\n", "max_tokens": 20, "temperature": 0}
