@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.page.browser import chromium, watched_page
+from tests.runtime.server.page.person import CHOOSE
 from tests.runtime.server.running import Pace, Server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, StorageState
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,14 @@ def pace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pace(tmp_path_factory.mktemp("pace"), getattr(request.module, "PACE", 0.0))
 
 
+@pytest.fixture
+def slow_answers(pace: Pace, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of a test that waits for what an answer does: the browser draws every token that comes meanwhile."""
+    pace.set(0.05)
+    yield
+    pace.set(getattr(request.module, "PACE", 0.0))
+
+
 @pytest.fixture(scope="module")
 def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
     """Named after the browser: without one there is nothing to serve."""
@@ -45,10 +53,9 @@ def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
 
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
-    """The page of a person who has chosen short and repeatable answers before."""
-    chosen = {"name": "h2o-settings", "value": json.dumps({"temperature": 0, "max_tokens": 24})}
-    kept: StorageState = {"origins": [{"origin": server.url, "localStorage": [chosen]}]}
-    with watched_page(browser, server.url, storage_state=kept) as opened:
+    """The page, with short and repeatable answers."""
+    with watched_page(browser, server.url) as opened:
+        opened.evaluate(CHOOSE, {"temperature": 0, "max_tokens": 24})
         yield opened
     server.wait_until_idle()
 

@@ -14,6 +14,13 @@ ANSWER = ".turn:last-of-type [data-part=answer]"
 CHAT = "**/v1/chat/completions"
 HTML = '<img src=x onerror="window.hacked = true"><b>bold</b>'
 
+# What `choose` does to fields that are always there, without the dialog: to draw it takes as long as an answer.
+CHOOSE = """(settings) => {
+  const form = document.getElementById("settings-form");
+  for (const [name, value] of Object.entries(settings)) form.elements[name].value = value;
+  form.dispatchEvent(new Event("input"));
+}"""
+
 # Files are read once `go` is called.
 SLOW_FILES = """() => {
   const read = Blob.prototype.arrayBuffer;

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PACE = 0.005
 
 
+@pytest.mark.usefixtures("slow_answers")
 def test_an_answer_grows_while_it_comes(page: Page) -> None:
     choose(page, max_tokens=8000)
     send(page, "Hello.")

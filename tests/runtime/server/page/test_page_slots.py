@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.runtime.server.page.person import choose, send, wait_until_answered
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PACE = 0.05  # the browser draws every token that comes while a test waits
+PACE = 0.005
 
 
+@pytest.mark.usefixtures("slow_answers")
 def test_a_slot_is_idle_then_answers_then_holds_the_conversation(page: Page) -> None:
     page.get_by_text("What the server is doing").click()
     lines = page.locator("#slot-list li")

@@ -97,6 +97,7 @@ def test_a_file_belongs_to_the_chat_for_which_it_was_chosen(page: Page) -> None:
     assert page.locator(".turn").count() == 1
 
 
+@pytest.mark.usefixtures("slow_answers")
 def test_two_answers_come_side_by_side(page: Page, server: Server) -> None:
     choose(page, max_tokens=8000)
     send(page, "Hello.")
