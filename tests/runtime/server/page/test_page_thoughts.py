@@ -19,7 +19,7 @@ from tests.runtime.server.page.person import (
     shown,
     wait_until_answered,
 )
-from tests.runtime.server.running import Server, wait_for
+from tests.runtime.server.running import Pace, Server, wait_for
 from tests.runtime.server.scripted import script
 
 pytestmark = pytest.mark.slow
@@ -34,12 +34,14 @@ THOUGHT = ".thoughts .text"
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    browser: Browser, tiny_bundle: Path, pace: Pace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """Its model thinks, and does not come to an end."""
     folder = tmp_path_factory.mktemp("thinks")
     (folder / "template.jinja").write_text(TEMPLATE)
     bundle = with_template(tiny_bundle, folder / "bundle", folder / "template.jinja")
-    started = Server(bundle, code=script([], ENDLESS))
+    started = Server(bundle, code=script([], ENDLESS) + pace.code)
     try:
         started.wait_until_ready()
         yield started
@@ -61,6 +63,7 @@ def test_they_are_folded_behind_the_answer(page: Page) -> None:
     assert [message["content"] for message in told] == ["Hello.", "Good morning.", "And now?"]
 
 
+@pytest.mark.usefixtures("slow_answers")
 def test_they_are_in_view_while_they_come_until_the_person_closes_them(page: Page) -> None:
     choose(page, max_tokens=8000)
     send(page, "Hello.")
