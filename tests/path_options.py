@@ -51,7 +51,7 @@ NEEDS: dict[str, dict[str, str]] = {
     },
     "eval merge": {"folders": "../eval report packed_weights/made", "output": "made"},  # of an earlier case
     "bench prefill": BENCH | {"peers": "transformers"},
-    "bench decode": BENCH | {"peers": "none"},  # transformers calls no one else than in a prefill
+    "bench decode": BENCH | {"peers": "transformers"},
     "bench attention": BENCH | {"peers": "onnxruntime GQA"},
     "bench dense": {"folder": "{bundle}"},
     "bench merge": {"files": "nowhere", "output": "made"},
