@@ -109,26 +109,6 @@ def test_a_prompt_from_everywhere(answer: Any, tmp_path: Path) -> None:
         assert document["timings"]["prompt_n"] == expected["timings"]["prompt_n"], prompt
 
 
-def test_a_question_follows_its_document(answer: Any, tmp_path: Path) -> None:
-    file = tmp_path / "document.txt"
-    file.write_text("One.\nTwo.\n")
-    expected = answer("-n", 3, prompt=("-p", "One.\nTwo.\n\nWhich?"))
-    for prompt, data in (
-        (("-f", file, "-p", "Which?"), b""),
-        (("-p", "Which?", "-"), file.read_bytes()),
-    ):
-        document = answer("-n", 3, prompt=prompt, input=data)
-        assert document["tokens"] == expected["tokens"]
-        assert document["timings"]["prompt_n"] == expected["timings"]["prompt_n"]
-
-
-def test_a_missing_bundle_is_told_before_a_missing_prompt(h2o: Run, tmp_path: Path) -> None:
-    done = h2o("run", tmp_path / "none")
-    assert done.returncode != 0
-    assert b"none" in done.stderr
-    assert b"no prompt" not in done.stderr
-
-
 def test_output_is_utf8_in_any_locale(h2o: Run, tiny_bundle: Path) -> None:
     env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     flags = ("-n", 30, "--temperature", 40, "--seed", 1)  # so hot that rare characters come
