@@ -21,7 +21,7 @@ def busy(server: Server) -> Iterator[None]:
     asked = [threading.Thread(target=post) for _ in range(REQUESTS)]
     for one in asked:
         one.start()
-    wait_for(lambda: server.metric("h2o_queue_length") > 2)
+    wait_for(lambda: server.metric("h2o_queue_length") > 2 and server.metric("h2o_busy") == 1)
     yield
     for one in asked:
         one.join()
