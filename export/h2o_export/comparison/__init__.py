@@ -1,6 +1,4 @@
-"""The comparisons of h2o-compare: bundle against reference, with Polygraphy's runners, comparators and error
-metrics.
-"""
+"""The comparisons of h2o-compare: bundle against reference, in runs by Polygraphy."""
 
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.files import compare_files
