@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -35,6 +36,17 @@ class Command(click.Command):
 
 class Group(Command, click.Group):
     """`Command` for groups."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        first = args[0]
+        if first not in self.commands and Path(first).is_dir():
+            likely = next(iter(self.commands))
+            ctx.fail(
+                f"{first} is a folder: a command comes before it, such as {ctx.command_path} {likely} {first}"
+            )
+        return super().resolve_command(ctx, args)
 
 
 @contextmanager

@@ -217,7 +217,7 @@ class Manifest(_Strict):
             hint = (
                 f": it looks like a checkpoint, run h2o-export {folder} -o BUNDLE"
                 if (folder / "config.json").exists()
-                else ""
+                else "; h2o-export writes one from a checkpoint"
             )
             raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
         except PermissionError as error:
