@@ -1,6 +1,6 @@
 """torch's exporter without work that a program of this package does not need: half of its processor time.
 
-These are names inside torch. A version that lacks one of them does all of the work.
+These are names inside torch: where a version lacks a function that is replaced here, it does that work.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ def decompositions() -> Iterator[None]:
         yield
 
 
-_read_library = ONNXRegistry.from_torchlib
+_read_library: Any = getattr(ONNXRegistry, "from_torchlib", None)
 
 
 @functools.cache
 def _library(opset_version: int) -> ONNXRegistry:
-    return _read_library(opset_version)
+    library: ONNXRegistry = _read_library(opset_version)
+    return library
 
 
 def _mixes_types(node: fx.Node) -> bool:

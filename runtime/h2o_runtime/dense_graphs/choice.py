@@ -88,7 +88,7 @@ def chosen_products(
         measured = Measured.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, OutputError):
         log.info(
-            "products with integer weights: %s in %s, not measured; h2o-bench dense measures them once",
+            "integer weights: dense_form=%s dense_precision=%s, not measured; h2o-bench dense measures once",
             *default_products(),
         )
         return default_products()
@@ -96,7 +96,7 @@ def chosen_products(
         log.warning("%s: not a result of h2o-bench dense (%s); it is ignored", path, error.errors()[0]["msg"])
         return default_products()
     best = measured.best(precisions)
-    log.info("products with integer weights: %s in %s, measured in %s", *best, path)
+    log.info("integer weights: dense_form=%s dense_precision=%s, measured in %s", *best, path)
     return best
 
 

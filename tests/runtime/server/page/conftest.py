@@ -41,9 +41,11 @@ def slow_answers(pace: Pace, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
-    """Named after the browser: without one there is nothing to serve."""
-    started = Server(tiny_bundle, code=pace.code)
+def server(
+    browser: Browser, tiny_bundle: Path, pace: Pace, request: pytest.FixtureRequest
+) -> Iterator[Server]:
+    """Named after the browser: without one there is nothing to serve. With the module's `FLAGS`, if it has some."""
+    started = Server(tiny_bundle, *getattr(request.module, "FLAGS", ()), code=pace.code)
     try:
         started.wait_until_ready()
         yield started

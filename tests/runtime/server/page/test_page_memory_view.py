@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,21 +19,11 @@ from tests.runtime.server.running import Server, wait_for
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
+# Small chunks: what a text of 1,400 tokens leaves in memory is drawn soon.
 CHUNKS = {"chunk_size": 256, "local": 16, "heavy": 112}
-
-
-@pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path) -> Iterator[Server]:
-    """With small chunks: what a text of 1,400 tokens leaves in memory is drawn soon."""
-    policy = " ".join(("h2o", *(f"{name}={value}" for name, value in CHUNKS.items())))
-    started = Server(tiny_bundle, "--prefill", policy)
-    try:
-        started.wait_until_ready()
-        yield started
-    finally:
-        started.stop()
+FLAGS = ("--prefill", " ".join(("h2o", *(f"{name}={value}" for name, value in CHUNKS.items()))))
 
 
 @pytest.fixture
