@@ -48,6 +48,14 @@ export async function* chat(body, signal) {
   throw broken();
 }
 
+/** What `promise` brings. Throws AbortError when the signal says so. */
+export function unlessAborted(promise, signal) {
+  return new Promise((resolve, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    promise.then(resolve, reject);
+  });
+}
+
 const posting = (body) => ({
   method: "POST",
   headers: { "Content-Type": "application/json" },

@@ -16,7 +16,7 @@ const selected = new Stored("sessionStorage", "h2o-selected"); // the id of the 
 
 const memory = new MemoryPanel();
 const summary = new Summary(byId("summary"));
-const settings = new Settings(() => summary.show(settings.summary()));
+const settings = new Settings(() => status.look(), () => summary.show(settings.summary()));
 const composer = new Composer(send, keepUnsent, { current: () => tabs.current, onElsewhere: attachElsewhere });
 const tabs = new Tabs(makeConversation, switched);
 const status = new ServerStatus(meet);
@@ -62,7 +62,6 @@ function writeAgain(message) {
 function send() {
   const { text, files } = composer.message;
   if (tabs.current.busy || !(text || files.length)) return;
-  if (!settings.known) status.look(); // it could not be reached before, or had no key
   tabs.current.send(composer.take());
   keepUnsent();
   composer.focus();

@@ -179,7 +179,7 @@ export class Conversation {
     this._onChange(turn.message);
   }
 
-  _request(turn) {
+  async _request(turn) {
     const messages = [];
     for (const each of this._turns) {
       if (each !== turn && !each.told) continue;
@@ -191,7 +191,7 @@ export class Conversation {
       stream: true,
       stream_options: { include_usage: true },
       return_progress: true,
-      ...this._settings.request(),
+      ...(await this._settings.request()),
     };
   }
 

@@ -10,11 +10,16 @@ const NUMBERS = ["temperature", "max_tokens"];
 const THINKING = { on: true, off: false };
 
 export class Settings {
-  /** changed: called whenever a request would differ. */
-  constructor(changed = () => {}) {
-    this.known = false; // whether the server has said what it does by default
+  /**
+   * ask: has the server say what it does by default, for `begin` → the ServerError that came instead, or null.
+   * changed: called whenever a request would differ.
+   */
+  constructor(ask, changed) {
+    this._known = false; // whether the server has said it
     this._form = byId("settings-form");
+    this._ask = ask;
     this._changed = changed;
+    this._write(kept());
     this._form.addEventListener("input", () => this._keep());
     byId("reset-settings").onclick = () => this._reset();
     byId("settings").addEventListener("click", (event) => {
@@ -28,31 +33,41 @@ export class Settings {
 
   /** Take in what the server does unless told otherwise (GET /props), then what was changed before. */
   begin({ prefill_forms, prefill_summary, thinks }) {
-    this.known = true;
+    this._known = true;
     byId("thinking").hidden = !thinks;
     this._standardSummary = prefill_summary;
     this._prefill = new PrefillForm(prefill_forms);
     this._fill(kept());
   }
 
-  /** Members of a request: temperature, max_tokens, chat_template_kwargs and prefill, where they were changed. */
-  request() {
-    if (!this.known) return {};
-    const prefill = this._prefill.request();
-    return { ...this._numbers(), ...this._thinking(), ...(prefill && { prefill }) };
+  /**
+   * Members of a request: temperature, max_tokens, chat_template_kwargs and prefill, where they were changed.
+   * Waits for the server where it has not said what it does. Throws ServerError where it does not say it.
+   */
+  async request() {
+    while (!this._known) {
+      const problem = await this._ask();
+      if (problem) throw problem;
+    }
+    return { ...this._numbers(), ...this._thinking(), ...this._reading() };
   }
 
   /** The next request's way of reading, in the server's few words. Throws ServerError where settings contradict. */
   async summary() {
-    if (!this.known) return "";
-    const { prefill } = this.request();
+    if (!this._known) return "";
+    const { prefill } = this._reading();
     return prefill ? (await post("props/prefill", { prefill })).summary : this._standardSummary;
   }
 
   _fill(kept) {
-    for (const name of [...NUMBERS, "thinking"]) this._form.elements[name].value = kept[name] ?? "";
+    this._write(kept);
     this._prefill.fill(kept.prefill ?? {});
     this._changed();
+  }
+
+  /** The fields that are there whatever the server does. */
+  _write(kept) {
+    for (const name of [...NUMBERS, "thinking"]) this._form.elements[name].value = kept[name] ?? "";
   }
 
   /** Changed numbers, by name. */
@@ -68,6 +83,11 @@ export class Settings {
     return { chat_template_kwargs: { enable_thinking: thinking, thinking } };
   }
 
+  _reading() {
+    const prefill = this._prefill.request();
+    return prefill ? { prefill } : {};
+  }
+
   _keep() {
     this._prefill?.show();
     const prefill = this._prefill?.values() ?? kept().prefill;
@@ -77,7 +97,7 @@ export class Settings {
 
   _reset() {
     STORED.set(null);
-    if (this.known) this._fill({});
+    if (this._known) this._fill({});
   }
 }
 

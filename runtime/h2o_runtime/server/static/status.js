@@ -14,30 +14,40 @@ export class ServerStatus {
     this._line = byId("status");
     this._onProps = onProps;
     this._unknown = true; // whether the server is to be asked what it is
-    this._looking = false;
+    this._looking = null; // a promise while it looks
     this._timer = null;
-    document.addEventListener("visibilitychange", () => this._look());
-    this._look();
+    document.addEventListener("visibilitychange", () => this._poll());
+    this._poll();
   }
 
-  /** Something went wrong, or is wanted that was refused: look at once. */
+  /** Something went wrong, or is wanted that was refused: look at once. → the ServerError that came instead, or null. */
   look() {
     this._unknown = true;
-    this._look();
+    return this._look();
   }
 
-  /** Now, and again as long as the page is in view. */
-  async _look() {
-    if (this._looking || document.hidden) return;
+  /** As long as the page is in view. */
+  _poll() {
+    if (!document.hidden) this._look();
+  }
+
+  _look() {
+    this._looking ??= this._lookOnce().finally(() => {
+      this._looking = null;
+    });
+    return this._looking;
+  }
+
+  /** Now, and again later. */
+  async _lookOnce() {
     clearTimeout(this._timer);
-    this._looking = true;
-    const problem = await this._ask().then(() => null, (error) => error);
-    this._looking = false;
+    const problem = await this._ask().then(() => null, serverError);
     const loading = this._unknown && problem?.status === 503;
-    this._timer = setTimeout(() => this._look(), loading ? LOADING_POLL : POLL);
-    if (!problem) return;
-    this._say(sentence(problem), true);
+    this._timer = setTimeout(() => this._poll(), loading ? LOADING_POLL : POLL);
+    if (!problem) return null;
+    this._say(problem.message, true);
     this._unknown = problem.status !== 401; // a key that was not given is asked for when something is sent
+    return problem;
   }
 
   async _ask() {
@@ -57,8 +67,8 @@ export class ServerStatus {
   }
 }
 
-function sentence(error) {
-  if (error instanceof ServerError) return error.message;
-  if (error.name === "TimeoutError") return "the server does not answer";
+function serverError(error) {
+  if (error instanceof ServerError) return error;
+  if (error.name === "TimeoutError") return new ServerError("the server does not answer");
   throw error;
 }

@@ -1,6 +1,6 @@
 // One turn of the conversation: a person's message, and the answer as it comes.
 
-import { chat, ServerError } from "./api.js";
+import { chat, ServerError, unlessAborted } from "./api.js";
 import { showText } from "./attachments.js";
 import { element, fromTemplate, soon } from "./dom.js";
 import { figures } from "./figures.js";
@@ -60,12 +60,13 @@ export class Turn {
     this._end();
   }
 
-  /** Ask and show the answer. Whatever goes wrong is shown, not thrown. */
+  /** Ask and show the answer. request: a promise. Whatever goes wrong is shown, not thrown. */
   async run(request, signal) {
     this._begin();
-    const begin = performance.now();
     try {
-      for await (const chunk of chat(request, signal)) {
+      const body = await unlessAborted(request, signal);
+      const begin = performance.now();
+      for await (const chunk of chat(body, signal)) {
         if (this._take(chunk)) this.result.firstMs ??= performance.now() - begin;
       }
     } catch (error) {

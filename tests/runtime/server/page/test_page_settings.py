@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.runtime.server.page.browser import watched_page
-from tests.runtime.server.page.person import ask, choose, figures, sent
-from tests.runtime.server.running import Server
+from tests.runtime.server.page.person import CHAT, ask, choose, figures, send, sent, wait_until_answered
+from tests.runtime.server.running import Server, wait_for
 from tests.runtime.server.typed_policy import install
 
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 
 def labels(page: Page) -> list[str]:
@@ -73,6 +73,31 @@ def test_a_policy_that_the_server_cannot_have_is_not_offered(browser: Browser, t
             assert offered.all_inner_texts() == [form["title"] for form in forms]
     finally:
         server.stop()
+
+
+def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> None:
+    choose(page, policy="fast")
+    held: list[Route] = []
+    page.route("**/props", held.append, times=1)
+    page.reload()
+    assert page.locator("[name=max_tokens]").input_value() == "24"
+    wait_for(lambda: page.evaluate("1") and held)
+    with page.expect_request(CHAT) as request:
+        send(page, "Hello.")
+        page.locator(".answer[aria-busy=true]").wait_for()
+        held[0].continue_()
+    assert {"temperature": 0, "max_tokens": 24, "prefill": "fast"}.items() <= request.value.post_data_json.items()
+    wait_until_answered(page)
+
+
+def test_a_message_that_waits_for_the_server_can_be_stopped(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/props", held.append, times=1)
+    page.reload()
+    send(page, "Hello.")
+    page.keyboard.press("Escape")
+    page.get_by_text("Stopped before the answer began.").wait_for()
+    held[0].continue_()
 
 
 def test_settings_that_contradict(page: Page) -> None:
