@@ -17,6 +17,9 @@ namespace h2o {
 namespace {
 
 #if defined(__x86_64__)
+// Tables of several files are joined here, where the compiler may use the baseline's instructions alone:
+// every processor runs this code, to compare tables.
+
 // Those of avx512vnni, which round rows to bfloat16 too.
 const h2o_products* avx512bf16_products() {
     static const h2o_products table = [] {
@@ -28,6 +31,26 @@ const h2o_products* avx512bf16_products() {
     return &table;
 }
 
+// Those of avx512bf16, with products by tiles.
+const h2o_products* amx_products() {
+    static const h2o_products table = [] {
+        const IntegerTiles& tiles = *amx_integer_tiles();
+        h2o_products products = *avx512bf16_products();
+        products.isa = "amx";
+        products.rows = tiles.rows;
+        products.panels = tiles.panels;
+        products.spare_rows = tiles.spare_rows;
+        products.multiply = tiles.multiply;
+        products.begin = tiles.begin;
+        products.end = tiles.end;
+        const FloatProducts vectors = products.bfloat16;
+        products.bfloat16 = *amx_bfloat16_tiles();
+        products.bfloat16.prepare = vectors.prepare;
+        products.bfloat16.widen = vectors.widen;
+        return products;
+    }();
+    return &table;
+}
 #endif
 
 // Whether they are no slower than those behind them. VDPBF16PS multiplies twice as many numbers a cycle as

@@ -114,14 +114,22 @@ namespace h2o {
 const h2o_products* scalar_products();
 const h2o_products* avxvnni_products();
 const h2o_products* avx512vnni_products();
-const h2o_products* amx_products();
 const h2o_products* dotprod_products();
 const h2o_products* i8mm_products();
 
 // That round rows to bfloat16 too, for processors that have further instructions for it.
 const FloatProducts* scalar_bfloat16_products();
 const FloatProducts* avx512_bfloat16_products();
-const FloatProducts* amx_bfloat16_products();
 const FloatProducts* neon_bfloat16_products();
+
+// What tiles of AMX replace among the products of avx512bf16.
+struct IntegerTiles {
+    int64_t rows, panels, spare_rows;
+    void (*multiply)(const ProductTile& tile, int bits, int64_t rows, int64_t panels);
+    void (*begin)(int64_t block);
+    void (*end)();
+};
+const IntegerTiles* amx_integer_tiles();
+const FloatProducts* amx_bfloat16_tiles();  // that neither prepare nor widen
 
 }  // namespace h2o

@@ -181,19 +181,7 @@ bool h2o::amx_int8_is_right() {
     return true;
 }
 
-// float32, rounding and rotation are those of avx512vnni.
-const h2o_products* h2o::amx_products() {
-    static const h2o_products unpacked = [] {
-        h2o_products products = *avx512vnni_products();
-        products.isa = "amx";
-        products.rows = kRows;
-        products.panels = kPanels;
-        products.multiply = multiply;
-        products.spare_rows = kTileRows - 1;
-        products.begin = begin;
-        products.end = end;
-        products.bfloat16 = *amx_bfloat16_products();
-        return products;
-    }();
-    return &unpacked;
+const h2o::IntegerTiles* h2o::amx_integer_tiles() {
+    static constexpr IntegerTiles kTiles = {kRows, kPanels, kTileRows - 1, multiply, begin, end};
+    return &kTiles;
 }

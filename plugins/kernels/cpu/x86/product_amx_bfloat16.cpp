@@ -127,18 +127,9 @@ void multiply(const FloatTile& tile, int64_t rows, int64_t panels) {
 
 }  // namespace
 
-// Rows are rounded as on avx512bf16.
-const h2o::FloatProducts* h2o::amx_bfloat16_products() {
-    static const FloatProducts made = [] {
-        FloatProducts products = *avx512_bfloat16_products();
-        products.rows = kRows;
-        products.panels = kPanels;
-        products.multiply = multiply;
-        products.inputs = kInputs;
-        products.spare_rows = kTileRows - 1;
-        products.begin = begin;
-        products.end = end;
-        return products;
-    }();
-    return &made;
+const h2o::FloatProducts* h2o::amx_bfloat16_tiles() {
+    static constexpr FloatProducts kTiles = {
+        kRows, kPanels, 2, nullptr, multiply, nullptr, kInputs, kTileRows - 1, begin, end,
+    };
+    return &kTiles;
 }
