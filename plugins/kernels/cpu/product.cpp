@@ -78,9 +78,11 @@ bool runs_here(const h2o_products* kernels) {
         return runs_here(avx512vnni_products()) && __builtin_cpu_supports("avx512bf16");
     }
     if (kernels == avxvnni_products()) {
-        return __builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2") &&
-               __builtin_cpu_supports("fma");
+        return runs_here(avx2_products()) && __builtin_cpu_supports("avxvnni");
     }
+    if (kernels == avx2_products())
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
 #elif defined(__aarch64__) && defined(__linux__)
     if (kernels == i8mm_products()) return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
     if (kernels == dotprod_products()) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
@@ -288,7 +290,8 @@ h2o_status h2o_products_find(const char* isa, const h2o_products** kernels) {
     if (kernels == nullptr) return H2O_BAD_ARGUMENT;
     const h2o_products* const all[] = {
 #if defined(__x86_64__)
-        h2o::amx_products(), h2o::avx512bf16_products(), h2o::avx512vnni_products(), h2o::avxvnni_products(),
+        h2o::amx_products(),     h2o::avx512bf16_products(), h2o::avx512vnni_products(),
+        h2o::avxvnni_products(), h2o::avx2_products(),
 #elif defined(__aarch64__) && defined(__linux__)
         h2o::i8mm_products(), h2o::dotprod_products(),
 #endif

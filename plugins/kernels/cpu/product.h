@@ -112,6 +112,7 @@ struct h2o_products {
 namespace h2o {
 
 const h2o_products* scalar_products();
+const h2o_products* avx2_products();
 const h2o_products* avxvnni_products();
 const h2o_products* avx512vnni_products();
 const h2o_products* dotprod_products();

@@ -16,6 +16,7 @@ struct Products {
     static constexpr int kFloatRows = 6;     // 6 x 4 of 32 registers
     static constexpr uint32_t kSurplus = 0;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = true;
+    static constexpr bool kJoinsHalves = false;
 
     static Ints set(int32_t x) { return vdupq_n_s32(x); }
     static Ints load(const uint8_t* p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }

@@ -15,6 +15,7 @@ struct Products {
     static constexpr int kFloatRows = 2;
     static constexpr uint32_t kSurplus = 128;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = false;    // with four lanes, portable C++ takes minutes to compile
+    static constexpr bool kJoinsHalves = false;
 
     static Ints set(int32_t x) {
         return map([&](int) { return x; });

@@ -41,6 +41,27 @@ struct Sums {
             for (int c = 0; c < kColumns; ++c) of[row][c] = Products::dot(of[row][c], weights[c], x);
         }
     }
+
+    // Two steps, `apart` along K, whose weights are the low and the high halves of bytes. Kind: Products,
+    // which need not have dot_halves.
+    template <class Kind>
+    __attribute__((always_inline)) void add_halves(const Products::Ints* packed, const int8_t* q,
+                                                   int64_t apart, int64_t stride) {
+        Products::Ints low[kColumns], high[kColumns];
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) {
+            low[c] = Products::low_halves(packed[c]);
+            high[c] = Products::high_halves(packed[c]);
+        }
+#pragma GCC unroll 8
+        for (int row = 0; row < kRows; ++row) {
+            const Products::Ints x = Products::set(four(q + row * stride));
+            const Products::Ints far = Products::set(four(q + row * stride + apart));
+#pragma GCC unroll 8
+            for (int c = 0; c < kColumns; ++c)
+                of[row][c] = Kind::dot_halves(of[row][c], low[c], x, high[c], far);
+        }
+    }
 };
 
 template <int kColumns>
@@ -70,12 +91,16 @@ __attribute__((always_inline)) inline void add_four_bits(const ProductTile& tile
     Products::Ints packed[kColumns], weights[kColumns];
     const int64_t half = tile.block / 2, k = block * tile.block + step * kFour;
     load_step<kColumns>(tile.weights + (block * half + step * kFour) * kPanel, tile.panel_bytes, packed);
+    if constexpr (Products::kJoinsHalves) {
+        sums.template add_halves<Products>(packed, tile.x.q + k, half, tile.inputs);
+    } else {
 #pragma GCC unroll 8
-    for (int c = 0; c < kColumns; ++c) weights[c] = Products::low_halves(packed[c]);
-    sums.add(weights, tile.x.q + k, tile.inputs);
+        for (int c = 0; c < kColumns; ++c) weights[c] = Products::low_halves(packed[c]);
+        sums.add(weights, tile.x.q + k, tile.inputs);
 #pragma GCC unroll 8
-    for (int c = 0; c < kColumns; ++c) weights[c] = Products::high_halves(packed[c]);
-    sums.add(weights, tile.x.q + k + half, tile.inputs);
+        for (int c = 0; c < kColumns; ++c) weights[c] = Products::high_halves(packed[c]);
+        sums.add(weights, tile.x.q + k + half, tile.inputs);
+    }
 }
 
 template <int kBits, int kSteps, int kRows, int kColumns>

@@ -13,6 +13,7 @@ struct Products {
     static constexpr int kFloatRows = 14;      // 14 x 2 sums of floats, a step's weights, and a number of x
     static constexpr uint32_t kSurplus = 128;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = true;
+    static constexpr bool kJoinsHalves = false;
 
     static Ints set(int32_t x) { return _mm512_set1_epi32(x); }
     static Ints load(const uint8_t* p) { return _mm512_loadu_si512(p); }

@@ -13,6 +13,7 @@ struct Products {
     static constexpr int kFloatRows = 6;  // 6 x 2 of 16 registers, with a step's weights and a number of x
     static constexpr uint32_t kSurplus = 128;  // bias of a stored 8-bit weight
     static constexpr bool kUnrolls = true;
+    static constexpr bool kJoinsHalves = false;
 
     static Ints set(int32_t x) { return _mm256_set1_epi32(x); }
     static Ints load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }

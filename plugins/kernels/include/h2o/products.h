@@ -52,7 +52,7 @@ typedef struct h2o_integers {
 void h2o_products_pack(const h2o_integers* q, int bits, int64_t block, int64_t first, int64_t panels,
                        uint8_t* packed);
 
-// isa: null for the best of this machine, or one of "scalar", "avxvnni", "avx512vnni", "avx512bf16",
+// isa: null for the best of this machine, or one of "scalar", "avx2", "avxvnni", "avx512vnni", "avx512bf16",
 // "amx", "dotprod", "i8mm". H2O_UNSUPPORTED if the build or the machine lacks it.
 h2o_status h2o_products_find(const char* isa, const h2o_products** kernels);
 const char* h2o_products_isa(const h2o_products* kernels);
