@@ -4,6 +4,7 @@
 #include "int8_votes.h"
 #include "stored_rows.h"
 #include "sweep.h"
+#include "x86/amx_here.h"
 
 namespace h2o {
 
@@ -14,7 +15,10 @@ inline Int8Votes int8_votes(const h2o_cpu* context) {
 #if defined(__x86_64__)
     const BlockAttention* const now = context->attention;
     const bool rounds = now == avx512_bfloat16() || now == amx_bfloat16() || now == avx512_int16();
-    if (now == amx_bfloat16() && amx_votes() != nullptr) return amx_votes();
+    if (now == amx_bfloat16()) {
+        static const bool right = has_amx(kAmxInt8) && amx_int8_is_right();
+        if (right) return amx_votes();
+    }
     if (rounds && __builtin_cpu_supports("avx512vnni")) return avx512_votes();
 #endif
     (void)context;

@@ -2,7 +2,6 @@
 // vectors.
 #include "int8_votes.h"
 #include "x86/amx.h"
-#include "x86/amx_here.h"
 #include "x86/simd_avx512.h"
 // written over the instruction set:
 #include "simd/votes.h"
@@ -78,6 +77,5 @@ void vote_by_tiles(const VoteArgs& args) {
 }  // namespace
 
 void (*h2o::amx_votes())(const h2o::VoteArgs& args) {
-    static const bool right = has_amx(kAmxInt8) && amx_int8_is_right();
-    return right ? vote_by_tiles : nullptr;
+    return vote_by_tiles;
 }
