@@ -19,7 +19,8 @@ using Floats = std::vector<float>;
 
 std::vector<const h2o_products*> all_kernels() {
     std::vector<const h2o_products*> found;
-    for (const char* isa : {"scalar", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "amx", "dotprod", "i8mm"}) {
+    for (const char* isa :
+         {"scalar", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "amx", "dotprod", "i8mm"}) {
         const h2o_products* one = nullptr;
         if (h2o_products_find(isa, &one) == H2O_OK) found.push_back(one);
     }

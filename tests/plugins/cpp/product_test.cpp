@@ -15,7 +15,8 @@ namespace {
 
 std::vector<std::string> product_instructions() {
     std::vector<std::string> found;
-    for (const char* isa : {"scalar", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "amx", "dotprod", "i8mm"}) {
+    for (const char* isa :
+         {"scalar", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "amx", "dotprod", "i8mm"}) {
         if (find(isa) != nullptr) found.emplace_back(isa);
     }
     return found;
