@@ -86,7 +86,7 @@ def check_dense_precision(
     elif dense_form not in ("auto", "native"):
         missing = "`dense_form=native`"
     elif not is_fast():
-        missing = "products of our own, on a processor with AVX-VNNI, AVX-512 VNNI or Arm's dot product"
+        missing = "products of our own, on a processor with AVX2 or Arm's dot product"
     else:
         return
     raise ConfigError(
