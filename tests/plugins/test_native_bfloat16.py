@@ -135,7 +135,8 @@ def test_votes_of_other_caches_and_heads_that_share_a_list(cache: str) -> None:
         given = {"q": call.q, "past": call.past, "first": call.first}
         none, chosen = np.zeros((len(call.past), heads, 0), np.int32), []
         for precision in ("float32", "bfloat16"):
-            provider = NativeCpuProvider(2, precision=precision)  # type: ignore[arg-type]
+            isa = "scalar" if precision not in ("float32", *MULTIPLIES) else None
+            provider = NativeCpuProvider(2, isa=isa, precision=precision)  # type: ignore[arg-type]
             provider.activate(shape)
             out = np.empty((len(call.past), heads, 100), np.int32)
             rule = {"tile": 64, "stride": 2, "reach": 2, "local": 20}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests import bundles
+from tests.plugins.native_cases import MULTIPLIES
 
 from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous, Paged
@@ -28,7 +29,7 @@ def cache(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16", "int16"])
+@pytest.fixture(scope="module", params=["float32", *MULTIPLIES])
 def generator(request: pytest.FixtureRequest, cache: str, shared_folder: Path) -> Iterator[Generator]:
     precision: AttentionPrecision = request.param
     folder = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]

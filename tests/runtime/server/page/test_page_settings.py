@@ -78,7 +78,7 @@ def test_a_policy_that_the_server_cannot_have_is_not_offered(browser: Browser, t
 def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> None:
     choose(page, policy="fast")
     held: list[Route] = []
-    page.route("**/props", held.append, times=1)
+    page.route("**/props", lambda route: held.append(route), times=1)
     page.reload()
     assert page.locator("[name=max_tokens]").input_value() == "24"
     wait_for(lambda: page.evaluate("1") and held)
@@ -93,7 +93,7 @@ def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> N
 
 def test_a_message_that_waits_for_the_server_can_be_stopped(page: Page) -> None:
     held: list[Route] = []
-    page.route("**/props", held.append, times=1)
+    page.route("**/props", lambda route: held.append(route), times=1)
     page.reload()
     send(page, "Hello.")
     page.keyboard.press("Escape")
