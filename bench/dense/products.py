@@ -113,6 +113,7 @@ def float_contestants(k: int, n: int, threads: int) -> dict[str, Product]:
     }
     if is_fast():
         products[OURS] = float_product(pack_bfloat16(np.ascontiguousarray(matrix.T)), 16, k, n, threads)
+    if load_cpu_kernels().products_multiply_bfloat16():  # torch takes seconds elsewhere
         products[TORCHS] = torch_product(matrix)
     return products
 
