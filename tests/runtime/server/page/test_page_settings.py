@@ -75,30 +75,34 @@ def test_a_policy_that_the_server_cannot_have_is_not_offered(browser: Browser, t
         server.stop()
 
 
-def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> None:
-    choose(page, policy="fast")
+def reload_without_props(page: Page) -> Route:
+    """Reload → the request for what the server does, which waits for `continue_`."""
     held: list[Route] = []
     page.route("**/props", lambda route: held.append(route), times=1)
     page.reload()
+    wait_for(lambda: page.evaluate("true") and held)  # handlers run while the page is asked something
+    return held[0]
+
+
+def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> None:
+    choose(page, policy="fast")
+    held = reload_without_props(page)
     assert page.locator("[name=max_tokens]").input_value() == "24"
-    wait_for(lambda: page.evaluate("1") and held)
     with page.expect_request(CHAT) as request:
         send(page, "Hello.")
         page.locator(".answer[aria-busy=true]").wait_for()
-        held[0].continue_()
+        held.continue_()
     body = request.value.post_data_json
     assert (body["temperature"], body["max_tokens"], body["prefill"]) == (0, 24, "fast")
     wait_until_answered(page)
 
 
 def test_a_message_that_waits_for_the_server_can_be_stopped(page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/props", lambda route: held.append(route), times=1)
-    page.reload()
+    held = reload_without_props(page)
     send(page, "Hello.")
     page.keyboard.press("Escape")
     page.get_by_text("Stopped before the answer began.").wait_for()
-    held[0].continue_()
+    held.continue_()
 
 
 def test_settings_that_contradict(page: Page) -> None:
