@@ -1,4 +1,4 @@
-"""Work that several machines share: each does every n-th case, and their results are merged afterwards."""
+"""Work that several machines share: each does a part of the cases, and their results are merged afterwards."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ class Shard:
         """Every `count`-th case. All parts together are all cases, each once."""
         return tuple(cases[self.number - 1 :: self.count])
 
+    def stretch(self, cases: Sequence[Case], costs: Sequence[int]) -> tuple[Case, ...]:
+        """Neighbouring cases, about 1 / `count` of all costs. All parts together are all cases, each once."""
+        total, mine, before = sum(costs), [], 0
+        for case, cost in zip(cases, costs, strict=True):
+            middle = 2 * before + cost
+            if middle * self.count // (2 * total) == self.number - 1:
+                mine.append(case)
+            before += cost
+        return tuple(mine)
+
 
 class _ShardType(click.ParamType[Shard]):
     name = "I/N"
@@ -41,5 +51,5 @@ shard_option = click.option(
     "--shard",
     type=_ShardType(),
     default=Shard(),
-    help="Do every N-th case from the I-th on, for example 1/3; `merge` joins the results.  [default: 1/1]",
+    help="Do the I-th of N parts of the work, for example 1/3; `merge` joins the results.  [default: 1/1]",
 )

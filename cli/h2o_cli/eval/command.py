@@ -263,7 +263,7 @@ def document(
 
 
 def _run(measurer: Measurer) -> tuple[Sanity, list[Value]]:
-    jobs, values = list(measurer.jobs()), []
+    jobs, values = measurer.jobs(), []
     announce_time(jobs, measurer)
     width = max((len(job.title) for job in jobs), default=8)
     with stages("reading", len(jobs) + 1, width, lines=True) as stage:

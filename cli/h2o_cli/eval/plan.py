@@ -19,6 +19,7 @@ from h2o_cli.eval.sanity import Sanity, judge
 from h2o_cli.eval.tasks import Question, Sample, TaskMaker, score
 from h2o_cli.eval.texts import Document
 from h2o_cli.eval.values import Measure, Value
+from h2o_cli.shard import Shard
 from h2o_runtime import Generator
 from h2o_runtime.text import Tokenizer
 
@@ -26,6 +27,8 @@ METRICS = ("decode", "perplexity", "causal", "recall", "needle", "tasks")
 SAMPLED = 256  # predictions of a text, and of its continuation, whose whole distributions are compared
 ENDS = 64  # prompts of a text, each of which ends before a token whose loss is told
 PACE = 256  # tokens that show how fast a text is read
+BEGINNING = 1024  # tokens of the first text that show whether the model is trained
+ALL = Shard()
 PLACES = 16  # parts of a text whose losses are told one by one
 
 
@@ -106,9 +109,11 @@ class Measurer:
         self._maker = TaskMaker(tokenizer, generator.model.vocab_size, frame)
 
     def sanity(self) -> Sanity:
-        """Of the model, from the first text."""
-        truth = self._read_truth(self._documents[0])
-        return judge(truth, self._documents[0].ids[: self._extent.length], self._generator.model.vocab_size)
+        """Of the model, from the beginning of the first text."""
+        ids = self._documents[0].ids[: min(self._extent.length, BEGINNING)]
+        sampled = evenly(0, len(ids), SAMPLED)
+        truth = read(self._generator, ids, self._contestants[0].policy, sampled)
+        return judge(truth, ids, self._generator.model.vocab_size)
 
     def seconds_a_token(self) -> float:
         """The pace of a short reading, after which the model is warm."""
@@ -117,66 +122,64 @@ class Measurer:
         read(self._generator, ids, full, evenly(0, len(ids), 1))
         return (time.perf_counter() - begin) / len(ids)
 
-    def jobs(self, done: AbstractSet[str] = frozenset()) -> Iterator[Job]:
-        """The open jobs by name, in an order that needs full attention's results of one text at a time."""
-        return (job for job in self._jobs(done) if not job.names <= done)
+    def jobs(self, done: AbstractSet[str] = frozenset(), shard: Shard = ALL) -> list[Job]:
+        """The shard's open jobs by name, in an order that needs full attention's results of one text at a time."""
+        mine: set[str] = set()
+        for part in self._parts(frozenset()):
+            mine.update(shard.stretch([job.title for job in part], [job.tokens for job in part]))
+        return [
+            job for part in self._parts(done) for job in part if job.title in mine and not job.names <= done
+        ]
 
-    def _jobs(self, done: AbstractSet[str]) -> Iterator[Job]:
-        metrics = self._extent.metrics
+    def _parts(self, done: AbstractSet[str]) -> tuple[list[Job], list[Job]]:
+        """Jobs of texts, and of prompts with a question: a token's time differs, so shards divide each part.
+
+        A shard does neighbouring jobs, so that few texts need full attention's results in two shards.
+        """
+        of_texts = [job for document in self._documents for job in self._text_jobs(document, done)]
+        of_prompts = [job for length in self._extent.needles for job in self._prompt_jobs(length)]
+        return of_texts, of_prompts
+
+    @property
+    def _leading(self) -> tuple[Contestant, ...]:
+        """For a changed setting losses suffice; slow measurements are for these contestants."""
+        return tuple(contestant for contestant in self._contestants if contestant.kind is not Kind.ABLATION)
+
+    def _text_jobs(self, document: Document, done: AbstractSet[str]) -> Iterator[Job]:
+        metrics, length = self._extent.metrics, self._extent.length
+        if "decode" in metrics:
+            for contestant in self._leading:
+                run = partial(self._decode, contestant, document)
+                yield self._job("decode", contestant, document.name, self._extent.text_tokens, run)
+        if "perplexity" in metrics:
+            for contestant in self._contestants:
+                run = partial(self._read, contestant, document)
+                yield self._job("read", contestant, document.name, length, run)
+        if "causal" in metrics:
+            for contestant in self._leading:
+                if contestant.kind is Kind.BASELINE:
+                    continue  # it remembers nothing that a shorter prompt could go on from
+                run = partial(self._causal, contestant, document)
+                yield self._job("causal", contestant, document.name, length, run)
         rules = tuple(contestant for contestant in self._contestants if contestant.kind is not Kind.TRUTH)
-        # For a changed setting losses suffice; slow measurements are for the other contestants.
-        leading = tuple(
-            contestant for contestant in self._contestants if contestant.kind is not Kind.ABLATION
-        )
-        for document in self._documents:
-            if "decode" in metrics:
-                for contestant in leading:
-                    yield self._job(
-                        "decode",
-                        contestant,
-                        document.name,
-                        self._extent.text_tokens,
-                        partial(self._decode, contestant, document),
-                    )
-            if "perplexity" in metrics:
-                for contestant in self._contestants:
-                    yield self._job(
-                        "read",
-                        contestant,
-                        document.name,
-                        self._extent.length,
-                        partial(self._read, contestant, document),
-                    )
-            if "causal" in metrics:
-                for contestant in leading:
-                    if contestant.kind is Kind.BASELINE:
-                        continue  # it remembers nothing that a shorter prompt could go on from
-                    yield self._job(
-                        "causal",
-                        contestant,
-                        document.name,
-                        self._extent.length,
-                        partial(self._causal, contestant, document),
-                    )
-            if "recall" in metrics and rules:  # of all rules at once: they share its sums
-                missing = tuple(rule for rule in rules if f"recall {document.name} {rule.name}" not in done)
-                names = frozenset(f"recall {document.name} {rule.name}" for rule in missing)
-                tokens = self._extent.length * len(missing)
-                yield Job(f"recall {document.name}", names, tokens, partial(self._recall, missing, document))
-        for length in self._extent.needles:  # what is compared comes together: a stopped run can be read
-            for seed in range(self._extent.seeds) if "needle" in metrics else ():
-                for contestant in leading:
-                    run = partial(self._needle, contestant, length, seed)
-                    yield self._job("needle", contestant, f"{length} {seed}", length, run)
-            for task in self._extent.tasks if "tasks" in metrics else ():
-                for contestant in leading:
-                    yield self._job(
-                        task,
-                        contestant,
-                        str(length),
-                        length * self._extent.seeds,
-                        partial(self._task, contestant, length, task),
-                    )
+        if "recall" in metrics and rules:  # of all rules at once: they share its sums
+            missing = tuple(rule for rule in rules if f"recall {document.name} {rule.name}" not in done)
+            names = frozenset(f"recall {document.name} {rule.name}" for rule in missing)
+            run = partial(self._recall, missing, document)
+            yield Job(f"recall {document.name}", names, length * len(missing), run)
+
+    def _prompt_jobs(self, length: int) -> Iterator[Job]:
+        """Contestants of one prompt come together, so that a stopped run can be read."""
+        metrics, seeds = self._extent.metrics, self._extent.seeds
+        readings = 1 if self._extent.question == "end" else len(self._extent.depths)
+        for seed in range(seeds) if "needle" in metrics else ():
+            for contestant in self._leading:
+                run = partial(self._needle, contestant, length, seed)
+                yield self._job("needle", contestant, f"{length} {seed}", length * readings, run)
+        for task in self._extent.tasks if "tasks" in metrics else ():
+            for contestant in self._leading:
+                run = partial(self._task, contestant, length, task)
+                yield self._job(task, contestant, str(length), length * seeds, run)
 
     def _job(
         self, kind: str, contestant: Contestant, where: str, tokens: int, run: Callable[[], list[Value]]

@@ -19,7 +19,7 @@ REPEATED = 2.0  # perplexity by counting alone, of a text of a few tokens again 
 
 @dataclass(frozen=True)
 class Sanity:
-    """What full attention makes of the first text.
+    """What full attention makes of the beginning of the first text.
 
     perplexity  of all its tokens
     vocabulary  what the perplexity is of who gives every token the same probability

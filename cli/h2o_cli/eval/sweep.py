@@ -66,8 +66,7 @@ class Sweep:
         measurer = Measurer(
             generator, tokenizer, self.documents, self.contestants, self.extent, self.frame, seen
         )
-        mine = self.shard.of([job.title for job in measurer.jobs()])
-        jobs = [job for job in measurer.jobs(folder.done) if job.title in mine]
+        jobs = measurer.jobs(folder.done, self.shard)
         announce_time(jobs, measurer)
         width = max((len(job.title) for job in jobs), default=8)
         with stages("reading", len(jobs) + 1, width, lines=True) as stage:
