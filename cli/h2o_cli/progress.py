@@ -1,17 +1,20 @@
-"""The progress of a command's stages: a bar, or lines in a log; and how messages write a time."""
+"""The progress of long work: a bar on a terminal, lines in a log; and how messages write a time."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import count
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from h2o_cli.common import make_console
+
+EVERY = 10.0  # seconds between lines of a log
+UNCHANGED = 60.0  # seconds after which a line comes again
 
 
 @contextmanager
@@ -19,11 +22,12 @@ def stages(first: str, steps: int, width: int, lines: bool = False) -> Iterator[
     """Yields a function to call at the start of each stage, with its name.
 
     first: the text before the first call. width: characters of the longest name. lines: where standard error is
-    no terminal, write a line for each stage; else nothing is written there.
+    no terminal, write a line for each stage; else lines as of `told_in_log`.
     """
     console = make_console(stderr=True)
-    if lines and not console.is_terminal:
-        yield _lines(console, steps)
+    if not console.is_terminal:
+        with _stages_in_log(console, first, steps, lines) as stage:
+            yield stage
         return
     columns = (
         TextColumn(f"{{task.description:<{width}}}"),
@@ -31,7 +35,7 @@ def stages(first: str, steps: int, width: int, lines: bool = False) -> Iterator[
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(first, total=steps)
 
         def stage(name: str) -> None:
@@ -40,14 +44,56 @@ def stages(first: str, steps: int, width: int, lines: bool = False) -> Iterator[
         yield stage
 
 
-def _lines(console: Console, steps: int) -> Callable[[str], None]:
-    begin, numbers = time.monotonic(), count(1)
+@contextmanager
+def told_in_log(state: Callable[[], str]) -> Iterator[None]:
+    """For a standard error that is no terminal: a line about the work inside every ten seconds, of an unchanged
+    state every minute. Short work has none.
+    """
+    console, begin, ended = make_console(stderr=True), time.monotonic(), threading.Event()
+    told = ""
+
+    def tell() -> None:
+        nonlocal told
+        last = begin
+        while not ended.wait(EVERY):
+            text, now = state(), time.monotonic()
+            if text != told or now - last >= UNCHANGED:
+                _line(console, begin, text)
+                told, last = text, now
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if told and state() != told:
+            _line(console, begin, state())
+
+
+@contextmanager
+def _stages_in_log(console: Console, first: str, steps: int, each: bool) -> Iterator[Callable[[str], None]]:
+    """each: a line at the start of each stage."""
+    begin, done, text = time.monotonic(), 0, first
 
     def stage(name: str) -> None:
-        passed = timedelta(seconds=int(time.monotonic() - begin))
-        console.print(f"{passed} {next(numbers)} of {steps}: {name}", markup=False, soft_wrap=True)
+        nonlocal done, text
+        done += 1
+        text = f"{done} of {steps}: {name}"
+        if each:
+            _line(console, begin, text)
 
-    return stage
+    if each:
+        yield stage
+        return
+    with told_in_log(lambda: text):
+        yield stage
+
+
+def _line(console: Console, begin: float, text: str) -> None:
+    passed = timedelta(seconds=int(time.monotonic() - begin))
+    console.print(f"{passed} {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def in_words(seconds: float) -> str:

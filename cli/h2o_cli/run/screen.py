@@ -1,4 +1,4 @@
-"""One request on the screen: a bar while the prompt is read, then the answer as it is generated."""
+"""One request on the screen: a bar or lines while the prompt is read, then the answer as it is generated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -14,6 +14,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from h2o_cli import common
+from h2o_cli.progress import told_in_log
 from h2o_cli.run.interrupt import stop_on_ctrl_c
 from h2o_cli.run.report import little_to_save, summary, work
 from h2o_runtime import Watch
@@ -53,13 +54,15 @@ def answer(
     """
     completion = None
     tokens, context = len(request.prompt.ids), model.generator.context
-    with stop_on_ctrl_c() as cancelled, PrefillBar() as bar:
+    drawn = is_terminal(sys.stderr) and not common.unstyled()
+    progress: PrefillBar | PrefillLines = PrefillBar() if drawn else PrefillLines(tokens)
+    with stop_on_ctrl_c() as cancelled, closing(progress):
         policy = request.prefill or model.generator.default_policy
         log.info("prompt of %d tokens, context %d, %s", tokens, context, policy)
-        watch = Watch(progress=bar.show, cancelled=cancelled)
+        watch = Watch(progress=progress.show, cancelled=cancelled)
         for event in model.complete(request, watch, prompt_piece):
             if isinstance(event, Prefilled):
-                bar.close()
+                progress.close()
             elif isinstance(event, Completion):
                 completion = event
             elif isinstance(event, TextDelta) and stream:
@@ -85,18 +88,12 @@ def write(text: str) -> None:
 
 
 class PrefillBar:
-    """A progress bar on stderr, if that is a terminal and the prefill is long enough."""
+    """A progress bar on stderr, if the prefill is long enough."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter()
         self._bar: Progress | None = None
-        self._on = is_terminal(sys.stderr) and not common.unstyled()
-
-    def __enter__(self) -> PrefillBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._on = True
 
     def show(self, done: int, total: int) -> None:
         """For `Watch.progress`."""
@@ -114,6 +111,22 @@ class PrefillBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class PrefillLines:
+    """Lines on a stderr that is no terminal, if the prefill is long enough."""
+
+    def __init__(self, tokens: int) -> None:
+        self._state = f"prompt: 0 of {tokens:,} tokens"
+        self._lines = ExitStack()
+        self._lines.enter_context(told_in_log(lambda: self._state))
+
+    def show(self, done: int, total: int) -> None:
+        """For `Watch.progress`."""
+        self._state = f"prompt: {done:,} of {total:,} tokens"
+
+    def close(self) -> None:
+        self._lines.close()
 
 
 @contextmanager
