@@ -133,8 +133,8 @@ def main(
     """Answer a prompt with the model in the folder BUNDLE.
 
     The answer streams to standard output, everything else to standard error. Ctrl-C stops it. A document comes
-    from --prompt-file, or from standard input with -, and a --prompt beside it is a question about it. Without
-    --prefill the bundle's policy reads the prompt; --json shows its settings.
+    from --prompt-file, or from a pipe or file as standard input. A --prompt beside it is a question about it. The
+    bundle's policy reads the prompt unless --prefill changes it; --json shows its settings.
     """
     start_logging(verbose)
     prepare_output()

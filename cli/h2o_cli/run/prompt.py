@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import select
 import stat
 import sys
 from dataclasses import dataclass
@@ -15,7 +17,10 @@ from h2o_runtime.errors import InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import decode_utf8
 
+log = logging.getLogger(__name__)
+
 STDIN = "-"
+PATIENCE = 3.0  # seconds in which a pipe that no flag names must begin to send
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,12 @@ class PromptSource:
 
     document  a file's path, or "-" for standard input
     question  text that follows the document, or is the prompt
+    offered   no flag names standard input: it is the document if it has text
     """
 
     document: str | None
     question: str | None
+    offered: bool = False
 
     @classmethod
     def of(
@@ -35,7 +42,7 @@ class PromptSource:
     ) -> PromptSource | None:
         """From --prompt, --prompt-file and the bare argument after the bundle, which can only be "-".
 
-        Any of them may be "-" for standard input, which is also read if nothing was given and it is `piped`.
+        Any of them may be "-" for standard input. It is also the document if none was given and it is `piped`.
         None if there is no prompt; raises click.UsageError if there is more than one document.
         """
         if argument not in (None, STDIN):
@@ -45,20 +52,25 @@ class PromptSource:
         documents += [] if file is None else [file]
         if len(documents) > 1:
             raise click.UsageError("more than one document: give one of --prompt-file and - (standard input)")
-        if documents or question is not None:
-            return cls(documents[0] if documents else None, question)
-        return cls(STDIN, None) if piped else None
+        if documents:
+            return cls(documents[0], question)
+        if piped:
+            return cls(STDIN, question, offered=question is not None)
+        return None if question is None else cls(None, question)
 
     def read(self) -> str:
         """The document, an empty line, and the question. Raises InputError if one of them is empty, not UTF-8 or
         unreadable.
         """
         parts = []
-        if self.document == STDIN:
-            data = sys.stdin.buffer.read() if sys.stdin else b""
-            parts.append(_text_of(data, "standard input"))
+        if self.offered:
+            text = _text_of(_standard_input(), "standard input") if _is_ready() else ""
+            parts += [text] if text else []
+        elif self.document == STDIN:
+            parts.append(_not_empty(_text_of(_standard_input(), "standard input"), "standard input"))
         elif self.document is not None:
-            parts.append(_text_of(read_input(Path(self.document)), self.document))
+            document = _text_of(read_input(Path(self.document)), self.document)
+            parts.append(_not_empty(document, self.document))
         if self.question is not None:
             parts.append(_not_empty(argument_text(self.question, "--prompt"), "--prompt"))
         return "\n\n".join(parts)
@@ -66,17 +78,43 @@ class PromptSource:
 
 def is_piped() -> bool:
     """Whether standard input is a pipe or a file: neither a terminal, nor a device such as /dev/null."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode if sys.stdin else 0
-    except (OSError, ValueError):
-        return False
+    mode = _mode_of_standard_input()
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _mode_of_standard_input() -> int:
+    try:
+        return os.fstat(sys.stdin.fileno()).st_mode if sys.stdin else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _standard_input() -> bytes:
+    return sys.stdin.buffer.read() if sys.stdin else b""
+
+
+def _is_ready() -> bool:
+    """Whether a standard input that no flag names can be read: it sends something, or it has ended.
+
+    A file that somebody has begun to read is not: it is the list of a loop of the shell. Under cron or ssh a pipe
+    may be open and never send anything: after some seconds the prompt goes on without it.
+    """
+    if stat.S_ISREG(_mode_of_standard_input()):
+        return os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) == 0
+    if select.select([sys.stdin], [], [], PATIENCE)[0]:
+        return True
+    log.warning(
+        "standard input is open and sent nothing in %g seconds: it is left out; give - to wait for it, or "
+        "</dev/null",
+        PATIENCE,
+    )
+    return False
 
 
 def _text_of(data: bytes, name: str) -> str:
     """Editors and echo end every text with a newline that is not part of the prompt; drop it."""
     text = decode_utf8(data, name)
-    return _not_empty(text[:-2] if text.endswith("\r\n") else text.removesuffix("\n"), name)
+    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def _not_empty(text: str, name: str) -> str:
