@@ -36,7 +36,6 @@ OBJECT = {
 }
 BROKEN = [
     {"type": "object", "enum": [1]},
-    {"not": {}},
     {"$ref": "#/nowhere"},
     {"type": "string", "pattern": "("},
     {"type": 5},

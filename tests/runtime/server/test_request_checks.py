@@ -13,7 +13,7 @@ from tests.runtime.server.running import Server, error_of, events, request
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.answers.schema_keywords import without_left_out
+from h2o_runtime.server.answers.schema_keywords import followed
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 USER = {"role": "user", "content": "Hello."}
@@ -248,6 +248,36 @@ def test_an_unknown_format_is_left_out_and_told(server: Server, form: Any) -> No
     assert "format" in json.loads(answer.json()["choices"][0]["message"]["content"])
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("propertyNames", {"type": "string"}),
+        ("not", {"required": ["no"]}),
+        ("if", {"required": ["no"]}),
+        ("dependentRequired", {"no": ["format"]}),
+        ("pattern", r"^(?!foo).*$"),
+        ("pattern", r"\bfoo\b"),
+        ("pattern", r"(a|b)\1"),
+    ],
+)
+def test_a_keyword_that_generators_write_is_left_out_and_told(server: Server, name: str, value: Any) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
+    (schema["properties"]["a"] if name == "pattern" else schema)[name] = value
+    call = {"type": "function", "function": {"name": "f", "parameters": {**schema, "required": ["a"]}}}
+    answer = server.chat(tools=[call], tool_choice="required", max_tokens=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-schema-left-out"] == name
+
+
+@pytest.mark.parametrize("pattern", [r"^[a-z]+$", r"\\bar", r"\(?=", r"(?:a|b)+", r"\d{3}"])
+def test_a_pattern_that_a_grammar_can_follow_stays(tool_bundle: Path, pattern: str) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    assert followed(schema) == (schema, frozenset())
+    compiler = GrammarCompiler(tool_bundle, 4096, [1])
+    compiler.json_schema(schema, field="x").close()
+    compiler.close()
+
+
 UNKNOWN = (
     "idn-email",
     "idn-hostname",
@@ -265,11 +295,11 @@ def test_the_formats_that_stay_are_those_that_the_library_enforces(tool_bundle: 
     compiler = GrammarCompiler(tool_bundle, 4096, [1])
     for form in KNOWN:
         schema = {"type": "string", "format": form}
-        assert without_left_out(schema) == (schema, frozenset())
+        assert followed(schema) == (schema, frozenset())
         compiler.json_schema(schema, field="x").close()
     for form in UNKNOWN:
         schema = {"type": "string", "format": form}
-        assert without_left_out(schema) == ({"type": "string"}, {"format"})
+        assert followed(schema) == ({"type": "string"}, {"format"})
         with pytest.raises(ConfigError, match="Unknown format"):
             compiler.json_schema(schema, field="x")
     compiler.close()

@@ -150,7 +150,7 @@ ITEM = {"role": "user", "content": "x"}
         ({"include": ["message.output_text.logprobs"]}, "include.0"),
         ({"tool_choice": "required"}, "tool_choice"),
         (
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"enum": []}}}},
             "text.format.schema",
         ),
         ({"prefill": {"heavy": 99999}}, "prefill.heavy"),

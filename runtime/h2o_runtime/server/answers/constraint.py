@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.answers.schema_keywords import without_left_out
+from h2o_runtime.server.answers.schema_keywords import followed
 from h2o_runtime.server.answers.tools import forced_tools
 from h2o_runtime.server.apis.chat.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
 from h2o_runtime.server.apis.shared.generation import Generation
@@ -49,8 +49,8 @@ class AnswerConstraint:
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerConstraint:
-        followed, left_out = without_left_out(schema)
-        return cls(followed, field, left_out)
+        grammar, left_out = followed(schema)
+        return cls(grammar, field, left_out)
 
 
 def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:

@@ -9,7 +9,7 @@ from h2o_runtime.answers.dialects.reader import AnswerReader
 from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, chat_constraint
-from h2o_runtime.server.answers.schema_keywords import without_left_out
+from h2o_runtime.server.answers.schema_keywords import followed
 from h2o_runtime.server.answers.tools import forced_tools, parameters, usable_tools
 from h2o_runtime.server.apis.chat.schema import ChatRequest, Tool
 
@@ -53,6 +53,6 @@ def _followed(tools: list[Tool]) -> tuple[dict[str, Mapping[str, Any]], frozense
     functions: dict[str, Mapping[str, Any]] = {}
     left_out: frozenset[str] = frozenset()
     for tool in tools:
-        functions[tool.function.name], more = without_left_out(parameters(tool))
+        functions[tool.function.name], more = followed(parameters(tool))
         left_out |= more
     return functions, left_out
