@@ -51,6 +51,13 @@ def test_calls(text: str, expected: Calls) -> None:
     assert read(text, only_one=True) == ("", expected[:1], False)
 
 
+def test_an_end_that_a_limit_cuts_is_no_text() -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for length in range(call.index("\n</"), len(call) + 1):
+        text, calls, _ = read_as("hermes", call[:length], functions=NAMES)[1:]
+        assert (text.strip(), calls) == ("", [("f", "{}")])
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -69,6 +69,11 @@ class Incoming:
                 return mark
         return None
 
+    def take_end(self, mark: str) -> Wait[None]:
+        """Consume `mark` if it comes next, or as much of it as there is where the text ends."""
+        if (yield from self.take(mark)) is None and mark.startswith(self._text[self._at :]):
+            self._at = len(self._text)
+
     def take_any(self, characters: str) -> Wait[str]:
         """All characters up to the first one that is not among `characters`."""
         taken = ""

@@ -157,12 +157,12 @@ def calls(text: Incoming, answer: Answer, bare: bool = False) -> Wait[bool]:
 
 
 def marked(text: Incoming, answer: Answer, end: str, bare: bool = False) -> Wait[bool]:
-    """Calls between marks, of which the first is consumed → whether one was begun. The `end` may be missing."""
+    """Calls between marks, of which the first is consumed → whether one was begun. `end` may be missing, or cut."""
     yield from text.blanks()
     begun = yield from calls(text, answer, bare)
     if begun:
         yield from text.blanks()
-        yield from text.take(end)
+        yield from text.take_end(end)
     return begun
 
 
