@@ -68,7 +68,7 @@ class RequestBuilder:
             )
         if constraint is not None and constraint.is_call:
             body = body.model_copy(update={"stop": None})  # it ends texts, and not in the middle of arguments
-        limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        limit = _limit(body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens)
         top = (body.top_logprobs or 0) if body.logprobs else None
         alone = left_alone(body) | unheard
         requests = self._requests(body, prompt, limit, top)
@@ -107,7 +107,7 @@ class RequestBuilder:
         _check_stream_options(body)
         prompts = body.prompts()
         _check_choices(body, len(prompts))
-        limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+        limit = 16 if body.max_tokens is None else _limit(body.max_tokens)  # OpenAI's default
         constraint, requests = generation_constraint(body), []
         _check_end(body, constraint)
         for given in prompts:
@@ -267,6 +267,11 @@ class RequestBuilder:
         return self.grammars.json_schema(wanted.grammar, field=wanted.field, cancelled=cancelled)
 
 
+def _limit(given: int | None) -> int | None:
+    """Most tokens of an answer; None: as many as the context holds, which llama.cpp's clients write as -1."""
+    return None if given == -1 else given
+
+
 def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
     beyond = next((token for token in ids if token >= vocab_size), None)
     if beyond is not None:
@@ -354,10 +359,10 @@ def _message(message: Message) -> dict[str, Any]:
             fields["tool_calls"] = [
                 _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls
             ]
-        elif message.content is None and message.thoughts:  # an answer that ended inside its thoughts
-            fields["content"] = ""
-        elif message.content is None:
+        elif not (message.thoughts or "content" in message.model_fields_set):
             raise InputError("an assistant's message has neither content nor tool_calls: give one of them")
+    if not fields.get("tool_calls"):
+        fields.setdefault("content", "")  # null: an answer that ended inside its thoughts, or an empty one
     return fields
 
 

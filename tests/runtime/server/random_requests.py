@@ -71,7 +71,7 @@ PREFILL = Values(
     ],
     [{"chunk_size": 0}, {"heavy": 9999}, {"policy": "none"}, {"quality": "fast", "score": "colsum"}],
 )
-LIMIT = Values([0, 1, 6, 20], [-1])
+LIMIT = Values([0, 1, 6, 20], [-2])
 SAMPLING = {
     "temperature": Values([0, 0, 1, 0.3], [101]),
     "top_p": Values([0, 0.5, 1], [2]),
@@ -99,7 +99,7 @@ GENERATION = {
     "speculate": Values(["auto", "lookup", "mtp", "off"]),
     "prefill": PREFILL,
     "user": Values(["u"]),
-    "store": Values([False], [True]),
+    "store": BOOL,
     "skip_special_tokens": Values([True], [False]),
     "wat": Values([None], [1]),
 }

@@ -24,7 +24,7 @@ APIS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "responses": (ResponseRequest, {"input": "x"}),
     "messages": (MessageRequest, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
 }
-ONE_VALUE = {"store": True, "background": True, "truncation": "auto"}  # accepted with another value
+ONE_VALUE = {"background": True, "truncation": "auto"}  # accepted with another value
 FOREIGN = {
     "tools": "ForeignTool",
     "messages.content": "RedactedThinking",

@@ -54,6 +54,29 @@ def test_blocks_of_a_message_are_its_text(anthropic: Any) -> None:
     assert answers[0].content == answers[1].content
 
 
+def test_members_that_another_service_wrote_are_left_alone(server: Server) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"days": 1}, "toolset_name": "x"}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "5", "toolset_name": "x"}
+    talk = [
+        *TALK,
+        {"role": "assistant", "content": [{"type": "text", "text": "I look.", "citations": []}, use]},
+        {"role": "user", "content": [result]},
+    ]
+    answer = server.post(
+        "/v1/messages", {"messages": talk, "max_tokens": 1, "tools": [WEATHER], "diagnostics": {}}
+    )
+    assert answer.status_code == 200, answer.text
+    alone = set(answer.headers["X-Left-Alone"].split(", "))
+    assert alone == {"diagnostics", "messages.content.citations", "messages.content.toolset_name"}
+
+
+def test_an_unknown_member_of_a_block_is_named(server: Server) -> None:
+    talk = [{"role": "user", "content": [{"type": "text", "text": "x", "what": 1}]}]
+    answer = server.post("/v1/messages", {"messages": talk, "max_tokens": 1})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "messages.0.content.0.what"
+
+
 def test_a_stop_sequence_is_named(anthropic: Any) -> None:
     text = anthropic.messages.create(messages=TALK, max_tokens=30, **GREEDY).content[0].text
     stop = text[len(text) // 2 :][:3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -223,7 +224,9 @@ def _place(loc: tuple[Any, ...], kind: str, body: Any) -> list[Any]:
     if source != "body":
         return steps
     place: list[Any] = []
-    for step in steps:
+    for step, following in itertools.zip_longest(steps, steps[1:]):
+        if isinstance(body, dict) and following in body and step == body.get("type"):
+            continue  # a union's member, whose name may be that of a field too
         if (isinstance(body, dict) and step in body) or (isinstance(body, list) and isinstance(step, int)):
             body = body[step]
             place.append(step)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Strict, in_words
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Limit, Strict, in_words
 from h2o_runtime.server.apis.shared.generation import Generation
 from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 
@@ -22,8 +22,8 @@ class TextContentPart(Cacheable):
     text: str
 
 
-Content = str | list[Annotated[TextContentPart, TEXT_ALONE]]
-ResultContent = str | list[Annotated[TextContentPart, in_words("text")]]
+Content = str | list[Annotated[TextContentPart, TEXT_ALONE]] | None  # null: no text
+ResultContent = str | list[Annotated[TextContentPart, in_words("text")]] | None
 
 
 class FunctionCall(Strict):
@@ -52,7 +52,7 @@ class UserMessage(Cacheable):
 
 class AssistantMessage(Cacheable):
     role: Literal["assistant"]
-    content: Content | None = None
+    content: Content = None
     name: str | None = None
     refusal: None = None
     audio: None = None
@@ -87,7 +87,7 @@ class ToolMessage(Cacheable):
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 def _of_objects(schema: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 class ChatRequest(Generation):
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     response_format: ResponseFormat | None = None
@@ -211,6 +211,7 @@ class ChatRequest(Generation):
         None, description="The answer continues the last message, which is the assistant's."
     )
     modalities: list[Literal["text"]] | None = None
+    moderation: Ignored = None
     verbosity: Ignored = None
     prediction: Ignored = None
     web_search_options: Ignored = None

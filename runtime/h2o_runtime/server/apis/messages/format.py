@@ -55,6 +55,11 @@ class MessageFormat:
         ending, told = self._blocks.ending(completion), _usage(completion)
         return {**self._head, "content": content, **ending, "usage": told, **extras(completions)}
 
+    def is_at_limit(self, completion: Completion) -> bool:
+        """Whether the answer has as many tokens as the request allows."""
+        limit = self._chat.max_tokens
+        return limit is not None and completion.timings.predicted_n >= limit
+
     def begun(self, prompt_tokens: int) -> Chunk:
         """The message before it has any content."""
         usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
@@ -94,8 +99,10 @@ class MessageBlocks:
         ]
 
     def ending(self, completion: Completion) -> dict[str, Any]:
-        """The reason why the message ended."""
+        """The reason why the message ended. At the end of the context clients shorten the conversation."""
         reason = _REASONS[finish_reason(self._reader, completion)]
+        if completion.finish_reason == "length" and not self._message.is_at_limit(completion):
+            return {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}
         if reason == "end_turn" and completion.stop is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop}
         return {"stop_reason": reason, "stop_sequence": None}

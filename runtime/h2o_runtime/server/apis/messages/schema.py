@@ -21,12 +21,17 @@ from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignor
 from h2o_runtime.server.apis.shared.prefill import Prefill
 
 
+class TextBlock(TextContentPart):
+    citations: Ignored = None
+
+
 class ToolUse(Cacheable):
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1, max_length=200)
     input: dict[str, Any]
     caller: dict[str, Any] | None = None
+    toolset_name: Ignored = None
 
 
 class ToolResult(Cacheable):
@@ -34,6 +39,7 @@ class ToolResult(Cacheable):
     tool_use_id: str
     content: ResultContent | None = None
     is_error: bool | None = None
+    toolset_name: Ignored = None
 
 
 class Thinking(Strict):
@@ -56,17 +62,15 @@ class AnyTurn(Strict):
 
 class SystemTurn(AnyTurn):
     role: Literal["system", "developer"]
-    content: str | list[Annotated[TextContentPart, TEXT_ALONE]]
+    content: str | list[Annotated[TextBlock, TEXT_ALONE]]
 
 
 class UserTurn(AnyTurn):
     role: Literal["user"]
-    content: str | list[Annotated[TextContentPart | ToolResult, Field(discriminator="type"), TEXT_ALONE]]
+    content: str | list[Annotated[TextBlock | ToolResult, Field(discriminator="type"), TEXT_ALONE]]
 
 
-AssistantBlock = Annotated[
-    TextContentPart | ToolUse | Thinking | RedactedThinking, Field(discriminator="type")
-]
+AssistantBlock = Annotated[TextBlock | ToolUse | Thinking | RedactedThinking, Field(discriminator="type")]
 
 
 class AssistantTurn(AnyTurn):
@@ -125,7 +129,7 @@ class TokenCountRequest(Strict):
 
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     messages: list[Turn] = Field(min_length=1)
-    system: str | list[TextContentPart] | None = None
+    system: str | list[TextBlock] | None = None
     given_tools: Annotated[list[GivenTool], Field(max_length=128)] | None = Field(None, alias="tools")
     tool_choice: Annotated[AnyChoice | OneTool, Field(discriminator="type")] | None = None
     output_config: OutputConfig | None = None
@@ -133,6 +137,8 @@ class TokenCountRequest(Strict):
     cache_control: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
     context_management: Ignored = None
     mcp_servers: Ignored = None
+    billing_policy: Ignored = None
+    speed: Ignored = None
 
     @property
     def tools(self) -> list[ClientTool] | None:
@@ -154,4 +160,6 @@ class MessageRequest(TokenCountRequest):
     metadata: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
     service_tier: Annotated[str | None, LEFT_ALONE] = None
     inference_geo: Ignored = None
-    speed: Ignored = None
+    diagnostics: Ignored = None
+    fallbacks: Ignored = None
+    fallback_credit_token: Ignored = None

@@ -17,7 +17,7 @@ from h2o_runtime.server.answers.format import Chunk, extras, usage
 from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
-from h2o_runtime.server.apis.responses.schema import ResponseRequest
+from h2o_runtime.server.apis.responses.schema import TOOL, ResponseRequest
 from h2o_runtime.server.scheduling.inference import Progress
 
 Item = dict[str, Any]
@@ -178,7 +178,7 @@ def _asked(body: ResponseRequest) -> dict[str, Any]:
     effort = None if body.reasoning is None else body.reasoning.effort
     text_format = None if body.text is None else body.text.format
     return told | {
-        "tools": [tool.model_dump(exclude={"defer_loading"}) for tool in body.tools or ()],
+        "tools": [tool.model_dump(include=TOOL) for tool in body.tools or ()],
         "tool_choice": told["tool_choice"] or "auto",
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "top_p": 1.0 if body.top_p is None else body.top_p,

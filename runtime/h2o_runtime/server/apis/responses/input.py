@@ -7,6 +7,7 @@ from typing import Any
 
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.responses.schema import (
+    TOOL,
     InputCall,
     InputReasoning,
     InputResult,
@@ -39,7 +40,9 @@ def chat_of(body: ResponseRequest) -> ChatRequest:
             "top_p": body.top_p,
             "stream": body.stream,
             "response_format": _format(body),
-            "tools": None if body.tools is None else [_tool(tool.model_dump()) for tool in body.tools],
+            "tools": None
+            if body.tools is None
+            else [_tool(tool.model_dump(include=TOOL)) for tool in body.tools],
             "tool_choice": _choice(body),
             "parallel_tool_calls": body.parallel_tool_calls,
             "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,

@@ -49,6 +49,8 @@ class InputCall(FunctionCall):
     call_id: str
     id: str | None = None
     status: Status = None
+    caller: Ignored = None
+    namespace: Ignored = None
 
 
 class ReasoningText(Strict):
@@ -92,10 +94,15 @@ class FlatFunction(Strict):
     description: str | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
+    allowed_callers: Ignored = None
     defer_loading: Ignored = None
+    output_schema: Ignored = None
 
 
 GivenTool = Annotated[Annotated[FlatFunction, Tag("own")] | Skipped, own_or_foreign("function")]
+
+
+TOOL = {"type", "name", "description", "parameters", "strict"}  # what is read of a function
 
 
 class FlatChoice(Strict):
@@ -191,6 +198,10 @@ class ResponseRequest(RouterKeys):
     safety_identifier: Annotated[str | None, LEFT_ALONE] = None
     prompt_cache_key: Annotated[str | None, LEFT_ALONE] = None
     prompt_cache_retention: Ignored = None
+    prompt_cache_options: Ignored = None
+    moderation: Ignored = None
+    access_programs: Ignored = None
+    background_options: Ignored = None
     client_metadata: Ignored = None
     context_management: Ignored = None
     max_tool_calls: Ignored = None  # of built-in tools

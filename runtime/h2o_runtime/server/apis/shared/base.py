@@ -21,14 +21,6 @@ def exactly(kind: type) -> Callable[[Any], Any]:
     return check
 
 
-def _nothing_stored(value: Any) -> Any:
-    if value is True:
-        raise ValueError(
-            "Input should be false: this server keeps no answers; send the conversation with each request"
-        )
-    return value
-
-
 def _whole(value: Any) -> Any:
     """JSON has no distinction between 1.0 and 1, and some languages write only the former."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -80,10 +72,10 @@ _FOUND = "[The tool {} can be called now.]"
 # The only value that is supported.
 One = Annotated[Literal[1], BeforeValidator(exactly(int)), BeforeValidator(_whole)]
 No = Annotated[Literal[False], BeforeValidator(exactly(bool))]
-NotStored = Annotated[Literal[False], BeforeValidator(exactly(bool)), BeforeValidator(_nothing_stored)]
 
 WHOLE = BeforeValidator(_whole)
 Count = Annotated[int, Field(ge=0, le=MOST), WHOLE]
+Limit = Annotated[int, Field(ge=-1, le=MOST, description="-1: as many as the context holds."), WHOLE]
 Real = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from h2o_runtime.components.options import MOST
 from h2o_runtime.names import Speculation
-from h2o_runtime.server.apis.shared.base import WHOLE, Count, No, NotStored, Real, Share, Stop, Strict
+from h2o_runtime.server.apis.shared.base import WHOLE, Limit, No, Real, Share, Stop, Strict
 from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 from h2o_runtime.server.apis.shared.routers import RouterKeys
@@ -41,7 +41,7 @@ class Generation(RouterKeys):
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES), WHOLE] | None = Field(
         None, description="Number of answers, generated one after the other."
     )
-    max_tokens: Count | None = None
+    max_tokens: Limit | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
     top_k: TopK | None = None
@@ -80,13 +80,16 @@ class Generation(RouterKeys):
         None, description="With stream: chunks with prompt_progress while the prompt is read."
     )
 
-    store: NotStored | None = None
+    store: Annotated[bool | None, LEFT_ALONE] = Field(
+        None, description="Nothing is stored, whatever the value."
+    )
     user: Annotated[str | None, LEFT_ALONE] = None
     metadata: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
     service_tier: Annotated[str | None, LEFT_ALONE] = None
     safety_identifier: Annotated[str | None, LEFT_ALONE] = None
     prompt_cache_key: Annotated[str | None, LEFT_ALONE] = None
     prompt_cache_retention: Ignored = None
+    prompt_cache_options: Ignored = None
 
     @property
     def choices(self) -> int:
