@@ -1,4 +1,4 @@
-"""Families whose layer is not Llama's: bundles against transformers, at prompts of 1 to 2,100 tokens."""
+"""Families whose layer is not Llama's: bundles against transformers, at prompts of 1 to 1,100 tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.slow
 
-FULL = Full(batch_size=1024)
-CONTEXT = 4096
-PROMPTS = (1, 63, 700, 2100)  # the last one in three logical batches
+FULL = Full(batch_size=512)
+CONTEXT = 2048
+TEXT = 350  # tokens before an answer
+PROMPTS = (1, 63, TEXT, 1100)  # the last one in three logical batches
 ORIGINAL = {"phi3-longrope": 32}  # tokens of a text up to which transformers rotates it otherwise
 
 
@@ -81,10 +82,10 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
             logits = generator.prefill(ids[:length], FULL)  # each reads on behind the one before
             assert relative_error(logits, expected) < 1e-4
         generator.reset()
-        fresh = generator.prefill(ids[:700], FULL).copy()
+        fresh = generator.prefill(ids[:TEXT], FULL).copy()
         generator.reset()
-        generator.prefill(ids[:690], FULL)
-        for token in ids[690:700]:
+        generator.prefill(ids[: TEXT - 10], FULL)
+        for token in ids[TEXT - 10 : TEXT]:
             logits = generator.decode(int(token))
         assert relative_error(logits, fresh) < 1e-5
         greedy = []
@@ -92,9 +93,9 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
             greedy.append(int(logits.argmax()))
             logits = generator.decode(greedy[-1])
     with Generator.load(bundle, context=1024, dense_form="native") as generator:  # not every CPU's default
-        assert relative_error(generator.prefill(ids[:700], FULL), fresh) < 1e-4
-    text = np.append(ids[:700], greedy)
-    theirs_of_it = logits_of(theirs, text, range(700, len(text)))  # their greedy answer, if ours is the same
+        assert relative_error(generator.prefill(ids[:TEXT], FULL), fresh) < 1e-4
+    text = np.append(ids[:TEXT], greedy)
+    theirs_of_it = logits_of(theirs, text, range(TEXT, len(text)))  # their greedy answer, if ours is the same
     assert relative_error(fresh, theirs_of_it[0]) < 1e-4
     assert greedy == theirs_of_it.argmax(-1).tolist()
 
