@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests import bundles
-from tests.cli.conftest import Run, Start
+from tests.cli.conftest import Run, Start, work_for
 
 from h2o_cli.compare import main
 from h2o_runtime.policies.prefill import ColumnSum, Query, Window
@@ -345,22 +344,12 @@ def test_a_missing_package_is_told_with_what_to_install(
 
 
 def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
-    process = start_h2o(
-        "compare", small, "-n", 4000, "--compute", "attention=functions", env=os.environ
-    )  # a fresh one
-    time.sleep(1)
-    while not _loaded(process.pid, b"libonnxruntime"):
-        assert process.poll() is None
-        time.sleep(0.05)
+    process = start_h2o("compare", small, "-n", 4000, "--compute", "attention=functions")
+    work_for(process, seconds=1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert (out, err) == (b"", b"stopped\n")
     assert process.returncode in (130, -signal.SIGINT)  # 130 to a shell both
-
-
-def _loaded(pid: int, library: bytes) -> bool:
-    """Whether the process has got so far as to have this library in its memory."""
-    return library in Path(f"/proc/{pid}/maps").read_bytes()
 
 
 def test_a_wrong_checkpoint_is_refused_before_the_work(
