@@ -296,8 +296,6 @@ FOUND_LIKE_OTHERS = (
     "keys of the next tile copied before every warp has its keys",
     "a mask of lanes that takes in the lane itself",
     "counts overwritten while others read them",
-    "a prefix sum that takes lanes below the first",
-    "candidates counted that are out already",
 )
 
 
