@@ -86,8 +86,16 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("heads", ["kv", "query"])
-@pytest.mark.parametrize("score", ["colsum", "window"])
+@pytest.mark.parametrize(
+    ("bundle", "score", "heads"),
+    [  # each two of the settings together once
+        ("float32", "colsum", "kv"),
+        ("float32", "window", "query"),
+        ("float16", "colsum", "query"),
+        ("float16", "window", "kv"),
+    ],
+    indirect=["bundle"],
+)
 def test_every_attention_graph_is_built_from_its_function_bodies(
     rtx: Any, bundle: Bundle, score: str, heads: str, tmp_path: Path
 ) -> None:
