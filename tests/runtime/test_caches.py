@@ -23,6 +23,8 @@ from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Subquadratic
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
+pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+
 COLSUM = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 POLICIES = {
     "colsum": COLSUM,

@@ -32,6 +32,8 @@ from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic, Wind
 from h2o_runtime.providers.native import NativeCpuProvider
 from h2o_runtime.providers.select import make_provider
 
+pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+
 FULL = Full()
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": 32, "local": 4, "heavy": 6, "dense_tail": 4}
 TILES: dict[str, Any] = {"tile": 8, "queries": 4, "candidates": 32}

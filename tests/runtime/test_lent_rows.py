@@ -31,6 +31,8 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.providers.select import make_provider
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
+pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+
 CONTEXT = 400
 load = partial(layer_cases.load, context=CONTEXT)
 

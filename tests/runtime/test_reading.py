@@ -21,6 +21,8 @@ from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
+pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+
 CONTEXT = 400
 POLICY = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)
 BATCHES = altered(POLICY, batch_size=192)

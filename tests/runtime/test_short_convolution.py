@@ -25,7 +25,7 @@ from h2o_runtime.policies.prefill import Full
 from h2o_runtime.sessions.layer_states import BLOCK
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("models_stay_loaded")]
 
 CONTEXT = 1400
 load = partial(layer_cases.load, context=CONTEXT)

@@ -30,6 +30,8 @@ from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
+pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+
 WINDOW, CONTEXT = 100, 600
 load = partial(layer_cases.load, context=CONTEXT)
 DTYPES = ("model", "float16", "int8")

@@ -22,6 +22,8 @@ from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
+pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+
 CONTEXT = 300
 SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 FULL = altered(SPARSE, policy="full")
