@@ -8,21 +8,20 @@
 
 namespace h2o {
 
-using Int8Votes = void (*)(const VoteArgs& args);
-
-// Null where there are no such products, or votes are to be float32.
+// Those of the context; none where votes are to be float32.
 inline Int8Votes int8_votes(const h2o_cpu* context) {
 #if defined(__x86_64__)
     const BlockAttention* const now = context->attention;
-    const bool rounds = now == avx512_bfloat16() || now == amx_bfloat16() || now == avx512_int16();
     if (now == amx_bfloat16()) {
         static const bool right = has_amx(kAmxInt8) && amx_int8_is_right();
         if (right) return amx_votes();
     }
+    const bool rounds = now == avx512_bfloat16() || now == amx_bfloat16() || now == avx512_int16();
     if (rounds && __builtin_cpu_supports("avx512vnni")) return avx512_votes();
+    if (now == avx2_int16()) return avx2_votes();
 #endif
     (void)context;
-    return nullptr;
+    return {};
 }
 
 // Must be inlined: GCC drops calls of a function that only prefetches.
@@ -98,28 +97,44 @@ struct Int8Keys {
 
 // One thread's block of queries.
 struct Int8Block {
-    uint8_t* q;     // [d/4][R][4]
+    char* q;        // [d/W][R][W]
     float* scales;  // [R]
     int8_t* row;    // [d]
 
     static Int8Block carve(Carver& carver, int64_t d) {
-        return {carver.take<uint8_t>(d * kLanes), carver.take<float>(kLanes), carver.take<int8_t>(d)};
+        return {carver.take<char>(2 * d * kLanes), carver.take<float>(kLanes), carver.take<int8_t>(d)};
     }
 
-    void pack(const h2o_cpu* context, const Sweep& votes, int64_t begin, int64_t used) const {
+    // `pair` is W. 128 is added to each number.
+    void pack(const h2o_cpu* context, const Sweep& votes, int64_t pair, int64_t begin, int64_t used) const {
         const int64_t d = votes.d, bytes = d * element_size(votes.dtype);
         const auto query = [&](int64_t lane) { return votes.q + votes.at(begin + lane) * bytes; };
         for (int64_t lane = 0; lane < used; ++lane) ask_for(query(lane), bytes);
         for (int64_t lane = 0; lane < kLanes; ++lane) {
-            scales[lane] = 0.0f;
-            if (lane < used)
+            if (lane < used) {
                 scales[lane] = votes.scale * context->kernels->to_int8(query(lane), votes.dtype, d, row);
-            for (int64_t c = 0; c < d; c += 4) {
-                uint32_t word = 0;
-                if (lane < used) std::memcpy(&word, row + c, 4);
-                word ^= 0x80808080u;  // adds 128 to each
-                std::memcpy(q + (c * kLanes + lane * 4), &word, 4);
+            } else {
+                scales[lane] = 0.0f;
+                std::memset(row, 0, static_cast<size_t>(d));
             }
+            if (pair == 2) {
+                put_row<2>(d, lane);
+            } else {
+                put_row<4>(d, lane);
+            }
+        }
+    }
+
+  private:
+    // Words of kPair numbers of `row`.
+    template <int kPair>
+    void put_row(int64_t d, int64_t lane) const {
+        for (int64_t c = 0; c < d; c += kPair) {
+            uint32_t word = 0;
+            std::memcpy(&word, row + c, kPair);
+            word ^= 0x80808080u;
+            if constexpr (kPair == 2) word = (word & 0xff) | (word & 0xff00) << 8;
+            std::memcpy(q + (c / kPair * kLanes + lane) * 4, &word, 4);
         }
     }
 };
@@ -128,9 +143,10 @@ struct Int8Block {
 // [round_up(keys, P)].
 inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& scratch,
                       const Int8Block& block, const Int8Keys::Head& keys, float* sums) {
+    const Int8Votes by = int8_votes(context);
     if (votes.rows() > kLanes && votes.rows() <= 64) votes.block_rows = 32;  // equal blocks, not 48 and 16
     for (int64_t i = 0; i < votes.blocks(); ++i) {
-        block.pack(context, votes, i * votes.block_rows, votes.lanes(i));
+        block.pack(context, votes, by.pair, i * votes.block_rows, votes.lanes(i));
         float visible[kLanes];
         for (int64_t lane = 0; lane < kLanes; ++lane) {
             const int64_t row = i * votes.block_rows + std::min(lane, votes.lanes(i) - 1);
@@ -152,7 +168,7 @@ inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& s
         args.l = scratch.l;
         args.tops = scratch.tops;
         args.sums = sums;
-        int8_votes(context)(args);
+        by.run(args);
     }
 }
 

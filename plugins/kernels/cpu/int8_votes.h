@@ -20,7 +20,7 @@ struct VoteArgs {
     const float* visible;      // [R] the first of them, that each query sees
     const int32_t* rows;       // [keys] of k; null: the first ones
     int64_t lanes;             // queries in use
-    const uint8_t* q;          // [d/4][R][4]
+    const void* q;             // [d/W][R][W] words of W numbers: bytes, or halves of 16 bits
     const float* scales;       // [R] of queries, 0 of those not in use
     const int8_t* k;           // [rows][d]
     const KeyScale* k_scales;  // [rows]
@@ -31,9 +31,14 @@ struct VoteArgs {
     float* sums;               // [round_up(keys, P)] column sums, added to; behind `keys` they are undefined
 };
 
-// For machines that have such products, by AVX-512 VNNI.
-void (*avx512_votes())(const VoteArgs& args);
-// By tiles of AMX beside it; null where there are none.
-void (*amx_votes())(const VoteArgs& args);
+// Votes of one instruction set; `run` is null where it has none.
+struct Int8Votes {
+    void (*run)(const VoteArgs& args);
+    int64_t pair;  // W: numbers of a query a word
+};
+
+Int8Votes avx2_votes();
+Int8Votes avx512_votes();  // by VNNI
+Int8Votes amx_votes();     // by tiles beside it
 
 }  // namespace h2o

@@ -265,6 +265,7 @@ const BlockAttention* neon_bfloat16();
 
 // For machines that add products of 16-bit integers; in plain C++ for all others.
 const BlockAttention* scalar_int16();
+const BlockAttention* avx2_int16();
 const BlockAttention* avx512_int16();
 
 }  // namespace h2o

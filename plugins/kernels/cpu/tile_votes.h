@@ -31,7 +31,7 @@ struct VotingTiles {
 
 // Whether votes are to be sums of int8 products.
 inline bool votes_are_int8(const h2o_cpu* context, const h2o_shape& shape) {
-    return shape.softcap == 0 && int8_votes(context) != nullptr;
+    return shape.softcap == 0 && int8_votes(context).run != nullptr;
 }
 
 // Adds the probabilities that a sweep's votes give to each of its keys to sums [round_up(keys, P)]. `packed`:

@@ -10,7 +10,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import PRECISIONS, AttentionPrecision, PrecisionChoice, ProviderName
 
-_PROCESSORS = {"bfloat16": "AVX-512 or AArch64 with BF16", "int16": "AVX-512 with VNNI"}
+_PROCESSORS = {"bfloat16": "AVX-512 or AArch64 with BF16", "int16": "AVX2, or AVX-512 with VNNI"}
 
 
 def choose_precision(

@@ -1,5 +1,6 @@
-// Votes by tiles of AMX, where the machine or this program's stand-in has them: every bit as by vectors,
-// which the Python tests compare with float64.
+// Votes by int8 products: those of AVX2 beside float64; those by tiles of AMX, where the machine or this
+// program's stand-in has them, every bit as by vectors of AVX-512, which the Python tests compare with
+// float64.
 #include "int8_keys.h"
 #include "support.h"
 
@@ -20,64 +21,135 @@ std::vector<Number> whole_numbers(int64_t count, int from, int to, uint32_t seed
     return made;
 }
 
-Floats votes_of(const Case& one, void (*vote)(const VoteArgs& args)) {
-    const int64_t cached = 2 * one.keys, room = round_up(one.keys, kPanel);
-    const auto k = whole_numbers<int8_t>(cached * one.d, -127, 127, 1);
-    const auto q = whole_numbers<uint8_t>(one.d * kLanes, 1, 255, 2);
-    const auto rows = whole_numbers<int32_t>(one.keys, 0, static_cast<int>(cached) - 1, 3);
-    std::vector<KeyScale> key_scales(static_cast<size_t>(cached));
-    for (int64_t row = 0; row < cached; ++row) {
-        int32_t sum = 0;
-        for (int64_t c = 0; c < one.d; ++c) sum += k[static_cast<size_t>(row * one.d + c)];
-        key_scales[static_cast<size_t>(row)] = {1e-4f * static_cast<float>(1 + row % 5), 128 * sum};
+struct Numbers {
+    std::vector<int8_t> k;      // [cached][d]
+    std::vector<uint8_t> q;     // [d][R], 128 too large
+    std::vector<int32_t> rows;  // [keys] of k
+    std::vector<KeyScale> key_scales;
+    Floats scales, visible;
+
+    explicit Numbers(const Case& one)
+        : k(whole_numbers<int8_t>(2 * one.keys * one.d, -127, 127, 1)),
+          q(whole_numbers<uint8_t>(one.d * kLanes, 1, 255, 2)),
+          rows(whole_numbers<int32_t>(one.keys, 0, static_cast<int>(2 * one.keys) - 1, 3)) {
+        for (int64_t row = 0; row < 2 * one.keys; ++row) {
+            int32_t sum = 0;
+            for (int64_t c = 0; c < one.d; ++c) sum += k[static_cast<size_t>(row * one.d + c)];
+            key_scales.push_back({1e-4f * static_cast<float>(1 + row % 5), 128 * sum});
+        }
+        for (int64_t lane = 0; lane < kLanes; ++lane) {
+            scales.push_back(lane < one.lanes ? 0.5f + 0.01f * static_cast<float>(lane) : 0.0f);
+            const int64_t last = one.visible + std::min(lane, one.lanes - 1);
+            visible.push_back(static_cast<float>(std::min(last, one.keys)));
+        }
     }
-    Floats scales(kLanes, 0.0f), visible(kLanes), m(kLanes), l(kLanes), sums(static_cast<size_t>(room));
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-        const auto at = static_cast<size_t>(lane);
-        if (lane < one.lanes) scales[at] = 0.5f + 0.01f * static_cast<float>(lane);
-        visible[at] = static_cast<float>(std::min(one.visible + std::min(lane, one.lanes - 1), one.keys));
+
+    // Queries in words of four bytes, or of two halves of 16 bits.
+    std::vector<uint8_t> words(int64_t pair) const {
+        const auto d = static_cast<int64_t>(q.size()) / kLanes, bytes = 4 / pair;
+        std::vector<uint8_t> made(static_cast<size_t>(d * kLanes * bytes), 0);
+        for (int64_t c = 0; c < d; ++c) {
+            for (int64_t lane = 0; lane < kLanes; ++lane) {
+                const int64_t word = c / pair * kLanes + lane;
+                made[static_cast<size_t>(word * 4 + c % pair * bytes)] =
+                    q[static_cast<size_t>(c * kLanes + lane)];
+            }
+        }
+        return made;
     }
+};
+
+Floats votes_of(const Case& one, const Int8Votes& by) {
+    const Numbers numbers(one);
+    const std::vector<uint8_t> q = numbers.words(by.pair);
+    const int64_t room = round_up(one.keys, kPanel);
+    Floats m(kLanes), l(kLanes), sums(static_cast<size_t>(room));
     Floats p(static_cast<size_t>(room * kLanes));
     Floats tops(static_cast<size_t>(round_up(one.keys, kKeyStep) / kKeyStep * kLanes));
     VoteArgs args{};
     args.d = one.d;
     args.keys = one.keys;
     args.unmasked = one.visible;
-    args.visible = visible.data();
-    args.rows = one.listed ? rows.data() : nullptr;
+    args.visible = numbers.visible.data();
+    args.rows = one.listed ? numbers.rows.data() : nullptr;
     args.lanes = one.lanes;
     args.q = q.data();
-    args.scales = scales.data();
-    args.k = k.data();
-    args.k_scales = key_scales.data();
+    args.scales = numbers.scales.data();
+    args.k = numbers.k.data();
+    args.k_scales = numbers.key_scales.data();
     args.p = p.data();
     args.m = m.data();
     args.l = l.data();
     args.tops = tops.data();
     args.sums = sums.data();
-    vote(args);
+    by.run(args);
     sums.resize(static_cast<size_t>(one.keys));
     return sums;
 }
 
-TEST(AmxVotes, AreThoseOfVectors) {
-    if (!h2o_cpu_supports("amx", H2O_BFLOAT16)) GTEST_SKIP() << "no AMX here";
-    EXPECT_EQ(int8_votes(make(1, "amx", H2O_BFLOAT16).get()), amx_votes());
-    EXPECT_EQ(int8_votes(make(1, "avx512", H2O_BFLOAT16).get()), avx512_votes());
-    // Sizes that fill tiles, that steps divide, and less; queries of one, two and three vectors; keys that
-    // leave 1 to 16 for the last tile.
+// Column sums in float64.
+std::vector<double> exact_votes(const Case& one) {
+    const Numbers numbers(one);
+    std::vector<double> sums(static_cast<size_t>(one.keys), 0.0);
+    for (int64_t lane = 0; lane < one.lanes; ++lane) {
+        const auto at = static_cast<size_t>(lane);
+        std::vector<double> e;
+        double all = 0.0;
+        for (int64_t key = 0; key < static_cast<int64_t>(numbers.visible[at]); ++key) {
+            const int64_t row = one.listed ? numbers.rows[static_cast<size_t>(key)] : key;
+            int64_t dot = 0;
+            for (int64_t c = 0; c < one.d; ++c) {
+                dot += (numbers.q[static_cast<size_t>(c * kLanes + lane)] - 128) *
+                       numbers.k[static_cast<size_t>(row * one.d + c)];
+            }
+            const double scale = numbers.key_scales[static_cast<size_t>(row)].scale;
+            e.push_back(std::exp(static_cast<double>(dot) * scale * numbers.scales[at]));
+            all += e.back();
+        }
+        for (size_t key = 0; key < e.size(); ++key) sums[key] += e[key] / all;
+    }
+    return sums;
+}
+
+// Sizes that fill tiles, that steps divide, and less; queries of one, two and three vectors; keys that leave
+// 1 to 16 for the last tile.
+template <class Check>
+void each_case(Check&& check) {
     for (const int64_t d : {8, 24, 64, 72, 128, 136, 576}) {
         for (const int64_t lanes : {7, 16, 32, 48}) {
-            for (const int64_t keys : {1, 16, 145, 300}) {
-                const Case one{d, keys, lanes, keys > 60 ? keys - 30 : keys, keys != 145};
-                const Floats tiles = votes_of(one, amx_votes()), vectors = votes_of(one, avx512_votes());
-                ASSERT_EQ(tiles, vectors) << "d " << d << ", " << lanes << " queries, " << keys << " keys";
-                float all = 0.0f;
-                for (const float sum : vectors) all += sum;
-                ASSERT_NEAR(all, static_cast<float>(lanes), 1e-3f * static_cast<float>(lanes));
-            }
+            for (const int64_t keys : {1, 16, 145, 300})
+                check(Case{d, keys, lanes, keys > 60 ? keys - 30 : keys, keys != 145});
         }
     }
+}
+
+TEST(Avx2Votes, AreTheFormula) {
+    if (!h2o_cpu_supports("avx2", H2O_INT16)) GTEST_SKIP() << "no AVX2 here";
+    EXPECT_EQ(int8_votes(make(1, "avx2", H2O_INT16).get()).run, avx2_votes().run);
+    EXPECT_EQ(int8_votes(make(1, "avx2", H2O_FLOAT32).get()).run, nullptr);
+    each_case([](const Case& one) {
+        const Floats votes = votes_of(one, avx2_votes());
+        const std::vector<double> exact = exact_votes(one);
+        for (size_t key = 0; key < exact.size(); ++key) {
+            ASSERT_NEAR(votes[key], exact[key], 1e-3 * exact[key] + 1e-6)
+                << "key " << key << ", d " << one.d << ", " << one.lanes << " queries, " << one.keys
+                << " keys";
+        }
+    });
+}
+
+TEST(AmxVotes, AreThoseOfVectors) {
+    if (!h2o_cpu_supports("amx", H2O_BFLOAT16)) GTEST_SKIP() << "no AMX here";
+    EXPECT_EQ(int8_votes(make(1, "amx", H2O_BFLOAT16).get()).run, amx_votes().run);
+    EXPECT_EQ(int8_votes(make(1, "avx512", H2O_BFLOAT16).get()).run, avx512_votes().run);
+    each_case([](const Case& one) {
+        const Floats tiles = votes_of(one, amx_votes()), vectors = votes_of(one, avx512_votes());
+        ASSERT_EQ(tiles, vectors) << "d " << one.d << ", " << one.lanes << " queries, " << one.keys
+                                  << " keys";
+        float all = 0.0f;
+        for (const float sum : vectors) all += sum;
+        ASSERT_NEAR(all, static_cast<float>(one.lanes), 1e-3f * static_cast<float>(one.lanes));
+    });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Column sums by int8 products. A key's numbers stay in its row, so that gathering keys is naming them; the
-// queries are the lanes, as in tile.h. What includes this has included one simd_*.h before.
+// queries are the lanes, as in tile.h. What includes this has included one simd_*.h and one ints_*.h before.
 #pragma once
 
 // clang-format off: each uses the ones before
@@ -14,89 +14,64 @@ namespace {
 
 using h2o::VoteArgs;
 
-using Word [[gnu::may_alias, gnu::aligned(1)]] = int32_t;
-
-// p [lanes] = scores of a key, whose products are `dot`, and `top` = their running maximum.
+// Vectors of lanes that are held together.
 template <int kVectors>
-__attribute__((always_inline)) inline void score_key(const VoteArgs& args, int64_t key, int64_t row,
-                                                     const __m512i* dot, float* p, Simd::Vec* top) {
+constexpr int kTogether = kVectors % 3 == 0 ? 3
+                          : kVectors == 1   ? 1
+                                            : 2;
+
+// p [lanes] = scores of a key, whose products are `dot`, and `top` = their running maximum. kMasked: some
+// queries do not see it.
+template <int kVectors, bool kMasked>
+__attribute__((always_inline)) inline void score_seen(const VoteArgs& args, int64_t key, int64_t row,
+                                                      const Ints::Vec* dot, float* p, Simd::Vec* top) {
     const Simd::Vec hidden = Simd::set(-__builtin_inff());
     const h2o::KeyScale& key_scale = args.k_scales[row];
-    const __m512i excess = _mm512_set1_epi32(key_scale.excess);
+    const Ints::Vec excess = Ints::set(key_scale.excess);
     const Simd::Vec scale = Simd::set(key_scale.scale);
     const Simd::Vec seen_by = Simd::set(static_cast<float>(key + 1));  // queries that see so many
-#pragma GCC unroll 3
+#pragma GCC unroll 6
     for (int j = 0; j < kVectors; ++j) {
-        const Simd::Vec product = _mm512_cvtepi32_ps(_mm512_sub_epi32(dot[j], excess));
+        const Simd::Vec product = Ints::floats(Ints::sub(dot[j], excess));
         Simd::Vec x = Simd::mul(Simd::mul(product, scale), Simd::load(args.scales + j * kWidth));
-        if (key >= args.unmasked)
-            x = Simd::select_le(seen_by, Simd::load(args.visible + j * kWidth), x, hidden);
+        if constexpr (kMasked) x = Simd::select_le(seen_by, Simd::load(args.visible + j * kWidth), x, hidden);
         top[j] = Simd::max(top[j], x);
         Simd::store(p + j * kWidth, x);
     }
+}
+
+template <int kVectors>
+__attribute__((always_inline)) inline void score_key(const VoteArgs& args, int64_t key, int64_t row,
+                                                     const Ints::Vec* dot, float* p, Simd::Vec* top) {
+    if (key < args.unmasked) return score_seen<kVectors, false>(args, key, row, dot, p, top);
+    score_seen<kVectors, true>(args, key, row, dot, p, top);
 }
 
 inline int64_t row_of(const VoteArgs& args, int64_t key) {
     return args.rows == nullptr ? key : args.rows[key];
 }
 
-// Scores by dot products of vectors, eight keys at a time. A word is four numbers of d.
-struct VoteVectors {
-    static constexpr int kKeys = 8;
-
-    template <int kVectors>
-    __attribute__((always_inline)) static void score(const VoteArgs& args, int64_t key, int64_t count,
-                                                     float* p, Simd::Vec* top) {
-        int64_t row[kKeys];
-        const int8_t* at[kKeys];
-        for (int64_t i = 0; i < kKeys; ++i) {
-            row[i] = row_of(args, key + (i < count ? i : 0));
-            at[i] = args.k + row[i] * args.d;
-        }
-        __m512i sum[kKeys][kVectors];
-#pragma GCC unroll 8
-        for (int i = 0; i < kKeys; ++i) {
-#pragma GCC unroll 3
-            for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_setzero_si512();
-        }
-        const uint8_t* q = args.q;
-        for (int64_t c = 0; c < args.d; c += 4, q += 4 * kLanes) {
-            __m512i rows[kVectors];
-#pragma GCC unroll 3
-            for (int j = 0; j < kVectors; ++j) rows[j] = _mm512_loadu_si512(q + j * 64);
-#pragma GCC unroll 8
-            for (int i = 0; i < kKeys; ++i) {
-                const __m512i word = _mm512_set1_epi32(*reinterpret_cast<const Word*>(at[i] + c));
-#pragma GCC unroll 3
-                for (int j = 0; j < kVectors; ++j) {
-                    // As an intrinsic, GCC 12 copies every sum.
-                    asm("vpdpbusd %2, %1, %0" : "+v"(sum[i][j]) : "v"(rows[j]), "v"(word));
-                }
-            }
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < kKeys; ++i)  // p has room for eight keys, and those behind `count` are not read
-            score_key<kVectors>(args, key + i, row[i], sum[i], p + i * kVectors * kWidth, top);
-    }
-};
-
 // p = exp(p - m), whose sums are added to l, as exact as int8 scores deserve.
 template <int kVectors>
 inline void exponentiate_votes(int64_t keys, const float* m, float* p, float* l) {
-    Simd::Vec top[kVectors], sum[kVectors];
-    for (int j = 0; j < kVectors; ++j) {
-        top[j] = Simd::load(m + j * kWidth);
-        sum[j] = Simd::load(l + j * kWidth);
-    }
-    for (int64_t key = 0; key < keys; ++key, p += kVectors * kWidth) {
-#pragma GCC unroll 3
-        for (int j = 0; j < kVectors; ++j) {
-            const Simd::Vec e = exp_to_round(Simd::sub(Simd::load(p + j * kWidth), top[j]));
-            Simd::store(p + j * kWidth, e);
-            sum[j] = Simd::add(sum[j], e);
+    constexpr int kTile = kTogether<kVectors>;
+    for (int64_t lane = 0; lane < kVectors * kWidth; lane += kTile * kWidth) {
+        Simd::Vec top[kTile], sum[kTile];
+        for (int j = 0; j < kTile; ++j) {
+            top[j] = Simd::load(m + lane + j * kWidth);
+            sum[j] = Simd::load(l + lane + j * kWidth);
         }
+        float* row = p + lane;
+        for (int64_t key = 0; key < keys; ++key, row += kVectors * kWidth) {
+#pragma GCC unroll 3
+            for (int j = 0; j < kTile; ++j) {
+                const Simd::Vec e = exp_to_round(Simd::sub(Simd::load(row + j * kWidth), top[j]));
+                Simd::store(row + j * kWidth, e);
+                sum[j] = Simd::add(sum[j], e);
+            }
+        }
+        for (int j = 0; j < kTile; ++j) Simd::store(l + lane + j * kWidth, sum[j]);
     }
-    for (int j = 0; j < kVectors; ++j) Simd::store(l + j * kWidth, sum[j]);
 }
 
 // sums[key] += sum over lanes of p[key][lane] * weight[lane], for `keys` keys, rounded up to four.
@@ -109,7 +84,7 @@ inline void add_votes(int64_t keys, const float* p, const float* weight, float* 
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i, p += kVectors * kWidth) {
             four[i] = Simd::mul(Simd::load(p), share[0]);
-#pragma GCC unroll 3
+#pragma GCC unroll 6
             for (int j = 1; j < kVectors; ++j)
                 four[i] = Simd::fma(Simd::load(p + j * kWidth), share[j], four[i]);
         }

@@ -3,8 +3,10 @@
 #include "int8_votes.h"
 #include "x86/amx.h"
 #include "x86/simd_avx512.h"
-// written over the instruction set:
+// clang-format off: each uses the ones before
+#include "x86/ints_avx512.h"
 #include "simd/votes.h"
+// clang-format on
 
 namespace {
 
@@ -44,7 +46,7 @@ struct VoteTiles {
         if constexpr (kVectors > 1) _tile_zero(1);
         if constexpr (kVectors > 2) _tile_zero(2);
         for (int64_t c = 0; c < args.d; c += step) {
-            const uint8_t* const q = args.q + c * kLanes;
+            const char* const q = static_cast<const char*>(args.q) + c * kLanes;
             for (int64_t i = 0; i < kKeys; ++i)
                 _mm512_store_si512(keys[i], _mm512_maskz_loadu_epi8(some, args.k + row[i] * args.d + c));
             finish_writes(keys);
@@ -76,6 +78,6 @@ void vote_by_tiles(const VoteArgs& args) {
 
 }  // namespace
 
-void (*h2o::amx_votes())(const h2o::VoteArgs& args) {
-    return vote_by_tiles;
+h2o::Int8Votes h2o::amx_votes() {
+    return {vote_by_tiles, 4};
 }

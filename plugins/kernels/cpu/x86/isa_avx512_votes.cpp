@@ -1,8 +1,11 @@
 #include "int8_votes.h"
 #include "x86/simd_avx512.h"
-// written over the instruction set:
+// clang-format off: each uses the ones before
+#include "x86/ints_avx512.h"
 #include "simd/votes.h"
+#include "x86/votes_avx512.h"
+// clang-format on
 
-void (*h2o::avx512_votes())(const h2o::VoteArgs& args) {
-    return vote<VoteVectors>;
+h2o::Int8Votes h2o::avx512_votes() {
+    return {vote<VoteVectors>, 4};
 }

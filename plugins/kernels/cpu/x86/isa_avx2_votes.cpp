@@ -1,0 +1,11 @@
+#include "int8_votes.h"
+#include "x86/simd_avx2.h"
+// clang-format off: each uses the ones before
+#include "x86/ints_avx2.h"
+#include "simd/votes.h"
+#include "x86/votes_avx2.h"
+// clang-format on
+
+h2o::Int8Votes h2o::avx2_votes() {
+    return {vote<VotePairs>, 2};
+}
