@@ -1,6 +1,6 @@
 // Attention whose scores are products of 16-bit integers, compiled once for each instruction set that
 // multiplies them. As in kernels.h, all functions have internal linkage. Include one simd_*.h before this
-// file, and after it int16_*.h and blocks_int16.h.
+// file, and after it one ints_*.h and int16.h (or int16_scalar.h), then blocks_int16.h.
 #pragma once
 
 // clang-format off: each uses the ones before
