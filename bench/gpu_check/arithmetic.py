@@ -15,17 +15,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from h2o_runtime.policies.prefill import Query, Window, policy_on_device
-from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.schedule import Span, logical_batches, spans
 
 QUERY_HEADS, KV_HEADS = 32, 8
-HEADS = SetHeads(KV_HEADS, QUERY_HEADS)
 PACKED = 64  # rows of votes that a block of threads takes at once
 RATES: dict[str, dict[int, float]] = {  # TFLOP/s on the H200, by head size
     "phase1": {64: 208, 128: 268},
     "phase2": {64: 138, 128: 171},
-    "phase2 of query heads": {64: 81, 128: 100},  # of a whole model at 32,768 tokens; 128 as phase2
     "full": {64: 290, 128: 371},
     "states": {64: 245, 128: 362},  # of votes, in that model; 128 as the step `tiles`
     "sums": {64: 123, 128: 182},
@@ -90,30 +87,18 @@ def gpu_rule() -> Query:
     return rule
 
 
-@dataclass(frozen=True)
-class Choosing:
-    """How tiles choose, by means of blocks and then by keys."""
-
-    grown_votes: int = 32  # of a tile where memories grow
-    narrowing: int = 32  # votes on means
-    rule: Query = field(default_factory=gpu_rule)
-
-    def votes(self, past: int) -> int:
-        return self.grown_votes if past >= 4096 else self.rule.queries
-
-
 @dataclass
 class Layer:
     """Costs of one layer's attention to a prompt of n tokens."""
 
     n: int
     d: int
-    choosing: Choosing = field(default_factory=Choosing)
+    rule: Query = field(default_factory=gpu_rule)
     attention: Cost = field(default_factory=Cost)
     choice: Cost = field(default_factory=Cost)
 
     def __post_init__(self) -> None:
-        rule, n = self.choosing.rule, self.n
+        rule, n = self.rule, self.n
         sparse = n if rule.dense_end >= rule.first_of_tail(n) else rule.first_of_tail(n)
         dense = min(rule.dense_end, sparse)
         if dense:
@@ -129,56 +114,48 @@ class Layer:
         if sparse < n:
             self._tail(sparse)
 
-    def _kind(self, past: int) -> tuple[int, int, int, int]:
-        """As Query groups chunks: heads, memory, candidates (0: the past is not narrowed) and votes."""
-        rule = self.choosing.rule
+    def _kind(self, past: int) -> tuple[int, int, int]:
+        """As Query groups chunks: memory, candidates (0: the past is not narrowed) and votes on means."""
+        rule = self.rule
         listed = rule.candidates_at(past)
-        return (
-            rule.heads_at(past, HEADS),
-            rule.memory_at(past),
-            listed if past > listed else 0,
-            self.choosing.votes(past),
-        )
+        votes = rule.tile_rows // rule.narrowing_stride(past)
+        return rule.memory_at(past), listed if past > listed else 0, votes
 
     def _phase1(self, batch: Span) -> None:
-        rule = self.choosing.rule
+        rule = self.rule
         sizes = [len(one) for one in spans(batch.stop, rule.chunk_size, start=batch.start)]
         pairs = sum(rows * (rows + 1) / 2 for rows in sizes)
         read = len(batch) * (2 * QUERY_HEADS + 2 * KV_HEADS) * self.d * 2
         self.attention.add(4 * self.d * QUERY_HEADS * pairs, RATES["phase1"][self.d], read, 1)
 
-    def _group(self, kind: tuple[int, int, int, int], chunks: list[Span]) -> None:
-        heads, memory, listed, votes = kind
-        alone = heads == QUERY_HEADS
-        rate = RATES["phase2 of query heads" if alone else "phase2"][self.d]
-        rows = sum(map(len, chunks))
-        tiles = -(-rows // self.choosing.rule.tile_rows)
-        read = tiles * heads * (128 * 4 // (heads // KV_HEADS) // 128) * memory * self.d * 4
-        self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, rate, read, 1)
+    def _group(self, kind: tuple[int, int, int], chunks: list[Span]) -> None:
+        memory, listed, votes_on_means = kind
+        rule, rows = self.rule, sum(map(len, chunks))
+        tiles = -(-rows // rule.tile_rows)
+        read = tiles * KV_HEADS * (QUERY_HEADS // KV_HEADS) * memory * self.d * 4
+        self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, RATES["phase2"][self.d], read, 1)
         if listed:
-            self._narrow(chunks, tiles, listed)
+            self._narrow(chunks, tiles, votes_on_means)
         looked = [listed or one.start for one in chunks]
         keys = sum(map(lambda one, count: len(one) * count, chunks, looked)) / rows
-        own = sum(len(one) * (len(one) + self.choosing.rule.tile_rows) / 2 for one in chunks) / rows
-        self._vote(heads, tiles, votes, keys, own)
+        own = sum(len(one) * (len(one) + rule.tile_rows) / 2 for one in chunks) / rows
+        self._vote(tiles, rule.tile_rows // rule.stride, keys, own)
 
-    def _narrow(self, chunks: list[Span], tiles: int, listed: int) -> None:
+    def _narrow(self, chunks: list[Span], tiles: int, votes: int) -> None:
         rows = sum(map(len, chunks))
         past = sum(one.start * len(one) for one in chunks) / rows
         read = chunks[-1].start * KV_HEADS * self.d * 2
         self.choice.add(0, 1, read, 1)
         self.choice.wait(read / COPY / 1e9)
-        self._vote(KV_HEADS, tiles, self.choosing.narrowing, past / BLOCK)
+        self._vote(tiles, votes, past / BLOCK)
 
-    def _vote(self, heads: int, tiles: int, votes: int, keys: float, own: float = 0) -> None:
+    def _vote(self, tiles: int, votes: int, keys: float, own: float = 0) -> None:
         """Two passes over the keys, one over own rows."""
-        packed, passed = votes * QUERY_HEADS // heads, 2 * keys + own
-        # Two heads that look at the same keys share a block.
-        at_once = 2 if heads == QUERY_HEADS and 2 * packed <= PACKED else 1
-        read = tiles * heads * self.d * 2 * passed * -(-packed // PACKED) / at_once
+        packed, passed = votes * QUERY_HEADS // KV_HEADS, 2 * keys + own
+        read = tiles * KV_HEADS * self.d * 2 * passed * -(-packed // PACKED)
         flop = 2 * self.d * QUERY_HEADS * votes * tiles * passed
         self.choice.add(flop, RATES["votes"][self.d], read, 2)
-        self.choice.wait(tiles * heads * keys / CHOSEN)
+        self.choice.wait(tiles * KV_HEADS * keys / CHOSEN)
 
     def _tail(self, first: int) -> None:
         rows = self.n - first
@@ -224,7 +201,7 @@ def short(x: float) -> str:
     return f"{float(f'{x:.2e}'):,.{max(0, 2 - len(str(int(x))) + 1 if x >= 1 else 3)}f}"
 
 
-LENGTHS = (4096, 8192, 32768, 131072)
+LENGTHS = (4096, 8192, 16384, 32768, 131072)
 
 
 def percent(x: float) -> str:
@@ -253,17 +230,6 @@ def _choosing_rows() -> Iterator[list[object]]:
             ]  # fmt: skip
 
 
-def _rule_rows() -> Iterator[list[object]]:
-    for votes, narrowing in ((64, 32), (32, 32), (32, 16), (16, 16)):
-        shares = [
-            layer.choice.seconds / layer.attention.seconds
-            for d in (64, 128)
-            for n in LENGTHS[1:]
-            for layer in [Layer(n, d, Choosing(grown_votes=votes, narrowing=narrowing))]
-        ]
-        yield [votes, narrowing, *map(percent, shares)]
-
-
 def choosing() -> Iterator[str]:
     yield from table(
         "d | tokens | attention, GFLOP | choosing | attention, GB | choosing | attention, launches | choosing",
@@ -273,11 +239,6 @@ def choosing() -> Iterator[str]:
     yield from table(
         "d | tokens | full, ms | attention | choosing | choosing / attention | full / default",
         _choosing_rows(),
-    )
-    yield ""
-    yield from table(
-        "votes | votes on means | d = 64, 8,192 | 32,768 | 131,072 | d = 128, 8,192 | 32,768 | 131,072",
-        _rule_rows(),
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime import Query
-from h2o_runtime.policies.prefill.h2o.query_store import SetHeads, TileGroup
+from h2o_runtime.policies.prefill.h2o.query_store import TileGroup
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.schedule import Span
 
@@ -47,8 +47,7 @@ class Batch:
         k, v = (rng.standard_normal((tokens, kv_heads, d), dtype=np.float32) for _ in range(2))
         self.kv, self.o = KV(k, v, tokens), np.zeros_like(self.q)
         self.m, self.l = np.zeros((n, query_heads), np.float32), np.ones((n, query_heads), np.float32)
-        heads = SetHeads(kv_heads, query_heads)
-        groups = self.rule.groups(0, 0, Span(self.first, tokens), heads)
+        groups = self.rule.groups(0, 0, Span(self.first, tokens), kv_heads)
         self.calls = [self._calls(group) for group in groups]
 
     def _calls(self, group: TileGroup) -> list[tuple[str, dict[str, Any]]]:
@@ -58,12 +57,16 @@ class Batch:
         candidates = np.empty((count, self.kv_heads, group.narrowed), np.int32)
         chosen = np.empty((count, group.sets.heads, group.sets.memory), np.int32)
         tiles = {"q": self.q[rows], "tile": rule.tile_rows}
-        votes = tiles | {"stride": rule.stride, "local": rule.local, "past": first - first % rule.chunk_size}
-        votes["candidates"] = candidates
+        lists = {"local": rule.local, "past": first - first % rule.chunk_size, "candidates": candidates}
+        votes = tiles | lists
         state = {"o_intra": self.o[rows], "m_intra": self.m[rows], "l_intra": self.l[rows]}
         return [
-            ("BlockSelect", votes | {"block_size": BLOCK}),
-            ("QuerySelect", votes | {"first": first, "reach": rule.stride // 2, "memory_next": chosen}),
+            ("BlockSelect", votes | {"stride": group.stride_of_means, "block_size": BLOCK}),
+            (
+                "QuerySelect",
+                votes
+                | {"stride": rule.stride, "first": first, "reach": rule.stride // 2, "memory_next": chosen},
+            ),
             ("TiledMemoryAttention", tiles | {"memory": chosen} | state),
         ]
 

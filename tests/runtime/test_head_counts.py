@@ -15,24 +15,21 @@ QUERIES_DIFFER = HeadCounts(query=frozenset({8, 16}), kv=frozenset({2}))
 
 
 @pytest.mark.parametrize(
-    ("model", "heads", "least", "grown"),
+    ("model", "heads", "count"),
     [
-        (ALIKE, "auto", 2, 14),
-        (ALIKE, "kv", 2, 2),
-        (ALIKE, "query", 14, 14),
-        (KEYS_DIFFER, "auto", 8, 8),
-        (KEYS_DIFFER, "query", 8, 8),
+        (ALIKE, "auto", 2),
+        (ALIKE, "kv", 2),
+        (ALIKE, "query", 14),
+        (KEYS_DIFFER, "auto", 8),
+        (KEYS_DIFFER, "query", 8),
     ],
 )
-def test_heads_with_their_own_memory(model: ModelSpec, heads: str, least: int, grown: int) -> None:
-    policy = Query(heads=heads)
-    counted = policy.set_heads(model.head_counts)
-    assert (counted.least, counted.grown) == (least, grown)
-    assert policy.set_count(model.head_counts) == least
+def test_heads_with_their_own_memory(model: ModelSpec, heads: str, count: int) -> None:
+    assert Query(heads=heads).set_count(model.head_counts) == count
 
 
 def test_what_no_list_can_serve_is_refused() -> None:
-    assert Query().set_heads(QUERIES_DIFFER).grown == 2
+    assert Query().set_count(QUERIES_DIFFER) == 2
     with pytest.raises(ConfigError, match=r"numbers of query heads \(8, 16\).*: use `policy=full`"):
         Query(heads="query").set_count(QUERIES_DIFFER)
     with pytest.raises(ConfigError, match=r"of kv heads \(2, 4\).* heads=query, or use `policy=full`"):

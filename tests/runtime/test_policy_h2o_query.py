@@ -16,7 +16,6 @@ from tests.model_specs import grouped
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill import Full, Query
-from h2o_runtime.policies.prefill.h2o.query_store import SetHeads
 from h2o_runtime.schedule import Span
 from h2o_runtime.server.about.memory_view import MemorySnapshot
 
@@ -53,16 +52,17 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
     [
         (1, 512, 2048),
         (2048, 512, 2048),
-        (2052, 513, 2052),
-        (3072, 768, 3072),
-        (4096, 960, 3840),
-        (1 << 20, 960, 3840),
+        (2052, 513, 2048),
+        (3072, 768, 2304),
+        (4096, 1024, 3072),
+        (8192, 1920, 5760),
+        (1 << 20, 1920, 5760),
     ],
 )
 def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, candidates: int) -> None:
     policy = Query(grow=0)
     assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
-    assert (policy.memory, policy.most_candidates) == (960, 3840)
+    assert (policy.memory, policy.most_candidates) == (1920, 5760)
     assert policy.counts(past)["memory_size"] == (
         policy.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
@@ -73,10 +73,12 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
     [
         ({}, 4095, 512, 2048),
         ({}, 4096, 960, 3840),
-        ({}, 1 << 20, 960, 3840),
+        ({}, 8191, 960, 3840),
+        ({}, 8192, 1920, 5760),
+        ({}, 1 << 20, 1920, 5760),
         ({"grow": 1024, "heavy": 192}, 1023, 256, 2048),
         ({"grow": 1024, "heavy": 192}, 2000, 500, 2048),
-        ({"grow": 0, "heavy": 958}, 1 << 20, 1022, 4088),  # more than it would grow to
+        ({"grow": 0, "heavy": 958}, 4000, 1022, 3066),  # more than it would grow to
         ({"grow": "never"}, 1 << 20, 512, 2048),
     ],
 )
@@ -88,22 +90,20 @@ def test_a_memory_grows_from_some_past_on(
 
 
 @pytest.mark.parametrize(
-    ("settings", "past", "heads"),
+    ("settings", "past", "stride"),
     [
-        ({}, 4096, 2),
-        ({}, 8191, 2),
-        ({}, 8192, 14),
-        ({"grow": 0}, 0, 14),
-        ({"heads": "kv"}, 8192, 2),
-        ({"heads": "query"}, 0, 14),
-        ({"grow": "never"}, 1 << 20, 2),
+        ({}, 8191, 4),
+        ({}, 8192, 8),
+        ({"grow": 0}, 0, 8),
+        ({"grow": "never"}, 1 << 20, 4),
+        ({"queries": 8}, 8192, 16),
+        ({"tile": 8}, 8192, 1),
     ],
 )
-def test_query_heads_choose_alone_behind_twice_the_tokens_where_a_memory_grows(
-    settings: dict[str, Any], past: int, heads: int
+def test_fewer_queries_narrow_behind_twice_the_tokens_where_a_memory_grows(
+    settings: dict[str, Any], past: int, stride: int
 ) -> None:
-    policy = Query(**settings)
-    assert policy.heads_at(past, policy.set_heads(grouped(14, 2).head_counts)) == heads
+    assert Query(**settings).narrowing_stride(past) == stride
 
 
 @pytest.mark.parametrize(("queries", "stride"), [(32, 4), (50, 2), (100, 1), (200, 1)])
@@ -112,21 +112,21 @@ def test_one_of_so_many_queries_votes(queries: int, stride: int) -> None:
 
 
 def test_what_a_memory_is_said_to_be() -> None:
-    assert Query().summary() == "Chunks of 1,024, memory 512 to 960"
+    assert Query().summary() == "Chunks of 1,024, memory 512 to 1,920"
     assert Query(grow="never").summary() == "Chunks of 1,024, memory 512"
     dense = Query(dense_start=1100)
-    assert dense.summary() == "Chunks of 1,024, memory 512 to 960, the first 2,048 tokens exact"
+    assert dense.summary() == "Chunks of 1,024, memory 512 to 1,920, the first 2,048 tokens exact"
     assert [dense.counts(n)["memory_size"] for n in (1000, 2000, 3000, 6000)] == [0, 1024, 512, 960]
     assert [dense.budget(n)["heavy"] for n in (1000, 6000)] == [448, 896]
     with pytest.raises(ConfigError, match="grow must be an integer or never, but is 'seldom'"):
         Query(grow="seldom")
 
 
-@pytest.mark.parametrize(("grow", "together"), [(48, [1, 1, 1, 3]), ("never", [6])])
+@pytest.mark.parametrize(("grow", "together"), [(48, [1, 1, 1, 1, 1, 1, 1, 5]), ("never", [12])])
 def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]) -> None:
     """Room is that of a tile's own size, so that sets of the smaller ones lie in one array too."""
-    policy = Query(chunk_size=32, batch_size=256, local=4, heavy=4, tile=16, grow=grow)
-    groups = policy.groups(0, 0, Span(0, 224), SetHeads(1, 2))
+    policy = Query(chunk_size=32, batch_size=512, local=4, heavy=4, tile=16, grow=grow)
+    groups = policy.groups(0, 0, Span(0, 416), 2)
     assert [len(one.chunks) // 32 for one in groups] == together
 
 
@@ -143,8 +143,7 @@ def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -
     ]
     for number, where in enumerate(sets):
         state.sets(0, where)[:] = number
-    few, many = generator.model.kv_heads, generator.model.query_heads
-    assert {where.heads for where in sets} == ({few, many} if past < 96 else {many})
+    assert {where.heads for where in sets} == {generator.model.kv_heads}
     for number, where in enumerate(sets):
         assert state.sets(0, where).shape[:2] == (where.count, where.heads)
         assert (state.sets(0, where) == number).all()
@@ -179,12 +178,12 @@ def test_sets_are_as_large_as_the_past_asks_for(generator: Generator) -> None:
     sizes = (report.boundaries >= 0).sum(axis=-1)
     ends = [rows.start // 32 * 32 for rows in report.seen_by]
     assert [(one.min(), one.max()) for one in sizes] == [(GROWING.memory_at(end),) * 2 for end in ends]
-    assert sorted({*map(GROWING.memory_at, ends)}) == [10, 16, 24, 30]
+    assert sorted({*map(GROWING.memory_at, ends)}) == [10, 16, 24, 32]
     for sets, end in zip(report.boundaries, ends, strict=True):
         kept = sets[..., : GROWING.memory_at(end)]
         assert (np.diff(kept) > 0).all()
         assert (kept[..., -4:] == np.arange(end - 4, end)).all()
-    assert report.last.shape[-1] == 30
+    assert report.last.shape[-1] == 32
     seen = MemorySnapshot.take("answer", tuple(ids.tolist()), generator)
     layers, heads = report.last.shape[:2]
     assert (len(seen.sets), seen.seen_by) == (len(ends), report.seen_by)

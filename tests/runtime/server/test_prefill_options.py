@@ -70,8 +70,8 @@ def _seen(seen: dict[str, float]) -> str:
 @pytest.mark.parametrize(
     ("given", "summary"),
     [
-        ({}, "Chunks of 1,024, memory 512 to 960"),
-        ({"prefill": {"chunk_size": 64, "local": 8, "heavy": 24}}, "Chunks of 64, memory 32 to 60"),
+        ({}, "Chunks of 1,024, memory 512 to 1,920"),
+        ({"prefill": {"chunk_size": 64, "local": 8, "heavy": 24}}, "Chunks of 64, memory 32 to 120"),
         ({"prefill": "h2o score=window chunk_size=64 local=8 heavy=24 window=8"}, "Chunks of 64, memory 32"),
         ({"prefill": {"policy": "full"}}, "Full attention"),
     ],

@@ -28,7 +28,6 @@ from h2o_export.policies.h2o.steps import partial_state
 from h2o_export.reference.softmax import masked_softmax
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
-from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
@@ -60,7 +59,7 @@ class QueryPhase2(AttentionStep):
         """Inputs q [n, Hq, d] of one tile, the caches, candidates [1, Hl, Mp], past and first [1], and the Phase 1
         state."""
         policy = self.policy
-        heads = policy.heads_at(MOST, policy.set_heads(shape.head_counts))
+        heads = policy.set_count(shape.head_counts)
         lists = min(shape.kv_heads, heads)
         inputs = (
             queries("q", shape),
@@ -103,7 +102,7 @@ class QueryPhase2(AttentionStep):
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
         """The second chunk's first tile of several, with all earlier rows as candidates."""
         rows, chunk = self.policy.tile_rows, self.policy.chunk_size
-        heads = self.policy.heads_at(MOST, self.policy.set_heads(shape.head_counts))
+        heads = self.policy.set_count(shape.head_counts)
         lists = min(shape.kv_heads, heads)
         past = min(chunk, self.policy.most_candidates)
         return {
@@ -209,7 +208,7 @@ class QueryPass(SinglePass[Query]):
 
     def _candidates(self, layer: int, q: Tensor, k: Tensor, past: int) -> Candidates:
         """What a tile may choose from; q [Hq, rows, d]."""
-        heads = self.policy.heads_at(past, self.policy.set_heads(self.model.head_counts))
+        heads = self.policy.set_count(self.model.head_counts)
         # The heads of a group choose among the same candidates.
         lists = min(self.model.layer(layer).kv_heads, heads)
         everything = torch.ones(lists, past, dtype=torch.bool)
@@ -236,17 +235,17 @@ class QueryPass(SinglePass[Query]):
         chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
         return chosen if theirs is None else self._checked(chosen, theirs, rank)
 
-    def _voting_rows(self, q: Tensor, heads: int) -> Tensor:
+    def _voting_rows(self, q: Tensor, heads: int, stride: int) -> Tensor:
         """One of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote together:
         [Hq, votes]."""
-        stride, together = self.policy.stride, len(q) // heads
+        together = len(q) // heads
         head = torch.arange(len(q))[:, None]
         rows = torch.arange(0, q.shape[1], stride) + head % together * stride // together
         return rows.clamp(max=q.shape[1] - 1)
 
-    def _votes(self, q: Tensor, heads: int) -> Tensor:
+    def _votes(self, q: Tensor, heads: int, stride: int) -> Tensor:
         """The queries of these rows, [Hq, votes, d]."""
-        return q[torch.arange(len(q))[:, None], self._voting_rows(q, heads)]
+        return q[torch.arange(len(q))[:, None], self._voting_rows(q, heads, stride)]
 
     def _block_rank(self, q: Tensor, k: Tensor, heads: int) -> Tensor:
         """Scores of the rows k [Hq, past, d] as candidates of a tile q [Hq, rows, d]: what the means of their
@@ -254,7 +253,8 @@ class QueryPass(SinglePass[Query]):
         first."""
         past, policy = k.shape[1], self.policy
         blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
-        scores = self.scores(self._votes(q, heads), blocks.mean(2))
+        votes = self._votes(q, heads, policy.narrowing_stride(past))
+        scores = self.scores(votes, blocks.mean(2))
         given = torch.softmax(scores, dim=-1).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
         rank = given.new_full((heads, past), torch.inf)
         ranked = (past - policy.local) // BLOCK * BLOCK
@@ -268,9 +268,9 @@ class QueryPass(SinglePass[Query]):
         behind `before` rows of their chunk; k [Hq, past + before + rows, d].
         """
         heads, past = candidates.shape
-        votes, group = self._votes(q, heads), len(q) // heads
+        votes, group = self._votes(q, heads, self.policy.stride), len(q) // heads
         of_past = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
-        of_chunk = torch.arange(k.shape[1] - past) <= before + self._voting_rows(q, heads)[:, :, None]
+        of_chunk = torch.arange(k.shape[1] - past) <= before + self._voting_rows(q, heads, self.policy.stride)[:, :, None]
         seen = torch.cat((of_past, of_chunk), dim=2)
         given = masked_softmax(self.scores(votes, k), seen)[:, :, :past].sum(1).double()
         given = given.view(heads, group, past).sum(1)

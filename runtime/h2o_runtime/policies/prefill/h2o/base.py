@@ -80,8 +80,8 @@ class H2O(PrefillPolicy[Store]):
     score: str = score_rule("")
     heads: Literal["auto", "kv", "query"] = option(
         "auto",
-        "Heads with their own memory set: key/value heads (kv) or query heads (query). auto: kv, but query under "
-        "score=query after twice grow tokens.",
+        "Heads with their own memory set: key/value heads (kv) or query heads (query). auto: kv, but query where "
+        "layers differ in key/value heads alone.",
     )
     dense_tail: int = option(
         128,
@@ -91,9 +91,9 @@ class H2O(PrefillPolicy[Store]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.memory >= self.chunk_size:
+        if self.local + self.heavy >= self.chunk_size:
             raise ConfigError(
-                f"local + heavy is {self.local} + {self.heavy} = {self.memory}, which must be below "
+                f"local + heavy is {self.local} + {self.heavy} = {self.local + self.heavy}, which must be below "
                 f"chunk_size ({self.chunk_size}): lower one of them or raise the chunk size",
                 field="heavy",
             )

@@ -17,17 +17,10 @@ from h2o_runtime.schedule import Span
 
 
 @dataclass(frozen=True)
-class SetHeads:
-    """Hs, the heads of a layer with their own memory set: `least`, or `grown` far from the beginning."""
-
-    least: int
-    grown: int
-
-
-@dataclass(frozen=True)
 class StoreSizes:
     """Sizes from which the store is allocated.
 
+    heads          Hs, the heads of a layer with their own memory set
     kv_heads       of each layer
     rooms          for each tile, the most keys in its sets, of all heads together; never decreasing
     tiles_at_once  tiles of a logical batch
@@ -37,7 +30,7 @@ class StoreSizes:
     capacity       of the cache, in rows
     """
 
-    heads: SetHeads
+    heads: int
     kv_heads: tuple[int, ...]
     rooms: tuple[int, ...]
     tiles_at_once: int
@@ -53,7 +46,7 @@ class StoreSizes:
     @property
     def listed(self) -> int:
         """Candidates of all lists of a logical batch. The heads that share keys share a list."""
-        return self.tiles_at_once * self.candidates * min(max(self.kv_heads, default=0), self.heads.grown)
+        return self.tiles_at_once * self.candidates * min(max(self.kv_heads, default=0), self.heads)
 
 
 @dataclass(frozen=True)
@@ -87,6 +80,7 @@ class TileGroup:
     rows       of all tiles
     numbers    place of their numbers in `QueryStore.past_of_tiles` and `first_of_tiles`
     narrowed   candidates of a tile; 0: the past is not narrowed
+    stride_of_means  distance between two queries of a tile that narrow
     last       the last of them
     """
 
@@ -96,6 +90,7 @@ class TileGroup:
     sets: Sets
     numbers: Span
     narrowed: int
+    stride_of_means: int
     last: LastTile
 
 
@@ -138,7 +133,7 @@ class QueryStore(PartialScratch):
         super().__init__(sizes.rows, model.query_heads, device)
         self.seen: TileChecks | None = None
         if checks and device.name == "cpu":
-            self.seen = TileChecks(model.layers, tiles, heads.least, heads.grown * sizes.capacity)
+            self.seen = TileChecks(model.layers, tiles, heads, heads * sizes.capacity)
         self.last: LastTile | None = None
         self._turn = 0  # rows before a conversation's last turn
         self._before_turn: LastTile | None = None  # the last tile before that turn
@@ -153,8 +148,8 @@ class QueryStore(PartialScratch):
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
         self._kv_heads = sizes.kv_heads
         self._candidates: Tensor = device.zeros((sizes.listed,), np.int32)
-        self._whole: Tensor = device.zeros((heads.least * sizes.whole,), np.int32)
-        self.whole_past: Tensor = self._whole[:0].reshape(heads.least, 0)
+        self._whole: Tensor = device.zeros((heads * sizes.whole,), np.int32)
+        self.whole_past: Tensor = self._whole[:0].reshape(heads, 0)
 
     def begin(self, past: NDArray[np.int64], first: NDArray[np.int64], whole: Span) -> None:
         """Begin a prompt: `past` [t] are the rows before each new tile's chunk, `first` [t] those before the tile;
@@ -164,7 +159,7 @@ class QueryStore(PartialScratch):
         t = len(past)
         self.past_of_tiles, self.first_of_tiles = self._numbers[:t], self._numbers[t : 2 * t]
         self.device.upload(np.concatenate((past, first)), self._numbers[: 2 * t])
-        heads = self.heads.least
+        heads = self.heads
         self.whole_past = self._whole[: heads * len(whole)].reshape(heads, len(whole))
         rows = np.arange(whole.start, whole.stop, dtype=np.int32)
         self.device.upload(np.tile(rows, (heads, 1)), self.whole_past)
@@ -205,7 +200,7 @@ class QueryStore(PartialScratch):
         if not (where.first >= 0 < where.memory and 0 < where.count < len(self._places) - where.first):
             return False
         room = self._places[where.first + where.count] - self._places[where.first]
-        return where.heads in (self.heads.least, self.heads.grown) and bool(where.count * where.size <= room)
+        return where.heads == self.heads and bool(where.count * where.size <= room)
 
     def sets(self, layer: int, where: Sets) -> Tensor:
         """int32 [count, Hs, memory]."""

@@ -10,14 +10,12 @@ from typing import Literal
 
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.base import LayerCall, PromptCall
 from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import (
     LastTile,
     QueryStore,
-    SetHeads,
     Sets,
     StoreSizes,
     TileGroup,
@@ -25,11 +23,26 @@ from h2o_runtime.policies.prefill.h2o.query_store import (
 from h2o_runtime.schedule import Span, spans, tail_start
 
 BLOCK = 8  # keys whose mean stands for them where the past is narrowed to candidates
-# A grown memory has 1 / GROWN_DIVISOR of the past's keys, chosen among GROWN_CANDIDATES times as many.
-GROWN_DIVISOR = 4
-GROWN_CANDIDATES = 4
-ALONE = 2  # after so many times `grow` rows, each query head has its own memory set
 NEVER = "never"  # of `grow`
+GROWN_DIVISOR = 4  # a grown memory has 1 / GROWN_DIVISOR of the past's keys
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How many keys tiles have after `after` times `grow` rows.
+
+    sixteenths  a memory has at most so many sixteenths of a chunk
+    candidates  so many times as many candidates as keys
+    votes       queries of a tile that narrow the past, at most
+    """
+
+    after: int
+    sixteenths: int
+    candidates: int
+    votes: int
+
+
+GROWTHS = (Growth(2, 30, 3, 16), Growth(1, 15, 4, 32))  # the first of them that has begun
 
 
 @dataclass(frozen=True)
@@ -122,28 +135,20 @@ class QueryTiles(H2O[QueryStore]):
     def memory_at(self, past: int) -> int:
         """The size depends on the position of a chunk, never on the length of the prompt: a prompt that continues
         from a cached one must choose as a fresh run does."""
-        least = super().memory_at(past)
-        grown = min(past // GROWN_DIVISOR, self.chunk_size * 15 // 16)
-        return max(least, grown) if self._grows_at(past) else least
+        least, growth = super().memory_at(past), self.growth_at(past)
+        if growth is None:
+            return least
+        return max(least, min(past // GROWN_DIVISOR, self.chunk_size * growth.sixteenths // 16))
 
     def seen_at(self, past: int) -> int:
         return past if past < self.dense_start else super().seen_at(past)
 
-    def heads_at(self, past: int, heads: SetHeads) -> int:
-        """Hs, the heads with their own memory set in a chunk after `past` rows."""
-        return heads.grown if self._is_after(past, ALONE) else heads.least
-
-    def set_heads(self, counts: HeadCounts) -> SetHeads:
-        """Raises ConfigError if layers differ in them."""
-        least = self.set_count(counts)
-        grows = self.heads == "auto" and len(counts.query) == 1
-        return SetHeads(least, counts.scored("query") if grows else least)
-
-    def _grows_at(self, past: int) -> bool:
-        return self._is_after(past, 1)
-
-    def _is_after(self, past: int, times: int) -> bool:
-        return isinstance(self.grow, int) and past >= times * self.grow
+    def growth_at(self, past: int) -> Growth | None:
+        """Of a chunk after `past` rows; None where memories have the configured size."""
+        grow = self.grow
+        if not isinstance(grow, int):
+            return None
+        return next((one for one in GROWTHS if past >= one.after * grow), None)
 
     @property
     def most_candidates(self) -> int:
@@ -157,8 +162,13 @@ class QueryTiles(H2O[QueryStore]):
 
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
-        times = GROWN_CANDIDATES if self._grows_at(past) else 1
-        return max(self.candidates, self.memory_at(past) * times)
+        growth = self.growth_at(past)
+        return max(self.candidates, self.memory_at(past) * (growth.candidates if growth else 1))
+
+    def narrowing_stride(self, past: int) -> int:
+        """Distance between two queries of a tile that narrow its past, in a chunk after `past` rows."""
+        growth = self.growth_at(past)
+        return max(self.tile_rows // growth.votes, self.stride) if growth else self.stride
 
     @cached_property
     def stride(self) -> int:
@@ -175,7 +185,7 @@ class QueryTiles(H2O[QueryStore]):
         for chunk in spans(stop, self.chunk_size, start=start):
             yield from spans(chunk.stop, self.tile_rows, start=chunk.start)
 
-    def groups(self, begun: int, past: int, batch: Span, heads: SetHeads) -> list[TileGroup]:
+    def groups(self, begun: int, past: int, batch: Span, heads: int) -> list[TileGroup]:
         """The tiles of a batch's chunks that choose memory sets, in groups as large as one operator call allows:
         all tiles have the same size, candidates and keys, and use all of their room.
 
@@ -190,12 +200,12 @@ class QueryTiles(H2O[QueryStore]):
             own = Span(first, first + len(tiles))
             rows = Span(tiles[0].start, tiles[-1].stop)
             last = LastTile(Span(past + tiles[-1].start, past + rows.stop), sets.with_skipped())
-            return TileGroup(chunks, tiles, rows, sets, own, narrowed, last)
+            return TileGroup(chunks, tiles, rows, sets, own, narrowed, self.narrowing_stride(before), last)
 
         def kind(one: TileGroup) -> tuple[int, int, int, bool]:
             sets = one.sets
             rooms = {self.room(tile, heads) for tile in (sets.first, sets.first + sets.count - 1)}
-            return sets.heads, sets.memory, one.narrowed, {sets.size} == rooms
+            return sets.memory, one.narrowed, one.stride_of_means, {sets.size} == rooms
 
         chunks = spans(batch.stop, self.chunk_size, start=batch.start or -begun)
         choosing = [group(one) for one in chunks if self.seen_at(past + one.start) < past + one.start]
@@ -212,16 +222,16 @@ class QueryTiles(H2O[QueryStore]):
         return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
 
     def sets_of_tiles(
-        self, begun: int, past: int, tiles: Sequence[Span], chunks: Span, heads: SetHeads
+        self, begun: int, past: int, tiles: Sequence[Span], chunks: Span, heads: int
     ) -> Sets:
         """Where the sets of `tiles` are stored: tiles of these chunks, with memory sets of one size."""
         base, before = self.tiles_before(past - begun), past + chunks.start
         first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
-        return Sets(first, len(tiles), self.heads_at(before, heads), self.memory_at(before), own - first)
+        return Sets(first, len(tiles), heads, self.memory_at(before), own - first)
 
     def store_sizes(self, model: ModelSpec, capacity: int) -> StoreSizes:
         tiles = self.tiles_before(capacity) + 1  # a turn may begin inside a tile
-        heads = self.set_heads(model.head_counts)
+        heads = self.set_count(model.head_counts)
         return StoreSizes(
             heads=heads,
             kv_heads=tuple(spec.kv_heads for spec in model.each_layer),
@@ -233,20 +243,20 @@ class QueryTiles(H2O[QueryStore]):
             capacity=capacity,
         )
 
-    def room(self, tile: int, heads: SetHeads) -> int:
+    def room(self, tile: int, heads: int) -> int:
         """The most keys in the sets of a tile, of all heads: for the last row where a chunk with it can begin,
         because a turn's chunks begin at any row."""
         last = (tile // self.tiles_of_chunk + 1) * self.chunk_size - 1
-        return 0 if last < self.dense_start else self.heads_at(last, heads) * self.memory_at(last)
+        return 0 if last < self.dense_start else heads * self.memory_at(last)
 
-    def sets_of(self, chunk: Span, heads: SetHeads) -> Sets:
+    def sets_of(self, chunk: Span, heads: int) -> Sets:
         """Where the sets of a fresh prompt's chunk are stored."""
         first, past = self.tiles_before(chunk.start), chunk.start
         return Sets(
-            first, self.tiles_before(chunk.stop) - first, self.heads_at(past, heads), self.memory_at(past)
+            first, self.tiles_before(chunk.stop) - first, heads, self.memory_at(past)
         )
 
-    def last_tile(self, rows: int, heads: SetHeads) -> LastTile | None:
+    def last_tile(self, rows: int, heads: int) -> LastTile | None:
         """The last tile with a memory set among a fresh prompt's first `rows` rows."""
         start = max(rows - 1, 0) // self.chunk_size * self.chunk_size
         if self.seen_at(start) >= start:

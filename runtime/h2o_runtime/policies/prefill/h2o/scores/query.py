@@ -110,13 +110,15 @@ class Query(QueryTiles):
         candidates = state.candidates(call.layer, group.sets, group.narrowed)
         kv = call.kv
         if group.narrowed:
-            self._narrow(call, q, past, candidates)
+            self._narrow(call, group, q, past, candidates)
         else:
             kv = kv.cut(self.rows_without_lists)
         self._vote(call, kv, q, past, rows, candidates, sets)
         state.last = group.last
 
-    def _narrow(self, call: LayerCall, q: Tensor, past: Tensor, candidates: Tensor) -> None:
+    def _narrow(
+        self, call: LayerCall, group: TileGroup, q: Tensor, past: Tensor, candidates: Tensor
+    ) -> None:
         """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
         [t, Hl, Mp]. past int64 [t]: the rows before each tile's chunk.
         """
@@ -126,7 +128,7 @@ class Query(QueryTiles):
             q=q,
             past=past,
             tile=self.tile_rows,
-            stride=self.stride,
+            stride=group.stride_of_means,
             block_size=BLOCK,
             local=self.local,
             candidates=candidates,
