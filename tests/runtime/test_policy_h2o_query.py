@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tests import bundles
 from tests.bundles import random_ids
-from tests.model_specs import grouped
 
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError

@@ -270,7 +270,8 @@ class QueryPass(SinglePass[Query]):
         heads, past = candidates.shape
         votes, group = self._votes(q, heads, self.policy.stride), len(q) // heads
         of_past = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
-        of_chunk = torch.arange(k.shape[1] - past) <= before + self._voting_rows(q, heads, self.policy.stride)[:, :, None]
+        voting = self._voting_rows(q, heads, self.policy.stride)
+        of_chunk = torch.arange(k.shape[1] - past) <= before + voting[:, :, None]
         seen = torch.cat((of_past, of_chunk), dim=2)
         given = masked_softmax(self.scores(votes, k), seen)[:, :, :past].sum(1).double()
         given = given.view(heads, group, past).sum(1)

@@ -221,9 +221,7 @@ class QueryTiles(H2O[QueryStore]):
         """The tiles of some chunks, without those before row 0: the first chunk may begin there."""
         return [one for one in self.tiles(chunks.start, chunks.stop) if one.start >= 0]
 
-    def sets_of_tiles(
-        self, begun: int, past: int, tiles: Sequence[Span], chunks: Span, heads: int
-    ) -> Sets:
+    def sets_of_tiles(self, begun: int, past: int, tiles: Sequence[Span], chunks: Span, heads: int) -> Sets:
         """Where the sets of `tiles` are stored: tiles of these chunks, with memory sets of one size."""
         base, before = self.tiles_before(past - begun), past + chunks.start
         first, own = (base + self.tiles_before(begun + row) for row in (chunks.start, tiles[0].start))
@@ -252,9 +250,7 @@ class QueryTiles(H2O[QueryStore]):
     def sets_of(self, chunk: Span, heads: int) -> Sets:
         """Where the sets of a fresh prompt's chunk are stored."""
         first, past = self.tiles_before(chunk.start), chunk.start
-        return Sets(
-            first, self.tiles_before(chunk.stop) - first, heads, self.memory_at(past)
-        )
+        return Sets(first, self.tiles_before(chunk.stop) - first, heads, self.memory_at(past))
 
     def last_tile(self, rows: int, heads: int) -> LastTile | None:
         """The last tile with a memory set among a fresh prompt's first `rows` rows."""

@@ -116,9 +116,7 @@ class Query(QueryTiles):
         self._vote(call, kv, q, past, rows, candidates, sets)
         state.last = group.last
 
-    def _narrow(
-        self, call: LayerCall, group: TileGroup, q: Tensor, past: Tensor, candidates: Tensor
-    ) -> None:
+    def _narrow(self, call: LayerCall, group: TileGroup, q: Tensor, past: Tensor, candidates: Tensor) -> None:
         """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
         [t, Hl, Mp]. past int64 [t]: the rows before each tile's chunk.
         """
