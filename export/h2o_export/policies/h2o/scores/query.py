@@ -100,11 +100,11 @@ class QueryPhase2(AttentionStep):
         return make_graph(self.name, inputs, outputs, nodes, free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
-        """The second chunk's first tile of several, with all earlier rows as candidates."""
-        rows, chunk = self.policy.tile_rows, self.policy.chunk_size
+        """The first tile of several, behind a whole memory set. All earlier rows are candidates."""
+        rows = self.policy.tile_rows
         heads = self.policy.set_count(shape.head_counts)
         lists = min(shape.kv_heads, heads)
-        past = min(chunk, self.policy.most_candidates)
+        past = min(_rows_before(self.policy), self.policy.most_candidates)
         return {
             "q": normal(draw, shape, rows, shape.query_heads, 2.0),
             **caches(draw, shape, room.capacity),
@@ -292,8 +292,17 @@ class QueryPass(SinglePass[Query]):
         return chosen
 
 
+def _rows_before(policy: Query) -> int:
+    """As many whole chunks as hold the largest memory set."""
+    return -(-policy.memory // policy.chunk_size) * policy.chunk_size
+
+
 class QueryEntry(ScoreEntry[Query]):
     policy = Query
+
+    def rows(self, policy: Query) -> int:
+        """One chunk behind those."""
+        return _rows_before(policy) + policy.chunk_size
 
     def phase2(self, policy: Query) -> QueryPhase2:
         return QueryPhase2(policy)
