@@ -122,9 +122,9 @@ def test_a_wrong_engine_is_told(
     assert {(row.graph, row.subject) for row in rows if not row.passed} == {("phase2", "tensorrt")}
 
 
-def test_engines_without_room_for_a_second_chunk(bundle: Bundle, double: RuntimeDouble) -> None:
+def test_engines_without_room_for_what_is_compared(bundle: Bundle, double: RuntimeDouble) -> None:
     make_engines(bundle, 95)
-    with pytest.raises(ConfigError, match="build them for 96 at least"):
+    with pytest.raises(ConfigError, match="build them for 144 at least"):
         list(GraphComparison(ComparedBundle(bundle, "tensorrt"), None).attention(["auto"], str))
 
 
