@@ -153,8 +153,10 @@ def test_half_a_call_ends_at_the_limit() -> None:
         '{"city": "Oslo"}',
         '{"city": "Ro',
     ]
-    message = whole(message_form(), half, "length")
+    limited = ChatRequest.model_validate({**CHAT, "max_tokens": 1})
+    message = whole(MessageFormat(limited, "m", SPEECH), half, "length")
     assert message["stop_reason"] == "max_tokens"
+    assert whole(message_form(), half, "length")["stop_reason"] == "model_context_window_exceeded"
     assert whole(response_form(), half, "length")["status"] == "incomplete"
 
 
