@@ -32,7 +32,7 @@ def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
 
 
 def test_the_time_of_full_attention_is_near_the_one_that_was_measured() -> None:
-    """A layer of heads of 64 on an H200: bench/results/gpu-h200.md. The default rule had smaller memory sets there."""
+    """A layer of heads of 64 on an H200: bench/results/gpu-h200.md. The default had smaller memory sets there."""
     assert full(32768, 64).seconds == pytest.approx(15.2e-3, rel=0.05)
 
 
