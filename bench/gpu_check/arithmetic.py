@@ -132,7 +132,7 @@ class Layer:
         memory, listed, votes_on_means = kind
         rule, rows = self.rule, sum(map(len, chunks))
         tiles = -(-rows // rule.tile_rows)
-        read = tiles * KV_HEADS * (QUERY_HEADS // KV_HEADS) * memory * self.d * 4
+        read = tiles * QUERY_HEADS * memory * self.d * 4
         self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, RATES["phase2"][self.d], read, 1)
         if listed:
             self._narrow(chunks, tiles, votes_on_means)

@@ -185,7 +185,8 @@ def test_other_versions(saved: Path, generator: Generator) -> None:
         good = {name: file.read(name) for name in file.namelist()}
     for changes, sentence in (
         ({"format": 1, "decode": "full", "prefill": {"policy": "h2o", "score_tile": 8}}, "format 1;"),
-        ({"format": 3, "policy": "h2o"}, "format 3;"),
+        ({"format": 2}, "format 2;"),
+        ({"format": 4, "policy": "h2o"}, "format 4;"),
         ({"prefill": {"policy": "new"}}, "this version does not have"),
     ):
         with zipfile.ZipFile(saved, "w") as file:
