@@ -246,6 +246,15 @@ def same_but_for_near_ties(
     return True
 
 
+def sample_weights(places: int) -> Float64:
+    """How often each of a vote's places counts in the estimate of its softmax's denominator: the first 128 once, of
+    each 128 later ones 16 eight times.
+    """
+    place = np.arange(places)
+    middle = (place % 128 >= 56) & (place % 128 < 72)
+    return np.where(place < 128, 1.0, np.where(middle, 8.0, 1e-300))  # whose logarithm is finite
+
+
 def query_score(
     q: Array,
     k_cache: Array,
@@ -258,8 +267,9 @@ def query_score(
     reach: int,
 ) -> Float64:
     """What each candidate gets of one of each `stride` of a tile's queries, another one for each head of those that
-    vote together: softmax over the candidates and the rows from `past` to the query, summed; and a quarter of what
-    the candidates up to `reach` rows before and behind it get.
+    vote together: its probability among the candidates and the rows from `past` to the query, summed; and a quarter
+    of what the candidates up to `reach` rows before and behind it get. A probability is at most 1, and its
+    denominator counts candidates by `sample_weights`.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`; first: the row of
     q's first query, None: over the candidates alone -> [past, Hs], zero for rows that are no candidates.
@@ -271,13 +281,14 @@ def query_score(
         kv = h // (query_heads // kv_heads)
         s = h // (query_heads // score_heads)
         rows = candidates[s] if candidates.shape[1] else np.arange(past)
+        weights = sample_weights(len(rows))
         together = query_heads // score_heads
         for run in range(0, len(q), stride):
             r = min(run + h % together * stride // together, len(q) - 1)
             own = np.arange(past, past if first is None else first + r + 1)
-            logits = scale * (k_cache[np.concatenate([rows, own]), kv] @ q[r, h])[None]  # [1, rows + own]
-            *_, a = softmax_state(logits, np.zeros((logits.shape[1], q.shape[2])))
-            score[rows, s] += a[0][: len(rows)]
+            logits = scale * (k_cache[np.concatenate([rows, own]), kv] @ q[r, h])  # [rows + own]
+            state = np.logaddexp.reduce(logits + np.log(np.concatenate([weights, np.ones(len(own))])))
+            score[rows, s] += np.exp(np.minimum(logits[: len(rows)] - state, 0.0))
     total = score.copy()
     for distance in range(1, min(reach, past - 1) + 1):
         total[distance:] += score[:-distance] / 4

@@ -38,14 +38,12 @@ from h2o_export.operators.products import BlockProduct
 from h2o_export.operators.selection import (
     BestRows,
     BlockSelect,
-    BlockVotes,
     CandidateScore,
     MemorySelect,
     QuerySelect,
-    QueryVotes,
-    VotingRows,
     WithNeighbours,
 )
+from h2o_export.operators.votes import BlockVotes, QueryVotes, SampledVotes, VotingRows
 from h2o_runtime import operators as table
 
 DOMAIN, VERSION = table.DOMAIN, table.VERSION
@@ -82,6 +80,7 @@ INLINED = (
     DiagonalBlocks,
     SubquadraticMask,
     VotingRows,
+    SampledVotes,
     BlockVotes,
     QueryVotes,
     WithNeighbours,

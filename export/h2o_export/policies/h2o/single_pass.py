@@ -57,13 +57,14 @@ class SinglePass(LayerAttention, Generic[Rule]):
         """q [Hq, rows, d], k [Hq, keys, d] → [Hq, rows, keys], below the cap where there is one."""
         return capped(q @ k.transpose(1, 2), self.softcap)
 
-    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor) -> Tensor:
-        """The bundle's set as a mask, after counting its differences from this reference's own."""
+    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor, tie: float = NEAR_TIE) -> Tensor:
+        """The bundle's set as a mask, after counting its differences from this reference's own. Ranks tie if their
+        relative difference is at most `tie`."""
         adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
         for head in range(len(mine)):
             missing = rank[head][mine[head] & ~adopted[head]]
             extra = rank[head][adopted[head] & ~mine[head]]
-            near = _alike(missing, extra)
+            near = _alike(missing, extra, tie)
             different = len(missing) + len(extra)
             self.swapped += different if near else 0
             self.wrong += 0 if near else different
@@ -132,11 +133,11 @@ class ChainPass(SinglePass[Rule]):
         return self._checked(chosen, torch.from_numpy(self.adopt[layer, boundary]).long(), rank)
 
 
-def _alike(missing: Tensor, extra: Tensor) -> bool:
+def _alike(missing: Tensor, extra: Tensor, tie: float) -> bool:
     """Whether equally many entries of two sets have nearly equal ranks. Infinite ranks never tie: those of
     sinks, and of tokens that could not be chosen.
     """
     ranks = torch.cat((missing, extra))
     if len(missing) != len(extra) or not bool(ranks.isfinite().all()):
         return False
-    return not len(ranks) or bool(ranks.max() - ranks.min() <= NEAR_TIE * ranks.abs().max())
+    return not len(ranks) or bool(ranks.max() - ranks.min() <= tie * ranks.abs().max())

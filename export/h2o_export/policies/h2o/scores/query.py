@@ -35,6 +35,9 @@ from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.policies.prefill.h2o.scores.query import Query
 
 _LISTS = ("candidates", "past", "first")  # of QuerySelect
+# Relative, of scores where a near tie of candidates went the other way: later candidates have other places then, and
+# the denominators of votes another sample.
+RESAMPLED = 0.1
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,9 @@ class QueryPass(SinglePass[Query]):
             possible = candidates.as_adopted(theirs)
         rank = self._rank(q, k[:, : first + q.shape[1]], first - past, possible)
         chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
-        return chosen if theirs is None else self._checked(chosen, theirs, rank)
+        if theirs is None:
+            return chosen
+        return self._checked(chosen, theirs, rank, RESAMPLED if candidates.tied.any() else NEAR_TIE)
 
     def _voting_rows(self, q: Tensor, heads: int, stride: int) -> Tensor:
         """One of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote together:
@@ -255,7 +260,8 @@ class QueryPass(SinglePass[Query]):
         blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
         votes = self._votes(q, heads, policy.narrowing_stride(past))
         scores = self.scores(votes, blocks.mean(2))
-        given = torch.softmax(scores, dim=-1).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
+        every = torch.ones(len(q), 1, blocks.shape[1], dtype=torch.bool)
+        given = _probabilities(scores, every).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
         rank = given.new_full((heads, past), torch.inf)
         ranked = (past - policy.local) // BLOCK * BLOCK
         rank[:, BLOCK:ranked] = given.repeat_interleave(BLOCK, dim=1)[:, BLOCK:ranked]
@@ -269,11 +275,12 @@ class QueryPass(SinglePass[Query]):
         """
         heads, past = candidates.shape
         votes, group = self._votes(q, heads, self.policy.stride), len(q) // heads
-        of_past = candidates.repeat_interleave(group, dim=0)[:, None].expand(-1, votes.shape[1], -1)
+        of_past = candidates.repeat_interleave(group, dim=0)[:, None]
         voting = self._voting_rows(q, heads, self.policy.stride)
         of_chunk = torch.arange(k.shape[1] - past) <= before + voting[:, :, None]
-        seen = torch.cat((of_past, of_chunk), dim=2)
-        given = masked_softmax(self.scores(votes, k), seen)[:, :, :past].sum(1).double()
+        scores = self.scores(votes, k)
+        own = scores[:, :, past:].masked_fill(~of_chunk, -torch.inf)
+        given = _probabilities(scores[:, :, :past], of_past, own).sum(1).double()
         given = given.view(heads, group, past).sum(1)
         rank = given.clone()
         for distance in range(1, min(self.policy.stride // 2, past - 1) + 1):
@@ -290,6 +297,20 @@ class QueryPass(SinglePass[Query]):
             chosen[head, torch.sort(own, descending=True, stable=True).indices[:heavy]] = True
         chosen[:, rank.shape[1] - self.policy.local :] = True
         return chosen
+
+
+def _probabilities(scores: Tensor, places: Tensor, own: Tensor | None = None) -> Tensor:
+    """Probabilities of the votes' places: scores [Hq, votes, K]; places bool [Hq, 1, K] → as scores, 0 elsewhere.
+
+    The first 128 places count once in the denominator, of each 128 later ones 16 eight times; own [Hq, votes, W], other
+    scores, once.
+    """
+    number = places.cumsum(-1) - 1
+    within = number % 128
+    weight = torch.where((within >= 56) & (within < 72), 8.0, 0.0).masked_fill(number < 128, 1.0)
+    counted = scores + (weight * places).log()
+    total = (counted if own is None else torch.cat((counted, own), dim=-1)).logsumexp(-1, keepdim=True)
+    return (scores - total).clamp(max=0.0).exp() * places
 
 
 def _rows_before(policy: Query) -> int:
