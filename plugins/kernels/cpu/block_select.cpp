@@ -77,7 +77,7 @@ struct BlockSelect {
             votes.keys = cache_rows(shape, kv_head_of, means, nullptr, count);
             votes.unit = kv_head_of;
             votes.offset = count;
-            sum_votes(context, votes, scratch, own.block, packed, kv_head_of, own.sums);
+            sum_votes(context, votes, scratch, own.block, packed, kv_head_of, count, own.sums);
         }
         choose(past[tile], own, candidates + (tile * sets() + set) * sizes.slots);
     }
@@ -110,7 +110,7 @@ struct BlockSelect {
     }
 
     void run(h2o_cpu* context) const {
-        prepare(context, {shape.head_size, 0, blocks(), 1, false, true}, context->scratch.data());
+        prepare_votes(context, shape.head_size, blocks());
         Carver measure(nullptr);
         carve(measure);
         const size_t each = measure.used(), all = each * context->arenas.size();

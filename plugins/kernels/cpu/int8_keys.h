@@ -139,10 +139,9 @@ struct Int8Block {
     }
 };
 
-// Adds the column sums of all of a sweep's queries over its keys, which are rows of `keys`, to sums
-// [round_up(keys, P)].
+// Adds the votes of all of a sweep's queries for its keys, which are rows of `keys`, to its sums.
 inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& scratch,
-                      const Int8Block& block, const Int8Keys::Head& keys, float* sums) {
+                      const Int8Block& block, const Int8Keys::Head& keys) {
     const Int8Votes by = int8_votes(context);
     if (votes.rows() > kLanes && votes.rows() <= 64) votes.block_rows = 32;  // equal blocks, not 48 and 16
     for (int64_t i = 0; i < votes.blocks(); ++i) {
@@ -155,6 +154,7 @@ inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& s
         VoteArgs args{};
         args.d = votes.d;
         args.keys = votes.total_keys;
+        args.voted = votes.voted;
         args.unmasked = votes.visible(i * votes.block_rows);
         args.visible = visible;
         args.rows = votes.keys.index;
@@ -166,8 +166,7 @@ inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& s
         args.p = scratch.p;
         args.m = scratch.m;
         args.l = scratch.l;
-        args.tops = scratch.tops;
-        args.sums = sums;
+        args.sums = votes.votes;
         by.run(args);
     }
 }

@@ -12,10 +12,11 @@ struct KeyScale {
     int32_t excess;  // to subtract from a sum of products
 };
 
-// Column sums of a block of queries over some keys, by int8 products.
+// Votes of a block of queries for some keys (simd/sample.h), by int8 products.
 struct VoteArgs {
     int64_t d;                 // numbers of a query and of a key
     int64_t keys;              // looked at
+    int64_t voted;             // the first of them, which get sums; every query sees them
     int64_t unmasked;          // the first of them, which every query sees
     const float* visible;      // [R] the first of them, that each query sees
     const int32_t* rows;       // [keys] of k; null: the first ones
@@ -24,11 +25,10 @@ struct VoteArgs {
     const float* scales;       // [R] of queries, 0 of those not in use
     const int8_t* k;           // [rows][d]
     const KeyScale* k_scales;  // [rows]
-    float* p;                  // [round_up(keys, P)][R] scratch
+    float* p;                  // [kKeyStep][R] scratch
     float* m;                  // [R] scratch
     float* l;                  // [R] scratch
-    float* tops;               // [keys / kKeyStep, rounded up][R] scratch
-    float* sums;               // [round_up(keys, P)] column sums, added to; behind `keys` they are undefined
+    float* sums;               // [round_up(voted, P)] votes, added to; behind `voted` they are undefined
 };
 
 // Votes of one instruction set; `run` is null where it has none.

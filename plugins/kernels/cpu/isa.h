@@ -66,10 +66,12 @@ struct BlockArgs {
     const char* ahead;     // keys that come next, where k is not packed: asked for meanwhile
     int64_t ahead_bytes;   // of them; or 0
     float* colsum;         // [keys][kColsumLanes], added to, or null; needs fresh
-    float* tops;        // [keys / kKeyStep, rounded up][R] scratch, where there are column sums and no values
-    int64_t rows;       // that are computed, from where the arrays' pointers point: 16, 32, or else all R
-    void* const* out;   // [lanes] where the result will be written: asked for meanwhile; or null
-    int64_t out_bytes;  // of each
+    float* votes;          // [round_up(voted, P)] sums of votes (simd/sample.h), added to, or null: then p is
+                           // [kKeyStep][R], and nothing else comes out. Needs fresh, and every row to see
+    int64_t voted;         // so many of the keys, the first, which get sums
+    int64_t rows;          // that are computed, from where the arrays' pointers point: 16, 32, or else all R
+    void* const* out;      // [lanes] where the result will be written: asked for meanwhile; or null
+    int64_t out_bytes;     // of each
 };
 
 // Adds to the running softmax of every row of a block a few keys of its own, and stores the result.

@@ -1,10 +1,9 @@
 // QuerySelect: some of a tile's queries score the rows of the past, and the best are the tile's memory. An
 // item of work is one head of one tile: a score head; or one of the key/value heads that it spans, whose sums
-// wait until those of the others are there. Scores are column sums, and no value is read.
+// wait until those of the others are there. No value is read.
 //
 // The keys of an item are the rows of the past, and behind them the own rows: those of the tile's chunk up to
-// its end, of which a query sees the ones up to itself. They take part in its softmax, and their sums are
-// left.
+// its end, of which a query sees the ones up to itself. They take part in its softmax and get no sums.
 
 #include <numeric>
 
@@ -86,7 +85,9 @@ struct Query {
         return most([&](int64_t tile) { return end(tile); });
     }
     int64_t reach() const { return std::min(sizes.reach, most_keys()); }
-    int64_t room() const { return round_up(most_keys(), kPanel); }  // of a head's sums
+    int64_t room() const {  // of a head's sums
+        return round_up(most([&](int64_t tile) { return looked_at(tile); }), kPanel);
+    }
     // The number of rows looked at before the tile's local window; they come first.
     int64_t early(int64_t tile, int64_t set) const {
         const int64_t border = past[tile] - sizes.local;
@@ -133,8 +134,8 @@ struct Query {
         votes.keys = cache_rows(shape, own_keys, keys_alone(kv), rows_of(tile, head / spanned(), own), count);
         votes.unit = unit;
         votes.offset = looked_at(tile) + first[tile] - past[tile];
-        std::memset(sums, 0, static_cast<size_t>(round_up(count, kPanel)) * sizeof(float));
-        sum_votes(context, votes, scratch, own.block, packed, own_keys, sums);
+        std::memset(sums, 0, static_cast<size_t>(room()) * sizeof(float));
+        sum_votes(context, votes, scratch, own.block, packed, own_keys, looked_at(tile), sums);
     }
 
     // The list of a tile's keys; null: the first cache rows.
@@ -224,8 +225,7 @@ struct Query {
     }
 
     void run(h2o_cpu* context) const {
-        const SweepSize size{shape.head_size, 0, most_keys(), 1, false, true};
-        prepare(context, size, context->scratch.data());
+        prepare_votes(context, shape.head_size, most_keys());
         Carver measure(nullptr);
         carve(measure);
         const size_t each = measure.used(), all = each * context->arenas.size();

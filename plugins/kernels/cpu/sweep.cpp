@@ -13,15 +13,13 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     carved.scales = carver.take<float>(keys);
     carved.k = carver.take<float>(keys * size.d);
     if (size.values) carved.v = carver.take<float>(value_room(size.keys) * round_up(size.dv, kPanel));
-    carved.p = carver.take<float>(keys * kLanes);
+    carved.p = carver.take<float>((size.scores > 0 ? size.scores : keys) * kLanes);
     carved.q = carver.take<float>(size.blocks * size.d * kLanes);
     const int64_t states = size.blocks + size.more_states;
     if (size.values) carved.o = carver.take<float>(states * round_up(size.dv, kPanel) * kLanes);
     carved.m = carver.take<float>(states * kLanes);
     carved.l = carver.take<float>(states * kLanes);
     if (size.colsum) carved.colsum = carver.take<float>(keys * kColsumLanes);
-    if (size.colsum && !size.values)
-        carved.tops = carver.take<float>(round_up(keys, kKeyStep) / kKeyStep * kLanes);
     carved.packed_unit = -1;
     if (scratch != nullptr) *scratch = carved;
     return scratch;
@@ -125,7 +123,8 @@ void Sweep::step(SweepScratch& scratch, int64_t block, int64_t slot, int64_t fir
     args.o = scratch.o + slot * output_floats();
     args.fresh = fresh;
     args.colsum = colsum ? scratch.colsum : nullptr;
-    args.tops = colsum && keys.v == nullptr ? scratch.tops : nullptr;
+    args.votes = votes;
+    args.voted = voted;
     if (args.keys == 0) std::memset(args.o, 0, static_cast<size_t>(output_floats()) * sizeof(float));
     void* rows[kLanes];
     if (out != nullptr) {

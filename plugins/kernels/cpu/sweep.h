@@ -21,13 +21,12 @@ struct SweepScratch {
     float* scales;        // [keys]
     float* k;             // packed keys, as in BlockArgs
     float* v;             // packed values, alike
-    float* p;             // [round_up(keys, P)][R] scores
+    float* p;             // [SweepSize::scores][R]
     float* q;             // [blocks][d][R]
     float* o;             // [blocks][dv, rounded up to P][R]
     float* m;             // [blocks][R] maxima of the scores
     float* l;             // [blocks][R] sums of exp(score - m)
     float* colsum;        // [keys][kColsumLanes]
-    float* tops;          // [keys / kKeyStep, rounded up][R], without values
     int64_t packed_unit;  // what k and v hold: the first packed_keys keys of this unit, when not -1
     int64_t packed_keys;  // or 0
 };
@@ -40,6 +39,7 @@ struct SweepSize {
     bool values;     // whether they are packed
     bool colsum;     // whether column sums are wanted
     int64_t more_states = 0;  // row blocks with a state and without queries, behind the others
+    int64_t scores = 0;       // keys whose scores are kept at a time; 0: all of a block
 };
 
 SweepScratch* carve(Carver& carver, const SweepSize& size);
@@ -74,6 +74,8 @@ struct Sweep {
     // Queries stand for runs of so many rows, and none behind the last. Of a run each of the `voters` heads
     // that vote together has another row; here are those from `first_voter` on.
     int64_t stride = 1, last_row = INT64_MAX, first_voter = 0, voters = 0;
+    float* votes = nullptr;  // as in BlockArgs, like the next one; keys come in one block
+    int64_t voted = 0;
 
     int64_t rows() const { return tokens * group; }
     int64_t output_floats() const { return round_up(dv, kPanel) * kLanes; }  // of a block

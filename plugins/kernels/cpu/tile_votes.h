@@ -34,16 +34,24 @@ inline bool votes_are_int8(const h2o_cpu* context, const h2o_shape& shape) {
     return shape.softcap == 0 && int8_votes(context).run != nullptr;
 }
 
-// Adds the probabilities that a sweep's votes give to each of its keys to sums [round_up(keys, P)]. `packed`:
-// the int8 keys of all key/value heads, if votes are int8. `votes` needs its keys, their unit and its offset.
+// Adds a sweep's votes for the first `voted` of its keys (simd/sample.h) to sums [round_up(voted, P)].
+// `packed`: the int8 keys of all key/value heads, if votes are int8. `votes` needs its keys, their unit and
+// its offset.
 inline void sum_votes(const h2o_cpu* context, Sweep votes, SweepScratch& scratch, const Int8Block& block,
-                      const Int8Keys* packed, int64_t kv_head, float* sums) {
+                      const Int8Keys* packed, int64_t kv_head, int64_t voted, float* sums) {
     const int64_t count = votes.keys.count;
     votes.total_keys = votes.key_block = count;
-    if (packed != nullptr) return vote_int8(context, votes, scratch, block, packed->head(kv_head), sums);
-    std::memset(scratch.colsum, 0, static_cast<size_t>(count * kColsumLanes) * sizeof(float));
-    votes.run(scratch, 0, votes.blocks(), 0, count, true, [](int64_t, int64_t) {});
-    context->kernels->sum_lanes(scratch.colsum, count, sums);
+    votes.voted = voted;
+    votes.votes = sums;
+    if (packed != nullptr) return vote_int8(context, votes, scratch, block, packed->head(kv_head));
+    votes.run(scratch, 0, votes.blocks(), 0, count, false, [](int64_t, int64_t) {});
+}
+
+// For sum_votes over so many keys, at most.
+inline void prepare_votes(h2o_cpu* context, int64_t d, int64_t keys) {
+    SweepSize size{d, 0, keys, 1, false, false};
+    size.scores = kKeyStep;
+    prepare(context, size, context->scratch.data());
 }
 
 }  // namespace h2o

@@ -47,6 +47,7 @@ struct Simd {
     static Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
     static Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
     static Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
+    static Vec min(Vec a, Vec b) { return vminq_f32(a, b); }
     static Vec max(Vec a, Vec b) { return vmaxq_f32(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
     static Vec fms(Vec a, Vec b, Vec c) { return vfmaq_f32(vnegq_f32(c), a, b); }

@@ -61,6 +61,9 @@ struct Simd {
     static Vec div(Vec a, Vec b) {
         return map([&](int i) { return a.lane[i] / b.lane[i]; });
     }
+    static Vec min(Vec a, Vec b) {
+        return map([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+    }
     static Vec max(Vec a, Vec b) {
         return map([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
     }

@@ -9,6 +9,8 @@
 #include "simd/fetch.h"
 #include "simd/multiply.h"
 #include "simd/tile.h"
+#include "simd/sample.h"
+#include "simd/attend.h"
 #include "simd/pack.h"
 #include "simd/decode.h"
 #include "simd/bounds.h"

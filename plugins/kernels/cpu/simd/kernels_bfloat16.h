@@ -8,6 +8,8 @@
 #include "simd/fetch.h"
 #include "simd/multiply.h"
 #include "simd/tile.h"
+#include "simd/sample.h"
+#include "simd/attend.h"
 #include "simd/pack.h"
 #include "simd/blocks_bfloat16.h"
 // clang-format on

@@ -9,5 +9,7 @@
 #include "simd/fetch.h"
 #include "simd/multiply.h"
 #include "simd/tile.h"
+#include "simd/sample.h"
+#include "simd/attend.h"
 #include "simd/pack.h"
 // clang-format on

@@ -8,6 +8,7 @@
 #include "simd/fetch.h"
 #include "simd/multiply.h"
 #include "simd/tile.h"
+#include "simd/sample.h"
 // clang-format on
 
 namespace {
@@ -51,9 +52,9 @@ inline int64_t row_of(const VoteArgs& args, int64_t key) {
     return args.rows == nullptr ? key : args.rows[key];
 }
 
-// p = exp(p - m), whose sums are added to l, as exact as int8 scores deserve.
+// Adds exp(p - m) to l, as exact as int8 scores deserve.
 template <int kVectors>
-inline void exponentiate_votes(int64_t keys, const float* m, float* p, float* l) {
+inline void exponentiate_votes(int64_t keys, const float* m, const float* p, float* l) {
     constexpr int kTile = kTogether<kVectors>;
     for (int64_t lane = 0; lane < kVectors * kWidth; lane += kTile * kWidth) {
         Simd::Vec top[kTile], sum[kTile];
@@ -61,64 +62,40 @@ inline void exponentiate_votes(int64_t keys, const float* m, float* p, float* l)
             top[j] = Simd::load(m + lane + j * kWidth);
             sum[j] = Simd::load(l + lane + j * kWidth);
         }
-        float* row = p + lane;
+        const float* row = p + lane;
         for (int64_t key = 0; key < keys; ++key, row += kVectors * kWidth) {
 #pragma GCC unroll 3
-            for (int j = 0; j < kTile; ++j) {
-                const Simd::Vec e = exp_to_round(Simd::sub(Simd::load(row + j * kWidth), top[j]));
-                Simd::store(row + j * kWidth, e);
-                sum[j] = Simd::add(sum[j], e);
-            }
+            for (int j = 0; j < kTile; ++j)
+                sum[j] = Simd::add(sum[j], exp_to_round(Simd::sub(Simd::load(row + j * kWidth), top[j])));
         }
         for (int j = 0; j < kTile; ++j) Simd::store(l + lane + j * kWidth, sum[j]);
     }
 }
 
-// sums[key] += sum over lanes of p[key][lane] * weight[lane], for `keys` keys, rounded up to four.
-template <int kVectors>
-inline void add_votes(int64_t keys, const float* p, const float* weight, float* sums) {
-    Simd::Vec share[kVectors];
-    for (int j = 0; j < kVectors; ++j) share[j] = Simd::load(weight + j * kWidth);
-    for (int64_t key = 0; key < keys; key += 4, sums += 4) {
-        Simd::Vec four[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i, p += kVectors * kWidth) {
-            four[i] = Simd::mul(Simd::load(p), share[0]);
-#pragma GCC unroll 6
-            for (int j = 1; j < kVectors; ++j)
-                four[i] = Simd::fma(Simd::load(p + j * kWidth), share[j], four[i]);
-        }
-        Simd::sum_four(four, true, sums);
-    }
-}
-
-// Scores lie as close together as the lanes in use allow: those of all keys are read twice. `Products` scores
-// up to kKeys keys at a time.
+// `Products` scores up to kKeys keys at a time.
 template <class Products, int kRows>
 inline void vote_rows(const VoteArgs& args) {
     constexpr int kVectors = kRows / kWidth;
     BlockArgs block{};
     block.keys = args.keys;
+    block.voted = args.voted;
     block.lanes = args.lanes;
     block.m = args.m;
     block.l = args.l;
-    block.tops = args.tops;
-    vote_by_steps<kRows>(
+    vote_by_sample<kRows>(
         block,
-        [&](int64_t key, int64_t keys) {
+        [&](int64_t begin, int64_t end) {
             Simd::Vec top[kVectors];
             for (int j = 0; j < kVectors; ++j) top[j] = Simd::load(args.m + j * kWidth);
-            for (int64_t i = 0; i < keys; i += Products::kKeys)
-                Products::template score<kVectors>(args, key + i,
-                                                   keys - i < Products::kKeys ? keys - i : Products::kKeys,
-                                                   args.p + (key + i) * kRows, top);
+            for (int64_t key = begin; key < end; key += Products::kKeys)
+                Products::template score<kVectors>(args, key, earlier(end - key, Products::kKeys),
+                                                   args.p + (key - begin) * kRows, top);
             for (int j = 0; j < kVectors; ++j) Simd::store(args.m + j * kWidth, top[j]);
+            return end - begin;
         },
-        [&](int64_t key, int64_t keys) {
-            exponentiate_votes<kVectors>(keys, args.m, args.p + key * kRows, args.l);
-        },
-        [&](int64_t key, int64_t keys, const float* weight) {
-            add_votes<kVectors>(keys, args.p + key * kRows, weight, args.sums + key);
+        [&](int64_t rows) { exponentiate_votes<kVectors>(rows, args.m, args.p, args.l); },
+        [&](int64_t begin, int64_t keys, const float* offset) {
+            add_votes<kRows, kRows>(keys, args.p, offset, args.sums + begin, exp_to_round);
         });
 }
 

@@ -53,6 +53,7 @@ struct Simd {
     static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
     static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
     static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+    static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
     static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
     static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
