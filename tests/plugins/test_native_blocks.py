@@ -14,7 +14,7 @@ if h2o_plugins.cpu_kernels() is None:
 
 from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
-LARGE = BlockCall(n=300, first=901, tile=64, stride=4, block_size=8, local=20, heavy=301, together=2, d=64)
+LARGE = BlockCall(n=300, first=901, tile=64, stride=4, block_size=2, local=20, heavy=301, together=2, d=64)
 
 
 def native(call: BlockCall, threads: int = 2, isa: str | None = None) -> Array:

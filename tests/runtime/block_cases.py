@@ -88,7 +88,7 @@ def block_calls(draw: st.DrawFn) -> BlockCall:
     kv_heads = draw(st.integers(1, 3))
     return BlockCall(
         n=draw(st.integers(1, 90)),
-        first=local + heavy + draw(st.integers(0, 90)),
+        first=local + heavy + draw(st.integers(0, 90) | st.integers(200, 600)),
         tile=draw(st.integers(1, 30)),
         stride=draw(st.integers(1, 8)),
         block_size=draw(st.sampled_from([1, 3, 8, 16])),

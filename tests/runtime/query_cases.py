@@ -19,7 +19,8 @@ Array = np.ndarray[Any, Any]
 @dataclass
 class Call:
     """Tiles whose past is a chunk's, as the policy calls it: chunks of `tiles` tiles behind `before` rows, of which
-    the first tile of q is number `skipped` of its chunk."""
+    the first tile of q is number `skipped` of its chunk. Keys of every `loud`-th row are eight times as long, if it
+    is not 0: more than one of the keys of a list may have all of a query's attention."""
 
     n: int
     before: int
@@ -38,6 +39,7 @@ class Call:
     dtype: Any = np.float32
     seed: int = 0
     skipped: int = 0
+    loud: int = 0
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -52,6 +54,7 @@ class Call:
         cap = end + 3
         self.q = (2 * rng.standard_normal((self.n, heads, self.d))).astype(self.dtype)
         self.k = rng.standard_normal((cap, self.kv_heads, self.d)).astype(self.dtype)
+        self.k[:: self.loud or cap] *= 8 if self.loud else 1
         self.k[end:] = np.nan  # nobody looks at these
         self.candidates = np.zeros((len(self.past), self.lists, self.listed), np.int32)
         for i, past in enumerate(self.past.tolist() if self.listed else ()):
@@ -108,7 +111,8 @@ class Call:
 @st.composite
 def calls(draw: st.DrawFn) -> Call:
     local, heavy = draw(st.integers(0, 9)), draw(st.integers(1, 30))
-    before, tiles = local + heavy + draw(st.integers(0, 60)), draw(st.integers(1, 3))
+    before = local + heavy + draw(st.integers(0, 60) | st.integers(100, 500))
+    tiles = draw(st.integers(1, 3))
     kv_heads, group, by_query = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])), draw(st.booleans())
     return Call(
         n=draw(st.integers(1, 90)),
@@ -121,6 +125,7 @@ def calls(draw: st.DrawFn) -> Call:
         local=local,
         heavy=heavy,
         listed=draw(st.sampled_from([0, local + heavy, before])),
+        loud=draw(st.sampled_from([0, 0, 50])),
         kv_heads=kv_heads,
         group=group,
         by_query=by_query,
