@@ -67,8 +67,8 @@ struct BlockArgs {
     int64_t ahead_bytes;   // of them; or 0
     float* colsum;         // [keys][kColsumLanes], added to, or null; needs fresh
     float* votes;          // [round_up(voted, P)] sums of votes (simd/sample.h), added to, or null: then p is
-                           // [kKeyStep][R], and nothing else comes out. Needs fresh, and every row to see
-    int64_t voted;         // so many of the keys, the first, which get sums
+                           // [kKeyStep][R], only m and l come out beside them, and `fresh` is needed
+    int64_t voted;         // so many of the keys, the first, get sums; every row sees them
     int64_t rows;          // that are computed, from where the arrays' pointers point: 16, 32, or else all R
     void* const* out;      // [lanes] where the result will be written: asked for meanwhile; or null
     int64_t out_bytes;     // of each
