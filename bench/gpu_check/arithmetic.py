@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from bench.gpu_check.votes import passed
+
 from h2o_runtime.policies.prefill import Query, Window, policy_on_device
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.schedule import Span, logical_batches, spans
@@ -26,7 +28,10 @@ RATES: dict[str, dict[int, float]] = {  # TFLOP/s on the H200, by head size
     "full": {64: 290, 128: 371},
     "states": {64: 245, 128: 362},  # of votes, in that model; 128 as the step `tiles`
     "sums": {64: 123, 128: 182},
-    "votes": {64: 190, 128: 192},  # sum_votes_f16: both passes over 3,840 candidates, and over 4,096 means
+    "votes": {
+        64: 190,
+        128: 192,
+    },  # sum_votes_f16: two passes over all of 3,840 candidates, and of 4,096 means
 }
 CHOSEN = 40e9  # entries a second of choose_by_sums, behind 4,096 means
 PRODUCT, INT4 = 751, 311  # TFLOP/s of torch's float16 product, and of BlockProduct
@@ -150,10 +155,9 @@ class Layer:
         self._vote(tiles, votes, past / BLOCK)
 
     def _vote(self, tiles: int, votes: int, keys: float, own: float = 0) -> None:
-        """Two passes over the keys, one over own rows."""
-        packed, passed = votes * QUERY_HEADS // KV_HEADS, 2 * keys + own
-        read = tiles * KV_HEADS * self.d * 2 * passed * -(-packed // PACKED)
-        flop = 2 * self.d * QUERY_HEADS * votes * tiles * passed
+        packed, looked = votes * QUERY_HEADS // KV_HEADS, passed(keys, own)
+        read = tiles * KV_HEADS * self.d * 2 * looked * -(-packed // PACKED)
+        flop = 2 * self.d * QUERY_HEADS * votes * tiles * looked
         self.choice.add(flop, RATES["votes"][self.d], read, 2)
         self.choice.wait(tiles * KV_HEADS * keys / CHOSEN)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from bench.gpu_check.layer import KV_HEADS, LOCAL, QUERY_HEADS, SLOTS, Layer
 from bench.gpu_check.library import Library, offset
+from bench.gpu_check.votes import passed
 
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
@@ -95,8 +96,8 @@ def query(library: Library, layer: Layer) -> Calls:
 
         blocks = int(past.sum()) / tiles / BLOCK
         own = float((begins - past).float().mean()) + TILE  # rows of a tile's chunk that pass once
-        calls[f"candidates{name}"] = narrow, 2 * pair / STRIDE * blocks
-        calls[f"tiles{name}"] = choose, pair / STRIDE * (2 * rule.listed + own)
+        calls[f"candidates{name}"] = narrow, pair / STRIDE * passed(blocks)
+        calls[f"tiles{name}"] = choose, pair / STRIDE * passed(rule.listed, own)
         calls[f"attention{name}"] = attend, 2 * pair * rule.slots
     return calls
 

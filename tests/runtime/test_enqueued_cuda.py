@@ -87,7 +87,7 @@ class Layer:
     [
         ("colsum", {}, "float32", 4, 8),
         ("window", {"window": 8}, "float32", 6, 8),
-        ("query", {"tile": 16, "candidates": 32}, "float32", 0, 19),
+        ("query", {"tile": 16, "candidates": 32}, "float32", 0, 16),
         ("query", {"tile": 16, "candidates": 32}, "float16", 0, 12),
     ],
 )

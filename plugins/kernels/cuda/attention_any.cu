@@ -158,6 +158,7 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
 
     const int d = args.head_size;
     const T* const q = static_cast<const T*>(rows.q);
+    const float most = args.at_most_one ? 1.f : INFINITY;
     float sum = 0;
     for (int set = block.first_set; set <= block.last_set; ++set) {
         const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key);
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
             const int64_t index = row_index(rows, extent, set, row);
             const float l = args.l[index];
             const float score = capped(args.scores, dot_row(k, q + index * d, d)) * args.scores.scale;
-            if (l > 0) sum += expf(score - args.m[index]) / l;
+            if (l > 0) sum += fminf(expf(score - args.m[index]) / l, most);
         }
     }
     if (threadIdx.x % 32 != 0) return;

@@ -133,6 +133,7 @@ struct ColumnSumArgs {
     int spanned = 1;            // sets s * spanned ... whose sums are added for s
     const float* m = nullptr;   // [tokens, heads]: final state of the rows
     const float* l = nullptr;   // [tokens, heads]
+    bool at_most_one = false;   // cut probabilities: the state is an estimate, and scores may be above it
 
     // Sum of key j of set s over the rows of part p: out[p * split_stride + j * key_stride + s * set_stride].
     // With row tiles, p counts tiles.

@@ -150,6 +150,11 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                             if (row + column + nn * 8 < sees) x = -INFINITY;
                             if (row + column + nn * 8 + 1 < sees) y = -INFINITY;
                         }
+                        if constexpr (!has_tiles(D)) {  // those have a kernel for votes: votes_f16.cu
+                            const float most = args.at_most_one ? 0.f : INFINITY;
+                            x = fminf(x, most);
+                            y = fminf(y, most);
+                        }
                         p[i][h][0] = exp2_fast(x);
                         p[i][h][1] = exp2_fast(y);
                     }

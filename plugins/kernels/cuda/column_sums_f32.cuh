@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
 
     const int lane8 = threadIdx.x % 8, local_key = threadIdx.x / 8 * 4;
     const float* q = static_cast<const float*>(rows.q);
+    const float most = args.at_most_one ? 1.f : INFINITY;
     float sums[4] = {};
     for (int set = block.first_set; set <= block.last_set; ++set) {
         if (set != block.first_set) __syncthreads();  // every warp has finished with the previous keys
@@ -75,8 +76,10 @@ __global__ void __launch_bounds__(ColumnSumTileF32<D>::kThreads) column_sums_f32
                 const int last = last_keys[column];
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    if (first_key + local_key + i <= last)
-                        sums[i] += expf(capped(args.scores, s[i][j]) * args.scores.scale - m) * inverse;
+                    if (first_key + local_key + i <= last) {
+                        const float score = capped(args.scores, s[i][j]) * args.scores.scale;
+                        sums[i] += fminf(expf(score - m) * inverse, most);
+                    }
             }
         }
         copy_wait<0>();

@@ -1,17 +1,15 @@
 #include "attention.h"
 #include "numbers.cuh"
-#include "parts.h"
 #include "ptx.cuh"
 #include "scores.cuh"
 #include "tile_votes.h"
+#include "vote_sample.cuh"
 
 namespace h2o::cuda {
 namespace {
 
-constexpr int kKeysAPart = 128;
-constexpr int kMaxParts = 16;
 constexpr int kCopyThreads = 256;
-constexpr int kOwnThreads = 128;
+constexpr int kStateThreads = 128;
 
 // votes [tiles * votes_of_whole] = a row of q for each stride of rows, for each of the `group` query heads
 // that vote together another one. If the last tile has fewer, the rest keep their old contents.
@@ -40,26 +38,36 @@ h2o_status copy_votes(const h2o_shape& shape, const VotingTiles& tiles, const vo
                   static_cast<uint4*>(scratch.votes));
 }
 
-// m, l [votes, Hq] = the state of each vote over its own rows. A warp owns a vote of one head, and a lane
-// every 32nd of its rows. A whole tile has `votes`. `together` heads vote together; `group` read the same
-// keys.
+// m, l [votes, Hq] = the state of each vote over the sample of its keys (vote_sample.cuh), the first of them
+// and its own rows. A warp has a vote of one head, and a lane every 32nd of these keys. A whole tile has
+// `votes`. `together` heads vote together; `group` read the same keys.
 template <class T, class S>
-__global__ void __launch_bounds__(kOwnThreads)
-    own_states(const T* q, VotingTiles tiles, int votes, OwnRows own, KeySource keys, Scores scores,
-               int heads, int together, int group, int d, int64_t count, float* m, float* l) {
-    const int64_t item = (static_cast<int64_t>(blockIdx.x) * kOwnThreads + threadIdx.x) / 32;
+__global__ void __launch_bounds__(kStateThreads)
+    sampled_states(const T* q, VotingTiles tiles, int votes, OwnRows own, KeySource keys, Scores scores,
+                   int heads, int together, int group, int d, int64_t count, float* m, float* l) {
+    const int64_t item = (static_cast<int64_t>(blockIdx.x) * kStateThreads + threadIdx.x) / 32;
     if (item >= count) return;  // the whole warp
     const int vote = static_cast<int>(item / heads), head = static_cast<int>(item % heads);
-    const int tile = vote / votes, start = tile * tiles.tile;
+    const int tile = vote / votes, start = tile * tiles.tile, set = head / group;
     const int last = min(start + tiles.tile, tiles.n) - 1;
     const int run = start + vote % votes * tiles.stride;
     const int row = min(run + head % together * tiles.stride / together, last);
     const T* const query = q + (static_cast<int64_t>(row) * heads + head) * d;
-    const SetRows<S> rows = set_keys<S>(keys, head / group, 0);
-    const int begin = own.begin(tile), seen = own.before_tile(tile) + row - start + 1;
+
+    const SetRows<S> rows = set_keys<S>(keys, set, 0);
+    const int64_t number = (static_cast<int64_t>(tile) * (heads / group) + set) / keys.sets_per_list;
+    const int32_t* const list = keys.memory ? keys.memory + number * keys.keys : nullptr;
+    const VoteSample sample(keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys, 1);
+    const int shift = own.past ? own.begin(tile) - sample.count : 0;
+    const int last_row = own.past ? own.last_row : sample.count - 1;
+    const int seen = sample.end + (own.past ? own.before_tile(tile) + row - start + 1 : 0);
     float top = -INFINITY, sum = 0;
     for (int i = threadIdx.x % 32; i < seen; i += 32) {
-        const int at = row_within(begin + i, own.last_row);
+        const int place = sample.place(i);
+        const int at = row_within(place >= sample.count ? place + shift
+                                  : list                ? list[place]
+                                                        : place,
+                                  last_row);
         const S* const key = rows.row(at);
         float product = 0;
         for (int c = 0; c < d; ++c) product = fmaf(to_float(query[c]), to_float(key[c]), product);
@@ -68,7 +76,7 @@ __global__ void __launch_bounds__(kOwnThreads)
             sum *= expf(top - score);
             top = score;
         }
-        sum += expf(score - top);
+        sum += expf(score - top) * (i < sample.begin ? kSampleWeight : 1.f);
     }
     const float most = lanes_max<32>(top), total = lanes_sum<32>(sum * expf(top - most));
     if (threadIdx.x % 32 != 0) return;
@@ -77,15 +85,14 @@ __global__ void __launch_bounds__(kOwnThreads)
 }
 
 template <class T>
-h2o_status find_own_states(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
-                           const KeySource& keys, const OwnRows& own, float* m, float* l,
-                           cudaStream_t stream) {
+h2o_status find_states(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
+                       const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream) {
     const int64_t count = static_cast<int64_t>(tiles.votes()) * shape.query_heads;
     const auto run = [&](auto zero) {
-        return launch(own_states<T, decltype(zero)>, dim3(ceil_div(count * 32, kOwnThreads), 1, 1),
-                      kOwnThreads, 0, stream, static_cast<const T*>(q), tiles, tiles.votes_of_whole(), own,
+        return launch(sampled_states<T, decltype(zero)>, dim3(ceil_div(count * 32, kStateThreads), 1, 1),
+                      kStateThreads, 0, stream, static_cast<const T*>(q), tiles, tiles.votes_of_whole(), own,
                       keys, scores_of(shape), shape.query_heads, shape.query_heads / shape.score_heads,
-                      shape.query_heads / own_heads(shape), shape.head_size, count, m, l);
+                      shape.query_heads / own_heads(shape), shape.head_size, count, scratch.m, scratch.l);
     };
     if (keys.dtype == H2O_I8) return run(int8_t{});
     if (keys.dtype == H2O_F16) return run(half{});
@@ -100,13 +107,9 @@ VoteScratch::VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int m
     : places(most_keys), pieces(vote_pieces(shape, tiles)) {
     score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * pieces * places);
     if (votes_on_tensor_cores(shape)) return;
-    while (parts < kMaxParts && 2 * parts * kKeysAPart <= places && 2 * parts * tiles.count() <= kMaxGridYZ)
-        parts *= 2;  // a power of two
     const int64_t rows = static_cast<int64_t>(tiles.count()) * tiles.votes_of_whole() * shape.query_heads;
     const int64_t row = static_cast<int64_t>(shape.head_size) * element_bytes(shape.dtype);
     votes = workspace.take<unsigned char>(rows * row);
-    m_parts = workspace.take<float>((parts + 1) * rows);
-    l_parts = workspace.take<float>((parts + 1) * rows);
     m = workspace.take<float>(rows);
     l = workspace.take<float>(rows);
 }
@@ -115,29 +118,15 @@ h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const voi
                      const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream) {
     h2o_status status = copy_votes(shape, tiles, q, scratch, stream);
     if (status != H2O_OK) return status;
-    const int votes = tiles.votes();
-    RowSource voters = rows_of(shape, scratch.votes, votes, own_heads(shape));
+    status = shape.dtype == H2O_F16 ? find_states<half>(shape, tiles, q, keys, own, scratch, stream)
+                                    : find_states<float>(shape, tiles, q, keys, own, scratch, stream);
+    if (status != H2O_OK) return status;
+    RowSource voters = rows_of(shape, scratch.votes, tiles.votes(), own_heads(shape));
     voters.tile = tiles.votes_of_whole();
-    AttentionArgs attention = attention_of(shape, voters, keys);
-    attention.splits = scratch.parts;
-    attention.partial_m = scratch.m_parts;
-    attention.partial_l = scratch.l_parts;
-    status = launch_attention(attention, stream);
-    if (status != H2O_OK) return status;
-    const int64_t rows = static_cast<int64_t>(votes) * shape.query_heads;
-    if (own.past) {
-        float *const m = scratch.m_parts + scratch.parts * rows, *const l =
-                                                                     scratch.l_parts + scratch.parts * rows;
-        status = shape.dtype == H2O_F16 ? find_own_states<half>(shape, tiles, q, keys, own, m, l, stream)
-                                        : find_own_states<float>(shape, tiles, q, keys, own, m, l, stream);
-        if (status != H2O_OK) return status;
-    }
-    status = launch_combine_states(scratch.m_parts, scratch.l_parts, scratch.parts + (own.past ? 1 : 0), rows,
-                                   scratch.m, scratch.l, stream);
-    if (status != H2O_OK) return status;
-    ColumnSumArgs sums = column_sums_of(shape, voters, attention.keys);
+    ColumnSumArgs sums = column_sums_of(shape, voters, keys);
     sums.m = scratch.m;
     sums.l = scratch.l;
+    sums.at_most_one = true;
     sums.out = scratch.score;
     sums.key_stride = 1;
     sums.set_stride = scratch.places;

@@ -53,18 +53,17 @@ inline int vote_pieces(const h2o_shape& shape, const VotingTiles& tiles) {
 struct VoteScratch {
     int places;              // keys of a tile, at most
     int pieces;              // of votes
-    float* score = nullptr;  // [tiles, Hs, pieces, places] sums of probabilities
-    int parts = 1;           // into which the keys of a vote are split. From here on: without tensor cores
-    void* votes = nullptr;   // [tiles * votes_of_whole, Hq, d] of shape.dtype
-    float *m_parts = nullptr, *l_parts = nullptr;  // [parts + 1, votes, Hq] states of the parts and own rows
-    float *m = nullptr, *l = nullptr;              // [votes, Hq] states
+    float* score = nullptr;  // [tiles, Hs, pieces, places] sums of votes
+    // Without tensor cores:
+    void* votes = nullptr;             // [tiles * votes_of_whole, Hq, d] of shape.dtype
+    float *m = nullptr, *l = nullptr;  // [votes, Hq] states
 
     VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys, Workspace& workspace);
 };
 
 // scratch.score = what each of a tile's keys gets. q [n, Hq, d]; keys: with a list, or a length for each
-// tile. The states of a tile's votes over all its keys, split into parts so that a few rows fill the device;
-// then the column sums under these states.
+// tile. The states of a tile's votes over a sample of its keys (vote_sample.cuh), then the column sums under
+// these states.
 h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
                      const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream);
 

@@ -1,15 +1,16 @@
 // Sums of the votes of tiles of queries for keys, in float16 on tensor cores: one launch.
 //
-// A key's sum is that of exp(s_ij - m_i) / l_i over the packed rows i of the votes. A block has 64 of these
-// rows in shared memory; the keys pass twice, in tiles of 128. First every thread keeps the maxima and
-// denominators of the votes in its columns; they are put together once, behind the last tile. A vote's own
-// rows, if it has any, only pass here, behind the keys. Then the scores are computed again, and a key's sum
-// is a sum along the accumulator's rows. No block waits for another, and every sum has one order. Votes
-// beyond 64 rows, and score heads that span several key sets, are pieces, each with a block and sums of its
-// own. Two score heads of at most 32 votes that look at the same keys share a block, with half of the rows
-// each.
+// A key's sum is that of min(exp(s_ij - m_i) / l_i, 1) over the packed rows i of the votes. A block has 64 of
+// these rows in shared memory, and keys pass in tiles of 128. In a first pass every thread keeps the maxima
+// and denominators of the votes in its columns; they are put together once, behind the last tile. Only the
+// sample passes there (vote_sample.cuh), whose denominators are multiplied behind its last tile, the first
+// keys, and behind these a vote's own rows, if it has any. Then all keys pass, and a key's sum is a sum along
+// the accumulator's rows. No block waits for another, and every sum has one order. Votes beyond 64 rows, and
+// score heads that span several key sets, are pieces, each with a block and sums of its own. Two score heads
+// of at most 32 votes that look at the same keys share a block, with half of the rows each.
 //
-// Floor: 4 * d FLOP for each (row, key), and two exponentials; keys are read twice from L2, 64 FLOP a byte.
+// Floor: 2 * d FLOP for each (row, key) of a pass, and an exponential. The passes are over about an eighth of
+// the keys, the first 128 and own rows, and over all keys; keys are read from L2, 64 FLOP a byte.
 //  - a warp has 32 keys in registers, so that every fragment of the rows feeds two products;
 //  - when all warps have their keys, the buffer is free: the next tile arrives during the products;
 //  - denominators are rescaled only when a maximum of the warp grows.
@@ -17,6 +18,7 @@
 #include "scores.cuh"
 #include "tile_copy.cuh"
 #include "tile_votes.h"
+#include "vote_sample.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -35,7 +37,7 @@ struct VoteTile {
     static constexpr int kOffsetsAt = kKeysAt + kKeys * D * 2;
     static constexpr int kStatesAt = kOffsetsAt + kRows * 4;         // a maximum and a denominator
     static constexpr int kSlotsAt = kStatesAt + kWarps * kRows * 8;  // rows of three tiles
-    static constexpr int kSeenAt = kSlotsAt + 3 * kKeys * 4;         // keys that a row sees
+    static constexpr int kSeenAt = kSlotsAt + 3 * kKeys * 4;         // keys of the first pass that a row sees
     static constexpr int kSharedBytes = kSeenAt + kRows * 4;
 };
 
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     const int count = keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys;
     const int64_t number = static_cast<int64_t>(tile) * (heads / args.sharing) + head / args.sharing;
     const int32_t* const list = keys.memory ? keys.memory + number * keys.keys : nullptr;
-    // Key `count` and those behind it are own rows: key + shift is the cache row.
+    // Place `count` and those behind it are own rows: place + shift is the cache row.
     const OwnRows& own = args.own;
     const int before = own.past ? own.before_tile(tile) : 0, shift = list ? own.begin(tile) - count : 0;
     const int last_row = own.past ? own.last_row : count - 1;
@@ -120,21 +122,23 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     };
 
     // Calls add(first, nn, s) with the scores of 32 keys of each warp, from key `first` of the tile on, and
-    // of rows 16 * nn on, if there are any; and then(first) behind a tile. There are `total` keys.
-    const auto walk = [&](int rows, int total, auto&& add, auto&& then) {
+    // of rows 16 * nn on, if there are any; and then(first) behind a tile. There are `total` keys, and key i
+    // is at place_of(i).
+    const auto walk = [&](int rows, int total, auto&& place_of, auto&& add, auto&& then) {
         const SetRows<S> base = set_keys<S>(keys, set, 0);
         const auto fetch_slots = [&](int first, int slot) {
             static_assert(kKeys <= kThreads, "a thread has an entry");
-            const int key = min(first + static_cast<int>(threadIdx.x), total - 1);
-            const int place = slot * kKeys + static_cast<int>(threadIdx.x);
-            if (key < count)
-                copy4_async(slots_shared + place * 4, list + key, true);
+            const int place = place_of(min(first + static_cast<int>(threadIdx.x), total - 1));
+            const int at = slot * kKeys + static_cast<int>(threadIdx.x);
+            if (place < count)
+                copy4_async(slots_shared + at * 4, list + place, true);
             else
-                slots[place] = key + shift;
+                slots[at] = place + shift;
         };
         const auto fetch_keys = [&](int first, int slot) {
             copy_rows<D, kKeys, kThreads>(keys_shared, base, [&](int i) {
-                return row_within(list ? slots[slot * kKeys + i] : min(first + i, total - 1), last_row);
+                const int row = list ? slots[slot * kKeys + i] : place_of(min(first + i, total - 1));
+                return row_within(row, last_row);
             });
         };
         const auto next_of = [](int slot) { return slot == 2 ? 0 : slot + 1; };
@@ -187,7 +191,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     // offsets [kRows]: what is subtracted from a row's scores before exp2, the division by l included. Maxima
     // are scaled, in powers of 2.
-    const auto find_offsets = [&](int rows, int used, int all_keys) {
+    const auto find_offsets = [&](int rows, int used, const VoteSample& sample, int total) {
         float m[kRows / 16][2][2], l[kRows / 16][2][2];
 #pragma unroll
         for (int nn = 0; nn < kRows / 16; ++nn)
@@ -197,14 +201,15 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                 l[nn][j / 2][j % 2] = 0;
             }
         walk(
-            rows, all_keys,
+            rows, total, [&](int i) { return sample.place(i); },
             [&](int first, int nn, float (&s)[kBlocks][2][4]) {
-                if (first + kKeys > count) {
+                const bool sampled = first < sample.begin;
+                if (first + kKeys > (sampled ? sample.sampled : sample.end)) {
 #pragma unroll
                     for (int j = 0; j < 2; ++j)
 #pragma unroll
                         for (int e = 0; e < 2; ++e) {
-                            const int end = seen[nn * 16 + j * 8 + column + e];
+                            const int end = sampled ? sample.sampled : seen[nn * 16 + j * 8 + column + e];
 #pragma unroll
                             for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
@@ -244,7 +249,13 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                             for (int h = 0; h < 2; ++h)
                                 l[nn][j][e] += exp2_fast(s[i][j][h * 2 + e] * scale - m[nn][j][e]);
             },
-            [](int) {});
+            [&](int first) {
+                if (first + kKeys != sample.begin) return;
+#pragma unroll
+                for (int nn = 0; nn < kRows / 16; ++nn)
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) l[nn][j / 2][j % 2] *= kSampleWeight;
+            });
 #pragma unroll
         for (int nn = 0; nn < kRows / 16; ++nn)
 #pragma unroll
@@ -276,8 +287,11 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
 
     const auto add_sums = [&](int rows) {
         float sum[2][kBlocks][2] = {};  // of each half of the rows
+        const auto vote = [&](float score, float offset) {
+            return exp2_fast(fminf(score * scale - offset, 0.f));
+        };
         walk(
-            rows, count,
+            rows, count, [](int i) { return i; },
             [&](int, int nn, float (&s)[kBlocks][2][4]) {
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
@@ -287,8 +301,8 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
                     for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
                         for (int h = 0; h < 2; ++h)
-                            sum[nn / (kRows / 32)][i][h] += exp2_fast(s[i][j][h * 2] * scale - offset.x) +
-                                                            exp2_fast(s[i][j][h * 2 + 1] * scale - offset.y);
+                            sum[nn / (kRows / 32)][i][h] +=
+                                vote(s[i][j][h * 2], offset.x) + vote(s[i][j][h * 2 + 1], offset.y);
                 }
             },
             [&](int first) {
@@ -317,11 +331,12 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
         const int packed = min(first_row + row % half, voters.rows - 1);
         return args.q + number + (voters.index(packed) + row / half * args.group) * D;
     });
+    const VoteSample sample(count, kKeys);
     if (threadIdx.x < kRows) {
         const int row = voters.row(min(first_row + static_cast<int>(threadIdx.x) % half, voters.rows - 1));
-        seen[threadIdx.x] = own.past ? count + before + row - voters.first + 1 : count;
+        seen[threadIdx.x] = sample.end + (own.past ? before + row - voters.first + 1 : 0);
     }
-    find_offsets(rows, used, count + (own.past ? before + voters.end - voters.first : 0));
+    find_offsets(rows, used, sample, sample.end + (own.past ? before + voters.end - voters.first : 0));
     add_sums(rows);
 }
 

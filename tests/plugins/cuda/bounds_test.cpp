@@ -192,8 +192,9 @@ void test_candidate_lists(const Case& c, std::mt19937& random) {
         k(kRows * row, c.shape.dtype), v(kRows * row, c.shape.dtype);
     for (Numbers* all : {&q, &k, &v}) fill_normal(*all, c.shape.dtype, 1, random);
     const h2o_kv kv = cache_of(k, v, kRows);
+    constexpr int kListed = 300;  // so that there is a sample
     std::vector<int32_t> entries;
-    for (int i = 0; i < c.shape.score_heads * kSlots; ++i)
+    for (int i = 0; i < c.shape.score_heads * kListed / 3; ++i)
         for (const int32_t entry : {INT_MAX, INT_MIN, -1}) entries.push_back(entry);
     Buffer list(entries.size() * 4, false), past(8, false), begin(8, false),
         chosen(size_t(c.shape.score_heads) * 3 * 4, true);
@@ -201,7 +202,7 @@ void test_candidate_lists(const Case& c, std::mt19937& random) {
     h2o::calls::QuerySelect vote;
     vote.shape = c.shape;
     vote.n = vote.tile = kTokens, vote.cap = kRows, vote.t = vote.stride = 1;
-    vote.Mp = 3 * kSlots, vote.Hl = c.shape.score_heads, vote.M = 3, vote.reach = 2, vote.local = 1,
+    vote.Mp = kListed, vote.Hl = c.shape.score_heads, vote.M = 3, vote.reach = 2, vote.local = 1,
     vote.heavy = 2;
     const size_t bytes = h2o::cuda::workspace(vote);
     Buffer workspace(bytes, true);

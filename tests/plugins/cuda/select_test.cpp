@@ -108,12 +108,19 @@ struct Query {
     h2o_dtype dtype;
     int first = 0;       // cache row of the first query; 0: the first tile's past
     bool alone = false;  // each query head chooses, and those of a key/value head share a list
+    int loud = 0;        // rows from row 200 on, none in the sample, whose scores are far above the others'
 
     int begin(int i) const {
         return (first > 0 ? first : static_cast<int>(past[0])) + i * tile;
     }  // of tile i
     int end() const { return begin(0) + n; }
 };
+
+// How many places a place stands for in a vote's denominator.
+double weight(size_t place) {
+    if (place < 128) return 1;
+    return place % 128 >= 56 && place % 128 < 72 ? 8 : 0;
+}
 
 // The rows of a tile's past with what the votes of one score head's queries gave them, neighbours added.
 std::vector<double> votes_of(const Query& s, int score_head, int tile, const std::vector<int32_t>& rows,
@@ -135,8 +142,10 @@ std::vector<double> votes_of(const Query& s, int score_head, int tile, const std
                             k.exact[(size_t(all[j]) * sets + set) * s.d + c];
                 top = std::fmax(top, p[j] *= 1 / std::sqrt(s.d));
             }
-            for (double& x : p) total += x = std::exp(x - top);
-            for (size_t j = 0; j < rows.size(); ++j) sum[j] += p[j] / total;
+            for (size_t j = 0; j < all.size(); ++j)
+                total += (j < rows.size() ? weight(j) : 1) * std::exp(p[j] - top);
+            for (size_t j = 0; j < rows.size(); ++j)
+                sum[j] += std::exp(std::fmin(p[j] - top - std::log(total), 0));
         }
     for (size_t j = 0; j < rows.size(); ++j)
         for (size_t i = 0; i < rows.size(); ++i)
@@ -165,12 +174,16 @@ void test_query(const Query& s, std::mt19937& random) {
     const int choosing = s.alone ? heads : sets, count = static_cast<int>(s.past.size());
     const int longest = static_cast<int>(*std::max_element(s.past.begin(), s.past.end()));
     char name[160];
-    std::snprintf(name, sizeof name, "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d alone=%d",
-                  s.n, s.tile, longest, s.reach, s.listed, s.d, s.dtype == H2O_F16, s.alone);
+    std::snprintf(name, sizeof name,
+                  "query n=%d tile=%d past=%d reach=%d listed=%d d=%d f16=%d alone=%d loud=%d", s.n, s.tile,
+                  longest, s.reach, s.listed, s.d, s.dtype == H2O_F16, s.alone, s.loud);
     context = name;
     Numbers q(size_t(s.n) * heads * s.d, s.dtype), k(size_t(s.end()) * sets * s.d, s.dtype);
     fill_normal(q, s.dtype, 2, random);
     fill_normal(k, s.dtype, 1, random);
+    for (size_t i = size_t(200) * sets * s.d; i < size_t(200 + s.loud) * sets * s.d; ++i)
+        store(k.buffer.host(), i, s.dtype, k.exact[i] *= 16);
+    k.buffer.reset();
     std::vector<int32_t> list;
     for (int row = 0; s.listed && row < longest; row += 2) list.push_back(row);
     const int slots = static_cast<int>(list.size());
@@ -253,6 +266,14 @@ void test_select(const Options& options) {
         test_query({40, 24, 4, 2, 4, 9, {90, 90}, true, 48, dtype, 100, true}, random);
         test_query({40, 24, 4, 2, 4, 9, {90, 90}, false, 64, dtype, 0, true}, random);
         test_query({33, 33, 1, 0, 4, 9, {90}, true, 64, dtype, 0, true}, random);
+        // Denominators of a sample: of some of a step's sampled places, and of more than a block reads. Tiles
+        // that have none share the launch.
+        test_query({24, 8, 1, 1, 4, 9, {130, 190, 321}, false, 64, dtype, 330}, random);
+        test_query({16, 16, 2, 2, 4, 30, {2430}, true, 32, dtype, 2433, true}, random);
+        test_query({20, 16, 1, 0, 4, 9, {1300, 1300}, false, 32, dtype}, random);
+        // Scores far above an estimated denominator: such a vote is 1. Heads of 40 and 192 have no tiles.
+        for (const int d : {40, 64, 192})
+            test_query({16, 16, 1, 0, 4, 7, {320}, false, d, dtype, 0, false, 16}, random);
     }
     // More candidates than are kept at hand.
     test_query({4, 4, 1, 3, 8, 300, {9000}, false, 32, H2O_F32}, random);

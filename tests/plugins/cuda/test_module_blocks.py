@@ -37,3 +37,11 @@ def test_tensor_cores(emulated_cuda: ModuleType, d: int, alike: int) -> None:
         dtype=np.float16,
     )
     call.check(call.run(OnHost()), rtol=2e-2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_sample_of_the_blocks(emulated_cuda: ModuleType, dtype: type) -> None:
+    call = BlockCall(
+        n=40, first=1300, tile=16, stride=3, block_size=4, local=5, heavy=400, together=2, d=64, dtype=dtype
+    )
+    call.check(call.run(OnHost()), rtol=1e-5 if dtype is np.float32 else 2e-2)  # type: ignore[arg-type]

@@ -76,7 +76,8 @@ void check_query_select(Trial& t) {
     h2o_shape alone = t.c.shape;
     alone.score_heads = kHeads;
     for (int tile = 0; tile < 3; ++tile) {
-        // The heads of a set vote by different rows: of each run of 4 rows, the first and the third.
+        // The heads of a set vote by different rows: of each run of 4 rows, the first and the third. A vote's
+        // denominator counts all of so few candidates.
         std::vector<double> given(kKvHeads * kSlots);
         const int end = std::min(tile * 8 + 8, kN);
         for (int run = tile * 8; run < end; run += 4)
