@@ -29,6 +29,7 @@ struct ColumnSumTile {
     static constexpr int kRows = D > kMostTiledHeadSize ? kColumnSumRows / 2 : kColumnSumRows;
     static_assert(kKeys <= kColumnSumKeys && kKeys <= 2 * kRows, "as the host cuts, and two buffers hold");
     static constexpr int kRowBytes = kRows * D * 2;
+    static constexpr bool kOfVotes = !has_tiles(D);  // the others have votes_f16.cu
     // Keys reach the registers through the two row buffers.
     static constexpr int kOffsetsAt = 2 * kRowBytes;
     static constexpr int kSharedBytes = kOffsetsAt + 2 * kRows * 4;
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(ColumnSumTile<D>::kThreads, 2) column_sums_f16
                             if (row + column + nn * 8 < sees) x = -INFINITY;
                             if (row + column + nn * 8 + 1 < sees) y = -INFINITY;
                         }
-                        if constexpr (!has_tiles(D)) {  // those have a kernel for votes: votes_f16.cu
+                        if constexpr (Tile::kOfVotes) {
                             const float most = args.at_most_one ? 0.f : INFINITY;
                             x = fminf(x, most);
                             y = fminf(y, most);
