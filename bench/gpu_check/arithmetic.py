@@ -28,10 +28,7 @@ RATES: dict[str, dict[int, float]] = {  # TFLOP/s on the H200, by head size
     "full": {64: 290, 128: 371},
     "states": {64: 245, 128: 362},  # of votes, in that model; 128 as the step `tiles`
     "sums": {64: 123, 128: 182},
-    "votes": {
-        64: 190,
-        128: 192,
-    },  # sum_votes_f16: two passes over all of 3,840 candidates, and of 4,096 means
+    "votes": {64: 190, 128: 192},  # sum_votes_f16, two passes over 3,840 candidates and 4,096 means
 }
 CHOSEN = 40e9  # entries a second of choose_by_sums, behind 4,096 means
 PRODUCT, INT4 = 751, 311  # TFLOP/s of torch's float16 product, and of BlockProduct
