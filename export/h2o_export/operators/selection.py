@@ -131,9 +131,9 @@ def BlockSelect(
 
     q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local +
     heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the probability
-    of its mean key among those of all whole blocks below past, by SampledVotes. A row's score is the sum of its block's votes,
-    from all query heads of its score head. The first block, and the rows before the local window in the block where
-    that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows
+    of its mean key among those of all whole blocks below past, by SampledVotes. A row's score is the sum of its
+    block's votes, from all query heads of its score head. The first block, and the rows before the local window in
+    the block where that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows
     below past, and the `heavy` best others. Ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
@@ -208,9 +208,9 @@ def QuerySelect(
     below past, and the `heavy` best others.
 
     The vote for a row is its probability among all rows looked at and the cache rows from past[i] to the voting
-    row, by SampledVotes, summed over the voting rows and the score head's query heads. Its score adds a quarter of the votes
-    of rows at most `reach` away, because the queries between two voting rows look there. Ties and negligible
-    scores are as in MemorySelect.
+    row, by SampledVotes, summed over the voting rows and the score head's query heads. Its score adds a quarter of
+    the votes of rows at most `reach` away, because the queries between two voting rows look there. Ties and
+    negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])

@@ -58,8 +58,8 @@ def SampledVotes(dots, seen, places):
     """Probabilities of scores whose softmax is estimated by a sample: exp(dots - L), at most 1; 0 where not seen.
 
     dots [..., K]; seen bool, of that shape or one that broadcasts to it; places [1]: of the K, the first `places`
-    are sampled. L is the logarithm of the sum of exp(dots): the first 128 places count once; of each 128 later ones,
-    16 count eight times; the entries behind all places count once.
+    are sampled. L is the logarithm of the sum of exp(dots): the first 128 places count once; of each 128 later
+    ones, 16 count eight times; the entries behind all places count once.
     """
     minus_one = op.Constant(value_ints=[-1])
     lowest = op.Constant(value_float=float("-inf"))

@@ -35,8 +35,8 @@ from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.policies.prefill.h2o.scores.query import Query
 
 _LISTS = ("candidates", "past", "first")  # of QuerySelect
-# Relative, of scores where a near tie of candidates went the other way: later candidates have other places then, and
-# the denominators of votes another sample.
+# Relative, of scores where a near tie of candidates went the other way: later candidates have other places then,
+# and the denominators of votes another sample.
 RESAMPLED = 0.1
 
 
@@ -302,8 +302,8 @@ class QueryPass(SinglePass[Query]):
 def _probabilities(scores: Tensor, places: Tensor, own: Tensor | None = None) -> Tensor:
     """Probabilities of the votes' places: scores [Hq, votes, K]; places bool [Hq, 1, K] → as scores, 0 elsewhere.
 
-    The first 128 places count once in the denominator, of each 128 later ones 16 eight times; own [Hq, votes, W], other
-    scores, once.
+    The first 128 places count once in the denominator, of each 128 later ones 16 eight times; own [Hq, votes, W],
+    other scores, once.
     """
     number = places.cumsum(-1) - 1
     within = number % 128
