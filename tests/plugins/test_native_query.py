@@ -27,7 +27,16 @@ def test_it_is_the_reference(call: Call, threads: int) -> None:
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "neon"])
 def test_every_instruction_set(isa: str) -> None:
-    sizes = {"n": 200, "before": 700, "tile": 64, "stride": 2, "tiles": 2, "reach": 1, "local": 20, "heavy": 80}
+    sizes = {
+        "n": 200,
+        "before": 700,
+        "tile": 64,
+        "stride": 2,
+        "tiles": 2,
+        "reach": 1,
+        "local": 20,
+        "heavy": 80,
+    }
     call = Call(**sizes, listed=450, d=64, loud=90)
     try:
         got = native(call, isa=isa)

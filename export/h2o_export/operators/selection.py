@@ -133,8 +133,8 @@ def BlockSelect(
     heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the probability
     of its mean key among those of all whole blocks below past, by SampledVotes. A row's score is the sum of its
     block's votes, from all query heads of its score head. The first block, and the rows before the local window in
-    the block where that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last `local` rows
-    below past, and the `heavy` best others. Ties and negligible scores are as in MemorySelect.
+    the block where that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last
+    `local` rows below past, and the `heavy` best others. Ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])
     size = op.Constant(value_int=block_size)
