@@ -189,7 +189,7 @@ def test_a_long_prompt_is_read_as_if_nothing_were_forgotten(bundle: Path) -> Non
             for step in range(3):
                 ours, theirs = generator.decode(step + 5), other.decode(step + 5)
                 assert (ours != theirs).any()
-                assert np.corrcoef(ours, theirs)[0, 1] > 0.5
+                assert np.corrcoef(ours, theirs)[0, 1] > 0.4
         # What goes on from tokens that are gone is read anew, and is then what a fresh run gives.
         longer = [*prompt, *generator.session.tokens[300:303].tolist(), 9]
         logits = generator.prefill(longer, FULL)
