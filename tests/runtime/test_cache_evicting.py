@@ -186,10 +186,12 @@ def test_a_long_prompt_is_read_as_if_nothing_were_forgotten(bundle: Path) -> Non
     with forgetful(bundle) as generator, plain(bundle) as other:
         for policy in (FULL, SPARSE):
             np.testing.assert_array_equal(generator.prefill(prompt, policy), other.prefill(prompt, policy))
+            alike = []
             for step in range(3):
                 ours, theirs = generator.decode(step + 5), other.decode(step + 5)
                 assert (ours != theirs).any()
-                assert np.corrcoef(ours, theirs)[0, 1] > 0.4
+                alike.append(np.corrcoef(ours, theirs)[0, 1])
+            assert np.mean(alike) > 0.6  # single steps of a random model: 0.45 to 0.88
         # What goes on from tokens that are gone is read anew, and is then what a fresh run gives.
         longer = [*prompt, *generator.session.tokens[300:303].tolist(), 9]
         logits = generator.prefill(longer, FULL)

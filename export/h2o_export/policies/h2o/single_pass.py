@@ -7,6 +7,7 @@ whole prompt at once, with scores in the dtype of the model.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -57,11 +58,11 @@ class SinglePass(LayerAttention, Generic[Rule]):
         """q [Hq, rows, d], k [Hq, keys, d] → [Hq, rows, keys], below the cap where there is one."""
         return capped(q @ k.transpose(1, 2), self.softcap)
 
-    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor, tie: float = NEAR_TIE) -> Tensor:
-        """The bundle's set as a mask, after counting its differences from this reference's own. Ranks tie if their
-        relative difference is at most `tie`."""
+    def _checked(self, mine: Tensor, theirs: Tensor, rank: Tensor, ties: Sequence[float] = ()) -> Tensor:
+        """The bundle's set as a mask, after counting its differences from this reference's own. Ranks of a head tie
+        if their relative difference is at most its number of `ties`, by default NEAR_TIE."""
         adopted = torch.zeros_like(mine).scatter_(1, theirs, True)
-        for head in range(len(mine)):
+        for head, tie in enumerate(ties or [NEAR_TIE] * len(mine)):
             missing = rank[head][mine[head] & ~adopted[head]]
             extra = rank[head][adopted[head] & ~mine[head]]
             near = _alike(missing, extra, tie)

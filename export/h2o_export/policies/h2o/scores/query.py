@@ -238,7 +238,8 @@ class QueryPass(SinglePass[Query]):
         chosen = self._best(rank, self.policy.memory_at(past) - self.policy.local)
         if theirs is None:
             return chosen
-        return self._checked(chosen, theirs, rank, RESAMPLED if candidates.tied.any() else NEAR_TIE)
+        ties = [RESAMPLED if tied else NEAR_TIE for tied in candidates.tied.any(1).tolist()]
+        return self._checked(chosen, theirs, rank, ties)
 
     def _voting_rows(self, q: Tensor, heads: int, stride: int) -> Tensor:
         """One of each `stride` of the rows q [Hq, rows, d], another one for each head of those that vote together:
