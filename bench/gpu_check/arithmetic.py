@@ -117,11 +117,9 @@ class Layer:
             self._tail(sparse)
 
     def _kind(self, past: int) -> tuple[int, int, int]:
-        """As Query groups chunks: memory, candidates (0: the past is not narrowed) and votes on means."""
+        """As Query groups chunks: memory, candidates (0: the past is not narrowed) and votes."""
         rule = self.rule
-        listed = rule.candidates_at(past)
-        votes = rule.tile_rows // rule.narrowing_stride(past)
-        return rule.memory_at(past), listed if past > listed else 0, votes
+        return rule.memory_at(past), rule.narrowed_to(past), rule.tile_rows // rule.stride_at(past)
 
     def _phase1(self, batch: Span) -> None:
         rule = self.rule
@@ -131,17 +129,17 @@ class Layer:
         self.attention.add(4 * self.d * QUERY_HEADS * pairs, RATES["phase1"][self.d], read, 1)
 
     def _group(self, kind: tuple[int, int, int], chunks: list[Span]) -> None:
-        memory, listed, votes_on_means = kind
+        memory, listed, votes = kind
         rule, rows = self.rule, sum(map(len, chunks))
         tiles = -(-rows // rule.tile_rows)
         read = tiles * QUERY_HEADS * memory * self.d * 4
         self.attention.add(4 * self.d * QUERY_HEADS * rows * memory, RATES["phase2"][self.d], read, 1)
         if listed:
-            self._narrow(chunks, tiles, votes_on_means)
+            self._narrow(chunks, tiles, votes)
         looked = [listed or one.start for one in chunks]
         keys = sum(map(lambda one, count: len(one) * count, chunks, looked)) / rows
         own = sum(len(one) * (len(one) + rule.tile_rows) / 2 for one in chunks) / rows
-        self._vote(tiles, rule.tile_rows // rule.stride, keys, own)
+        self._vote(tiles, votes, keys, own)
 
     def _narrow(self, chunks: list[Span], tiles: int, votes: int) -> None:
         rows = sum(map(len, chunks))

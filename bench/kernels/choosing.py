@@ -58,17 +58,13 @@ class Batch:
         chosen = np.empty((count, group.sets.heads, group.sets.memory), np.int32)
         tiles = {"q": self.q[rows], "tile": rule.tile_rows}
         lists = {"local": rule.local, "past": first - first % rule.chunk_size, "candidates": candidates}
-        votes = tiles | lists
         state = {"o_intra": self.o[rows], "m_intra": self.m[rows], "l_intra": self.l[rows]}
-        return [
-            ("BlockSelect", votes | {"stride": group.stride_of_means, "block_size": BLOCK}),
-            (
-                "QuerySelect",
-                votes
-                | {"stride": rule.stride, "first": first, "reach": rule.stride // 2, "memory_next": chosen},
-            ),
+        votes = tiles | lists | {"stride": group.stride}
+        calls = [
+            ("QuerySelect", votes | {"first": first, "reach": group.stride // 2, "memory_next": chosen}),
             ("TiledMemoryAttention", tiles | {"memory": chosen} | state),
         ]
+        return [("BlockSelect", votes | {"block_size": BLOCK}), *calls] if group.narrowed else calls
 
     def run(self) -> dict[str, float]:
         """Processor milliseconds of each operator."""

@@ -68,7 +68,7 @@ def read(bundle: Path, settings: dict[str, Any]) -> PrefillPolicy[Any]:
 @pytest.mark.parametrize(
     ("changes", "policy"),
     [
-        ({}, Query()),
+        ({}, Query(candidates=2048)),
         (
             {
                 "batch_size": 2048,
@@ -148,12 +148,12 @@ def test_memory_that_grew_from_the_beginning_still_does(
     most = chunk * 15 // 8
     for past in (0, 1, 8 * chunk, 1 << 20):
         assert policy.memory_at(past) == max(least, min(past // 4, most))
-        assert policy.candidates_at(past) == max(2048, 3 * policy.memory_at(past))
+        assert policy.candidates_at(past) == max(2048, 6 * policy.memory_at(past))
 
 
 def test_sinks_that_are_gone_are_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert read(bundle, WRITTEN | {"sink": 4}) == Query()
+        assert read(bundle, WRITTEN | {"sink": 4}) == Query(candidates=2048)
         assert read(bundle, WRITTEN | {"sink": 4, "policy": "full"}) == Full()
     assert [record.getMessage() for record in caplog.records] == [
         "the bundle asks for sink=4, which is gone: its prompts are read without"

@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "dense_tail": 128,
         "tile": 128,
         "queries": 32,
-        "candidates": 2048,
+        "candidates": 2560,
         "grow": 4096,
         "dense_start": 0,
         "checks": 2,

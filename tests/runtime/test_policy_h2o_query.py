@@ -49,19 +49,19 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
 @pytest.mark.parametrize(
     ("past", "memory", "candidates"),
     [
-        (1, 512, 2048),
-        (2048, 512, 2048),
-        (2052, 513, 2048),
-        (3072, 768, 2304),
-        (4096, 1024, 3072),
-        (8192, 1920, 5760),
-        (1 << 20, 1920, 5760),
+        (1, 512, 3072),
+        (2048, 512, 3072),
+        (2052, 513, 3078),
+        (3072, 768, 4608),
+        (4096, 1024, 6144),
+        (8192, 1920, 11520),
+        (1 << 20, 1920, 11520),
     ],
 )
 def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, candidates: int) -> None:
     policy = Query(grow=0)
     assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
-    assert (policy.memory, policy.most_candidates) == (1920, 5760)
+    assert (policy.memory, policy.most_candidates) == (1920, 11520)
     assert policy.counts(past)["memory_size"] == (
         policy.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
@@ -70,15 +70,15 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
 @pytest.mark.parametrize(
     ("settings", "past", "memory", "candidates"),
     [
-        ({}, 4095, 512, 2048),
+        ({}, 4095, 512, 2560),
         ({}, 4096, 960, 3840),
         ({}, 8191, 960, 3840),
-        ({}, 8192, 1920, 5760),
-        ({}, 1 << 20, 1920, 5760),
-        ({"grow": 1024, "heavy": 192}, 1023, 256, 2048),
-        ({"grow": 1024, "heavy": 192}, 2000, 500, 2048),
-        ({"grow": 0, "heavy": 958}, 4000, 1022, 3066),  # more than it would grow to
-        ({"grow": "never"}, 1 << 20, 512, 2048),
+        ({}, 8192, 1920, 11520),
+        ({}, 1 << 20, 1920, 11520),
+        ({"grow": 1024, "heavy": 192}, 1023, 256, 2560),
+        ({"grow": 1024, "heavy": 192}, 2000, 500, 2560),
+        ({"grow": 0, "heavy": 958}, 4000, 1022, 6132),  # more than it would grow to
+        ({"grow": "never"}, 1 << 20, 512, 2560),
     ],
 )
 def test_a_memory_grows_from_some_past_on(
@@ -95,19 +95,42 @@ def test_a_memory_grows_from_some_past_on(
         ({}, 8192, 8),
         ({"grow": 0}, 0, 8),
         ({"grow": "never"}, 1 << 20, 4),
-        ({"queries": 8}, 8192, 16),
+        ({"queries": 8}, 8191, 16),
+        ({"queries": 8}, 8192, 32),
+        ({"queries": 1}, 8192, 128),
+        ({"queries": 64}, 8192, 4),
         ({"tile": 8}, 8192, 1),
     ],
 )
-def test_fewer_queries_narrow_behind_twice_the_tokens_where_a_memory_grows(
+def test_half_as_many_queries_vote_behind_twice_the_tokens_where_a_memory_grows(
     settings: dict[str, Any], past: int, stride: int
 ) -> None:
-    assert Query(**settings).narrowing_stride(past) == stride
+    assert Query(**settings).stride_at(past) == stride
 
 
 @pytest.mark.parametrize(("queries", "stride"), [(32, 4), (50, 2), (100, 1), (200, 1)])
 def test_one_of_so_many_queries_votes(queries: int, stride: int) -> None:
-    assert Query(queries=queries).stride == stride
+    assert Query(queries=queries).stride_at(0) == stride
+
+
+@pytest.mark.parametrize(
+    ("settings", "past", "candidates"),
+    [
+        ({}, 3072, 0),
+        ({}, 4096, 0),
+        ({}, 5120, 3840),
+        ({}, 8192, 0),
+        ({}, 14336, 0),
+        ({}, 15360, 11520),
+        ({"candidates": 2048}, 2559, 0),
+        ({"candidates": 2048}, 2560, 2048),
+        ({"grow": "never"}, 1 << 20, 2560),
+    ],
+)
+def test_a_past_that_is_a_quarter_longer_is_narrowed(
+    settings: dict[str, Any], past: int, candidates: int
+) -> None:
+    assert Query(**settings).narrowed_to(past) == candidates
 
 
 def test_what_a_memory_is_said_to_be() -> None:

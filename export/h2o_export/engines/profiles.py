@@ -40,8 +40,8 @@ class ProfileLimits:
 
     def limit(self, size: FreeSize) -> int:
         """The largest value that a free size is built for."""
-        limit = {"rows": self.batch, "logits": self.head_rows, "cache": self.context}.get(size.counts)
-        return min(given for given in (limit, size.most) if given is not None)
+        limits = {"rows": self.batch, "logits": self.head_rows, "cache": self.context, "slots": self.context}
+        return min(given for given in (limits[size.counts], size.most) if given is not None)
 
 
 def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...]:

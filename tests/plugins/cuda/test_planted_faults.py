@@ -323,6 +323,7 @@ FOUND_LIKE_OTHERS = (
     "keys of the next tile copied before every warp has its keys",
     "a mask of lanes that takes in the lane itself",
     "counts overwritten while others read them",
+    "votes beyond 1",
 )
 
 

@@ -28,6 +28,7 @@ from h2o_export.policies.h2o.steps import partial_state
 from h2o_export.reference.softmax import masked_softmax
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
+from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
@@ -50,10 +51,11 @@ class QueryPhase2(AttentionStep):
     @property
     def _select(self) -> dict[str, int]:
         policy = self.policy
+        stride = policy.stride_at(MOST)
         return {
             "tile": policy.tile_rows,
-            "stride": policy.stride,
-            "reach": policy.stride // 2,
+            "stride": stride,
+            "reach": stride // 2,
             "local": policy.local,
             "heavy": policy.memory - policy.local,
         }
@@ -215,10 +217,11 @@ class QueryPass(SinglePass[Query]):
         # The heads of a group choose among the same candidates.
         lists = min(self.model.layer(layer).kv_heads, heads)
         everything = torch.ones(lists, past, dtype=torch.bool)
-        if past <= self.policy.candidates_at(past):
+        count = self.policy.narrowed_to(past)
+        if not count:
             return Candidates(everything, ~everything).of_heads(heads)
         rank = self._block_rank(q, k[:, :past], lists)
-        best = self._best(rank, self.policy.candidates_at(past) - self.policy.local)
+        best = self._best(rank, count - self.policy.local)
         border = rank.masked_fill(~best | rank.isinf(), torch.inf).amin(dim=1, keepdim=True)
         near = (rank - border).abs() <= NEAR_TIE * border.abs()
         return Candidates(best, near & (near.sum(1, keepdim=True) > BLOCK)).of_heads(heads)
@@ -259,7 +262,7 @@ class QueryPass(SinglePass[Query]):
         first."""
         past, policy = k.shape[1], self.policy
         blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
-        votes = self._votes(q, heads, policy.narrowing_stride(past))
+        votes = self._votes(q, heads, policy.stride_at(past))
         scores = self.scores(votes, blocks.mean(2))
         every = torch.ones(len(q), 1, blocks.shape[1], dtype=torch.bool)
         given = _probabilities(scores, every).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
@@ -275,16 +278,17 @@ class QueryPass(SinglePass[Query]):
         behind `before` rows of their chunk; k [Hq, past + before + rows, d].
         """
         heads, past = candidates.shape
-        votes, group = self._votes(q, heads, self.policy.stride), len(q) // heads
+        stride = self.policy.stride_at(past)
+        votes, group = self._votes(q, heads, stride), len(q) // heads
         of_past = candidates.repeat_interleave(group, dim=0)[:, None]
-        voting = self._voting_rows(q, heads, self.policy.stride)
+        voting = self._voting_rows(q, heads, stride)
         of_chunk = torch.arange(k.shape[1] - past) <= before + voting[:, :, None]
         scores = self.scores(votes, k)
         own = scores[:, :, past:].masked_fill(~of_chunk, -torch.inf)
         given = _probabilities(scores[:, :, :past], of_past, own).sum(1).double()
         given = given.view(heads, group, past).sum(1)
         rank = given.clone()
-        for distance in range(1, min(self.policy.stride // 2, past - 1) + 1):
+        for distance in range(1, min(stride // 2, past - 1) + 1):
             rank[:, distance:] += given[:, :-distance] / 4
             rank[:, :-distance] += given[:, distance:] / 4
         rank = torch.where(rank < NEGLIGIBLE, 0.0, rank)

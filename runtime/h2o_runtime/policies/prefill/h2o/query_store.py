@@ -80,7 +80,7 @@ class TileGroup:
     rows       of all tiles
     numbers    place of their numbers in `QueryStore.past_of_tiles` and `first_of_tiles`
     narrowed   candidates of a tile; 0: the past is not narrowed
-    stride_of_means  distance between two queries of a tile that narrow
+    stride     distance between two queries of a tile that vote
     last       the last of them
     """
 
@@ -90,7 +90,7 @@ class TileGroup:
     sets: Sets
     numbers: Span
     narrowed: int
-    stride_of_means: int
+    stride: int
     last: LastTile
 
 

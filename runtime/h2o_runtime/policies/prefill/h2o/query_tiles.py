@@ -33,16 +33,16 @@ class Growth:
 
     sixteenths  a memory has at most so many sixteenths of a chunk
     candidates  so many times as many candidates as keys
-    votes       queries of a tile that narrow the past, at most
+    voting      one of so many of `queries` votes
     """
 
     after: int
     sixteenths: int
     candidates: int
-    votes: int
+    voting: int
 
 
-GROWTHS = (Growth(2, 30, 3, 16), Growth(1, 15, 4, 32))  # the first of them that has begun
+GROWTHS = (Growth(2, 30, 6, 2), Growth(1, 15, 4, 1))  # the first of them that has begun
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class QueryTiles(H2O[QueryStore]):
         32, "Queries of a tile that vote for its memory set; in a smaller tile all queries vote.", least=1
     )
     candidates: int = option(
-        2048,
-        "Candidates for a tile's memory set; a longer past is first narrowed to so many. At least L + H.",
+        2560,
+        "Candidates for a tile's memory set; a past that is a quarter longer is first narrowed to so many. At least "
+        "L + H.",
         least=1,
     )
     grow: int | Literal["never"] = option(
@@ -158,22 +159,24 @@ class QueryTiles(H2O[QueryStore]):
     @cached_property
     def rows_without_lists(self) -> int:
         """Where a chunk that chooses from its whole past ends, at the latest."""
-        return self.most_candidates + self.chunk_size
+        return self.most_candidates * 5 // 4 + self.chunk_size
 
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
         growth = self.growth_at(past)
         return max(self.candidates, self.memory_at(past) * (growth.candidates if growth else 1))
 
-    def narrowing_stride(self, past: int) -> int:
-        """Distance between two queries of a tile that narrow its past, in a chunk after `past` rows."""
-        growth = self.growth_at(past)
-        return max(self.tile_rows // growth.votes, self.stride) if growth else self.stride
+    def narrowed_to(self, past: int) -> int:
+        """Candidates of a tile in a chunk after `past` rows; 0: the tile chooses from its whole past. To narrow a
+        past that is hardly longer takes more time than it saves, and loses keys."""
+        count = self.candidates_at(past)
+        return count if 4 * past >= 5 * count else 0
 
-    @cached_property
-    def stride(self) -> int:
-        """Distance between two queries of a tile that vote."""
-        return max(self.tile_rows // self.queries, 1)
+    def stride_at(self, past: int) -> int:
+        """Distance between two queries of a tile that vote, in a chunk after `past` rows."""
+        growth = self.growth_at(past)
+        votes = self.queries // growth.voting if growth else self.queries
+        return max(self.tile_rows // max(votes, 1), 1)
 
     def tiles_before(self, row: int) -> int:
         """The number of tiles of a prompt's rows before `row`."""
@@ -194,18 +197,18 @@ class QueryTiles(H2O[QueryStore]):
 
         def group(chunks: Span) -> TileGroup:
             before, tiles = past + chunks.start, tuple(self._new_tiles(chunks))
-            sets, count = self.sets_of_tiles(begun, past, tiles, chunks, heads), self.candidates_at(before)
+            sets = self.sets_of_tiles(begun, past, tiles, chunks, heads)
             first = self.tiles_before(begun + tiles[0].start) - self.tiles_before(begun)
-            narrowed = count if before > count else 0
             own = Span(first, first + len(tiles))
             rows = Span(tiles[0].start, tiles[-1].stop)
             last = LastTile(Span(past + tiles[-1].start, past + rows.stop), sets.with_skipped())
-            return TileGroup(chunks, tiles, rows, sets, own, narrowed, self.narrowing_stride(before), last)
+            narrowed, stride = self.narrowed_to(before), self.stride_at(before)
+            return TileGroup(chunks, tiles, rows, sets, own, narrowed, stride, last)
 
         def kind(one: TileGroup) -> tuple[int, int, int, bool]:
             sets = one.sets
             rooms = {self.room(tile, heads) for tile in (sets.first, sets.first + sets.count - 1)}
-            return sets.memory, one.narrowed, one.stride_of_means, {sets.size} == rooms
+            return sets.memory, one.narrowed, one.stride, {sets.size} == rooms
 
         chunks = spans(batch.stop, self.chunk_size, start=batch.start or -begun)
         choosing = [group(one) for one in chunks if self.seen_at(past + one.start) < past + one.start]

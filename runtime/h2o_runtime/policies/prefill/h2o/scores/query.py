@@ -40,9 +40,9 @@ class Query(QueryTiles):
     `queries` of a tile's queries vote for candidates with their true probabilities, which also count the query's
     own chunk: a query that mostly attends there has little to say. They vote for the rows around each candidate
     too: in repetitive text the queries between two voting queries attend to the next rows. If
-    the past is longer than `candidates`, voting queries first narrow it to so many candidates: they score means of
-    blocks of keys. Only these stand for the whole past, so the cost that grows with N² is a small share of full
-    attention.
+    the past is much longer than `candidates`, the same queries first narrow it to so many candidates: they score
+    means of blocks of keys. Only these stand for the whole past, so the cost that grows with N² is a small share of
+    full attention.
 
     A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
     tile.
@@ -113,7 +113,7 @@ class Query(QueryTiles):
             self._narrow(call, group, q, past, candidates)
         else:
             kv = kv.cut(self.rows_without_lists)
-        self._vote(call, kv, q, past, rows, candidates, sets)
+        self._vote(call, kv, group, q, past, rows, candidates, sets)
         state.last = group.last
 
     def _narrow(self, call: LayerCall, group: TileGroup, q: Tensor, past: Tensor, candidates: Tensor) -> None:
@@ -126,7 +126,7 @@ class Query(QueryTiles):
             q=q,
             past=past,
             tile=self.tile_rows,
-            stride=group.stride_of_means,
+            stride=group.stride,
             block_size=BLOCK,
             local=self.local,
             candidates=candidates,
@@ -136,6 +136,7 @@ class Query(QueryTiles):
         self,
         call: LayerCall,
         kv: KV,
+        group: TileGroup,
         q: Tensor,
         past: Tensor,
         first: Tensor,
@@ -154,8 +155,8 @@ class Query(QueryTiles):
             past=past,
             first=first,
             tile=self.tile_rows,
-            stride=self.stride,
-            reach=self.stride // 2,
+            stride=group.stride,
+            reach=group.stride // 2,
             local=self.local,
             memory_next=chosen,
         )
