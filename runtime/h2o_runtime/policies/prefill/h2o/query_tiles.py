@@ -57,8 +57,8 @@ class QueryTiles(H2O[QueryStore]):
     )
     candidates: int = option(
         2560,
-        "Candidates for a tile's memory set; a past that is a quarter longer is first narrowed to so many. At least "
-        "L + H.",
+        "Candidates for a tile's memory set; a past that is a quarter longer is first narrowed to so many. At "
+        "least L + H.",
         least=1,
     )
     grow: int | Literal["never"] = option(
