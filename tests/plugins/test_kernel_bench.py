@@ -49,8 +49,8 @@ def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
 
 
 def test_choosing_is_measured_as_the_rule_calls_it() -> None:
-    """Three chunks behind 4,096 tokens are one call. Its memory sets are rising rows before each tile's chunk, the
-    last one among them."""
+    """The chunk behind 4,096 tokens chooses from all of them, the next two from candidates. Memory sets are rising
+    rows before each tile's chunk, the last one among them."""
     from bench.kernels.choosing import OPERATORS, Batch
 
     from h2o_plugins._cpu import Kernels
@@ -59,9 +59,10 @@ def test_choosing_is_measured_as_the_rule_calls_it() -> None:
     taken = batch.run()
     assert list(taken) == list(OPERATORS)
     assert min(taken.values()) > 0
-    (calls,) = batch.calls
-    (_, votes), (_, attention) = calls[1:]
-    chosen = attention["memory"]
-    assert chosen.shape == (24, 1, 960)
-    assert (np.diff(chosen) > 0).all()
-    assert (chosen.max(axis=(1, 2)) == votes["past"] - 1).all()
+    assert [[name for name, _ in calls] for calls in batch.calls] == [list(OPERATORS[1:]), list(OPERATORS)]
+    for calls, tiles in zip(batch.calls, (8, 16), strict=True):
+        (_, votes), (_, attention) = calls[-2:]
+        chosen = attention["memory"]
+        assert chosen.shape == (tiles, 1, 960)
+        assert (np.diff(chosen) > 0).all()
+        assert (chosen.max(axis=(1, 2)) == votes["past"] - 1).all()

@@ -179,7 +179,8 @@ def test_a_warm_up_reads_a_prompt_and_leaves_nothing(
 ) -> None:
     """All kernels of the bundle's policy run before the first prompt does."""
     ran: set[str] = set()
-    provider, policy = cuda.spec.layers.providers[0], altered(POLICIES["query"], dense_tail=20)
+    rule = altered(POLICIES["query"], dense_tail=20, candidates=36)  # the first batch is narrowed too
+    provider, policy = cuda.spec.layers.providers[0], rule
     monkeypatch.setattr(type(provider), "run", told(type(provider).run, ran))
     forward: Any = cuda.loaded.forward
     type(forward).warm_up.__wrapped__(forward, policy, cuda.session)

@@ -24,6 +24,7 @@ from h2o_runtime.schedule import Span, spans, tail_start
 
 BLOCK = 8  # keys whose mean stands for them where the past is narrowed to candidates
 NEVER = "never"  # of `grow`
+NARROWED_FROM = 1.25  # times as many rows as candidates
 GROWN_DIVISOR = 4  # a grown memory has 1 / GROWN_DIVISOR of the past's keys
 
 
@@ -159,7 +160,7 @@ class QueryTiles(H2O[QueryStore]):
     @cached_property
     def rows_without_lists(self) -> int:
         """Where a chunk that chooses from its whole past ends, at the latest."""
-        return self.most_candidates * 5 // 4 + self.chunk_size
+        return int(NARROWED_FROM * self.most_candidates) + self.chunk_size
 
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
@@ -170,7 +171,7 @@ class QueryTiles(H2O[QueryStore]):
         """Candidates of a tile in a chunk after `past` rows; 0: the tile chooses from its whole past. To narrow a
         past that is hardly longer takes more time than it saves, and loses keys."""
         count = self.candidates_at(past)
-        return count if 4 * past >= 5 * count else 0
+        return count if past >= NARROWED_FROM * count else 0
 
     def stride_at(self, past: int) -> int:
         """Distance between two queries of a tile that vote, in a chunk after `past` rows."""
