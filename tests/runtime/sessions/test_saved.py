@@ -186,6 +186,7 @@ def test_other_versions(saved: Path, generator: Generator) -> None:
     for changes, sentence in (
         ({"format": 1, "decode": "full", "prefill": {"policy": "h2o", "score_tile": 8}}, "format 1;"),
         ({"format": 2}, "format 2;"),
+        ({"format": 3}, "format 3;"),
         ({"format": 5, "policy": "h2o"}, "format 5;"),
         ({"prefill": {"policy": "new"}}, "this version does not have"),
     ):

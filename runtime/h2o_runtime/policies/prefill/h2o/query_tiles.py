@@ -54,7 +54,10 @@ class QueryTiles(H2O[QueryStore]):
         128, "Maximum queries that share a memory set; a chunk is cut into equal tiles.", least=1
     )
     queries: int = option(
-        32, "Queries of a tile that vote for its memory set; in a smaller tile all queries vote.", least=1
+        32,
+        "Queries of a tile that vote for its memory set, half as many behind twice `grow` tokens; in a smaller "
+        "tile all vote.",
+        least=1,
     )
     candidates: int = option(
         2560,
