@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 
 onnxruntime = import_onnxruntime()
 
@@ -76,7 +77,6 @@ class QueryPhase2:
 
     TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
     STRIDE = 4  # rows from one vote to the next
-    BLOCK = 8  # keys of a mean
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
@@ -91,14 +91,14 @@ class QueryPhase2:
 
     def flops(self) -> float:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
-        narrowing = CHUNK // self.STRIDE * (self.past // self.BLOCK)
+        narrowing = CHUNK // self.STRIDE * 2 * (self.past // BLOCK)  # by means and by variances
         votes = narrowing + CHUNK // self.STRIDE * self.CANDIDATES
         return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
 
     def __call__(self) -> None:
         tiles = {"q": self.q, "past": self.past_of, "tile": self.TILE, "local": self.LOCAL}
-        means = {"stride": self.STRIDE, "block_size": self.BLOCK}
-        self.kernels.run("BlockSelect", self.kv, {**tiles, **means, "candidates": self.candidates})
+        blocks = {"stride": self.STRIDE, "block_size": BLOCK}
+        self.kernels.run("BlockSelect", self.kv, {**tiles, **blocks, "candidates": self.candidates})
         votes = {"stride": self.STRIDE, "reach": self.STRIDE // 2, "first": self.first_of}
         choose = {**tiles, **votes, "candidates": self.candidates, "memory_next": self.sets}
         self.kernels.run("QuerySelect", self.kv, choose)

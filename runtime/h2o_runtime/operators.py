@@ -112,7 +112,7 @@ MEMORY_SELECT = Operator(
     outputs=(int32_tensor("memory_next", "Hs M"),),
     attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M")),
 )
-BLOCK_SELECT = Operator(  # QuerySelect's candidates, by the means of blocks of keys
+BLOCK_SELECT = Operator(  # QuerySelect's candidates, by blocks of keys
     "BlockSelect",
     inputs=(_Q, _CACHES[0], int64_tensor("past", "t")),
     outputs=(int32_tensor("candidates", "t Hs M"),),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.runtime.block_cases import Array, BlockCall, block_calls
+from tests.plugins.native_cases import PRECISIONS
+from tests.runtime.block_cases import Array, BlockCall, block_calls, with_a_key_that_stands_out
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
+from h2o_runtime.names import AttentionPrecision  # noqa: E402
 from h2o_runtime.providers.native import NativeCpuProvider  # noqa: E402
 
 LARGE = BlockCall(n=300, first=901, tile=64, stride=4, block_size=2, local=20, heavy=301, together=2, d=64)
@@ -36,6 +40,19 @@ def test_every_instruction_set(isa: str) -> None:
     except ValueError:
         pytest.skip(f"not on this machine: {isa}")
     LARGE.check(got)
+
+
+@pytest.mark.parametrize(("precision", "isa"), PRECISIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_key_that_stands_out_in_its_block_is_found(
+    precision: AttentionPrecision, isa: str | None, dtype: Any
+) -> None:
+    """Votes by int8 too: the difference is large."""
+    call, block = with_a_key_that_stands_out(dtype=dtype)
+    got = call.run(NativeCpuProvider(2, isa, precision))
+    rows = np.arange(block.start, block.stop)
+    for one in got.reshape(-1, got.shape[2]):
+        assert np.isin(rows, one).all()
 
 
 def test_thread_count_changes_nothing() -> None:

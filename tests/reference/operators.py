@@ -343,17 +343,21 @@ def block_score(
     local: int,
     score_heads: int,
 ) -> Float64:
-    """What the rows below `past` get as candidates of a tile: the votes for their block's mean key, among those of
-    all whole blocks. The first block, and rows from the block on in which the local window begins, come before all
-    others.
+    """What the rows below `past` get as candidates of a tile: the votes for their block, among all whole blocks.
+    The first block, and rows from the block on in which the local window begins, come before all others.
+
+    A block's score is scale * (q . mean) + scale^2 / 2 * sum(q^2 * variance), over its keys: of
+    log(mean(exp(scale * q . k))) the expansion to the second order, with a diagonal covariance.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d] -> [past, Hs], infinite for those rows.
     """
     blocks = past // block_size
-    (keys,) = _float64(k_cache[: blocks * block_size])
-    means = keys.reshape(blocks, block_size, *keys.shape[1:]).mean(axis=1)
+    q, keys = _float64(q, k_cache[: blocks * block_size])
+    by_block = keys.reshape(blocks, block_size, *keys.shape[1:])
+    moments = np.concatenate([by_block.mean(axis=1), by_block.var(axis=1)], axis=2)  # [blocks, Hkv, 2d]
+    spread = np.concatenate([q, scale / 2 * q**2], axis=2)
     every = np.zeros((score_heads, 0), np.int32)
-    votes = query_score(q, means, every, blocks, scale=scale, stride=stride, reach=0)
+    votes = query_score(spread, moments, every, blocks, scale=scale, stride=stride, reach=0)
     score = np.full((past, score_heads), np.inf)
     ranked = (past - local) // block_size * block_size
     score[block_size:ranked] = votes.repeat(block_size, axis=0)[block_size:ranked]

@@ -82,6 +82,25 @@ class BlockCall:
             )
 
 
+def with_a_key_that_stands_out(**changes: Any) -> tuple[BlockCall, slice]:
+    """A call whose queries attend to one key of a block, and that block's rows. Its other keys lie so far on the
+    other side that other blocks have means of higher scores.
+    """
+    call = BlockCall(
+        n=24, first=640, tile=8, stride=2, block_size=16, local=8, heavy=72, together=3, d=64, **changes
+    )
+    block, key = slice(320, 336), 327
+    direction = np.sign(np.random.default_rng(1).standard_normal(call.d)).astype(np.float32)
+    noise = np.random.default_rng(2).standard_normal(call.q.shape)
+    call.q = (2 * direction + 0.1 * noise).astype(call.dtype)
+    # Keys lie around a bias, as those of some models do.
+    bias = 40 * np.random.default_rng(3).standard_normal(call.d).astype(np.float32)
+    call.k[block] -= (1.2 * direction).astype(call.dtype)
+    call.k[key] += (13.2 * direction).astype(call.dtype)
+    call.k += bias.astype(call.dtype)
+    return call, block
+
+
 @st.composite
 def block_calls(draw: st.DrawFn) -> BlockCall:
     local, heavy = draw(st.integers(0, 9)), draw(st.integers(1, 40))

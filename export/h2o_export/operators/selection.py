@@ -127,13 +127,15 @@ def BlockSelect(
     score_heads: int,
     softcap: float = 0.0,
 ):
-    """Candidates of query tiles, by the mean keys of blocks. The rows that vote are VotingRows.
+    """Candidates of query tiles, by blocks of keys. The rows that vote are VotingRows.
 
     q [n, Hq, d]; k_cache [cap, Hkv, d]; past int64 [t]: tile i chooses among the rows below past[i] ≥ local +
-    heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A vote for a block is the probability
-    of its mean key among those of all whole blocks below past, by SampledVotes. A row's score is the sum of its
-    block's votes, from all query heads of its score head. The first block, and the rows before the local window in
-    the block where that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last
+    heavy. Block b is cache rows b * block_size … (b + 1) * block_size - 1. A query's score of a block is SoftCap
+    of scale * (q · mean) + scale² / 2 * Σ q² * variance, both of the block's keys: the logarithm of the mean of
+    exp(scale * q · k) to the second order, as if the elements of keys varied independently. A vote for a block is
+    its probability among all whole blocks below past, by SampledVotes. A row's score is the sum of its block's
+    votes, from all query heads of its score head. The first block, and the rows before the local window in the
+    block where that begins, come before all scores. → candidates int32 [t, Hs, local + heavy], sorted: the last
     `local` rows below past, and the `heavy` best others. Ties and negligible scores are as in MemorySelect.
     """
     zero = op.Constant(value_ints=[0])

@@ -85,8 +85,8 @@ def SampledVotes(dots, seen, places):
 def BlockVotes(
     q, k_cache, past, scale: float, tile: int, stride: int, block_size: int, score_heads: int, softcap: float
 ):
-    """The votes of query tiles for the mean keys of the blocks below their past, float32 [t, Hs, Nb + 1]: see
-    BlockSelect. The last place is for rows that no whole block of the cache has.
+    """The votes of query tiles for the blocks below their past, float32 [t, Hs, Nb + 1]: see BlockSelect. The last
+    place is for rows that no whole block of the cache has.
     """
     zero = op.Constant(value_ints=[0])
     one = op.Constant(value_ints=[1])
@@ -103,16 +103,21 @@ def BlockVotes(
     spanned = op.Max(op.Div(kv_heads, sets), one)  # key/value heads of a score head
     votings = op.Mul(sets, spanned)  # Hv = max(Hs, Hkv)
     sample, real, place = h2o.VotingRows(q, past, sets, votings, tile=tile, stride=stride)
-    # The means, [Hv, Nb, d].
+    # Means and variances of the blocks' keys.
     blocks = op.Div(capacity, size)
     whole = op.Slice(op.Cast(k_cache, to=1), zero, op.Mul(blocks, size), zero)
     by_block = op.Reshape(whole, op.Concat(blocks, op.Reshape(size, one), kv_heads, d, axis=0), allowzero=1)
     means = op.ReduceMean(by_block, one, keepdims=0)  # [Nb, Hkv, d]
+    apart = op.Sub(by_block, op.Unsqueeze(means, one))
+    variances = op.ReduceMean(op.Mul(apart, apart), one, keepdims=0)
+    moments = op.Concat(means, variances, axis=2)  # [Nb, Hkv, 2d]
     heads = op.Div(op.Range(first, op.Squeeze(votings, zero), step), op.Div(votings, kv_heads))  # [Hv]
-    keys = op.Transpose(op.Gather(means, heads, axis=1), perm=[1, 2, 0])  # [Hv, d, Nb]
+    keys = op.Transpose(op.Gather(moments, heads, axis=1), perm=[1, 2, 0])  # [Hv, 2d, Nb]
     # A tile whose past has no whole block gives no votes.
     packed = op.Reshape(sample, op.Concat(tiles, votings, minus_one, d, axis=0))
-    dots = op.Mul(op.MatMul(packed, keys), op.Constant(value_float=scale))
+    factor = op.Constant(value_float=scale)
+    squared = op.Mul(op.Mul(packed, packed), op.Mul(factor, op.Constant(value_float=0.5)))
+    dots = op.Mul(op.MatMul(op.Concat(packed, squared, axis=3), keys), factor)
     dots = h2o.SoftCap(dots, softcap=softcap)
     block = op.Range(first, op.Squeeze(blocks, zero), step)
     end = op.Reshape(past, op.Constant(value_ints=[-1, 1, 1]))

@@ -1,12 +1,18 @@
-// BlockSelect: a tile's queries score the mean keys of blocks of the past, and the rows of the best blocks
-// are the tile's candidates. Means are computed first, once for all tiles. An item of work is one list: a
-// score head of a tile.
+// BlockSelect: a tile's queries score blocks of the past by the means and variances of their keys, and the
+// rows of the best blocks are the tile's candidates. An item of work is one list: a score head of a tile.
+//
+// A score is one product of twice the head size, [q, q^2] by [mean, variance]: so votes are summed as they
+// are for keys. Means and variances (moments) are computed first, once for all tiles.
 
 #include "rank.h"
 #include "tile_votes.h"
 
 namespace h2o {
 namespace {
+
+// Squares of queries are divided by it and variances multiplied, so that both halves of a row have numbers of
+// about the same size: int8 has one scale a row.
+constexpr float kBalance = 32.0f;
 
 struct Lists {
     VotingTiles votes;
@@ -19,7 +25,8 @@ struct Lists {
 
 // One thread's arrays.
 struct Own {
-    float* sums;      // [round_up(blocks, P)] probabilities of each block's mean, summed over the votes
+    float* rows;      // [max(block, votes)][2d] keys of a block, or votes of a head
+    float* sums;      // [round_up(blocks, P)] probabilities of each block, summed over the votes
     uint32_t* order;  // [take_room(blocks)] bits that order like the sums
     int32_t* best;    // [blocks]
     Int8Block block;  // for sum_votes
@@ -36,7 +43,6 @@ struct BlockSelect {
     int64_t sets() const { return shape.score_heads; }
     int64_t heads() const { return own_heads(shape); }
     int64_t spanned() const { return heads() / sets(); }  // that share a list
-    int64_t width() const { return shape.kv_heads * shape.head_size; }
     int64_t longest() const { return *std::max_element(past, past + sizes.votes.tiles()); }
     int64_t blocks() const { return longest() / sizes.block; }
 
@@ -46,35 +52,69 @@ struct BlockSelect {
         return pages_in_range(kv, longest());
     }
 
-    // means [blocks][Hkv][d]: block `index`.
-    void average(const KernelTable* kernels, int64_t index, float* means) const {
-        const int64_t d = shape.head_size;
-        for (int64_t i = 0; i < sizes.block; ++i) {
-            const float share = 1.0f / static_cast<float>(i + 1);
-            const int64_t place = place_of(kv, index * sizes.block + i);
-            const char* const row = static_cast<const char*>(kv.k) + place * width() * element_size(kv.dtype);
-            float* const mean = means + index * width();
-            if (kv.k_scales == nullptr) {
-                kernels->average_row(row, kv.dtype, width(), 1.0f, share, mean);
-                continue;
-            }
-            for (int64_t head = 0; head < shape.kv_heads; ++head)
-                kernels->average_row(row + head * d, kv.dtype, d, kv.k_scales[place * shape.kv_heads + head],
-                                     share, mean + head * d);
-        }
+    // The shape of moments, and of votes for them.
+    h2o_shape wide() const {
+        h2o_shape twice = shape;
+        twice.head_size *= 2;
+        twice.dtype = H2O_F32;
+        return twice;
     }
 
-    // Lists of a head follow each other, the longest past first: so a thread packs means once for all of
+    // out [2d] = means and variances of the keys of block `index`; rows [block][d] scratch. Variances are
+    // those of the scores: times scale / 2, and balanced.
+    void moments(const KernelTable* kernels, int64_t index, int64_t head, float* rows, float* out) const {
+        const int64_t d = shape.head_size, size = element_size(kv.dtype);
+        for (int64_t i = 0; i < sizes.block; ++i) {
+            const int64_t place = place_of(kv, index * sizes.block + i) * shape.kv_heads + head;
+            const float scale = kv.k_scales ? kv.k_scales[place] : 1.0f;
+            kernels->to_float(static_cast<const char*>(kv.k) + place * d * size, kv.dtype, d, scale,
+                              rows + i * d);
+        }
+        const float share = 1.0f / static_cast<float>(sizes.block);
+        float *const mean = out, *const variance = out + d;
+        std::fill_n(out, 2 * d, 0.0f);
+        for (int64_t i = 0; i < sizes.block; ++i)
+            for (int64_t c = 0; c < d; ++c) mean[c] += rows[i * d + c] * share;
+        for (int64_t i = 0; i < sizes.block; ++i) {
+            for (int64_t c = 0; c < d; ++c) {
+                const float apart = rows[i * d + c] - mean[c];
+                variance[c] += apart * apart;
+            }
+        }
+        for (int64_t c = 0; c < d; ++c) variance[c] *= share * kBalance * shape.scale / 2;
+    }
+
+    // A tile's votes of a head as float32 queries of the moments, packed: rows [votes][2d].
+    Sweep spread(const h2o_cpu* context, int64_t tile, int64_t head, float* rows) const {
+        const int64_t d = shape.head_size;
+        Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
+        for (int64_t i = 0; i < votes.rows(); ++i) {
+            float *const query = rows + i * 2 * d, *const squares = query + d;
+            context->kernels->to_float(votes.q + votes.at(i) * d * element_size(shape.dtype), shape.dtype, d,
+                                       1.0f, query);
+            for (int64_t c = 0; c < d; ++c) squares[c] = query[c] * query[c] / kBalance;
+        }
+        votes.q = reinterpret_cast<const char*>(rows);
+        votes.dtype = H2O_F32;
+        votes.d = 2 * d;
+        votes.query_heads = votes.group;
+        votes.first_head = 0;
+        votes.stride = 1;
+        votes.voters = 0;
+        return votes;
+    }
+
+    // Lists of a head follow each other, the longest past first: so a thread packs moments once for all of
     // them.
-    void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const h2o_kv& means,
+    void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const h2o_kv& moments,
               const Int8Keys* packed, int64_t index) const {
         const int64_t tiles = sizes.votes.tiles(), tile = tiles - 1 - index % tiles, set = index / tiles;
         const int64_t count = past[tile] / sizes.block;
         std::memset(own.sums, 0, static_cast<size_t>(round_up(count, kPanel)) * sizeof(float));
         for (int64_t i = 0; count > 0 && i < spanned(); ++i) {
             const int64_t head = set * spanned() + i, kv_head_of = kv_head(shape, heads(), head);
-            Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
-            votes.keys = cache_rows(shape, kv_head_of, means, nullptr, count);
+            Sweep votes = spread(context, tile, head, own.rows);
+            votes.keys = cache_rows(wide(), kv_head_of, moments, nullptr, count);
             votes.unit = kv_head_of;
             votes.offset = count;
             sum_votes(context, votes, scratch, own.block, packed, kv_head_of, count, own.sums);
@@ -105,36 +145,46 @@ struct BlockSelect {
     }
 
     Own carve(Carver& carver) const {
-        return {carver.take<float>(round_up(blocks(), kPanel)), carver.take<uint32_t>(take_room(blocks())),
-                carver.take<int32_t>(blocks()), Int8Block::carve(carver, shape.head_size)};
+        const int64_t votes =
+            (sizes.votes.tile + sizes.votes.stride - 1) / sizes.votes.stride * (shape.query_heads / heads());
+        return {carver.take<float>(std::max(sizes.block, votes) * 2 * shape.head_size),
+                carver.take<float>(round_up(blocks(), kPanel)), carver.take<uint32_t>(take_room(blocks())),
+                carver.take<int32_t>(blocks()), Int8Block::carve(carver, 2 * shape.head_size)};
     }
 
     void run(h2o_cpu* context) const {
-        prepare_votes(context, shape.head_size, blocks());
+        const h2o_shape twice = wide();
+        prepare_votes(context, twice.head_size, blocks());
         Carver measure(nullptr);
         carve(measure);
         const size_t each = measure.used(), all = each * context->arenas.size();
+        const int64_t numbers = blocks() * shape.kv_heads * twice.head_size;
         const int64_t int8_rows = votes_are_int8(context, shape) ? blocks() : 0;
         Carver room(nullptr);
-        room.take<float>(blocks() * width());
-        Int8Keys::carve(room, shape, int8_rows);
+        room.take<float>(numbers);
+        Int8Keys::carve(room, twice, int8_rows);
         char* const shared = context->shared.at_least(all + room.used());
+        const auto own = [&](int thread) {
+            Carver carver(shared + static_cast<size_t>(thread) * each);
+            return carve(carver);
+        };
         Carver behind(shared + all);
-        float* const mean = behind.take<float>(blocks() * width());
-        const Int8Keys int8 = Int8Keys::carve(behind, shape, int8_rows);
-        context->pool.each(blocks(), [&](int64_t index, int) { average(context->kernels, index, mean); });
-        h2o_kv means{};
-        means.k = mean;
-        means.rows = blocks();
-        means.dtype = H2O_F32;
+        float* const of_blocks = behind.take<float>(numbers);
+        const Int8Keys int8 = Int8Keys::carve(behind, twice, int8_rows);
+        context->pool.each(blocks() * shape.kv_heads, [&](int64_t i, int thread) {
+            moments(context->kernels, i / shape.kv_heads, i % shape.kv_heads, own(thread).rows,
+                    of_blocks + i * twice.head_size);
+        });
+        h2o_kv rows{};
+        rows.k = of_blocks;
+        rows.rows = blocks();
+        rows.dtype = H2O_F32;
         for (int64_t head = 0; head < shape.kv_heads; ++head) int8.want(head, true);
         context->pool.each(int8.blocks(),
-                           [&](int64_t index, int) { int8.pack(context, shape, means, index); });
+                           [&](int64_t index, int) { int8.pack(context, twice, rows, index); });
         const Int8Keys* const packed = int8_rows > 0 ? &int8 : nullptr;
         context->pool.each(sizes.votes.tiles() * sets(), [&](int64_t index, int thread) {
-            Carver carver(shared + static_cast<size_t>(thread) * each);
-            item(context, *context->scratch[static_cast<size_t>(thread)], carve(carver), means, packed,
-                 index);
+            item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), rows, packed, index);
         });
     }
 };

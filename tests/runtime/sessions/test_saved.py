@@ -187,7 +187,8 @@ def test_other_versions(saved: Path, generator: Generator) -> None:
         ({"format": 1, "decode": "full", "prefill": {"policy": "h2o", "score_tile": 8}}, "format 1;"),
         ({"format": 2}, "format 2;"),
         ({"format": 3}, "format 3;"),
-        ({"format": 5, "policy": "h2o"}, "format 5;"),
+        ({"format": 4}, "format 4;"),
+        ({"format": 6, "policy": "h2o"}, "format 6;"),
         ({"prefill": {"policy": "new"}}, "this version does not have"),
     ):
         with zipfile.ZipFile(saved, "w") as file:

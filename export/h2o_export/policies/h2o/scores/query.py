@@ -257,13 +257,16 @@ class QueryPass(SinglePass[Query]):
         return q[torch.arange(len(q))[:, None], self._voting_rows(q, heads, stride)]
 
     def _block_rank(self, q: Tensor, k: Tensor, heads: int) -> Tensor:
-        """Scores of the rows k [Hq, past, d] as candidates of a tile q [Hq, rows, d]: what the means of their
-        blocks get, [Hs, past]. The first block, and rows from the block on in which the local window begins, come
+        """Scores of the rows k [Hq, past, d] as candidates of a tile q [Hq, rows, d]: what their blocks get,
+        [Hs, past]. The first block, and rows from the block on in which the local window begins, come
         first."""
         past, policy = k.shape[1], self.policy
         blocks = k[:, : past // BLOCK * BLOCK].unflatten(1, (-1, BLOCK))
         votes = self._votes(q, heads, policy.stride_at(past))
-        scores = self.scores(votes, blocks.mean(2))
+        scores = self.scores(
+            torch.cat((votes, votes.square() / 2), dim=-1),
+            torch.cat((blocks.mean(2), blocks.var(2, correction=0)), dim=-1),
+        )
         every = torch.ones(len(q), 1, blocks.shape[1], dtype=torch.bool)
         given = _probabilities(scores, every).sum(1).double().view(heads, -1, blocks.shape[1]).sum(1)
         rank = given.new_full((heads, past), torch.inf)

@@ -39,9 +39,9 @@ class Query(QueryTiles):
 
     `queries` of a tile's queries vote for candidates with their true probabilities, which also count the query's
     own chunk: a query that mostly attends there has little to say. They vote for the rows around each candidate
-    too: in repetitive text the queries between two voting queries attend to the next rows. If
-    the past is much longer than `candidates`, the same queries first narrow it to so many candidates: they score
-    means of blocks of keys. Only these stand for the whole past, so the cost that grows with N² is a small share of
+    too: in repetitive text the queries between two voting queries attend to the next rows. If the past is much
+    longer than `candidates`, the same queries first narrow it to so many candidates: they score blocks of keys by
+    means and variances. Only these stand for the whole past, so the cost that grows with N² is a small share of
     full attention.
 
     A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
@@ -117,7 +117,7 @@ class Query(QueryTiles):
         state.last = group.last
 
     def _narrow(self, call: LayerCall, group: TileGroup, q: Tensor, past: Tensor, candidates: Tensor) -> None:
-        """Queries of each tile score means of keys; the keys of the best blocks go to `candidates`, int32
+        """Queries of each tile score blocks of keys; the keys of the best blocks go to `candidates`, int32
         [t, Hl, Mp]. past int64 [t]: the rows before each tile's chunk.
         """
         call.provider.run(
