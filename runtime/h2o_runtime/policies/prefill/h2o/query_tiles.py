@@ -24,7 +24,7 @@ from h2o_runtime.schedule import Span, spans, tail_start
 
 BLOCK = 32  # keys whose mean and variance stand for them where the past is narrowed to candidates
 NEVER = "never"  # of `grow`
-NARROWED_FROM = 1.25  # times as many rows as candidates
+NARROWED_FROM = 1.5  # times as many rows as candidates
 GROWN_DIVISOR = 4  # a grown memory has 1 / GROWN_DIVISOR of the past's keys
 GROWN_CANDIDATES = 4  # times as many candidates as a grown memory has keys
 
@@ -60,7 +60,7 @@ class QueryTiles(H2O[QueryStore]):
     )
     candidates: int = option(
         2560,
-        "Candidates for a tile's memory set; a past that is a quarter longer is first narrowed to so many. At "
+        "Candidates for a tile's memory set; a past that is half as long again is first narrowed to so many. At "
         "least L + H.",
         least=1,
     )
