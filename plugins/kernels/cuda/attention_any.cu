@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     }
 }
 
-template <class T, class S>
+// NUMBERS: elements of a key for each lane, at most.
+template <class T, class S, int NUMBERS>
 __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs args) {
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
     for (int set = block.first_set; set <= block.last_set; ++set) {
         const SetRows<S> k_rows = set_keys<S>(keys, set, extent.first_key);
         const int at = keys.memory ? row_within(list_of(keys, extent, set)[key], keys.last_row) : key;
-        float k[kKeyNumbers];
+        float k[NUMBERS];
         load_row(k, k_rows.row(at), d, k_rows.scale(at));
         for (int row = block.rows.begin; row < min(block.rows.end, extent.rows); ++row) {
             if (last_key_of(extent, rows, row) < key) continue;
@@ -199,9 +200,11 @@ h2o_status sum_columns(const ColumnSumArgs& args, cudaStream_t stream) {
     const auto run = [&](auto kernel) {
         return launch(kernel, column_sum_grid(args, kWarps), kThreads, 0, stream, args);
     };
-    if (args.keys.dtype == H2O_I8) return run(column_sums_any<T, int8_t>);
-    if (args.keys.dtype == H2O_F16) return run(column_sums_any<T, half>);
-    if constexpr (sizeof(T) == 4) return run(column_sums_any<T, float>);
+    // Of moments, which have the queries' type.
+    if (args.head_size > kMostHeadSize) return run(column_sums_any<T, T, 2 * kKeyNumbers>);
+    if (args.keys.dtype == H2O_I8) return run(column_sums_any<T, int8_t, kKeyNumbers>);
+    if (args.keys.dtype == H2O_F16) return run(column_sums_any<T, half, kKeyNumbers>);
+    if constexpr (sizeof(T) == 4) return run(column_sums_any<T, float, kKeyNumbers>);
     return H2O_UNSUPPORTED;
 }
 

@@ -1,9 +1,14 @@
-// BlockSelect: some of a tile's queries (its votes) score the mean keys of blocks of the past, and the rows
-// of the best blocks become the tile's candidates.
+// BlockSelect: some of a tile's queries (its votes) score blocks of the past by the means and variances of
+// their keys, and the rows of the best blocks become the tile's candidates.
 //
-// One launch computes the means of all whole blocks, which reads the keys once for all tiles. In float16
-// two others do the rest (choose_by_votes.cuh), over an eighth of the rows if a block has eight: votes sum as
-// for single keys, and blocks are ranked, not their rows.
+// A block's score is scale * (q mean) + scale^2 / 2 * sum(q^2 variance): of log(mean(exp(scale * q k))) over its
+// keys k the expansion to the second order, with a diagonal covariance. So it is one product of twice the head
+// size, [q, scale / 2 * q^2] by [mean, variance]. One launch computes these moments of all whole blocks, which
+// reads the keys once for all tiles, and another writes the voting queries of all tiles in that form. In float16
+// two others do the rest (choose_by_votes.cuh), over an eighth of the rows if a block has 32: votes sum as for
+// single keys, and blocks are ranked, not their rows.
+//
+// FLOP of a vote: 4 * d a block and pass, d / 8 for each row of the past if a block has 32.
 
 #include "choose_by_votes.cuh"
 #include "numbers.cuh"
@@ -11,7 +16,7 @@
 namespace h2o::cuda {
 namespace {
 
-constexpr int kMeanThreads = 256;
+constexpr int kMomentThreads = 128;
 
 struct Lists {
     VotingTiles votes;
@@ -27,33 +32,88 @@ struct alignas(COUNT * sizeof(S)) Piece {
     S numbers[COUNT];
 };
 
-// means [places, width] = those of all whole blocks below the longest past; zeros for block 0 if there is
-// none. whole [tiles] = a tile's whole blocks. A thread has COUNT numbers of a mean, 16 bytes of it, in one
-// of `count` places; it reads as many of each row at once.
+// Variances and squares may be beyond the largest half.
+__device__ __forceinline__ void put_within(float* to, float x) {
+    *to = x;
+}
+__device__ __forceinline__ void put_within(half* to, float x) {
+    put(to, fminf(x, 65504.f));
+}
+
+// moments [places, Hkv, 2d] = the means, then the variances, of all whole blocks below the longest past; zeros
+// for block 0 if there is none. whole [tiles] = a tile's whole blocks. A thread has COUNT numbers of a mean, 16
+// bytes of it, in one of `count` places; it reads as many of each row at once. width = Hkv * d.
+//
+// One pass: sums are of distances from the block's first row. Its own distance from the mean is at most
+// sqrt(block) deviations, so that little is cancelled, whatever the mean is.
 template <class S, class T, int COUNT = 16 / static_cast<int>(sizeof(T))>
-__global__ void __launch_bounds__(kMeanThreads)
-    average_blocks(const S* k, const float* scales, int d, int width, int rows, int block, int64_t count,
-                   const int64_t* past, int tiles, T* means, int64_t* whole) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * kMeanThreads + threadIdx.x;
+__global__ void __launch_bounds__(kMomentThreads)
+    find_moments(const S* k, const float* scales, int d, int width, int rows, int block, int64_t count,
+                 const int64_t* past, int tiles, T* moments, int64_t* whole) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kMomentThreads + threadIdx.x;
     int longest = 0;
     for (int tile = 0; tile < tiles; ++tile) longest = max(longest, bounded(past[tile], 0, rows));
     if (i < tiles) whole[i] = bounded(past[i], 0, rows) / block;
     if (i >= count) return;
     const int64_t first = i * COUNT, index = first / width;
     if (index >= max(longest / block, 1)) return;
-    float sum[COUNT] = {};
-#pragma unroll 8
-    for (int row = 0; row < block && index < longest / block; ++row) {
+    const int summed = index < longest / block ? block : 0;
+    // Numbers of a row, less those that are given.
+    const auto less = [&](int row, float (&numbers)[COUNT]) {
         const int64_t at = (index * block + row) * width + first % width;
         const auto piece = *reinterpret_cast<const Piece<S, COUNT>*>(k + at);
         const float scale = sizeof(S) == 1 ? scales[at / d] : 1.f;
 #pragma unroll
-        for (int j = 0; j < COUNT; ++j) sum[j] = fmaf(to_float(piece.numbers[j]), scale, sum[j]);
-    }
-    Piece<T, COUNT> mean;
+        for (int j = 0; j < COUNT; ++j) numbers[j] = fmaf(to_float(piece.numbers[j]), scale, -numbers[j]);
+    };
+    float origin[COUNT] = {}, sum[COUNT] = {}, squares[COUNT] = {};
+    if (summed > 0) less(0, origin);
+#pragma unroll 8
+    for (int row = 1; row < summed; ++row) {
+        float apart[COUNT];
 #pragma unroll
-    for (int j = 0; j < COUNT; ++j) put(mean.numbers + j, sum[j] / static_cast<float>(block));
-    *reinterpret_cast<Piece<T, COUNT>*>(means + first) = mean;
+        for (int j = 0; j < COUNT; ++j) apart[j] = origin[j];
+        less(row, apart);
+#pragma unroll
+        for (int j = 0; j < COUNT; ++j) {
+            sum[j] += apart[j];
+            squares[j] = fmaf(apart[j], apart[j], squares[j]);
+        }
+    }
+    Piece<T, COUNT> mean, variance;
+    const float all = static_cast<float>(block);
+#pragma unroll
+    for (int j = 0; j < COUNT; ++j) {
+        const float shift = sum[j] / all;
+        put(mean.numbers + j, origin[j] + shift);
+        put_within(variance.numbers + j, fmaxf(squares[j] / all - shift * shift, 0.f));
+    }
+    T* const to = moments + first / d * 2 * d + first % d;
+    *reinterpret_cast<Piece<T, COUNT>*>(to) = mean;
+    *reinterpret_cast<Piece<T, COUNT>*>(to + d) = variance;
+}
+
+// out [votes, Hq, 2d] = the voting rows of q, then scale / 2 times their squares. `together` heads vote for the
+// same sums; a whole tile has `votes`.
+template <class T, int COUNT = 16 / static_cast<int>(sizeof(T))>
+__global__ void __launch_bounds__(kMomentThreads)
+    spread_votes(const T* q, VotingTiles tiles, int votes, int heads, int together, int d, float scale,
+                 int64_t count, T* out) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kMomentThreads + threadIdx.x;
+    if (i >= count) return;
+    const int64_t number = i * COUNT / d, c = i * COUNT % d;  // of [votes, Hq], and of a head
+    const int vote = static_cast<int>(number / heads), head = static_cast<int>(number % heads);
+    const int64_t row = tiles.row(vote / votes, vote % votes, head, together);
+    const auto query = *reinterpret_cast<const Piece<T, COUNT>*>(q + (row * heads + head) * d + c);
+    Piece<T, COUNT> squares;
+#pragma unroll
+    for (int j = 0; j < COUNT; ++j) {
+        const float x = to_float(query.numbers[j]);
+        put_within(squares.numbers + j, scale / 2 * x * x);
+    }
+    T* const to = out + number * 2 * d + c;
+    *reinterpret_cast<Piece<T, COUNT>*>(to) = query;
+    *reinterpret_cast<Piece<T, COUNT>*>(to + d) = squares;
 }
 
 struct RankedBlocks {
@@ -115,16 +175,28 @@ struct BestBlocks {
     }
 };
 
+// Of moments, and of votes for them.
+h2o_shape wide(const h2o_shape& shape) {
+    h2o_shape twice = shape;
+    twice.head_size *= 2;
+    return twice;
+}
+
 struct Scratch {
+    VotingTiles spread;  // all of whose rows vote
     VoteScratch votes;
-    void* means;     // [places, Hkv, d] of shape.dtype
+    void* rows;      // [votes, Hq, 2d] of shape.dtype: voting queries and their squares
+    void* moments;   // [places, Hkv, 2d] of shape.dtype: means and variances
     int64_t* whole;  // [tiles] whole blocks below a tile's past
     int32_t* best;   // [tiles, Hs, places] selected blocks, rising
 
     Scratch(const h2o_shape& shape, const Lists& lists, int capacity, Workspace& workspace)
-        : votes(shape, lists.votes, capacity < lists.block ? 1 : capacity / lists.block, workspace) {
-        const int64_t numbers = static_cast<int64_t>(votes.places) * shape.kv_heads * shape.head_size;
-        means = workspace.take<unsigned char>(numbers * element_bytes(shape.dtype));
+        : spread{lists.votes.votes(), lists.votes.votes_of_whole(), 1},
+          votes(wide(shape), spread, Voted::kRows, capacity < lists.block ? 1 : capacity / lists.block,
+                workspace) {
+        const int64_t width = 2 * shape.head_size * static_cast<int64_t>(element_bytes(shape.dtype));
+        rows = workspace.take<unsigned char>(static_cast<int64_t>(spread.n) * shape.query_heads * width);
+        moments = workspace.take<unsigned char>(static_cast<int64_t>(votes.places) * shape.kv_heads * width);
         whole = workspace.take<int64_t>(lists.votes.count());
         best = workspace.take<int32_t>(static_cast<int64_t>(lists.votes.count()) * shape.score_heads *
                                        votes.places);
@@ -141,17 +213,23 @@ struct BlockSelect {
     cudaStream_t stream;
 
     template <class T>
-    h2o_status average(const Scratch& scratch) const {
-        const int width = shape.kv_heads * shape.head_size, tiles = lists.votes.count();
-        const int64_t count =
-            static_cast<int64_t>(scratch.votes.places) * width * static_cast<int64_t>(sizeof(T)) / 16;
+    h2o_status prepare(const Scratch& scratch) const {
+        constexpr int kCount = 16 / static_cast<int>(sizeof(T));
+        const int d = shape.head_size, width = shape.kv_heads * d, tiles = lists.votes.count();
+        const int64_t queries = static_cast<int64_t>(scratch.spread.n) * shape.query_heads * d / kCount;
+        const h2o_status status = launch(
+            spread_votes<T>, dim3(ceil_div(queries, kMomentThreads), 1, 1), kMomentThreads, 0, stream,
+            static_cast<const T*>(q), lists.votes, lists.votes.votes_of_whole(), shape.query_heads,
+            shape.query_heads / shape.score_heads, d, shape.scale, queries, static_cast<T*>(scratch.rows));
+        if (status != H2O_OK) return status;
+        const int64_t count = static_cast<int64_t>(scratch.votes.places) * width / kCount;
         const int64_t threads = count > tiles ? count : tiles;
         return with_stored<T>(kv, [&](auto zero) {
             using S = decltype(zero);
-            return launch(average_blocks<S, T>, dim3(ceil_div(threads, kMeanThreads), 1, 1), kMeanThreads, 0,
-                          stream, static_cast<const S*>(kv.k), kv.k_scales, shape.head_size, width,
+            return launch(find_moments<S, T>, dim3(ceil_div(threads, kMomentThreads), 1, 1), kMomentThreads,
+                          0, stream, static_cast<const S*>(kv.k), kv.k_scales, d, width,
                           static_cast<int>(kv.rows), lists.block, count, past, tiles,
-                          static_cast<T*>(scratch.means), scratch.whole);
+                          static_cast<T*>(scratch.moments), scratch.whole);
         });
     }
 
@@ -159,16 +237,18 @@ struct BlockSelect {
         const int rows = static_cast<int>(kv.rows);
         const Scratch scratch(shape, lists, rows, pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-        const h2o_status status = shape.dtype == H2O_F16 ? average<half>(scratch) : average<float>(scratch);
+        const h2o_status status = shape.dtype == H2O_F16 ? prepare<half>(scratch) : prepare<float>(scratch);
         if (status != H2O_OK) return status;
-        h2o_kv means{};
-        means.k = scratch.means;
-        means.rows = scratch.votes.places;
-        means.dtype = shape.dtype;
-        KeySource keys = cache_keys(shape, means, false, scratch.votes.places, own_heads(shape));
+        const h2o_shape twice = wide(shape);
+        h2o_kv moments{};
+        moments.k = scratch.moments;
+        moments.rows = scratch.votes.places;
+        moments.dtype = shape.dtype;
+        KeySource keys = cache_keys(twice, moments, false, scratch.votes.places, own_heads(shape));
         keys.length = scratch.whole;
         const BestBlocks choice{lists, past, rows, scratch.votes.places, scratch.best, out};
-        return choose_by_votes(shape, lists.votes, q, keys, {}, 1, scratch.votes, choice, stream);
+        return choose_by_votes(twice, scratch.spread, scratch.rows, keys, {}, 1, scratch.votes, choice,
+                               stream);
     }
 };
 

@@ -28,7 +28,7 @@ template <class CHOICE>
 h2o_status choose_by_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
                            const KeySource& keys, const OwnRows& own, int sharing, const VoteScratch& scratch,
                            const CHOICE& choice, cudaStream_t stream) {
-    const h2o_status status = votes_on_tensor_cores(shape)
+    const h2o_status status = scratch.on_tensor_cores
                                   ? sum_half_votes(shape, tiles, q, keys, own, sharing, scratch, stream)
                                   : sum_votes(shape, tiles, q, keys, own, scratch, stream);
     if (status != H2O_OK) return status;

@@ -161,7 +161,8 @@ struct BestRows {
 };
 
 VoteScratch scratch_of(const h2o_shape& shape, const Tiles& tiles, int capacity, Workspace& workspace) {
-    return VoteScratch(shape, tiles.votes, tiles.listed > 0 ? tiles.listed : capacity, workspace);
+    return VoteScratch(shape, tiles.votes, Voted::kCache, tiles.listed > 0 ? tiles.listed : capacity,
+                       workspace);
 }
 
 struct Query {

@@ -49,9 +49,7 @@ __global__ void __launch_bounds__(kStateThreads)
     if (item >= count) return;  // the whole warp
     const int vote = static_cast<int>(item / heads), head = static_cast<int>(item % heads);
     const int tile = vote / votes, start = tile * tiles.tile, set = head / group;
-    const int last = min(start + tiles.tile, tiles.n) - 1;
-    const int run = start + vote % votes * tiles.stride;
-    const int row = min(run + head % together * tiles.stride / together, last);
+    const int row = tiles.row(tile, vote % votes, head, together);
     const T* const query = q + (static_cast<int64_t>(row) * heads + head) * d;
 
     const SetRows<S> rows = set_keys<S>(keys, set, 0);
@@ -102,26 +100,29 @@ h2o_status find_states(const h2o_shape& shape, const VotingTiles& tiles, const v
 
 }  // namespace
 
-VoteScratch::VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys,
+VoteScratch::VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, Voted voted, int most_keys,
                          Workspace& workspace)
-    : places(most_keys), pieces(vote_pieces(shape, tiles)) {
+    : places(most_keys),
+      on_tensor_cores(votes_on_tensor_cores(shape, voted)),
+      pieces(vote_pieces(shape, tiles, on_tensor_cores)) {
     score = workspace.take<float>(static_cast<int64_t>(tiles.count()) * shape.score_heads * pieces * places);
-    if (votes_on_tensor_cores(shape)) return;
+    if (on_tensor_cores) return;
     const int64_t rows = static_cast<int64_t>(tiles.count()) * tiles.votes_of_whole() * shape.query_heads;
     const int64_t row = static_cast<int64_t>(shape.head_size) * element_bytes(shape.dtype);
-    votes = workspace.take<unsigned char>(rows * row);
+    if (tiles.stride > 1) votes = workspace.take<unsigned char>(rows * row);
     m = workspace.take<float>(rows);
     l = workspace.take<float>(rows);
 }
 
 h2o_status sum_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
                      const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream) {
-    h2o_status status = copy_votes(shape, tiles, q, scratch, stream);
+    const bool all = tiles.stride == 1;
+    h2o_status status = all ? H2O_OK : copy_votes(shape, tiles, q, scratch, stream);
     if (status != H2O_OK) return status;
     status = shape.dtype == H2O_F16 ? find_states<half>(shape, tiles, q, keys, own, scratch, stream)
                                     : find_states<float>(shape, tiles, q, keys, own, scratch, stream);
     if (status != H2O_OK) return status;
-    RowSource voters = rows_of(shape, scratch.votes, tiles.votes(), own_heads(shape));
+    RowSource voters = rows_of(shape, all ? q : scratch.votes, tiles.votes(), own_heads(shape));
     voters.tile = tiles.votes_of_whole();
     ColumnSumArgs sums = column_sums_of(shape, voters, keys);
     sums.m = scratch.m;

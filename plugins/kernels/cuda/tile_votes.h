@@ -22,6 +22,12 @@ struct VotingTiles {
         const int whole = n / tile;
         return whole * votes_of_whole() + static_cast<int>(ceil_div(n - whole * tile, stride));
     }
+    // The row of a query head in vote `vote` of tile `index`: of `together` heads that vote for the same sums,
+    // each has another row of the stride.
+    __device__ __forceinline__ int row(int index, int vote, int head, int together) const {
+        const int first = index * tile, shift = head % together * stride / together;
+        return min(first + vote * stride + shift, min(first + tile, n) - 1);
+    }
 };
 
 // The rows of a tile's chunk, up to its last: a vote also sees those up to itself. They come behind its keys,
@@ -39,26 +45,33 @@ struct OwnRows {
 
 constexpr int kVoteRows = 64;  // packed rows of a piece on tensor cores
 
-inline bool votes_on_tensor_cores(const h2o_shape& shape) {
-    return shape.dtype == H2O_F16 && has_tiles(shape.head_size);
+// The keys that tiles vote for: those of a cache, any of them; or only first ones, all of shape.dtype.
+enum class Voted { kCache, kRows };
+
+inline bool votes_on_tensor_cores(const h2o_shape& shape, Voted voted) {
+    const int d = shape.head_size;
+    const bool wide = voted == Voted::kRows && (d == 160 || d == 192 || d == 256);
+    return shape.dtype == H2O_F16 && (has_tiles(d) || wide);
 }
 
 // Pieces of the votes of a tile and score head, each with sums of its own.
-inline int vote_pieces(const h2o_shape& shape, const VotingTiles& tiles) {
-    if (!votes_on_tensor_cores(shape)) return 1;
+inline int vote_pieces(const h2o_shape& shape, const VotingTiles& tiles, bool on_tensor_cores) {
+    if (!on_tensor_cores) return 1;
     const int sets = own_heads(shape), rows = tiles.votes_of_whole() * (shape.query_heads / sets);
     return sets / shape.score_heads * static_cast<int>(ceil_div(rows, kVoteRows));
 }
 
 struct VoteScratch {
     int places;              // keys of a tile, at most
+    bool on_tensor_cores;    // how votes are summed
     int pieces;              // of votes
     float* score = nullptr;  // [tiles, Hs, pieces, places] sums of votes
     // Without tensor cores:
-    void* votes = nullptr;             // [tiles * votes_of_whole, Hq, d] of shape.dtype
+    void* votes = nullptr;             // [tiles * votes_of_whole, Hq, d] of shape.dtype; null if every row votes
     float *m = nullptr, *l = nullptr;  // [votes, Hq] states
 
-    VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, int most_keys, Workspace& workspace);
+    VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, Voted voted, int most_keys,
+                Workspace& workspace);
 };
 
 // scratch.score = what each of a tile's keys gets. q [n, Hq, d]; keys: with a list, or a length for each

@@ -29,7 +29,8 @@ template <int D>
 struct VoteTile {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = kWarps * 32;
-    static constexpr int kAtOnce = D > 64 ? 3 : 4;  // blocks of a multiprocessor, by registers
+    static constexpr bool kLists = has_tiles(D);  // wide keys have no lists
+    static constexpr int kAtOnce = D > 128 ? 2 : D > 64 ? 3 : 4;  // blocks of a multiprocessor, by registers
     static constexpr int kBlocks = 2;               // of 16 keys, in a warp's registers
     static constexpr int kKeys = kWarps * kBlocks * 16;
     static constexpr int kRows = kVoteRows;
@@ -37,8 +38,10 @@ struct VoteTile {
     static constexpr int kOffsetsAt = kKeysAt + kKeys * D * 2;
     static constexpr int kStatesAt = kOffsetsAt + kRows * 4;         // a maximum and a denominator
     static constexpr int kSlotsAt = kStatesAt + kWarps * kRows * 8;  // rows of three tiles
-    static constexpr int kSeenAt = kSlotsAt + 3 * kKeys * 4;         // keys of the first pass that a row sees
+    static constexpr int kSeenAt =
+        kSlotsAt + (kLists ? 3 * kKeys * 4 : 0);  // keys of the first pass that a row sees
     static constexpr int kSharedBytes = kSeenAt + kRows * 4;
+    static_assert(kSharedBytes <= 99 * 1024, "as GPUs of 100 KB have it");
 };
 
 struct VoteArgs {
@@ -92,7 +95,8 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     const int tile = gridDim.y - 1 - blockIdx.y;  // late tiles have the most keys and start first
     const int count = keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys;
     const int64_t number = static_cast<int64_t>(tile) * (heads / args.sharing) + head / args.sharing;
-    const int32_t* const list = keys.memory ? keys.memory + number * keys.keys : nullptr;
+    const int32_t* const list =
+        Tile::kLists && keys.memory ? keys.memory + number * keys.keys : nullptr;
     // Place `count` and those behind it are own rows: place + shift is the cache row.
     const OwnRows& own = args.own;
     const int before = own.past ? own.before_tile(tile) : 0, shift = list ? own.begin(tile) - count : 0;
@@ -367,13 +371,15 @@ h2o_status sum_half_votes(const h2o_shape& shape, const VotingTiles& tiles, cons
                            sharing,
                            scratch.score,
                            scratch.places};
-    return dispatch_head_size(shape.head_size, [&](auto size) {
-        using Tile = VoteTile<decltype(size)::value>;
+    return dispatch_plain_size(shape.head_size, [&](auto size) {
+        constexpr int D = decltype(size)::value;
+        using Tile = VoteTile<D>;
         const auto sum = [&](auto kernel) {
             return launch(kernel, grid, Tile::kThreads, Tile::kSharedBytes, stream, args);
         };
-        return keys.dtype == H2O_I8 ? sum(sum_votes_f16<decltype(size)::value, int8_t>)
-                                    : sum(sum_votes_f16<decltype(size)::value, half>);
+        if constexpr (Tile::kLists)
+            if (keys.dtype == H2O_I8) return sum(sum_votes_f16<D, int8_t>);
+        return sum(sum_votes_f16<D, half>);
     });
 }
 
