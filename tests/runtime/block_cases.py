@@ -59,12 +59,13 @@ class BlockCall:
     def inputs(self) -> dict[str, Array]:
         return {"q": self.q, "k_cache": self.k, "past": self.past}
 
-    def run(self, provider: AttentionProvider) -> Array:
-        shape = AttentionShape(self.q.shape[1], self.kv_heads, self.d, self.scale, np.dtype(self.dtype))
-        provider.activate(shape)
+    def run(self, provider: AttentionProvider, stored: KV | None = None) -> Array:
+        """`stored`: the keys in another format."""
+        sizes = self.q.shape[1], self.kv_heads, self.d, self.scale
+        provider.activate(AttentionShape(*sizes, np.dtype(self.dtype), min(self.d, 512)))  # of latents
         out = np.full((len(self.past), self.score_heads, self.local + self.heavy), -1, np.int32)
         rule = {name: getattr(self, name) for name in ("tile", "stride", "block_size", "local")}
-        kv = KV(self.k, self.k, len(self.k))
+        kv = KV(self.k, self.k, len(self.k)) if stored is None else stored
         provider.run(BLOCK_SELECT, kv, q=self.q, past=self.past, **rule, candidates=out)
         return out
 
