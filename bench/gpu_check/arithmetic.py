@@ -147,12 +147,19 @@ class Layer:
         read = chunks[-1].start * KV_HEADS * self.d * 2
         self.choice.add(0, 1, read, 1)
         self.choice.wait(read / COPY / 1e9)
-        self._vote(tiles, votes, past / BLOCK)
+        queries = tiles * votes * QUERY_HEADS * self.d * 2  # spread to twice as many numbers
+        self.choice.add(0, 1, queries, 1)
+        self.choice.wait(3 * queries / COPY / 1e9)
+        self._vote(tiles, votes, past / BLOCK, width=2 * self.d)
 
-    def _vote(self, tiles: int, votes: int, keys: float, own: float = 0) -> None:
+    def _vote(
+        self, tiles: int, votes: int, keys: float, own: float = 0, *, width: int | None = None
+    ) -> None:
+        """`width`: numbers of a key; of a block of keys twice the head size."""
+        width = width or self.d
         packed, looked = votes * QUERY_HEADS // KV_HEADS, passed(keys, own)
-        read = tiles * KV_HEADS * self.d * 2 * looked * -(-packed // PACKED)
-        flop = 2 * self.d * QUERY_HEADS * votes * tiles * looked
+        read = tiles * KV_HEADS * width * 2 * looked * -(-packed // PACKED)
+        flop = 2 * width * QUERY_HEADS * votes * tiles * looked
         self.choice.add(flop, RATES["votes"][self.d], read, 2)
         self.choice.wait(tiles * KV_HEADS * keys / CHOSEN)
 

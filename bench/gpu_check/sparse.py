@@ -17,7 +17,8 @@ from bench.gpu_check.votes import passed
 Calls = dict[str, tuple[Callable[[], None], float]]
 BATCH = 4096  # rows of a call
 TILE = 128  # rows with one memory set, of the rule `query`
-STRIDE, BLOCK = 4, 8  # rows of a tile to a vote, and keys whose mean it scores for candidates
+BLOCK = 32  # keys whose mean and variance a vote scores for candidates
+NARROWED_FROM = 1.25  # times as many rows as candidates: a shorter past has none, and all its rows are voted for
 PAGE, PAGE_BUDGET = 16, 64
 VOTERS, COLUMNS, DISTANCES = 64, 512, 1024
 WINDOW, LANDMARK_BLOCK = 128, 64
@@ -34,21 +35,22 @@ def _rows(*shape: int) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """Sizes of the rule `query`: score heads, candidates, and keys of a set."""
+    """Sizes of the rule `query`: score heads, candidates, keys of a set, and rows of a tile to a vote."""
 
     heads: int
     listed: int
     slots: int
+    stride: int
 
 
 RULES = {
-    "": Rule(KV_HEADS, 2048, SLOTS),
-    ", grown": Rule(QUERY_HEADS, 3840, 960),  # the default behind 8,192 rows
+    "": Rule(KV_HEADS, 2048, SLOTS, 4),
+    ", grown": Rule(KV_HEADS, 7680, 1920, 8),  # the default behind 8,192 rows
 }
 
 
 def query(library: Library, layer: Layer) -> Calls:
-    """The last batch's tiles choose candidates by means of keys, sets from these, and attend to the sets."""
+    """The last batch's tiles choose candidates by blocks of keys, sets from these, and attend to the sets."""
     tiles, first = BATCH // TILE, layer.n - BATCH
     begins = torch.arange(tiles) * TILE + first
     past = (begins - first) // layer.chunk * layer.chunk + first
@@ -57,26 +59,33 @@ def query(library: Library, layer: Layer) -> Calls:
     calls: Calls = {}
     for name, rule in RULES.items():
         shape = library.Shape(QUERY_HEADS, KV_HEADS, rule.heads, layer.d, layer.d**-0.5, 1)
-        listed = _rows(tiles, KV_HEADS, rule.listed)
+        count = rule.listed if first >= NARROWED_FROM * rule.listed else 0
+        listed, lists = _rows(tiles, KV_HEADS, count), None
         sets = _rows(tiles, rule.heads, rule.slots)
-        border = torch.arange(rule.listed, dtype=torch.int32) + (first - rule.listed)
-        lists = border.expand(tiles, rule.heads, rule.listed).contiguous()
-        need = library.block_select_workspace(layer.shape, BATCH, TILE, STRIDE, BLOCK, layer.n)
+        if count:
+            border = torch.arange(count, dtype=torch.int32) + (first - count)
+            lists = border.expand(tiles, rule.heads, count).contiguous()
+        need = library.block_select_workspace(layer.shape, BATCH, TILE, rule.stride, BLOCK, layer.n)
         room = _room(
-            max(need, library.query_select_workspace(shape, BATCH, TILE, STRIDE, rule.listed, layer.n))
+            max(need, library.query_select_workspace(shape, BATCH, TILE, rule.stride, count, layer.n))
         )
 
         def narrow(rule: Rule = rule, listed: Any = listed, room: Any = room) -> None:
             layer.run(
-                library.block_select, layer.shape, BATCH, TILE, STRIDE, BLOCK, LOCAL, rule.listed - LOCAL, q,
+                library.block_select, layer.shape, BATCH, TILE, rule.stride, BLOCK, LOCAL, rule.listed - LOCAL, q,
                 layer.kv, past, listed, room, room.numel(),
             )  # fmt: skip
 
         def choose(
-            shape: Any = shape, rule: Rule = rule, lists: Any = lists, sets: Any = sets, room: Any = room
+            shape: Any = shape,
+            rule: Rule = rule,
+            count: int = count,
+            lists: Any = lists,
+            sets: Any = sets,
+            room: Any = room,
         ) -> None:
             layer.run(
-                library.query_select, shape, BATCH, TILE, STRIDE, rule.listed, LOCAL, rule.slots - LOCAL, q,
+                library.query_select, shape, BATCH, TILE, rule.stride, count, LOCAL, rule.slots - LOCAL, q,
                 layer.kv, lists, past, begins, sets, room, room.numel(),
             )  # fmt: skip
 
@@ -94,10 +103,11 @@ def query(library: Library, layer: Layer) -> Calls:
                 state,
             )
 
-        blocks = int(past.sum()) / tiles / BLOCK
+        rows = int(past.sum()) / tiles
         own = float((begins - past).float().mean()) + TILE  # rows of a tile's chunk that pass once
-        calls[f"candidates{name}"] = narrow, pair / STRIDE * passed(blocks)
-        calls[f"tiles{name}"] = choose, pair / STRIDE * passed(rule.listed, own)
+        if count:
+            calls[f"candidates{name}"] = narrow, 2 * pair / rule.stride * passed(rows / BLOCK)
+        calls[f"tiles{name}"] = choose, pair / rule.stride * passed(count or rows, own)
         calls[f"attention{name}"] = attend, 2 * pair * rule.slots
     return calls
 

@@ -87,8 +87,8 @@ class Layer:
     [
         ("colsum", {}, "float32", 4, 8),
         ("window", {"window": 8}, "float32", 6, 8),
-        ("query", {"tile": 16, "candidates": 32}, "float32", 0, 16),
-        ("query", {"tile": 16, "candidates": 32}, "float16", 0, 12),
+        ("query", {"tile": 16, "queries": 8, "candidates": 32}, "float32", 0, 16),
+        ("query", {"tile": 16, "queries": 8, "candidates": 32}, "float16", 0, 13),
     ],
 )
 def test_operations_of_a_chunk_and_of_a_logical_batch(

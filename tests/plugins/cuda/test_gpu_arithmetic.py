@@ -24,11 +24,11 @@ def test_products_are_the_visible_pairs(n: int) -> None:
 
 @pytest.mark.parametrize("n", [4096, 8192, 32768])
 def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
-    """A group takes two launches for its sets, and three for candidates."""
+    """A group takes two launches for its sets, and four for candidates."""
     rule = Query()
     batches = logical_batches(rule.first_of_tail(n), rule.batch_size, rule.chunk_size)
     groups = [group for batch in batches for group in rule.groups(0, 0, batch, KV_HEADS)]
-    assert Layer(n, 64, rule).choice.launches == sum(2 + 3 * bool(one.narrowed) for one in groups)
+    assert Layer(n, 64, rule).choice.launches == sum(2 + 4 * bool(one.narrowed) for one in groups)
 
 
 def test_the_time_of_full_attention_is_near_the_one_that_was_measured() -> None:
