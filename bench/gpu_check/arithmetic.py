@@ -152,9 +152,7 @@ class Layer:
         self.choice.wait(3 * queries / COPY / 1e9)
         self._vote(tiles, votes, past / BLOCK, width=2 * self.d)
 
-    def _vote(
-        self, tiles: int, votes: int, keys: float, own: float = 0, *, width: int | None = None
-    ) -> None:
+    def _vote(self, tiles: int, votes: int, keys: float, own: float = 0, *, width: int | None = None) -> None:
         """`width`: numbers of a key; of a block of keys twice the head size."""
         width = width or self.d
         packed, looked = votes * QUERY_HEADS // KV_HEADS, passed(keys, own)

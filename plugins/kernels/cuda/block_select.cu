@@ -1,14 +1,15 @@
 // BlockSelect: some of a tile's queries (its votes) score blocks of the past by the means and variances of
 // their keys, and the rows of the best blocks become the tile's candidates.
 //
-// A block's score is scale * (q mean) + scale^2 / 2 * sum(q^2 variance): of log(mean(exp(scale * q k))) over its
-// keys k the expansion to the second order, with a diagonal covariance. So it is one product of twice the head
-// size, [q, scale / 2 * q^2] by [mean, variance]. One launch computes these moments of all whole blocks, which
-// reads the keys once for all tiles, and another writes the voting queries of all tiles in that form. In float16
-// two others do the rest (choose_by_votes.cuh), over an eighth of the rows if a block has 32: votes sum as for
-// single keys, and blocks are ranked, not their rows.
+// A block's score is scale * (q mean) + scale^2 / 2 * sum(q^2 variance): of log(mean(exp(scale * q k))) over
+// its keys k the expansion to the second order, with a diagonal covariance. So it is one product of twice the
+// head size, [q, scale / 2 * q^2] by [mean, variance]. One launch computes these moments of all whole blocks,
+// which reads the keys once for all tiles, and another writes the voting queries of all tiles in that form.
+// In float16 two others do the rest (choose_by_votes.cuh): votes sum as for single keys, and blocks are
+// ranked, not their rows.
 //
-// FLOP of a vote: 4 * d a block and pass, d / 8 for each row of the past if a block has 32.
+// Floor: 4 * d FLOP for each (vote, block) of a pass, with blocks of 32 a sixteenth of those for single keys;
+// the keys once, 2 bytes a number in float16.
 
 #include "choose_by_votes.cuh"
 #include "numbers.cuh"
@@ -40,9 +41,9 @@ __device__ __forceinline__ void put_within(half* to, float x) {
     put(to, fminf(x, 65504.f));
 }
 
-// moments [places, Hkv, 2d] = the means, then the variances, of all whole blocks below the longest past; zeros
-// for block 0 if there is none. whole [tiles] = a tile's whole blocks. A thread has COUNT numbers of a mean, 16
-// bytes of it, in one of `count` places; it reads as many of each row at once. width = Hkv * d.
+// moments [places, Hkv, 2d] = the means, then the variances, of all whole blocks below the longest past;
+// zeros for block 0 if there is none. whole [tiles] = a tile's whole blocks. A thread has COUNT numbers of a
+// mean, 16 bytes of it, in one of `count` places; it reads as many of each row at once. width = Hkv * d.
 //
 // One pass: sums are of distances from the block's first row. Its own distance from the mean is at most
 // sqrt(block) deviations, so that little is cancelled, whatever the mean is.
@@ -93,8 +94,8 @@ __global__ void __launch_bounds__(kMomentThreads)
     *reinterpret_cast<Piece<T, COUNT>*>(to + d) = variance;
 }
 
-// out [votes, Hq, 2d] = the voting rows of q, then scale / 2 times their squares. `together` heads vote for the
-// same sums; a whole tile has `votes`.
+// out [votes, Hq, 2d] = the voting rows of q, then scale / 2 times their squares. `together` heads vote for
+// the same sums; a whole tile has `votes`.
 template <class T, int COUNT = 16 / static_cast<int>(sizeof(T))>
 __global__ void __launch_bounds__(kMomentThreads)
     spread_votes(const T* q, VotingTiles tiles, int votes, int heads, int together, int d, float scale,

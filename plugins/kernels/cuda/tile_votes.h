@@ -22,8 +22,8 @@ struct VotingTiles {
         const int whole = n / tile;
         return whole * votes_of_whole() + static_cast<int>(ceil_div(n - whole * tile, stride));
     }
-    // The row of a query head in vote `vote` of tile `index`: of `together` heads that vote for the same sums,
-    // each has another row of the stride.
+    // The row of a query head in vote `vote` of tile `index`: of `together` heads that vote for the same
+    // sums, each has another row of the stride.
     __device__ __forceinline__ int row(int index, int vote, int head, int together) const {
         const int first = index * tile, shift = head % together * stride / together;
         return min(first + vote * stride + shift, min(first + tile, n) - 1);
@@ -67,7 +67,7 @@ struct VoteScratch {
     int pieces;              // of votes
     float* score = nullptr;  // [tiles, Hs, pieces, places] sums of votes
     // Without tensor cores:
-    void* votes = nullptr;             // [tiles * votes_of_whole, Hq, d] of shape.dtype; null if every row votes
+    void* votes = nullptr;  // [tiles * votes_of_whole, Hq, d] of shape.dtype; null if every row votes
     float *m = nullptr, *l = nullptr;  // [votes, Hq] states
 
     VoteScratch(const h2o_shape& shape, const VotingTiles& tiles, Voted voted, int most_keys,

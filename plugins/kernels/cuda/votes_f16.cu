@@ -7,7 +7,8 @@
 // keys, and behind these a vote's own rows, if it has any. Then all keys pass, and a key's sum is a sum along
 // the accumulator's rows. No block waits for another, and every sum has one order. Votes beyond 64 rows, and
 // score heads that span several key sets, are pieces, each with a block and sums of its own. Two score heads
-// of at most 32 votes that look at the same keys share a block, with half of the rows each.
+// of at most 32 votes that look at the same keys share a block, with half of the rows each. Keys of more than
+// 128 numbers are BlockSelect's moments: halves, without lists.
 //
 // Floor: 2 * d FLOP for each (row, key) of a pass, and an exponential. The passes are over about an eighth of
 // the keys, the first 128 and own rows, and over all keys; keys are read from L2, 64 FLOP a byte.
@@ -29,9 +30,9 @@ template <int D>
 struct VoteTile {
     static constexpr int kWarps = 4;
     static constexpr int kThreads = kWarps * 32;
-    static constexpr bool kLists = has_tiles(D);  // wide keys have no lists
+    static constexpr bool kLists = has_tiles(D);                  // wide keys have no lists
     static constexpr int kAtOnce = D > 128 ? 2 : D > 64 ? 3 : 4;  // blocks of a multiprocessor, by registers
-    static constexpr int kBlocks = 2;               // of 16 keys, in a warp's registers
+    static constexpr int kBlocks = 2;                             // of 16 keys, in a warp's registers
     static constexpr int kKeys = kWarps * kBlocks * 16;
     static constexpr int kRows = kVoteRows;
     static constexpr int kKeysAt = kRows * D * 2;
@@ -95,8 +96,7 @@ __global__ void __launch_bounds__(VoteTile<D>::kThreads, VoteTile<D>::kAtOnce)
     const int tile = gridDim.y - 1 - blockIdx.y;  // late tiles have the most keys and start first
     const int count = keys.length ? bounded(keys.length[tile], 1, keys.keys) : keys.keys;
     const int64_t number = static_cast<int64_t>(tile) * (heads / args.sharing) + head / args.sharing;
-    const int32_t* const list =
-        Tile::kLists && keys.memory ? keys.memory + number * keys.keys : nullptr;
+    const int32_t* const list = Tile::kLists && keys.memory ? keys.memory + number * keys.keys : nullptr;
     // Place `count` and those behind it are own rows: place + shift is the cache row.
     const OwnRows& own = args.own;
     const int before = own.past ? own.before_tile(tile) : 0, shift = list ? own.begin(tile) - count : 0;

@@ -50,8 +50,9 @@ def test_what_sparse_timings_call_runs(group: str, small_timings: Path) -> None:
     rows = list(timings.TABLES[group](library.Library(small_timings)))
     called = {row["call"] for row in rows}
     assert called >= {"attend"} or group in ("query", "layer kinds")
-    assert group != "query" or called >= {"candidates", "tiles", "attention", "tiles, grown", "attention, grown"}
-    assert "candidates, grown" not in called, "all of a short past is voted for"
+    if group == "query":
+        assert called >= {"candidates", "tiles", "tiles, grown"}
+        assert "candidates, grown" not in called, "all of a short past is voted for"
     assert all(row["ms"] == 1 and row["tflop_s"] > 0 for row in rows)
 
 
