@@ -1,5 +1,5 @@
 // MemorySelect against a plain sort, with ties, negligible scores, short histories and long ones; and
-// QuerySelect against float64.
+// QuerySelect and BlockSelect against float64.
 
 #include "cases.h"
 
@@ -226,6 +226,90 @@ void test_query(const Query& s, std::mt19937& random) {
         }
 }
 
+struct Blocks {
+    int n, tile, stride, block, local, chosen;  // blocks of a list
+    std::vector<int64_t> past;                  // of each tile; the local window begins with a block
+    int d;
+    h2o_dtype dtype;
+    double bias = 0;     // of the keys
+    bool alone = false;  // as of Query
+};
+
+// Block 0 and the best others by votes for [mean, variance], then the local window.
+void test_blocks(const Blocks& s, std::mt19937& random) {
+    constexpr int heads = 4, sets = 2;
+    const int choosing = s.alone ? heads : sets, count = static_cast<int>(s.past.size());
+    const int longest = static_cast<int>(*std::max_element(s.past.begin(), s.past.end()));
+    char name[160];
+    std::snprintf(name, sizeof name, "blocks of %d, n=%d tile=%d past=%d d=%d f16=%d bias=%g alone=%d",
+                  s.block, s.n, s.tile, longest, s.d, s.dtype == H2O_F16, s.bias, s.alone);
+    context = name;
+    const auto d = size_t(s.d), blocks = size_t(longest / s.block), size = size_t(s.block);
+    Numbers q(size_t(s.n) * heads * d, s.dtype), k(size_t(longest) * sets * d, s.dtype);
+    fill_normal(q, s.dtype, 2, random);
+    fill_normal(k, s.dtype, 1, random);
+    for (size_t i = 0; i < k.exact.size(); ++i)
+        store(k.buffer.host(), i, s.dtype, k.exact[i] += i % 2 ? s.bias : -s.bias);
+    k.buffer.reset();
+    Query of_blocks{s.n, s.tile, s.stride, 0, 0, 0, s.past, false, 2 * s.d, s.dtype, 1, s.alone};
+    for (int64_t& past : of_blocks.past) past = 1 << 30;  // no rows of the chunk
+    const double scale = 1 / std::sqrt(2.0 * s.d);        // as votes_of has it
+    Numbers spread(2 * q.exact.size(), s.dtype), moments(blocks * sets * 2 * d, s.dtype);
+
+    for (size_t i = 0; i < q.exact.size(); ++i) {
+        double* const to = &spread.exact[i / d * 2 * d + i % d];
+        to[0] = q.exact[i], to[d] = scale / 2 * q.exact[i] * q.exact[i];
+    }
+    for (size_t i = 0; i < blocks * sets * d; ++i) {
+        double* const to = &moments.exact[i / d * 2 * d + i % d];
+        const double* const from = &k.exact[i / (sets * d) * size * sets * d + i % (sets * d)];
+        for (size_t row = 0; row < size; ++row) to[0] += from[row * sets * d] / double(size);
+        for (size_t row = 0; row < size; ++row)
+            to[d] += std::pow(from[row * sets * d] - to[0], 2) / double(size);
+    }
+    Buffer past(s.past.size() * 8, false);
+    std::memcpy(past.host().data(), s.past.data(), s.past.size() * 8);
+    past.reset();
+    h2o::calls::BlockSelect call;
+    call.shape = {heads, sets, choosing, s.d, float(scale), s.dtype, s.d, 0, 0};
+    call.n = s.n, call.cap = longest, call.t = count, call.tile = s.tile, call.stride = s.stride;
+    call.block_size = s.block, call.local = s.local, call.heavy = s.chosen * s.block;
+    call.M = call.local + call.heavy;
+    Buffer lists(size_t(count) * size_t(choosing) * size_t(call.M) * 4, true);
+    Buffer workspace(h2o::cuda::workspace(call), true);
+    const h2o_kv kv = cache_of(k, k, longest);
+    call.q = q.buffer.device(), call.kv = &kv, call.past = past.device<int64_t>();
+    call.candidates = lists.device<int32_t>();
+    call.workspace = workspace.device(), call.workspace_bytes = workspace.host().size();
+    run_twice({&lists}, [&] {
+        workspace.reset();
+        return h2o::cuda::run(call);
+    });
+    const std::vector<int32_t> got = lists.values<int32_t>();
+    // Half a unit in the last place of a mean is more than a score's own error, where keys have a bias.
+    const double near = s.dtype == H2O_F32 ? 1e-4 : s.bias > 0 ? 0.1 : 2e-2;
+    for (int tile = 0; tile < count; ++tile)
+        for (int head = 0; head < choosing; ++head) {
+            const int border = int(s.past[size_t(tile)]) - s.local;
+            std::vector<int32_t> rows(size_t(s.past[size_t(tile)] / s.block));
+            std::iota(rows.begin(), rows.end(), 0);
+            const std::vector<double> votes = votes_of(of_blocks, head, tile, rows, spread, moments);
+            const int32_t* const list = got.data() + size_t(tile * choosing + head) * size_t(call.M);
+            std::vector<int> chosen(size_t(border / s.block));
+            for (int i = 0; i < call.heavy; ++i) {
+                const int block = list[i - i % s.block] / s.block;
+                EXPECT(list[i] == block * s.block + i % s.block && list[i] < border);
+                chosen[size_t(block)] = 1;
+            }
+            EXPECT(std::count(chosen.begin(), chosen.end(), 1) == s.chosen && chosen[0] == 1);
+            double least = INFINITY, most = 0;
+            for (size_t i = 1; i < chosen.size(); ++i)
+                (chosen[i] ? least = std::fmin(least, votes[i]) : most = std::fmax(most, votes[i]));
+            EXPECT(least >= most * (1 - near));
+            for (int i = 0; i < s.local; ++i) EXPECT(list[call.heavy + i] == border + i);
+        }
+}
+
 }  // namespace
 
 void test_select(const Options& options) {
@@ -274,6 +358,13 @@ void test_select(const Options& options) {
         // Scores far above an estimated denominator: such a vote is 1. Heads of 40 and 192 have no tiles.
         for (const int d : {40, 64, 192})
             test_query({16, 16, 1, 0, 4, 7, {320}, false, d, dtype, 0, false, 16}, random);
+    }
+    for (const h2o_dtype dtype : {H2O_F32, H2O_F16}) {
+        test_blocks({40, 16, 3, 8, 16, 5, {160, 160, 240}, 64, dtype}, random);  // the last tile has 8 rows
+        test_blocks({20, 8, 4, 16, 16, 3, {320, 320, 320}, 64, dtype, 100}, random);
+        test_blocks({33, 33, 1, 8, 8, 5, {168}, 48, dtype, 0, true}, random);
+        test_blocks({16, 16, 4, 4, 8, 20, {800}, 32, dtype}, random);  // a sample of the blocks
+        for (const int d : {80, 96, 128}) test_blocks({16, 16, 4, 8, 8, 5, {200}, d, dtype}, random);
     }
     // More candidates than are kept at hand.
     test_query({4, 4, 1, 3, 8, 300, {9000}, false, 32, H2O_F32}, random);
