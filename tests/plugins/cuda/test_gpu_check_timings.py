@@ -33,8 +33,8 @@ def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
         if hasattr(module, name):
             monkeypatch.setattr(module, name, size)
     monkeypatch.setattr(layer, "HEAVY", 8)
-    # Before the last batch are 128 rows: fewer than 5/4 of the larger rule's candidates.
-    rules = {"": sparse.Rule(2, 96, 16, 4), ", grown": sparse.Rule(2, 104, 24, 8)}
+    # Before the last batch are 128 rows: fewer than 3/2 of the larger rule's candidates.
+    rules = {"": sparse.Rule(2, 80, 16, 4), ", grown": sparse.Rule(2, 104, 24, 8)}
     monkeypatch.setattr(sparse, "RULES", rules)
     monkeypatch.setattr(timings, "milliseconds", lambda work: work() or 1.0)
     monkeypatch.setattr(timings, "roomy", lambda: False)
