@@ -107,5 +107,8 @@ def test_memory_sets(model: Model) -> None:
 def test_candidates(model: Model) -> None:
     sizes = {"tile": 12, "stride": 4, "block_size": 8, "local": 5, "heavy": 20, "score_heads": HKV}
     past, lists = np.array([60, 60, 84, 84], np.int64), {"candidates": np.empty((4, HKV, 25), np.int32)}
-    expected, got = both(model, BLOCK_SELECT, lists, q=6 * model.rows(42, HQ), past=past, **sizes)
+    q = 2 * model.rows(
+        42, HQ
+    )  # variances grow with squares: larger ones reach the cap in many blocks, which tie
+    expected, got = both(model, BLOCK_SELECT, lists, q=q, past=past, **sizes)
     np.testing.assert_array_equal(got["candidates"], expected["candidates"])
