@@ -26,6 +26,7 @@ from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 
 pytestmark = pytest.mark.timeout(600)
 NAME = "llama-g2-d64-llama3"
@@ -57,23 +58,24 @@ def compare(*args: Any) -> Any:
 
 @pytest.mark.parametrize("pick", [0, 1])
 def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> None:
-    """Blocks of eight keys come in pairs that are equal, and the border of the candidates is inside a pair. The
-    first and the last block always are candidates.
+    """Blocks of keys come in pairs that are equal, and the border of the candidates is inside a pair. The first and
+    the last of eight blocks always are candidates.
     """
-    policy = Query(chunk_size=64, local=2, heavy=22, candidates=24, dense_tail=0)
-    draw = torch.Generator().manual_seed(5)
-    q, pairs = torch.randn(1, 128, 8, generator=draw), torch.randn(1, 4, 64, generator=draw)
-    k, model = pairs.repeat_interleave(2, dim=1).view(1, 64, 8), grouped(1, 1)
+    n, three = 8 * BLOCK, 3 * BLOCK
+    policy = Query(chunk_size=n, tile=n, local=2, heavy=three - 2, candidates=three, dense_tail=0)
+    draw = torch.Generator().manual_seed(4)
+    q, pairs = torch.randn(1, 2 * n, 8, generator=draw), torch.randn(1, 4, 8 * BLOCK, generator=draw)
+    k, model = pairs.repeat_interleave(2, dim=1).view(1, n, 8), grouped(1, 1)
     own = QueryPass(policy, model)
-    chosen = own._choose(0, 64, q[:, 64:], k, 64, own._candidates(0, q[:, 64:], k, 64))[0].nonzero()[:, 0]
-    blocks = {row // 8 for row in chosen.tolist()}
+    chosen = own._choose(0, n, q[:, n:], k, n, own._candidates(0, q[:, n:], k, n))[0].nonzero()[:, 0]
+    blocks = {row // BLOCK for row in chosen.tolist()}
     (lone,) = (block for block in blocks if 0 < block < 7 and block ^ 1 not in blocks)
     picked = sorted({*blocks, (lone, lone ^ 1)[pick]} - {(lone ^ 1, lone)[pick]})
-    sets = [8 * block + row for block in picked for row in range(8)]
+    sets = [BLOCK * block + row for block in picked for row in range(BLOCK)]
     rule = QueryPass(policy, model, np.array(sets, np.int32)[None, None, None])
     rule._attend(0, q, torch.cat([k, k], 1), torch.cat([k, k], 1))
     assert (rule.wrong, rule.verdict().sound) == (0, True)
-    strange = next(8 * block for block in range(8) if block not in blocks and block ^ 1 != lone)
+    strange = next(BLOCK * block for block in range(8) if block not in blocks and block ^ 1 != lone)
     rule = QueryPass(
         policy, model, np.array(sorted({*sets, strange} - {sets[0]}), np.int32)[None, None, None]
     )

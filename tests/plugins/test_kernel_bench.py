@@ -49,8 +49,8 @@ def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
 
 
 def test_choosing_is_measured_as_the_rule_calls_it() -> None:
-    """The chunk behind 4,096 tokens chooses from all of them, the next two from candidates. Memory sets are rising
-    rows before each tile's chunk, the last one among them."""
+    """The chunks behind 4,096 and 5,120 tokens choose from all of them, the next one from candidates. Memory sets
+    are rising rows before each tile's chunk, the last one among them."""
     from bench.kernels.choosing import OPERATORS, Batch
 
     from h2o_plugins._cpu import Kernels
@@ -60,7 +60,7 @@ def test_choosing_is_measured_as_the_rule_calls_it() -> None:
     assert list(taken) == list(OPERATORS)
     assert min(taken.values()) > 0
     assert [[name for name, _ in calls] for calls in batch.calls] == [list(OPERATORS[1:]), list(OPERATORS)]
-    for calls, tiles in zip(batch.calls, (8, 16), strict=True):
+    for calls, tiles in zip(batch.calls, (16, 8), strict=True):
         (_, votes), (_, attention) = calls[-2:]
         chosen = attention["memory"]
         assert chosen.shape == (tiles, 1, 960)

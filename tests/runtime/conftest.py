@@ -1,4 +1,4 @@
-"""A fixture of tests that load a model again and again: that takes longer than most of what they ask of it."""
+"""Fixtures of several modules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import pytest
 
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.loaded_model import LoadedModel
+from h2o_runtime.policies.prefill.h2o.scores import query
 
 Key = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def small_blocks() -> Iterator[None]:
+    """So that prompts as short as these have several blocks of keys to choose from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "BLOCK", 8)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.execution.watch import Watch
 from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
-pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
+pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")
 
 CONTEXT = 400
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
@@ -179,7 +179,7 @@ def test_a_warm_up_reads_a_prompt_and_leaves_nothing(
 ) -> None:
     """All kernels of the bundle's policy run before the first prompt does."""
     ran: set[str] = set()
-    rule = altered(POLICIES["query"], dense_tail=20, candidates=36)  # the first batch is narrowed too
+    rule = altered(POLICIES["query"], dense_tail=20, candidates=32)  # the first batch is narrowed too
     provider, policy = cuda.spec.layers.providers[0], rule
     monkeypatch.setattr(type(provider), "run", told(type(provider).run, ran))
     forward: Any = cuda.loaded.forward

@@ -39,6 +39,7 @@ from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
+pytestmark = pytest.mark.usefixtures("small_blocks")
 CONTEXT = 200
 SPARSE = ColumnSum(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=0)
 POLICIES = (

@@ -13,7 +13,7 @@ from tests.family_models import MODELS, VOCAB, WINDOWS, save
 from h2o_runtime import Generator
 from h2o_runtime.policies.prefill import ColumnSum, Full, Query
 
-pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
+pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")
 
 IDS = random_ids(190, 5, VOCAB)
 H2O = Query(chunk_size=48, batch_size=100, local=12, heavy=20, tile=20, candidates=40)
