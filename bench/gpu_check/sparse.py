@@ -45,7 +45,7 @@ class Rule:
 
 RULES = {
     "": Rule(KV_HEADS, 2048, SLOTS, 4),
-    ", grown": Rule(KV_HEADS, 7680, 1920, 8),  # the default behind 8,192 rows
+    ", grown": Rule(KV_HEADS, 9600, 1920, 8),  # the default behind 8,192 rows
 }
 
 

@@ -148,7 +148,7 @@ def test_memory_that_grew_from_the_beginning_still_does(
     most = chunk * 15 // 8
     for past in (0, 1, 8 * chunk, 1 << 20):
         assert policy.memory_at(past) == max(least, min(past // 4, most))
-        assert policy.candidates_at(past) == max(2048, 4 * policy.memory_at(past))
+        assert policy.candidates_at(past) == max(2048, 5 * policy.memory_at(past))
 
 
 def test_sinks_that_are_gone_are_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:

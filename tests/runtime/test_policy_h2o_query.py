@@ -51,17 +51,17 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
     [
         (1, 512, 2560),
         (2048, 512, 2560),
-        (2052, 513, 2560),
-        (3072, 768, 3072),
-        (4096, 1024, 4096),
-        (8192, 1920, 7680),
-        (1 << 20, 1920, 7680),
+        (2052, 513, 2565),
+        (3072, 768, 3840),
+        (4096, 1024, 5120),
+        (8192, 1920, 9600),
+        (1 << 20, 1920, 9600),
     ],
 )
 def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, candidates: int) -> None:
     policy = Query(grow=0)
     assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
-    assert (policy.memory, policy.most_candidates) == (1920, 7680)
+    assert (policy.memory, policy.most_candidates) == (1920, 9600)
     assert policy.counts(past)["memory_size"] == (
         policy.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
@@ -73,11 +73,11 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
         ({}, 4095, 512, 2560),
         ({}, 4096, 960, 3840),
         ({}, 8191, 960, 3840),
-        ({}, 8192, 1920, 7680),
-        ({}, 1 << 20, 1920, 7680),
+        ({}, 8192, 1920, 9600),
+        ({}, 1 << 20, 1920, 9600),
         ({"grow": 1024, "heavy": 192}, 1023, 256, 2560),
         ({"grow": 1024, "heavy": 192}, 2000, 500, 2560),
-        ({"grow": 0, "heavy": 958}, 4000, 1022, 4088),  # more than it would grow to
+        ({"grow": 0, "heavy": 958}, 4000, 1022, 5110),  # more than it would grow to
         ({"grow": "never"}, 1 << 20, 512, 2560),
     ],
 )
@@ -121,8 +121,8 @@ def test_one_of_so_many_queries_votes(queries: int, stride: int) -> None:
         ({}, 5120, 0),
         ({}, 6144, 3840),
         ({}, 8192, 0),
-        ({}, 11264, 0),
-        ({}, 12288, 7680),
+        ({}, 14336, 0),
+        ({}, 15360, 9600),
         ({"candidates": 2048}, 3071, 0),
         ({"candidates": 2048}, 3072, 2048),
         ({"grow": "never"}, 1 << 20, 2560),

@@ -26,7 +26,6 @@ BLOCK = 32  # keys whose mean and variance stand for them where the past is narr
 NEVER = "never"  # of `grow`
 NARROWED_FROM = 1.5  # times as many rows as candidates
 GROWN_DIVISOR = 4  # a grown memory has 1 / GROWN_DIVISOR of the past's keys
-GROWN_CANDIDATES = 4  # times as many candidates as a grown memory has keys
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,17 @@ class Growth:
     """How many keys tiles have after `after` times `grow` rows.
 
     sixteenths  a memory has at most so many sixteenths of a chunk
+    candidates  so many times as many candidates as keys
     voting      one of so many of `queries` votes
     """
 
     after: int
     sixteenths: int
+    candidates: int
     voting: int
 
 
-GROWTHS = (Growth(2, 30, 2), Growth(1, 15, 1))  # the first of them that has begun
+GROWTHS = (Growth(2, 30, 5, 2), Growth(1, 15, 4, 1))  # the first of them that has begun
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,8 @@ class QueryTiles(H2O[QueryStore]):
 
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
-        if self.growth_at(past) is None:
-            return max(self.candidates, self.memory_at(past))
-        return max(self.candidates, self.memory_at(past) * GROWN_CANDIDATES)
+        growth = self.growth_at(past)
+        return max(self.candidates, self.memory_at(past) * (growth.candidates if growth else 1))
 
     def narrowed_to(self, past: int) -> int:
         """Candidates of a tile in a chunk after `past` rows; 0: the tile chooses from its whole past. To narrow a
