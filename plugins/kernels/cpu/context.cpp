@@ -5,7 +5,7 @@
 #include <new>
 #include <thread>
 
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 
 #if defined(__linux__)
 #include <sys/auxv.h>
@@ -35,19 +35,11 @@ const KernelTable* amx_kernels() {
 bool runs_here(const KernelTable* table) {
 #if defined(__x86_64__)
     if (table == amx_kernels()) {
-        static const bool right = runs_here(avx512_kernels()) && __builtin_cpu_supports("avx512bf16") &&
-                                  has_amx(kAmxBFloat16) && amx_bfloat16_is_right();
+        static const bool right = has_avx512_bfloat16() && has_amx(kAmxBFloat16) && amx_bfloat16_is_right();
         return right;
     }
-    if (table == avx512_kernels()) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    }
-    if (table == avx2_kernels()) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
-    }
+    if (table == avx512_kernels()) return has_avx512();
+    if (table == avx2_kernels()) return has_avx2();
 #endif
     return table != nullptr;
 }
@@ -74,7 +66,7 @@ const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precisio
     if (precision == H2O_BFLOAT16) {
 #if defined(__x86_64__)
         if (table == amx_kernels()) return amx_bfloat16();
-        if (table == avx512_kernels() && __builtin_cpu_supports("avx512bf16")) return avx512_bfloat16();
+        if (table == avx512_kernels() && has_avx512_bfloat16()) return avx512_bfloat16();
 #elif defined(__aarch64__) && defined(__linux__)
         if (table == neon_kernels() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16();
 #endif
@@ -83,7 +75,7 @@ const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precisio
     if (precision != H2O_INT16) return nullptr;
 #if defined(__x86_64__)
     const bool has_lanes = table == amx_kernels() || table == avx512_kernels();
-    if (has_lanes && __builtin_cpu_supports("avx512vnni")) return avx512_int16();
+    if (has_lanes && has_avx512_vnni()) return avx512_int16();
     if (table == avx2_kernels()) return avx2_int16();
 #endif
     return scalar ? scalar_int16() : nullptr;

@@ -4,7 +4,7 @@
 #include "int8_votes.h"
 #include "stored_rows.h"
 #include "sweep.h"
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 
 namespace h2o {
 
@@ -17,7 +17,7 @@ inline Int8Votes int8_votes(const h2o_cpu* context) {
         if (right) return amx_votes();
     }
     const bool rounds = now == avx512_bfloat16() || now == amx_bfloat16() || now == avx512_int16();
-    if (rounds && __builtin_cpu_supports("avx512vnni")) return avx512_votes();
+    if (rounds && has_avx512_vnni()) return avx512_votes();
     if (now == avx2_int16()) return avx2_votes();
 #endif
     (void)context;

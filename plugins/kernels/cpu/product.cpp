@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -64,25 +64,15 @@ bool is_faster(const h2o_products* kernels) {
 
 bool runs_here(const h2o_products* kernels) {
 #if defined(__x86_64__)
-    if (kernels == avx512vnni_products()) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
-    }
+    if (kernels == avx512vnni_products()) return has_avx512_vnni();
     if (kernels == amx_products()) {
         static const bool right = runs_here(avx512bf16_products()) && has_amx(kAmxInt8 | kAmxBFloat16) &&
                                   amx_int8_is_right() && amx_bfloat16_is_right();
         return right;
     }
-    if (kernels == avx512bf16_products()) {
-        return runs_here(avx512vnni_products()) && __builtin_cpu_supports("avx512bf16");
-    }
-    if (kernels == avxvnni_products()) {
-        return runs_here(avx2_products()) && __builtin_cpu_supports("avxvnni");
-    }
-    if (kernels == avx2_products())
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+    if (kernels == avx512bf16_products()) return has_avx512_vnni() && has_avx512_bfloat16();
+    if (kernels == avxvnni_products()) return has_avx_vnni();
+    if (kernels == avx2_products()) return has_avx2();
 #elif defined(__aarch64__) && defined(__linux__)
     if (kernels == i8mm_products()) return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
     if (kernels == dotprod_products()) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;

@@ -4,7 +4,7 @@
 #include "amx_stand_in.h"
 #include "isa.h"
 #include "support.h"
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 
 namespace h2o::test {
 namespace {

@@ -9,7 +9,7 @@
 #include "amx_stand_in.h"
 #include "h2o/products.h"
 #include "pool.h"
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 
 namespace h2o::test {
 namespace {

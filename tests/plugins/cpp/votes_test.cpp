@@ -147,7 +147,7 @@ TEST(Avx2Votes, AreTheFormula) {
 
 TEST(Avx512Votes, AreTheFormula) {
     if (!h2o_cpu_supports("avx512", H2O_BFLOAT16)) GTEST_SKIP() << "no AVX-512 here";
-    if (!__builtin_cpu_supports("avx512vnni")) GTEST_SKIP() << "no VNNI here";
+    if (!has_avx512_vnni()) GTEST_SKIP() << "no VNNI here";
     EXPECT_EQ(int8_votes(make(1, "avx512", H2O_BFLOAT16).get()).run, avx512_votes().run);
     each_case([](const Case& one) { expect_formula(one, votes_of(one, avx512_votes())); });
 }

@@ -6,10 +6,6 @@
 
 #include <cstdint>
 
-#ifdef H2O_AMX_STAND_IN
-#include H2O_AMX_STAND_IN  // the same functions in C++, for tests
-#endif
-
 namespace {
 
 constexpr int64_t kTileRows = 16;

@@ -1,5 +1,5 @@
 #include "isa.h"
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 #include "x86/simd_avx512.h"
 // must come after the instruction set:
 #include "x86/bfloat16_amx.h"

@@ -6,7 +6,7 @@
 // same order. Therefore a row has the same result as there. Few rows are left to it.
 #include "product.h"
 #include "x86/amx.h"
-#include "x86/amx_here.h"
+#include "x86/processor.h"
 #include "x86/simd_avx512.h"
 
 namespace {

@@ -30,10 +30,7 @@ struct VoteVectors {
             for (int i = 0; i < kKeys; ++i) {
                 const Ints::Vec word = Ints::word(at[i] + c);
 #pragma GCC unroll 3
-                for (int j = 0; j < kVectors; ++j) {
-                    // As an intrinsic, GCC 12 copies every sum.
-                    asm("vpdpbusd %2, %1, %0" : "+v"(sum[i][j]) : "v"(rows[j]), "v"(word));
-                }
+                for (int j = 0; j < kVectors; ++j) Ints::add_bytes(sum[i][j], rows[j], word);
             }
         }
 #pragma GCC unroll 8

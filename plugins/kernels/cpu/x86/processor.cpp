@@ -1,4 +1,29 @@
-#include "x86/amx_here.h"
+#include "x86/processor.h"
+
+namespace h2o {
+
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+bool has_avx_vnni() {
+    return has_avx2() && __builtin_cpu_supports("avxvnni");
+}
+
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool has_avx512_vnni() {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+bool has_avx512_bfloat16() {
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
+}  // namespace h2o
 
 #if defined(__linux__)
 
