@@ -118,6 +118,9 @@ const h2o_products* avx512vnni_products();
 const h2o_products* dotprod_products();
 const h2o_products* i8mm_products();
 
+// Those of `kernels` with weights of bfloat16.
+const FloatProducts& bfloat16_products_of(const h2o_products* kernels);
+
 // That round rows to bfloat16 too, for processors that have further instructions for it.
 const FloatProducts* scalar_bfloat16_products();
 const FloatProducts* avx512_bfloat16_products();
