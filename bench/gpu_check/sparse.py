@@ -44,7 +44,7 @@ class Rule:
 
 
 RULES = {
-    "": Rule(KV_HEADS, 2048, SLOTS, 4),
+    "": Rule(KV_HEADS, 2560, SLOTS, 4),  # of `grow=never`
     ", grown": Rule(KV_HEADS, 9600, 1920, 8),  # the default behind 8,192 rows
 }
 

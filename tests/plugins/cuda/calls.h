@@ -154,7 +154,8 @@ H2O_CALL h2o_status h2o_cuda_memory_step(h2o_cuda_stream stream, int32_t score_h
     return h2o::cuda::run(c);
 }
 
-// A tile has a list of `listed` candidates; with none, it looks at all rows before its chunk.
+// A tile has a list of `listed` candidates; with none, it looks at all rows before its chunk. Neighbours of a
+// row count within half a stride, as in the runtime.
 H2O_CALL h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                           int32_t tile, int32_t stride, int32_t listed, int32_t local,
                                           int32_t heavy, const void* q, const h2o_kv* kv,
@@ -162,8 +163,8 @@ H2O_CALL h2o_status h2o_cuda_query_select(h2o_cuda_stream stream, const h2o_shap
                                           const int64_t* first, int32_t* memory_next, void* workspace,
                                           size_t workspace_bytes) {
     auto c = calls::on<h2o::calls::QuerySelect>(stream, shape);
-    c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.Mp = listed, c.local = local,
-    c.M = local + heavy, c.Hl = shape->score_heads, c.q = q;
+    c.n = n, c.tile = tile, c.t = (n + tile - 1) / tile, c.stride = stride, c.reach = stride / 2,
+    c.Mp = listed, c.local = local, c.M = local + heavy, c.Hl = shape->score_heads, c.q = q;
     calls::read(c, kv);
     c.candidates = candidates, c.past = past, c.first = first, c.memory_next = memory_next,
     c.workspace = workspace, c.workspace_bytes = workspace_bytes;

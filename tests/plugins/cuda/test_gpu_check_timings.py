@@ -18,6 +18,10 @@ from bench.gpu_check import (
 )
 from tests import emulation
 
+from h2o_runtime.policies.prefill import Query
+from h2o_runtime.policies.prefill.h2o import query_tiles
+from h2o_runtime.policies.prefill.h2o.query_tiles import NEVER
+
 
 @pytest.fixture
 def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -41,6 +45,15 @@ def small_timings(monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     return emulation.build_library()
+
+
+@pytest.mark.parametrize(("name", "rule"), [("", Query(grow=NEVER)), (", grown", Query())])
+def test_rules_are_those_of_the_policy(name: str, rule: Query) -> None:
+    past = timings.LENGTHS[-1] - sparse.BATCH
+    sizes = rule.narrowed_to(past), rule.memory_at(past), rule.stride_at(past)
+    assert sparse.RULES[name] == sparse.Rule(layer.KV_HEADS, *sizes)
+    assert (rule.batch_size, rule.tile_rows) == (sparse.BATCH, sparse.TILE)
+    assert (sparse.BLOCK, sparse.NARROWED_FROM) == (query_tiles.BLOCK, query_tiles.NARROWED_FROM)
 
 
 @pytest.mark.slow
