@@ -184,6 +184,7 @@ def configure(options: Options) -> list[str]:
     python = "OFF" if lacking_for_modules() else "ON"
     defines += [f"-DH2O_PYTHON={python}", f"-DPython_EXECUTABLE={sys.executable}"]
     defines += ["-DH2O_TENSORRT=ON", "-DCMAKE_BUILD_TYPE=Release"]
+    defines.append("-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON")  # --ready may find the build in another folder
     headers = options.tensorrt or (options.wheels / "tensorrt" if options.wheels else None)
     if headers and headers.is_dir():
         defines.append(f"-DTensorRT_ROOT={headers}")

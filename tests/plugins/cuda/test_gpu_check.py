@@ -167,11 +167,7 @@ def test_a_missing_package_is_not_a_failure(tmp_path: Path) -> None:
 
 
 def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    options = plan.Options(
-        build=tmp_path / "build", rows=tmp_path / "rows", architecture="90", gpu=True, wheels=None, tensorrt=None,
-        bundles={"bundle": tmp_path / "none", "latent": tmp_path / "none"}, jobs=1, quick=False,
-    )  # fmt: skip
+    wheels, options = tmp_path / "wheels", options_in(tmp_path)
     with pytest.raises(steps.NotRun, match="no --wheels"):
         plan.unpack(options)
     wheels.mkdir()
@@ -198,6 +194,20 @@ def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.sysconfig, "get_path", lambda name: "/no/such/folder")
     with pytest.raises(steps.NotRun, match="Python's headers are not installed"):
         plan.modules()
+
+
+def test_programs_of_a_build_that_moved_find_their_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan.shutil, "which", lambda name: name)
+    assert "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON" in plan.configure(options_in(tmp_path))
+
+
+def options_in(folder: Path) -> plan.Options:
+    return plan.Options(
+        build=folder / "build", rows=folder / "rows", architecture="90", gpu=True, wheels=None, tensorrt=None,
+        bundles={"bundle": folder / "none", "latent": folder / "none"}, jobs=1, quick=False,
+    )  # fmt: skip
 
 
 def make_wheel(folder: Path) -> None:
