@@ -81,6 +81,7 @@ class Sizes:
 
 
 def write(sizes: Sizes, tokenizer: Path, folder: Path) -> None:
+    """The checkpoint is whole, or the folder is not there: a time limit may end this process."""
     import torch  # here, for the processes of other parts do without
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -91,10 +92,12 @@ def write(sizes: Sizes, tokenizer: Path, folder: Path) -> None:
     torch.manual_seed(7)
     with torch.device(sizes.device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float16)  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder)
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    model.save_pretrained(unfinished)
     for name in TOKENIZER_FILES:
         if (tokenizer / name).exists():
-            shutil.copy(tokenizer / name, folder / name)
+            shutil.copy(tokenizer / name, unfinished / name)
+    unfinished.replace(folder)
 
 
 def export(sizes: Sizes, checkpoint: Path, bundle: Path, weights: str) -> None:
@@ -221,7 +224,7 @@ def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
 def make(sizes: Sizes, tokenizer: Path, folder: Path) -> None:
     """The checkpoint, then all bundles at once: timings begin when no other work is left."""
     checkpoint = folder / "checkpoint"
-    if not (checkpoint / "config.json").exists():
+    if not checkpoint.exists():
         start(write, sizes, tokenizer, checkpoint).join()
     bundles = {weights: folder / f"bundle-{weights}" for weights in WEIGHTS}
     exports = [

@@ -27,6 +27,15 @@ from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import Span
 
 REPO = Path(__file__).resolve().parents[3]
+TOKENIZER = REPO / "examples" / "tiny-llama"
+SMALL = {  # of a random model
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+}
 
 
 def test_sets_are_compared_by_what_is_in_them() -> None:
@@ -130,6 +139,28 @@ def test_four_requests_are_answered_as_one_by_one(
 
 
 @pytest.mark.slow
+def test_a_random_model_is_written_again_if_that_was_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    from bench.gpu_check import model_times
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    sizes, checkpoint = model_times.Sizes("cpu", (30,), shape=SMALL), tmp_path / "checkpoint"
+    with monkeypatch.context() as patch:
+        patch.setattr(model_times.shutil, "copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            model_times.write(sizes, TOKENIZER, checkpoint)
+    assert not checkpoint.exists()
+    model_times.write(sizes, TOKENIZER, checkpoint)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        path.name for path in checkpoint.iterdir()
+    }
+
+
+@pytest.mark.slow
 def test_a_random_model_is_timed_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that fails stops no other. It has a process of its own; the others would import torch six times."""
     pytest.importorskip("transformers")
@@ -144,13 +175,10 @@ def test_a_random_model_is_timed_beside_transformers(tmp_path: Path, monkeypatch
         return SimpleNamespace(join=lambda: None, exitcode=0)
 
     monkeypatch.setattr(model_times, "start", start_here)
-    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    shape |= {"num_key_value_heads": 2, "vocab_size": 1000}
-    sizes = model_times.Sizes("cpu", (30, 60), long=40, decode=(20, 50), tokens=4, shape=shape)
+    sizes = model_times.Sizes("cpu", (30, 60), long=40, decode=(20, 50), tokens=4, shape=SMALL)
     (tmp_path / "bundle-int8").mkdir()
     (tmp_path / "bundle-int8" / "manifest.json").write_text("broken")
-    tokenizer = REPO / "examples" / "tiny-llama"
-    assert model_times.measure(sizes, tokenizer, tmp_path, tmp_path / "rows.jsonl") == 1
+    assert model_times.measure(sizes, TOKENIZER, tmp_path, tmp_path / "rows.jsonl") == 1
     found = report.tables(tmp_path)
     weights = [(row["weights"], row["n"], "first_token_ms" in row) for row in found["weights"]]
     assert weights == [(name, n, n == 20) for name in ("float16", "int4") for n in (20, 50)]
