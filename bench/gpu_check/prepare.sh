@@ -19,14 +19,13 @@ mkdir -p "$folder"
 # Of pip's platform names it takes only those that it is given.
 platforms=""
 for glibc in $(seq "${GLIBC:-35}" -1 5); do platforms="$platforms --platform manylinux_2_${glibc}_$platform"; done
-# numpy and tokenizers come with torch and transformers.
+# numpy, safetensors and tokenizers come with torch and transformers.
 wanted=$("$python" -c '
 from importlib.metadata import requires
 for line in requires("h2o-edge"):
     package, _, marker = (part.strip() for part in line.partition(";"))
-    export = package.startswith(("onnx>", "onnxscript", "polygraphy"))
-    needed = not marker or "serve" in marker or export and "export" in marker
-    if needed and not package.startswith(("numpy", "tokenizers")):
+    needed = not marker or "serve" in marker or "export" in marker
+    if needed and not package.startswith(("numpy", "safetensors", "tokenizers", "torch", "transformers")):
         print(package.replace(" ", ""))
 ')
 # shellcheck disable=SC2086 # the lists are meant to fall apart into words

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,22 @@ def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
     assert plan.bundle(replace(options, wheels=wheels), "bundle") == wheels / "bundle"
     with pytest.raises(steps.NotRun, match="there is no bundle"):
         plan.bundle(replace(options, wheels=wheels), "latent")
+
+
+def test_what_exporting_needs_is_collected() -> None:
+    """Beside torch and transformers, and what these bring."""
+    script = (REPO / "bench" / "gpu_check" / "prepare.sh").read_text()
+    source = script.partition('wanted=$("$python" -c \'')[2].partition("')")[0]
+    done = subprocess.run(python(source), capture_output=True, text=True, check=True)
+    collected = {name_of(line) for line in done.stdout.splitlines()}
+    needed = {name_of(line) for line in requires("h2o-edge") or () if 'extra == "export"' in line}
+    assert needed - collected == {"torch", "transformers", "safetensors"}
+    assert {"fastapi", "onnx", "rich"} <= collected
+    assert "matplotlib" not in collected, "of another extra"
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[^\w-]", requirement)[0]
 
 
 def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
