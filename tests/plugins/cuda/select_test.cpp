@@ -367,7 +367,7 @@ void test_select(const Options& options) {
         for (const int d : {80, 96, 128}) test_blocks({16, 16, 4, 8, 8, 5, {200}, d, dtype}, random);
     }
     // More candidates than are kept at hand.
-    test_query({4, 4, 1, 3, 8, 300, {9000}, false, 32, H2O_F32}, random);
+    test_query({4, 4, 1, 3, 8, 300, {10000}, false, 32, H2O_F32}, random);
 }
 
 }  // namespace test

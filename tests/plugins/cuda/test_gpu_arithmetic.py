@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from bench.gpu_check.arithmetic import KV_HEADS, QUERY_HEADS, Layer, full, gpu_r
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import logical_batches
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+REPO = Path(__file__).resolve().parents[3]
+DOCS, KERNELS = REPO / "docs", REPO / "plugins" / "kernels" / "cuda"
 
 
 @pytest.mark.parametrize("n", [4096, 8192, 32768])
@@ -29,6 +31,13 @@ def test_chunks_choose_in_the_groups_of_the_rule(n: int) -> None:
     batches = logical_batches(rule.first_of_tail(n), rule.batch_size, rule.chunk_size)
     groups = [group for batch in batches for group in rule.groups(0, 0, batch, KV_HEADS)]
     assert Layer(n, 64, rule).choice.launches == sum(2 + 4 * bool(one.narrowed) for one in groups)
+
+
+def test_the_longest_list_of_the_default_is_kept_at_hand() -> None:
+    """QuerySelect ranks other rows many times over, and reads their neighbours from memory."""
+    kept = re.search(r"constexpr int kNear = (\d+);", (KERNELS / "query.cu").read_text())
+    assert kept is not None
+    assert gpu_rule().most_candidates <= int(kept[1])
 
 
 def test_the_time_of_full_attention_is_near_the_one_that_was_measured() -> None:
