@@ -33,7 +33,7 @@ class Evicting(Cache):
     """Memory is reserved for `tokens` rows per layer, and for one layer of the whole context."""
 
     name: ClassVar[str] = "evicting"
-    title: ClassVar[str] = "forgetting"
+    title: ClassVar[str] = "evicting"
     keeps_distances: ClassVar[bool] = False
 
     tokens: int = option(

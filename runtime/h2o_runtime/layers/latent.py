@@ -50,8 +50,8 @@ class Latent(LayerKind):
         shape = expanded_shape(model)
         if choice == "expanded" and not can_expand_past(model, resources.cache):
             raise ConfigError(
-                "`latent=expanded` needs latents as they were computed: use `cache=contiguous` without "
-                "rows with it, or leave it out",
+                "`latent=expanded` needs latents as they were computed: use `cache=contiguous` and "
+                "`rows=model`, or leave out `latent`",
                 field="latent",
             )
         if not resources.provider.takes(shape):
