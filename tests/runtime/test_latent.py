@@ -178,7 +178,7 @@ def test_buffers_are_what_the_footprint_says(bundle: Path) -> None:
         (
             {"latent": "expanded", "cache": Paged(), "attention": "functions"},
             "latent",
-            "use `cache=contiguous`",
+            "use `cache=contiguous` and `rows=model`, or leave out `latent`",
         ),
     ],
 )
