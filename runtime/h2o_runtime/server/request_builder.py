@@ -25,7 +25,7 @@ from h2o_runtime.server.apis.embeddings.schema import EmbeddingRequest
 from h2o_runtime.server.apis.shared.generation import MOST_CHOICES, Generation
 from h2o_runtime.server.apis.shared.left_alone import left_alone
 from h2o_runtime.server.apis.shared.prefill import Prefill, forms
-from h2o_runtime.server.http.json_body import parse
+from h2o_runtime.server.http.json_body import parse, sendable
 from h2o_runtime.text_model import TextModel
 
 log = logging.getLogger(__name__)
@@ -372,5 +372,5 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         return call
     if isinstance(arguments, dict):
-        call["function"]["arguments"] = arguments
+        call["function"]["arguments"] = sendable(arguments)
     return call

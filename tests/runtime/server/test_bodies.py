@@ -118,6 +118,19 @@ def test_arguments_of_a_call_may_be_any_text(server: Server) -> None:
         assert response.status_code == 200 or error_of(response, 400), arguments[:9]
 
 
+@pytest.mark.parametrize("odd", ['"\\ud800"', "1e400"])
+def test_arguments_that_a_model_wrote_come_back(server: Server, odd: str) -> None:
+    """A model may write half a surrogate pair; the conversation goes on all the same."""
+    function = {"name": "f", "arguments": f'{{"a": {odd}}}'}
+    talk = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "y"},
+    ]
+    answer = server.chat(messages=talk)
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -181,6 +181,18 @@ def test_the_answer_tells_that_it_is_not_stored(server: Server) -> None:
     assert error_of(named, 400)["param"] == "previous_response_id"
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_what_an_answer_repeats_can_be_sent(server: Server, stream: bool) -> None:
+    """Half a surrogate pair, and a number beyond a float's range."""
+    odd = {"\ud800": ["\udc00 x", 1e400, 1.5]}
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "default": odd}}
+    body = {"input": "x", "max_output_tokens": 1, "metadata": odd, "tools": [tool], "tool_choice": "none"}
+    answer = server.post("/v1/responses", body | {"stream": stream})
+    assert answer.status_code == 200, answer.text
+    told = [*events(answer.iter_lines())][-1]["response"] if stream else answer.json()
+    assert told["metadata"] == told["tools"][0]["parameters"]["default"] == {"?": ["? x", None, 1.5]}
+
+
 def test_sampling_beyond_openais(server: Server) -> None:
     body = {"input": ASK, "max_output_tokens": 8}
     more = {"repetition_penalty": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

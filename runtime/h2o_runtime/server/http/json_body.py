@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, NoReturn
 
@@ -156,6 +157,17 @@ def parse(text: str) -> Any:
     if _deeper_than(_MOST_LEVELS, value):
         raise ValueError(_TOO_DEEP)
     return value
+
+
+def sendable(value: Any) -> Any:
+    """A value of `parse` as JSON can be sent: half a surrogate pair is no text, and 1e400 no float."""
+    if isinstance(value, dict):
+        return {sendable(name): sendable(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [sendable(member) for member in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _NotJsonError(ValueError):

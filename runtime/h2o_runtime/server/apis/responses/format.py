@@ -18,6 +18,7 @@ from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.responses.schema import TOOL, ResponseRequest
+from h2o_runtime.server.http.json_body import sendable
 from h2o_runtime.server.scheduling.inference import Progress
 
 Item = dict[str, Any]
@@ -177,7 +178,7 @@ def _asked(body: ResponseRequest) -> dict[str, Any]:
     )
     effort = None if body.reasoning is None else body.reasoning.effort
     text_format = None if body.text is None else body.text.format
-    return told | {
+    told |= {
         "tools": [tool.model_dump(include=TOOL) for tool in body.tools or ()],
         "tool_choice": told["tool_choice"] or "auto",
         "temperature": 1.0 if body.temperature is None else body.temperature,
@@ -193,3 +194,4 @@ def _asked(body: ResponseRequest) -> dict[str, Any]:
         "store": False,
         "background": False,
     }
+    return {name: sendable(value) for name, value in told.items()}
