@@ -9,6 +9,10 @@ import pytest
 from pydantic import BaseModel
 from tests.runtime.server.running import Server, error_of, events
 
+from h2o_runtime.server.apis.chat.schema import AssistantMessage
+from h2o_runtime.server.apis.responses.input import chat_of
+from h2o_runtime.server.apis.responses.schema import ResponseRequest
+
 ASK = "How warm is it in Oslo?"
 WEATHER = {
     "type": "function",
@@ -191,6 +195,24 @@ def test_what_an_answer_repeats_can_be_sent(server: Server, stream: bool) -> Non
     assert answer.status_code == 200, answer.text
     told = [*events(answer.iter_lines())][-1]["response"] if stream else answer.json()
     assert told["metadata"] == told["tools"][0]["parameters"]["default"] == {"?": ["? x", None, 1.5]}
+
+
+def test_thoughts_without_an_answer_are_a_turn_of_their_own() -> None:
+    """They are not those of the next answer."""
+    thoughts = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "So"}]}
+    user, spoken = {"role": "user", "content": "?"}, {"role": "assistant", "content": "Yes."}
+    body = ResponseRequest.model_validate({"input": [user, thoughts, user, spoken, user]})
+    told = [
+        (message.role, message.thoughts if isinstance(message, AssistantMessage) else None)
+        for message in chat_of(body).messages
+    ]
+    assert told == [
+        ("user", None),
+        ("assistant", "So"),
+        ("user", None),
+        ("assistant", None),
+        ("user", None),
+    ]
 
 
 def test_sampling_beyond_openais(server: Server) -> None:

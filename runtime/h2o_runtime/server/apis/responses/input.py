@@ -69,16 +69,19 @@ def _messages(body: ResponseRequest) -> Iterable[dict[str, Any]]:
             thoughts = {}
             turn.setdefault("tool_calls", []).append(_call(item))
             continue
+        spoken = not isinstance(item, InputResult) and item.role == "assistant"
+        if turn is None and not spoken and any(thoughts.values()):  # an answer that ended inside its thoughts
+            turn = {"role": "assistant", "content": None, **thoughts}
         if turn is not None:
             yield turn
             turn = None
         if isinstance(item, InputResult):
             yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
-        elif item.role == "assistant":
+        elif spoken:
             turn = {"role": "assistant", "content": _text(item.content), **thoughts}
-            thoughts = {}
         else:
             yield {"role": item.role, "content": _text(item.content)}
+        thoughts = {}
     if turn is not None:
         yield turn
 
