@@ -74,6 +74,7 @@ def test_a_policy_is_a_value() -> None:
         ({"grow": "seldom"}, "grow", "an integer or never, but is 'seldom'"),
         ({"grow": -1}, "grow", "at least 0"),
         ({"missed": float("nan")}, "missed", "a number of at least 0"),
+        ({"missed": 10**400}, "missed", "a number of at least 0"),  # which no float holds
         ({"missed": "0.1"}, "missed", "must be a number, but is '0.1'"),
         ({"chunk_size": 1024.0}, "chunk_size", "must be an integer"),
         ({"local": "256"}, "local", "must be an integer"),

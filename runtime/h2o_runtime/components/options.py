@@ -6,6 +6,7 @@ How values are written in commands, requests and reports, the server's schema an
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -111,7 +112,7 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._no_number(value)
         least = -float("inf") if self.least is None else self.least
-        if not least <= value < float("inf"):
+        if not least <= value <= sys.float_info.max:  # an integer may be larger
             raise ConfigError(
                 f"{self.name} must be a number of at least {least:g}, but is {value}", field=self.name
             )
