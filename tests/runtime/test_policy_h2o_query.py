@@ -140,6 +140,7 @@ def test_what_a_memory_is_said_to_be() -> None:
     dense = Query(dense_start=1100)
     assert dense.summary() == "Chunks of 1,024, memory 512 to 1,920, the first 2,048 tokens exact"
     assert [dense.counts(n)["memory_size"] for n in (1000, 2000, 3000, 6000)] == [0, 1024, 512, 960]
+    assert dense.counts(0) == {"chunks": 0, "memory_size": 0}  # the cache holds the whole prompt
     assert [dense.budget(n)["heavy"] for n in (1000, 6000)] == [448, 896]
     with pytest.raises(ConfigError, match="grow must be an integer or never, but is 'seldom'"):
         Query(grow="seldom")

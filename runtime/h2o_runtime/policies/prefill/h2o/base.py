@@ -306,8 +306,8 @@ class H2O(PrefillPolicy[Store]):
         state.restore(numbers)
 
     def counts(self, n: int) -> dict[str, int]:
-        chunks = -(-n // self.chunk_size)
-        return {"chunks": chunks, "memory_size": self.seen_at((chunks - 1) * self.chunk_size)}
+        chunks = -(-n // self.chunk_size)  # none where the cache holds the whole prompt
+        return {"chunks": chunks, "memory_size": self.seen_at(max(chunks - 1, 0) * self.chunk_size)}
 
     def budget(self, n: int) -> dict[str, int]:
         last = (n - 1) // self.chunk_size * self.chunk_size
