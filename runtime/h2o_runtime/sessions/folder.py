@@ -168,10 +168,8 @@ class SessionFolder:
             file for file in self.files() if begins(file, session)
         ]  # the session that it continues is not needed twice
         self._make_room(self.most_bytes - session.nbytes, prefixes)
-        write_session(path, self._bundle, session.shape, session.arrays.items(), session.transcript)
-        saved = SavedSession(
-            path, self._bundle, session.shape, session.tokens, session.transcript, path.stat().st_size
-        )
+        size = write_session(path, self._bundle, session.shape, session.arrays.items(), session.transcript)
+        saved = SavedSession(path, self._bundle, session.shape, session.tokens, session.transcript, size)
         with self._lock:
             self._files.append(saved)
         self._remove(prefixes)

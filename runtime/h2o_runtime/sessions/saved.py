@@ -90,17 +90,19 @@ def write_session(
     shape: SessionShape,
     arrays: Iterable[tuple[str, NDArray[Any]]],
     transcript: Transcript | None,
-) -> None:
-    """As `save_session`, for a session that need not be live. `bundle` is its identity. Conversations are private:
-    the file has mode 0600.
+) -> int:
+    """As `save_session`, for a session that need not be live → the file's size. `bundle` is its identity.
+    Conversations are private: the file has mode 0600.
     """
     about = _About.of(shape, bundle).model_dump_json().encode()
-    with replaced(path, private=True) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as file:
-        _write(file, ABOUT, np.frombuffer(about, np.uint8))
-        if transcript is not None:
-            _write(file, TRANSCRIPT, np.frombuffer(transcript.written(), np.uint8))
-        for name, array in arrays:
-            _write(file, name, array)
+    with replaced(path, private=True) as partial:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as file:
+            _write(file, ABOUT, np.frombuffer(about, np.uint8))
+            if transcript is not None:
+                _write(file, TRANSCRIPT, np.frombuffer(transcript.written(), np.uint8))
+            for name, array in arrays:
+                _write(file, name, array)
+        return partial.stat().st_size  # under its own name another server may remove it at any time
 
 
 def check_session_target(path: Path) -> None:
