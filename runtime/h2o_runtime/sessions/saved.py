@@ -44,14 +44,30 @@ class _Version(BaseModel):
     format: int
 
 
+class _Origin(BaseModel):
+    """A Provenance without its policy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompt: int
+    sparse: int
+    turn: int
+    complete: bool
+    whole: bool
+    exact_decode: bool
+    earliest: int
+    rounded: bool
+    only: tuple[int, ...] | None
+
+
 class _About(_Version):
-    """bundle: its identity. origin: a Provenance, its policy apart. state: the prefill policy's numbers."""
+    """bundle: its identity. origin: how its rows came about. state: the prefill policy's numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bundle: str
     prefill: dict[str, Any]
-    origin: dict[str, Any]
+    origin: _Origin
     decode: dict[str, Any]
     length: int = Field(gt=0)
     logits: bool
@@ -64,11 +80,11 @@ class _About(_Version):
         prefill = PREFILL.settings_of(origin.pop("policy"))
         values = {field.name: getattr(shape, field.name) for field in fields(shape) if field.name != "origin"}
         values["decode"] = DECODE.settings_of(shape.decode)
-        return cls(format=FORMAT, bundle=bundle, prefill=prefill, origin=origin, **values)
+        return cls(format=FORMAT, bundle=bundle, prefill=prefill, origin=_Origin(**origin), **values)
 
     def shape(self) -> SessionShape:
         """Raises TypeError and ConfigError for unknown settings."""
-        origin = Provenance(PREFILL.make(self.prefill), **self.origin)
+        origin = Provenance(PREFILL.make(self.prefill), **self.origin.model_dump())
         return SessionShape(
             origin, DECODE.make(self.decode), self.length, self.logits, self.state, self.stored
         )

@@ -152,6 +152,10 @@ def test_every_bit_of_an_array_counts(saved: Path, generator: Generator) -> None
         "about is huge": {"about.npy": npy(np.zeros(2 << 20, np.uint8))},
         "about is no JSON": {"about.npy": npy(np.zeros(9, np.uint8))},
         "a negative length": {"about.npy": about(good, length=-1)},
+        "an origin of other types": {
+            "about.npy": about(good, origin=origin(good, prompt="long", only="abc"))
+        },
+        "half an origin": {"about.npy": about(good, origin={"prompt": 101})},
         "a turn beyond the end": {
             "about.npy": about(good, state={"has_last": 1, "turn_rows": 5000, "turn_had_last": 1})
         },
@@ -178,6 +182,11 @@ def npy(array: np.ndarray) -> bytes:
 def about(good: dict[str, bytes], **changes: object) -> bytes:
     given = json.loads(np.load(io.BytesIO(good["about.npy"])).tobytes())
     return npy(np.frombuffer(json.dumps(given | changes).encode(), np.uint8))
+
+
+def origin(good: dict[str, bytes], **changes: object) -> dict[str, object]:
+    given: dict[str, object] = json.loads(np.load(io.BytesIO(good["about.npy"])).tobytes())["origin"]
+    return given | changes
 
 
 def test_other_versions(saved: Path, generator: Generator) -> None:
