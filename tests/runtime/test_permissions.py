@@ -14,7 +14,7 @@ import h2o_plugins
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, OutputError
-from h2o_runtime.files.outputs import make_private_folder
+from h2o_runtime.files.outputs import check_target, make_private_folder
 
 
 @pytest.fixture
@@ -47,3 +47,11 @@ def test_a_folder_of_conversations_that_may_not_be_used(mode: int) -> None:
         folder.chmod(mode)
         with ordinary_user(), pytest.raises(OutputError, match="Permission denied; name another folder"):
             make_private_folder(folder)
+
+
+def test_a_working_directory_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(OutputError, match=r"session: cannot be written: the working directory was removed"):
+        check_target(Path("session"))

@@ -91,8 +91,15 @@ def check_own_target(path: Path, beginning: bytes, what: str) -> None:
 
 
 def check_outside_bundles(path: Path) -> None:
-    """Raises OutputError for a place inside a bundle, whose files are all listed in its manifest."""
-    target = Path(os.path.realpath(path))
+    """Raises OutputError for a place inside a bundle, whose files are all listed in its manifest, and for a
+    relative one if the working directory was removed.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+    except FileNotFoundError as error:
+        raise OutputError(
+            f"{path}: cannot be written: the working directory was removed; change to another, or give a whole path"
+        ) from error
     for folder in target.parents:
         if is_bundle(folder):
             raise OutputError(f"{path}: is inside the bundle {folder}; name a place outside of it")
