@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Run
+
+from h2o_cli.bench.report import COLUMNS, to_csv
+from h2o_cli.bench.resume import read_rows
+from h2o_runtime.errors import InputError
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 SMALL = ("--repetitions", 1, "--peers", "none", "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
@@ -52,3 +58,24 @@ def test_more_parts_than_lengths(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("bench", "attention", tiny_bundle, "--lengths", "64", *SMALL, "--shard", "2/2")
     assert done.returncode == 2
     assert b"--shard is empty: there are 1 lengths" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda row: row | {"length": ""}, "it has no length"),
+        (lambda row: row | {"name": ""}, "it has no name"),
+        (lambda row: row | {"length": "long"}, "invalid literal"),
+        (lambda row: row | {"settings": "a" * 200_000}, "field larger than"),
+    ],
+    ids=["no length", "no name", "no number", "a long field"],
+)
+def test_a_damaged_row_is_told(tmp_path: Path, damage: Callable[[Any], Any], says: str) -> None:
+    row = dict.fromkeys(COLUMNS, "") | {"mode": "prefill", "model": "m", "name": "h2o"}
+    row |= {"threads": 1, "length": 64, "repetitions": 1}
+    file = tmp_path / "rows.csv"
+    file.write_text(to_csv([row]))
+    assert read_rows(file)[0]["length"] == 64
+    file.write_text(to_csv([damage(row)]))
+    with pytest.raises(InputError, match=f"a row of it is damaged .*{says}"):
+        read_rows(file)

@@ -16,6 +16,7 @@ from h2o_runtime.text import decode_utf8
 Rows = list[dict[str, Any]]
 
 _TEXTS = ("mode", "model", "name", "version", "settings", "precision")
+_NEEDED = ("mode", "model", "name", "threads", "length", "repetitions")
 _COUNTS = ("threads", "length", "repetitions", "peak_bytes", "libraries_bytes", "estimate_bytes")
 
 
@@ -61,7 +62,7 @@ def read_rows(path: Path) -> Rows:
         raise InputError(f"{path}: not a file that this version of h2o-bench wrote")
     try:
         return [_typed(row) for row in reader]
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise InputError(f"{path}: a row of it is damaged ({error})") from error
 
 
@@ -72,6 +73,8 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
 def _value(name: str, text: Any) -> Any:
     if not isinstance(text, str):
         raise ValueError("it is cut off")
+    if name in _NEEDED and not text:
+        raise ValueError(f"it has no {name}")
     if name in _TEXTS:
         return text
     if not text:
