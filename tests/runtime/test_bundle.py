@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,11 @@ def resize(bundle: Path, name: str) -> None:
     """The manifest has the size that the file has now."""
     size = (bundle / name).stat().st_size
     edit(bundle, lambda m: m["files"][name].update(bytes=size))
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"mod\\udce8le': its name is not UTF-8"):
+        Bundle.open(tmp_path / os.fsdecode(b"mod\xe8le"))
 
 
 def test_damage_of_every_kind_is_a_sentence(bundle: Path) -> None:

@@ -205,6 +205,7 @@ class Manifest(_Strict):
         """Raises BundleError if the manifest is missing or broken, or has another format version."""
         path = folder / MANIFEST
         try:
+            str(folder).encode()
             if folder.is_file():
                 raise BundleError(
                     f"{folder}: is a file, not a bundle; if it is a checkpoint, export it first: "
@@ -213,6 +214,10 @@ class Manifest(_Strict):
             if not folder.is_dir():
                 raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
             raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
+        except UnicodeEncodeError:
+            raise BundleError(
+                f"{str(folder)!a}: its name is not UTF-8, and ONNX Runtime reads no such files: rename the folder"
+            ) from None
         except FileNotFoundError:
             hint = (
                 f": it looks like a checkpoint, run h2o-export {folder} -o BUNDLE"

@@ -83,6 +83,10 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not self.alias.strip():
             raise ConfigError("alias is empty: name the model, or leave it out", field="alias")
+        if not _is_utf8(self.alias):  # as a folder may be called
+            raise ConfigError(
+                f"alias is {self.alias!a}, which is not UTF-8: name the model in UTF-8", field="alias"
+            )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, but is {self.port}", field="port")
         if not self.grace >= 0:
@@ -103,3 +107,8 @@ class ServerSettings:
                     f"allowed_hosts must be names or addresses without a port, or *, but one is {host!r}",
                     field="allowed_hosts",
                 )
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it can be sent: Python reads bytes that are not UTF-8 as halves of surrogate pairs."""
+    return text == text.encode("utf-8", "replace").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -190,6 +191,7 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
         (("--slots", "1 piece=64"), "piece has no effect with 1 slot"),
         (("--slots", "1 memory=64"), "memory has no effect with 1 slot"),
         (("--alias", ""), "--alias"),
+        (("--alias", os.fsdecode(b"mod\xe8le")), "--alias is 'mod\\udce8le', which is not UTF-8"),
         (("--cors-origin", "foo"), "--cors-origin"),
         (("--cors-origin", "https://a.example/page"), "--cors-origin"),
         (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
