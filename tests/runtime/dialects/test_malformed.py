@@ -11,7 +11,7 @@ from tests.runtime.dialects.families import FUNCTIONS, read
 
 from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.answers.dialects.answer import Arguments, CallBegun
-from h2o_runtime.answers.dialects.reader import AnswerReader
+from h2o_runtime.answers.dialects.reader import _BLOCK, AnswerReader
 from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.apis.chat.schema import Function
@@ -50,6 +50,20 @@ def test_a_broken_call_before_a_whole_one_is_told() -> None:
     calls = [f'<tool_call>{{"name": "{NAME}", "arguments": {each}}}</tool_call>' for each in (broken, whole)]
     assert read("hermes", *calls)[3]
     assert not read("hermes", calls[1], calls[1])[3]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.names)
+def test_a_special_token_in_a_long_text_is_not_shown(dialect: str) -> None:
+    """Wherever it stands in an answer that is read at once."""
+    marks = DIALECTS[dialect]().marks
+    for mark in DIALECTS[dialect]().ends:
+        texts = {
+            "".join(
+                map(str, AnswerReader(DIALECTS[dialect](), {}, hidden=marks).push("a" * before + mark + "b"))
+            )
+            for before in range(_BLOCK - len(mark), _BLOCK + 1)
+        }
+        assert {text.strip("a") for text in texts} == {"b"}, mark
 
 
 def test_text_without_functions_is_not_held_back() -> None:

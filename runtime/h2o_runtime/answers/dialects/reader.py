@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from h2o_runtime.answers.dialects.answer import Answer, Delta, Schema
 from h2o_runtime.answers.dialects.base import Dialect, Thinking
@@ -34,6 +34,7 @@ class AnswerReader:
         """
         self._dialect = dialect
         self._answer = Answer(functions, dialect.new_id, hidden, only_one)
+        self._hidden = hidden
         self._text = Incoming()
         self._forced = forced
         self._written = ""  # the text of a forced answer, while it has no call
@@ -54,8 +55,8 @@ class AnswerReader:
 
     def push(self, text: str) -> list[Delta]:
         """The parts that are certain after `text`."""
-        for start in range(0, len(text), _BLOCK):
-            self._text.push(text[start : start + _BLOCK])
+        for block in _blocks(text, self._hidden):
+            self._text.push(block)
             self._go_on()
         self._written = self._written + text if self._forced and not self.calls else ""
         return self._answer.taken()
@@ -93,6 +94,18 @@ class AnswerReader:
         functions = self._answer.functions
         possible = [name for name in functions if self._dialect.opening(name).startswith(written)]
         return possible[0] if len(possible) == 1 else None
+
+
+def _blocks(text: str, marks: Collection[str]) -> Iterator[str]:
+    """The text in blocks, none of which ends inside of a mark: as when it arrives token by token."""
+    start = 0
+    while start < len(text):
+        end = start + _BLOCK
+        for mark in marks:
+            across = text.find(mark, end - len(mark) + 1, end + len(mark) - 1)
+            end = end if across < 0 else across + len(mark)
+        yield text[start:end]
+        start = end
 
 
 def _thoughts(text: Incoming, answer: Answer, marks: Thinking, began: bool) -> Wait[None]:
