@@ -158,7 +158,7 @@ CHAT_ONLY = [
             {"const": "\ud800"},
         )
     ),
-    *wrong("tools", 1, {}, [{"type": "function", "function": {"name": "f"}}] * 129),
+    *wrong("tools", 1, {}, [{"type": "function", "function": {"name": "f"}}] * 1025),
     *wrong("tools", ["f"], [1], param="tools.0"),
     *wrong("tools", [{"type": "function"}], param="tools.0.function"),
     *wrong("tools", [{"type": "a search", "function": {"name": "f"}}], param="tools.0.type"),

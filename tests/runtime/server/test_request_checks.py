@@ -39,6 +39,13 @@ def tool(name: str = "f", parameters: Any = None, path: str = CHAT) -> dict[str,
     return {"type": "function", "function": function} if path == CHAT else {"type": "function", **function}
 
 
+@pytest.mark.parametrize("path", ASKED)
+def test_the_tools_of_many_servers_are_taken(server: Server, path: str) -> None:
+    tools = [tool(f"t{number}", path=path) for number in range(200)]
+    done = server.post(path, ASKED[path] | {"tools": tools})
+    assert done.json()["error"]["code"] == "context_length_exceeded"  # they are read: the model is too small
+
+
 def refused(server: Server, path: str, **more: Any) -> dict[str, Any]:
     """The error, which has status 400."""
     answer = server.post(path, ASKED[path] | more)

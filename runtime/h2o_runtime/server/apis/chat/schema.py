@@ -153,7 +153,8 @@ def own_or_foreign(*types: str) -> Discriminator:
 
 Skipped = Annotated[ForeignTool, Tag("foreign")]
 GivenTool = Annotated[Annotated[Tool, Tag("own")] | Skipped, own_or_foreign("function")]
-GivenTools = Annotated[list[GivenTool], Field(max_length=128)]
+MOST_TOOLS = 1024  # agents with several servers of tools send hundreds
+GivenTools = Annotated[list[GivenTool], Field(max_length=MOST_TOOLS)]
 
 
 class NamedFunction(Strict):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from h2o_runtime.server.apis.chat.schema import (
+    MOST_TOOLS,
     Cacheable,
     Effort,
     FunctionName,
@@ -130,7 +131,7 @@ class TokenCountRequest(Strict):
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     messages: list[Turn] = Field(min_length=1)
     system: str | list[TextBlock] | None = None
-    given_tools: Annotated[list[GivenTool], Field(max_length=128)] | None = Field(None, alias="tools")
+    given_tools: Annotated[list[GivenTool], Field(max_length=MOST_TOOLS)] | None = Field(None, alias="tools")
     tool_choice: Annotated[AnyChoice | OneTool, Field(discriminator="type")] | None = None
     output_config: OutputConfig | None = None
     thinking: ThinkingSwitch | None = None

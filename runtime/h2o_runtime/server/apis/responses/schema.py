@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, Tag
 
 from h2o_runtime.server.apis.chat.schema import (
+    MOST_TOOLS,
     Effort,
     FunctionCall,
     FunctionName,
@@ -179,7 +180,7 @@ class ResponseRequest(RouterKeys):
     stream_options: ObfuscationOptions | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    given_tools: Annotated[list[GivenTool], Field(max_length=128)] | None = Field(None, alias="tools")
+    given_tools: Annotated[list[GivenTool], Field(max_length=MOST_TOOLS)] | None = Field(None, alias="tools")
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
     prefill: Prefill | None = None
