@@ -102,6 +102,10 @@ def test_the_losses_after_a_prompt() -> None:
     long = increases("quality-continuation.csv", 16384)
     spread = f"{statistics.mean(long):.2f} ± {error(long):.2f} % at 16,384"
     assert f"{spread} (0.5B, {len(long)} texts, up to {max(long):.1f} %)" in README
+    for length in (8192, 16384):
+        now = increases("quality-zen3.csv", length)
+        spread = f"{statistics.mean(now):.1f} ± {error(now):.1f} % at {length:,}"
+        assert f"{spread} ({len(now)} texts, up to {max(now):.1f} %)" in README
 
 
 def test_the_loss_inside_a_prompt() -> None:
