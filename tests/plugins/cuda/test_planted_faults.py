@@ -342,7 +342,6 @@ FOUND_LIKE_OTHERS = (
     "a mask of lanes that takes in the lane itself",
     "counts overwritten while others read them",
     "votes beyond 1",
-    "a sample that stands for fewer keys than it does",
     "a count of three rounds ago that is not zero again",
 )
 
