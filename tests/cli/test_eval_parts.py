@@ -78,7 +78,7 @@ def test_settings_that_are_none(text: str) -> None:
     ("settings", "n", "memory"),
     [
         ({}, 4096, 512),
-        ({}, 8192, 960),
+        ({}, 8192, 1280),
         ({"grow": "never"}, 16384, 512),
         ({"score": "colsum", "local": 256, "heavy": 256}, 16384, 512),
     ],

@@ -49,20 +49,20 @@ def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
 
 
 def test_choosing_is_measured_as_the_rule_calls_it() -> None:
-    """The chunks behind 4,096 and 5,120 tokens choose from all of them, the next one from candidates. Memory sets
+    """The chunks behind 12,288 to 14,336 tokens choose from all of them, the next one from candidates. Memory sets
     are rising rows before each tile's chunk, the last one among them."""
     from bench.kernels.choosing import OPERATORS, Batch
 
     from h2o_plugins._cpu import Kernels
 
-    batch = Batch(Kernels(1, None, 2, 1, 64, 0.125, False), query_heads=2, kv_heads=1, d=64, tokens=7168)
+    batch = Batch(Kernels(1, None, 2, 1, 64, 0.125, False), query_heads=2, kv_heads=1, d=64, tokens=16384)
     taken = batch.run()
     assert list(taken) == list(OPERATORS)
     assert min(taken.values()) > 0
     assert [[name for name, _ in calls] for calls in batch.calls] == [list(OPERATORS[1:]), list(OPERATORS)]
-    for calls, tiles in zip(batch.calls, (16, 8), strict=True):
+    for calls, tiles in zip(batch.calls, (24, 8), strict=True):
         (_, votes), (_, attention) = calls[-2:]
         chosen = attention["memory"]
-        assert chosen.shape == (tiles, 1, 960)
+        assert chosen.shape == (tiles, 1, 1920)
         assert (np.diff(chosen) > 0).all()
         assert (chosen.max(axis=(1, 2)) == votes["past"] - 1).all()

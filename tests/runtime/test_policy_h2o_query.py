@@ -71,8 +71,9 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
     ("settings", "past", "memory", "candidates"),
     [
         ({}, 4095, 512, 2560),
-        ({}, 4096, 960, 3840),
-        ({}, 8191, 960, 3840),
+        ({}, 4096, 1024, 5120),
+        ({}, 5120, 1280, 6400),
+        ({}, 8191, 1280, 6400),
         ({}, 8192, 1920, 9600),
         ({}, 1 << 20, 1920, 9600),
         ({"grow": 1024, "heavy": 192}, 1023, 256, 2560),
@@ -91,18 +92,18 @@ def test_a_memory_grows_from_some_past_on(
 @pytest.mark.parametrize(
     ("settings", "past", "stride"),
     [
-        ({}, 8191, 4),
-        ({}, 8192, 8),
+        ({}, 4095, 4),
+        ({}, 4096, 8),
         ({"grow": 0}, 0, 8),
         ({"grow": "never"}, 1 << 20, 4),
-        ({"queries": 8}, 8191, 16),
-        ({"queries": 8}, 8192, 32),
+        ({"queries": 8}, 4095, 16),
+        ({"queries": 8}, 4096, 32),
         ({"queries": 1}, 8192, 128),
         ({"queries": 64}, 8192, 4),
         ({"tile": 8}, 8192, 1),
     ],
 )
-def test_half_as_many_queries_vote_behind_twice_the_tokens_where_a_memory_grows(
+def test_half_as_many_queries_vote_where_a_memory_grows(
     settings: dict[str, Any], past: int, stride: int
 ) -> None:
     assert Query(**settings).stride_at(past) == stride
@@ -119,7 +120,7 @@ def test_one_of_so_many_queries_votes(queries: int, stride: int) -> None:
         ({}, 3072, 0),
         ({}, 4096, 0),
         ({}, 5120, 0),
-        ({}, 6144, 3840),
+        ({}, 8191, 0),
         ({}, 8192, 0),
         ({}, 14336, 0),
         ({}, 15360, 9600),
@@ -139,9 +140,9 @@ def test_what_a_memory_is_said_to_be() -> None:
     assert Query(grow="never").summary() == "Chunks of 1,024, memory 512"
     dense = Query(dense_start=1100)
     assert dense.summary() == "Chunks of 1,024, memory 512 to 1,920, the first 2,048 tokens exact"
-    assert [dense.counts(n)["memory_size"] for n in (1000, 2000, 3000, 6000)] == [0, 1024, 512, 960]
+    assert [dense.counts(n)["memory_size"] for n in (1000, 2000, 3000, 6000)] == [0, 1024, 512, 1280]
     assert dense.counts(0) == {"chunks": 0, "memory_size": 0}  # the cache holds the whole prompt
-    assert [dense.budget(n)["heavy"] for n in (1000, 6000)] == [448, 896]
+    assert [dense.budget(n)["heavy"] for n in (1000, 6000)] == [448, 1216]
     with pytest.raises(ConfigError, match="grow must be an integer or never, but is 'seldom'"):
         Query(grow="seldom")
 

@@ -53,8 +53,7 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 def budgets_that_grow_early() -> Iterator[None]:
     """So that memory sets that grow are of several sizes in prompts as short as these."""
     with pytest.MonkeyPatch.context() as patch:
-        growths = (query_tiles.Growth(2, 30, 2, 2), query_tiles.Growth(1, 15, 2, 1))
-        patch.setattr(query_tiles, "GROWTHS", growths)
+        patch.setattr(query_tiles, "GROWN_CANDIDATES", 2)
         yield
 
 

@@ -32,7 +32,7 @@ from h2o_runtime.sessions.session import IntArray, Session
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.transcript import Transcript
 
-FORMAT = 5  # in 4, other keys were candidates for memory sets
+FORMAT = 6  # in 5, memory sets behind 4,096 tokens had other sizes
 ABOUT = "about"
 MOST_ABOUT = 1 << 20  # bytes
 TRANSCRIPT = "transcript"  # of a chat session; older files have none

@@ -197,7 +197,8 @@ def test_other_versions(saved: Path, generator: Generator) -> None:
         ({"format": 2}, "format 2;"),
         ({"format": 3}, "format 3;"),
         ({"format": 4}, "format 4;"),
-        ({"format": 6, "policy": "h2o"}, "format 6;"),
+        ({"format": 5}, "format 5;"),
+        ({"format": 7, "policy": "h2o"}, "format 7;"),
         ({"prefill": {"policy": "new"}}, "this version does not have"),
     ):
         with zipfile.ZipFile(saved, "w") as file:

@@ -26,24 +26,19 @@ BLOCK = 32  # keys whose mean and variance stand for them where the past is narr
 NEVER = "never"  # of `grow`
 NARROWED_FROM = 1.5  # times as many rows as candidates
 GROWN_DIVISOR = 4  # a grown memory has 1 / GROWN_DIVISOR of the past's keys
+GROWN_CANDIDATES = 5  # times as many as keys
+GROWN_VOTES = 2  # one of so many of `queries` votes: more keys gain more than more votes
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How many keys tiles have after `after` times `grow` rows.
-
-    sixteenths  a memory has at most so many sixteenths of a chunk
-    candidates  so many times as many candidates as keys
-    voting      one of so many of `queries` votes
-    """
+    """After `after` times `grow` rows a memory has at most `sixteenths` sixteenths of a chunk."""
 
     after: int
     sixteenths: int
-    candidates: int
-    voting: int
 
 
-GROWTHS = (Growth(2, 30, 5, 2), Growth(1, 15, 4, 1))  # the first of them that has begun
+GROWTHS = (Growth(2, 30), Growth(1, 20))  # the first of them that has begun
 
 
 @dataclass(frozen=True)
@@ -55,8 +50,8 @@ class QueryTiles(H2O[QueryStore]):
     )
     queries: int = option(
         32,
-        "Queries of a tile that vote for its memory set, half as many behind twice `grow` tokens; in a smaller "
-        "tile all vote.",
+        "Queries of a tile that vote for its memory set, half as many behind `grow` tokens; in a smaller tile all "
+        "vote.",
         least=1,
     )
     candidates: int = option(
@@ -167,8 +162,7 @@ class QueryTiles(H2O[QueryStore]):
 
     def candidates_at(self, past: int) -> int:
         """The most candidates of a tile in a chunk after `past` rows."""
-        growth = self.growth_at(past)
-        return max(self.candidates, self.memory_at(past) * (growth.candidates if growth else 1))
+        return max(self.candidates, self.memory_at(past) * (GROWN_CANDIDATES if self.growth_at(past) else 1))
 
     def narrowed_to(self, past: int) -> int:
         """Candidates of a tile in a chunk after `past` rows; 0: the tile chooses from its whole past. To narrow a
@@ -178,8 +172,7 @@ class QueryTiles(H2O[QueryStore]):
 
     def stride_at(self, past: int) -> int:
         """Distance between two queries of a tile that vote, in a chunk after `past` rows."""
-        growth = self.growth_at(past)
-        votes = self.queries // growth.voting if growth else self.queries
+        votes = self.queries // GROWN_VOTES if self.growth_at(past) else self.queries
         return max(self.tile_rows // max(votes, 1), 1)
 
     def tiles_before(self, row: int) -> int:
