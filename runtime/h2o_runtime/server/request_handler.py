@@ -113,7 +113,7 @@ class RequestHandler:
         jobs = await self._begun(http, make, constrain, shape.name)
         response: Response
         if stream:
-            response = EventStream(self._events(http.url.path, jobs, shape, progress), jobs.cancel)
+            response = EventStream(self._events(jobs, shape, progress), jobs.cancel)
         else:
             response = await self._whole(http, jobs, shape)
         if jobs.constraint is not None and jobs.constraint.left_out:
@@ -304,7 +304,7 @@ class RequestHandler:
             jobs.cancel()
         return [completion_of(job.last) for job in jobs.all]
 
-    async def _events(self, path: str, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
+    async def _events(self, jobs: Jobs, shape: AnswerFormat, progress: bool) -> AsyncIterator[str]:
         try:
             async for text in choice_events(jobs, shape, progress):
                 yield text
@@ -313,7 +313,8 @@ class RequestHandler:
             if shape.done is not None:
                 yield f"data: {shape.done}\n\n"
         except Problem as problem:  # the status has already been sent
-            yield event(problem.body(path))
+            for chunk in shape.failed(problem):
+                yield event(chunk)
 
     def _account(self, job: Job) -> None:
         """Count a job's work, even if its client has disconnected."""

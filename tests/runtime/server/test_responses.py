@@ -6,12 +6,18 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from tests.runtime.server.running import Server, error_of, events
 
+from h2o_runtime.answers.completion import TextDelta
+from h2o_runtime.answers.dialects import choose
+from h2o_runtime.answers.dialects.speech import Speech
+from h2o_runtime.answers.request import Prompt
 from h2o_runtime.server.apis.chat.schema import AssistantMessage
+from h2o_runtime.server.apis.responses.format import ResponseFormat
 from h2o_runtime.server.apis.responses.input import chat_of
 from h2o_runtime.server.apis.responses.schema import ResponseRequest
+from h2o_runtime.server.http.problems import shutting_down
 
 ASK = "How warm is it in Oslo?"
 WEATHER = {
@@ -110,6 +116,41 @@ def test_the_stream_is_the_plain_answer_step_by_step(server: Server, tools: bool
         next(event for event in told if event["type"] == "response.output_item.done")["item"]
         == (told[-1]["response"]["output"][0])
     )
+
+
+def test_a_stream_that_fails_ends_with_a_failed_response(server: Server) -> None:
+    body = {"input": ASK, "stream": True, "repetition_penalty": 1e-300}  # no token is left to choose
+    lines = list(server.post("/v1/responses", body).iter_lines())
+    told = list(events(iter(lines)))
+    assert [line[7:] for line in lines if line.startswith("event: ")] == [event["type"] for event in told]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    error, failed = map(openai_event, told[-2:])
+    assert error.to_dict() == told[-2]
+    assert (error.type, error.code, error.param) == ("error", "invalid_value", "repetition_penalty")
+    assert told[-2]["error"]["message"] == error.message
+    assert (failed.type, failed.response.status) == ("response.failed", "failed")
+    assert failed.response.id == told[0]["response"]["id"]
+    assert (failed.response.error.code, failed.response.error.message) == ("invalid_prompt", error.message)
+    assert failed.response.output == []
+
+
+def openai_event(told: Any) -> Any:
+    """An event as the official client's types have it; nothing may be missing."""
+    kinds = pytest.importorskip("openai.types.responses")
+    return TypeAdapter(kinds.ResponseStreamEvent).validate_python(told)
+
+
+def test_an_item_of_a_response_that_fails_is_incomplete() -> None:
+    body = ResponseRequest.model_validate({"input": ASK})
+    speech = Speech.of(choose(None), None, lambda text: None)
+    response = ResponseFormat(body, chat_of(body), "m", speech)
+    choice = response.choice(0, Prompt((1,), ASK))
+    *_, last = [*choice.begin(), *choice.text_delta(TextDelta("It is", ()))]
+    error, failed = map(openai_event, response.failed(shutting_down()))
+    assert (error.code, error.sequence_number) == ("shutting_down", last["sequence_number"] + 1)
+    assert failed.response.error.code == "server_error"
+    (item,) = failed.response.output
+    assert (item.status, item.content[0].text) == ("incomplete", "It is")
 
 
 def test_a_call_that_was_cut_is_incomplete(server: Server) -> None:

@@ -12,6 +12,7 @@ from h2o_runtime.answers.completion import Completion, TextDelta, Timings
 from h2o_runtime.answers.request import Prompt
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_runtime.server.apis.shared.generation import StreamOptions
+from h2o_runtime.server.http.problems import Problem
 from h2o_runtime.server.scheduling.inference import Progress
 
 Chunk = dict[str, Any]
@@ -35,7 +36,8 @@ class ChoiceFormat(Protocol):
 class AnswerFormat(Protocol):
     """One answer in OpenAI's format; its choices may stream side by side.
 
-    In a stream: chunks of all choices and any number of `progress`, then `end`. Otherwise: `whole`.
+    In a stream: chunks of all choices and any number of `progress`, then `end`, or `failed` wherever it breaks off.
+    Otherwise: `whole`.
     """
 
     @property
@@ -55,6 +57,8 @@ class AnswerFormat(Protocol):
     def progress(self, progress: Progress, seconds: float) -> Chunk: ...
 
     def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]: ...
+
+    def failed(self, problem: Problem) -> Iterable[Chunk]: ...
 
     def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
         """The whole answer. choices: the results of `ChoiceFormat.whole`."""
@@ -95,6 +99,9 @@ class ChoicesFormat:
     def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
         if self._tells_usage:
             yield self._head.chunk([], usage=usage(completions, self._choices))
+
+    def failed(self, problem: Problem) -> Iterable[Chunk]:
+        yield problem.body()
 
     def whole(self, choices: Sequence[Any], completions: Sequence[Completion]) -> Chunk:
         told = usage(completions, self._choices)

@@ -64,7 +64,7 @@ class Problem(HTTPException):
         self.more = more or {}
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """The response's JSON value on a request for `path`; also sent in a stream as an event."""
+        """The response's JSON value on a request for `path`; in most streams also an event."""
         error = {"message": self.message, "param": self.param, "code": self.code} | self.more
         if path.startswith(MESSAGES):
             kind = _ANTHROPIC_TYPES.get(self.status_code, "invalid_request_error")

@@ -19,6 +19,7 @@ from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.http.json_body import parse
+from h2o_runtime.server.http.problems import MESSAGES, Problem
 from h2o_runtime.server.scheduling.inference import Progress
 
 Block = dict[str, Any]
@@ -49,6 +50,9 @@ class MessageFormat:
         delta, told = self._blocks.ending(completions[0]), _usage(completions[0])
         yield {"type": "message_delta", "delta": delta, "usage": told, **extras(completions)}
         yield {"type": "message_stop"}
+
+    def failed(self, problem: Problem) -> Iterable[Chunk]:
+        yield problem.body(MESSAGES)
 
     def whole(self, choices: Sequence[list[Block]], completions: Sequence[Completion]) -> Chunk:
         (content,), (completion,) = choices, completions

@@ -19,6 +19,7 @@ from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.responses.schema import TOOL, ResponseRequest
 from h2o_runtime.server.http.json_body import sendable
+from h2o_runtime.server.http.problems import Problem
 from h2o_runtime.server.scheduling.inference import Progress
 
 Item = dict[str, Any]
@@ -47,6 +48,16 @@ class ResponseFormat:
     def end(self, completions: Sequence[Completion]) -> Iterable[Chunk]:
         response = self.whole([self._items.items], completions)
         yield self.event(f"response.{response['status']}", response=response)
+
+    def failed(self, problem: Problem) -> Iterable[Chunk]:
+        """OpenAI documents the error's members in the event itself, sends them in `error`, and clients read either.
+        Some wait for the end of the response."""
+        members = {"code": problem.code, "message": problem.message, "param": problem.param}
+        yield self.event("error", **members, **problem.body())
+        code = "invalid_prompt" if problem.status_code < 500 else "server_error"
+        error = {"code": code, "message": problem.message}
+        response = {**self.begun(), "status": "failed", "error": error, "output": self._items.broken_off()}
+        yield self.event("response.failed", response=response)
 
     def whole(self, choices: Sequence[list[Item]], completions: Sequence[Completion]) -> Chunk:
         told = usage(completions, 1)
@@ -104,6 +115,12 @@ class ResponseItems:
     def whole(self, completion: Completion) -> list[Item]:
         for _ in itertools.chain(self._deltas(self._reader.push(completion.text)), self.end(completion)):
             pass
+        return self.items
+
+    def broken_off(self) -> list[Item]:
+        """The items so far, of which the last one gets no more."""
+        if self._open:
+            self.items[-1]["status"] = "incomplete"
         return self.items
 
     def _deltas(self, deltas: Iterable[Delta]) -> Iterable[Chunk]:
