@@ -129,8 +129,12 @@ class TextModel:
             raise InputError("the prompt is empty: give at least one character")
         return Prompt(tuple(self.tokenizer.encode_within(text, self.generator.context)), text)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> Prompt:
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], most: int | None = None, /, **options: Any
+    ) -> Prompt:
         """A conversation to be answered; `options` are those of `ChatTemplate.render`.
+
+        most: tokens that the prompt may have; None: as many as the context holds.
 
         If the template does not support tools, tools and calls become plain text (`text.tool_use`). Special tokens
         in the messages stay text (`text.markup`).
@@ -139,17 +143,18 @@ class TextModel:
         tokens that were generated for that answer (`sessions.transcript`).
 
         Raises InputError for messages that the template refuses, ContextOverflowError for a prompt that is clearly
-        longer than the context, BundleError if there is no template.
+        longer than `most`, BundleError if there is no template.
         """
         if self._tool_use is None:
             assert isinstance(self._template, BundleError)
             raise self._template
-        if len(messages) > self.generator.context:  # each has at least one token, wherever it ends
-            raise ContextOverflowError(len(messages), self.generator.context, at_least=True)
+        most = self.generator.context if most is None else most
+        if len(messages) > most:  # each has at least one token, wherever it ends
+            raise ContextOverflowError(len(messages), most, at_least=True)
         tool_use = self._tool_use
         text = self._markup.render(lambda told, names: tool_use.render(told, **names), messages, options)
         chat = not options.get("continue_final_message")
-        return Prompt(self._continued(text) or self._encoded(text), text, chat)
+        return Prompt(self._continued(text, most) or self._encoded(text, most), text, chat)
 
     def complete(
         self, request: Request, watch: Watch | None = None, prompt_piece: int | None = None
@@ -248,17 +253,17 @@ class TextModel:
         banned = dict.fromkeys(self.end_ids, -math.inf)
         return replace(request, sampling=replace(sampling, logit_bias={**sampling.logit_bias, **banned}))
 
-    def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self._markup.encode_within(text, self.generator.context))
+    def _encoded(self, text: str, most: int) -> tuple[int, ...]:
+        return tuple(self._markup.encode_within(text, most))
 
-    def _continued(self, text: str) -> tuple[int, ...]:
+    def _continued(self, text: str, most: int) -> tuple[int, ...]:
         """Ids of `text` that begin with those of an earlier answer; empty if it does not continue one.
 
         The rest must begin with a special token. Every tokenizer cuts there, so both sides can be encoded
         separately.
         """
         for characters, ids in self._transcripts.beginnings(text):
-            rest = self._encoded(text[characters:])
+            rest = self._encoded(text[characters:], most)
             if rest and rest[0] in self.tokenizer.special_ids:
                 return (*ids.tolist(), *rest)
         return ()

@@ -46,8 +46,11 @@ class RequestBuilder:
     grammars: GrammarCompiler
     prefill: PrefillPolicy[Any]
 
-    def chat(self, body: ChatRequest) -> Choices:
-        """A request for each choice of the answer. Raises ConfigError, ContextOverflowError."""
+    def chat(self, body: ChatRequest, most: int | None = None) -> Choices:
+        """A request for each choice of the answer. Raises ConfigError, ContextOverflowError.
+
+        most: tokens of the prompt, if it is only counted; None: as many as the context holds
+        """
         _check_stream_options(body)
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise ConfigError(
@@ -57,7 +60,7 @@ class RequestBuilder:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
         check_tools(body)
         effort, unheard = self._effort(body)
-        prompt = self._chat_prompt(body, effort)
+        prompt = self._chat_prompt(body, effort, most)
         constraint = answer_constraint(body, prompt, self.model.speech)
         _check_end(body, constraint)
         if body.continue_final_message and constraint is not None and constraint.is_whole:
@@ -71,16 +74,16 @@ class RequestBuilder:
         limit = _limit(body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens)
         top = (body.top_logprobs or 0) if body.logprobs else None
         alone = left_alone(body) | unheard
-        requests = self._requests(body, prompt, limit, top)
+        requests = self._requests(body, prompt, limit, top, most)
         shown = self.model.speech.shown
         return Choices([replace(request, shown=shown) for request in requests], constraint, alone)
 
-    def _chat_prompt(self, body: ChatRequest, effort: Mapping[str, Any]) -> Prompt:
+    def _chat_prompt(self, body: ChatRequest, effort: Mapping[str, Any], most: int | None) -> Prompt:
         try:
             messages = [_message(message) for message in body.messages]
-            return self.model.chat_prompt(messages, **_template_names(body), **effort)
+            return self.model.chat_prompt(messages, most, **_template_names(body), **effort)
         except ContextOverflowError as error:
-            raise _named(error, "messages") from error
+            raise _named(error, "messages", self.model.generator.context) from error
         except InputError as error:
             raise ConfigError(f"messages: {error}", field="messages") from error
         except BundleError as error:  # the message names this machine's folders
@@ -147,7 +150,7 @@ class RequestBuilder:
             text = self.model.tokenizer.decode(given, skip_special_tokens=False) if echo else None
             return Prompt(tuple(given), text)
         except ContextOverflowError as error:
-            raise _named(error, field) from error
+            raise _named(error, field, self.model.generator.context) from error
         except InputError as error:
             raise ConfigError(f"{field}: {error}", field=field) from error
 
@@ -184,9 +187,10 @@ class RequestBuilder:
         prompt: Prompt,
         max_tokens: int | None,
         top_logprobs: int | None,
+        most: int | None = None,
     ) -> list[Request]:
-        """One request for each choice."""
-        self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt")
+        """One request for each choice. most: as in `chat`."""
+        self._check_prompt(prompt, "messages" if isinstance(body, ChatRequest) else "prompt", most)
         if top_logprobs is not None:
             self.grammars.token_bytes(0)  # raises here, rather than after a stream has begun
         stop = [body.stop] if isinstance(body.stop, str) else body.stop
@@ -217,10 +221,10 @@ class RequestBuilder:
             )
         return asked
 
-    def _check_prompt(self, prompt: Prompt, field: str) -> None:
-        """Checks that the runtime would only make after a stream has begun."""
+    def _check_prompt(self, prompt: Prompt, field: str, most: int | None = None) -> None:
+        """Checks that the runtime would only make after a stream has begun. most: as in `chat`."""
         generator = self.model.generator
-        if len(prompt.ids) > generator.context:
+        if len(prompt.ids) > (generator.context if most is None else most):
             raise ContextOverflowError(len(prompt.ids), generator.context, field=field)
         check_ids(prompt.ids, generator.model.vocab_size, field)
 
@@ -280,8 +284,9 @@ def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
         )
 
 
-def _named(error: ContextOverflowError, field: str) -> ContextOverflowError:
-    return ContextOverflowError(error.n_prompt_tokens, error.n_ctx, at_least=error.at_least, field=field)
+def _named(error: ContextOverflowError, field: str, context: int) -> ContextOverflowError:
+    """With the request's name of the prompt, and the context in place of what a prompt to be counted may have."""
+    return ContextOverflowError(error.n_prompt_tokens, context, at_least=error.at_least, field=field)
 
 
 def _check_stream_options(body: Generation) -> None:

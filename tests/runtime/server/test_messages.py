@@ -185,6 +185,24 @@ def test_tokens_are_counted(anthropic: Any) -> None:
         assert counted == usage.input_tokens + usage.cache_read_input_tokens
 
 
+def test_tokens_of_a_prompt_beyond_the_context_are_counted(anthropic: Any, server: Server) -> None:
+    talk = [{"role": "user", "content": "word " * 2000}]
+    counted = anthropic.messages.count_tokens(model="m", messages=talk).input_tokens
+    refused = server.post("/v1/messages", {"messages": talk, "max_tokens": 1})
+    assert refused.json()["error"]["n_prompt_tokens"] == counted > 512
+    many = [{"role": "user", "content": "x"}] * 600
+    assert anthropic.messages.count_tokens(model="m", messages=many).input_tokens > 600
+
+
+def test_what_is_counted_has_a_limit(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "\ua66e" * 100_000}]}  # three tokens each
+    answer = server.post("/v1/messages/count_tokens", json.dumps(body, ensure_ascii=False).encode())
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert error["n_prompt_tokens"] > 262_144
+    assert error["n_ctx"] == 512
+
+
 @pytest.mark.parametrize(
     ("values", "param"),
     [

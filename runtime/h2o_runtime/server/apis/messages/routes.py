@@ -33,7 +33,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
     @router.post(MESSAGES + "/count_tokens", responses=_FAILURES)
     async def count_tokens(http: Request, body: TokenCountRequest) -> TokenCount:
-        """How many tokens a prompt has."""
-        builder, chat = service.builder, chat_of(body)
-        choices = await service.handler.look_up(http, lambda: NAMES.choices(body, lambda: builder.chat(chat)))
+        """How many tokens a prompt has, also one that is longer than the context."""
+        builder, chat, most = service.builder, chat_of(body), service.room.tokens
+        choices = await service.handler.look_up(
+            http, lambda: NAMES.choices(body, lambda: builder.chat(chat, most))
+        )
         return TokenCount(input_tokens=len(choices.requests[0].prompt.ids))
