@@ -16,6 +16,7 @@ from tests.runtime.server.running import Server, chat_bytes, error_of, request
 CHAT = "/v1/chat/completions"
 PATHS = [CHAT, "/v1/completions", "/tokenize", "/detokenize"]
 SURROGATE = "\ud800"
+ODD_TOOL = {"type": "function", "function": {"name": "f", "description": SURROGATE}}
 CALLS = {
     "role": "assistant",
     "tool_calls": [{"id": SURROGATE, "type": "function", "function": {"name": "f", "arguments": "{}"}}],
@@ -147,7 +148,7 @@ def test_arguments_that_a_model_wrote_come_back(server: Server, odd: str) -> Non
         (CHAT, {"prefill": {"policy": SURROGATE}}),
         (CHAT, {"prefill": {SURROGATE: 1}}),
         (CHAT, {"tools": [{"type": "function", "function": {"name": SURROGATE}}]}),
-        (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "description": SURROGATE}}]}),
+        (CHAT, {"tools": [ODD_TOOL]}),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": SURROGATE}}}]}),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": {SURROGATE: 1}}}]}),
         ("/v1/completions", {"prompt": SURROGATE}),
@@ -163,10 +164,38 @@ def test_half_a_surrogate_pair(server: Server, path: str, body: dict[str, Any]) 
     error_of(server.post(path, body), 400)
 
 
+ODD_SCHEMAS = [
+    {"properties": {SURROGATE: {}}},
+    {"properties": {"a": {"enum": [SURROGATE]}}},
+    {"properties": {"a": {"type": "string", "pattern": SURROGATE}}},
+    {"properties": {"a": {"description": SURROGATE}}},
+]
+
+
+@pytest.mark.parametrize("schema", ODD_SCHEMAS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_half_a_surrogate_pair_in_a_schema_is_named(
+    server: Server, schema: dict[str, Any], strict: bool
+) -> None:
+    schema = {"type": "object", **schema}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema, "strict": strict}}]
+    shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": strict}}
+    for field, more in (
+        ("tools", {"tools": tools}),
+        ("response_format.json_schema.schema", {"response_format": shape}),
+    ):
+        error = error_of(server.chat(**more), 400)
+        assert error["param"] == field
+        assert error["message"].startswith(field)
+        assert "surrogate pair" in error["message"]
+
+
 @pytest.mark.parametrize(
     "more",
     [
         {"user": SURROGATE},
+        {"prompt_cache_key": SURROGATE},
+        {"tools": [ODD_TOOL], "tool_choice": "none"},
         {"metadata": {"a": SURROGATE, SURROGATE: 1}},
         {"chat_template_kwargs": {"a": SURROGATE, SURROGATE: 1}},
         {"messages": [CALLS, {"role": "tool", "content": "x", "tool_call_id": SURROGATE}]},

@@ -10,6 +10,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.answers.schema_keywords import followed
 from h2o_runtime.server.answers.tools import forced_tools
 from h2o_runtime.server.apis.chat.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
+from h2o_runtime.server.apis.shared.base import is_text
 from h2o_runtime.server.apis.shared.generation import Generation
 
 
@@ -49,7 +50,12 @@ class AnswerConstraint:
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerConstraint:
+        """Raises ConfigError."""
         grammar, left_out = followed(schema)
+        if not is_text(grammar):
+            raise ConfigError(
+                f"{field} has half of a surrogate pair, which is no character: leave it out", field=field
+            )
         return cls(grammar, field, left_out)
 
 

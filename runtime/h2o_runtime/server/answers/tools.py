@@ -7,12 +7,13 @@ from typing import Any
 
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Tool, ToolChoice, ToolMessage
+from h2o_runtime.server.apis.shared.base import is_text
 
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def check_tools(body: ChatRequest) -> None:
-    """Raises ConfigError for functions of one name, and for results of calls that nobody made."""
+    """Raises ConfigError for functions of one name or without text, and for results of calls that nobody made."""
     names: set[str] = set()
     for tool in body.tools or ():
         name = tool.function.name
@@ -21,6 +22,13 @@ def check_tools(body: ChatRequest) -> None:
                 f"tools has two functions with the name {name!r}: give each its own", field="tools"
             )
         names.add(name)
+    for tool in usable_tools(body):
+        if not is_text([tool.function.description, tool.function.parameters]):
+            raise ConfigError(
+                f"tools: the function {tool.function.name!r} has half of a surrogate pair, which is no character: "
+                "leave it out",
+                field="tools",
+            )
     calls: set[str] = set()
     for message in body.messages:
         if isinstance(message, AssistantMessage):

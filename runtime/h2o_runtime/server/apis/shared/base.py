@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from h2o_runtime.components.options import MOST
+
+
+def is_text(value: Any) -> bool:
+    """Whether all text in a JSON value is made of characters: half of a surrogate pair is none."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def exactly(kind: type) -> Callable[[Any], Any]:
