@@ -297,6 +297,7 @@ class _Answer:
         prefix = () if request.prompt.chat else request.prompt.ids
         self._stream = TextStream(model.tokenizer, prefix, request.shown)
         self._stops = StopStrings(request.stop)
+        self._shown = request.shown
         self._texts: list[str] = []
         self._tokens: list[SampledToken] = []
         self._given = 0  # tokens already sent with a delta
@@ -317,7 +318,7 @@ class _Answer:
         elif isinstance(event, TokenGenerated):
             self._tokens.append(event.sampled)
             self._predicted_seconds += seconds
-            yield from self._delta(self._stops.push(self._stream.push(event.sampled.token)))
+            yield from self._delta(self._text(event.sampled.token))
             if self._stops.stopped is not None:
                 self.reason, self.ended = "stop", True
         else:
@@ -348,6 +349,11 @@ class _Answer:
             forgotten=self._forgotten(),
             seen=self._seen,
         )
+
+    def _text(self, token: int) -> str:
+        """What of the answer's text is certain now. No stop string begins or ends in a special token."""
+        text = self._stream.push(token)
+        return self._stops.finish() + text if token in self._shown else self._stops.push(text)
 
     def _forgotten(self) -> int:
         return self._generator.spec.forgets(self._generator.length)

@@ -116,6 +116,29 @@ def test_what_might_have_been_a_stop_string_is_not_lost() -> None:
     assert (answer.text, answer.finish_reason, answer.stop) == ("one two", "length", None)
 
 
+def test_a_stop_string_does_not_see_special_tokens() -> None:
+    """Text on both sides of one is joined, as in the answer."""
+    answer = with_special_token("one", "two", stop="etw")
+    assert (answer.text, answer.stop) == ("on", "etw")
+    assert with_special_token("one", "two", stop="eot").text == "onetwo"
+
+
+@pytest.mark.parametrize("stop", ["|>", "eot", "<|eot_id|>", "e<|", "|>t", "etw"])
+def test_a_stop_string_ends_no_answer_inside_a_special_token_that_is_shown(stop: str) -> None:
+    """It is a mark for the dialect, of which half would be taken for text."""
+    answer = with_special_token("one", "two", stop=stop, shown=True)
+    assert (answer.text, answer.stop) == ("one<|eot_id|>two", None)
+    assert with_special_token("one", "two", stop="two", shown=True).text == "one<|eot_id|>"
+
+
+def with_special_token(before: str, after: str, stop: str, shown: bool = False) -> Completion:
+    """The answer of a model that says a special token between two texts."""
+    encode = Tokenizer.load(EXAMPLE).encode
+    first, special, rest = (encode(text, add_special_tokens=False) for text in (before, "<|eot_id|>", after))
+    request = Request(Prompt((5,)), stop=(stop,), shown=frozenset(special if shown else ()))
+    return run(scripted([*first, *special, *rest]), request)[1]
+
+
 # Its end
 
 
