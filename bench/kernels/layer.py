@@ -15,8 +15,10 @@ import torch
 from onnx import TensorProto, helper
 
 from h2o_plugins._cpu import KV, Kernels
+from h2o_runtime import Query
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
+from h2o_runtime.schedule import Span
 
 onnxruntime = import_onnxruntime()
 
@@ -72,38 +74,38 @@ class H2O:
 
 
 class QueryPhase2:
-    """Phase 2 of the last chunk of a prompt under the rule `query`: candidates of its tiles, their sets, attention
+    """Phase 2 of the last chunk of a prompt under the default rule: candidates of its tiles, their sets, attention
     to them."""
 
-    TILE, CANDIDATES, LOCAL, SLOTS = 128, 2048, 64, 512
-    STRIDE = 4  # rows from one vote to the next
-
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
-        self.kernels, self.q, self.k, self.v = kernels, q[-CHUNK:], k, v
-        self.past, self.kv = len(k) - CHUNK, KV(k, v, len(k))
-        tiles = CHUNK // self.TILE
-        self.candidates = np.empty((tiles, HKV, self.CANDIDATES), np.int32)
-        self.sets = np.empty((tiles, HKV, self.SLOTS), np.int32)
+        self.kernels, self.q, self.kv = kernels, q[-CHUNK:], KV(k, v, len(k))
+        self.rule, self.past = Query(chunk_size=CHUNK), len(k) - CHUNK
+        (self.group,) = self.rule.groups(0, 0, Span(self.past, len(k)), HKV)
+        tiles = len(self.group.tiles)
+        self.candidates = np.empty((tiles, HKV, self.group.narrowed), np.int32)
+        self.sets = np.empty((tiles, HKV, self.group.sets.memory), np.int32)
         self.past_of = np.full(tiles, self.past, np.int64)
-        self.first_of = self.past + self.TILE * np.arange(tiles)
+        self.first_of = np.array([tile.start for tile in self.group.tiles])
         self.o = np.zeros_like(self.q)
         self.m, self.l = np.zeros((CHUNK, HQ), np.float32), np.ones((CHUNK, HQ), np.float32)
 
     def flops(self) -> float:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
-        narrowing = CHUNK // self.STRIDE * 2 * (self.past // BLOCK)  # by means and by variances
-        votes = narrowing + CHUNK // self.STRIDE * self.CANDIDATES
-        return 2 * D * HQ * (votes + 2 * CHUNK * self.SLOTS)
+        narrowed, memory = self.group.narrowed, self.group.sets.memory
+        blocks = self.past // BLOCK if narrowed else 0  # by means and by variances
+        votes = CHUNK // self.group.stride * (2 * blocks + (narrowed or self.past))
+        return 2 * D * HQ * (votes + 2 * CHUNK * memory)
 
     def __call__(self) -> None:
-        tiles = {"q": self.q, "past": self.past_of, "tile": self.TILE, "local": self.LOCAL}
-        blocks = {"stride": self.STRIDE, "block_size": BLOCK}
-        self.kernels.run("BlockSelect", self.kv, {**tiles, **blocks, "candidates": self.candidates})
-        votes = {"stride": self.STRIDE, "reach": self.STRIDE // 2, "first": self.first_of}
-        choose = {**tiles, **votes, "candidates": self.candidates, "memory_next": self.sets}
+        stride = self.group.stride
+        tiles = {"q": self.q, "past": self.past_of, "tile": self.rule.tile_rows, "local": self.rule.local}
+        votes = {**tiles, "stride": stride, "candidates": self.candidates}
+        if self.group.narrowed:
+            self.kernels.run("BlockSelect", self.kv, {**votes, "block_size": BLOCK})
+        choose = {**votes, "reach": stride // 2, "first": self.first_of, "memory_next": self.sets}
         self.kernels.run("QuerySelect", self.kv, choose)
         state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
-        call = {"q": self.q, "memory": self.sets, "tile": self.TILE, **state}
+        call = {"q": self.q, "memory": self.sets, "tile": self.rule.tile_rows, **state}
         self.kernels.run("TiledMemoryAttention", self.kv, call)
 
 
