@@ -27,7 +27,7 @@ from h2o_runtime.answers.sampling import Sampler, Sampling
 from h2o_runtime.answers.token_ids import checked_ids
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches.reuse import Prefix, Reuse
-from h2o_runtime.config.compatibility import check_forgetting, check_policy
+from h2o_runtime.config.compatibility import check_eviction, check_policy
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
@@ -79,7 +79,7 @@ class Generator:
         self.loaded = loaded
         self.pool: SessionPool = beside.pool if beside else SessionPool() if pool is None else pool
         cache = self.spec.cache
-        check_forgetting(cache, self.spec.decoding, pools=self.pool.several)
+        check_eviction(cache, self.spec.decoding, pools=self.pool.several)
         if cache.most_rows is not None and beside is None:
             log.warning(
                 "beyond %d tokens the cache evicts those that received little attention: answers are not exact",

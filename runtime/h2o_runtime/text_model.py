@@ -346,7 +346,7 @@ class _Answer:
             prefill=self._prefill,
             seed=self._seed,
             stop=self._stops.stopped,
-            forgotten=self._forgotten(),
+            forgotten=self._evicted(),
             seen=self._seen,
         )
 
@@ -355,7 +355,7 @@ class _Answer:
         text = self._stream.push(token)
         return self._stops.finish() + text if token in self._shown else self._stops.push(text)
 
-    def _forgotten(self) -> int:
+    def _evicted(self) -> int:
         return self._generator.spec.forgets(self._generator.length)
 
     def _delta(self, text: str) -> Iterator[TextDelta]:

@@ -13,7 +13,7 @@ FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full", "--json")
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_what_was_forgotten_is_told(h2o: Run, tiny_bundle: Path) -> None:
+def test_what_was_evicted_is_told(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, "--cache", "evicting tokens=64 keep=2")
     report = json.loads(done.stdout)
     assert report["forgotten_tokens"] == report["timings"]["prompt_n"] + 5 - 64 > 0

@@ -75,7 +75,7 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
         assert done.returncode in (1, 2)
         assert done.stdout == b""
         assert sentence in done.stderr.decode()
-        assert done.stderr.count(b"\n") <= 3  # what the cache forgets is told in two
+        assert done.stderr.count(b"\n") <= 3  # what the cache evicts is told in two
 
 
 def test_settings_are_those_of_the_loaded_session(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:

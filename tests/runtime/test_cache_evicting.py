@@ -1,4 +1,4 @@
-"""The evicting cache: what is forgotten, what never, and that all else is as it was."""
+"""The evicting cache: what it evicts, what it never does, and that all else is as it was."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.runtime.test_policy_subquadratic import NATIVE, native
 from h2o_runtime import Generator
 from h2o_runtime.caches import Evicting
 from h2o_runtime.caches.evicting import EvictingStore
-from h2o_runtime.caches.forgetting import Memory, Rule
+from h2o_runtime.caches.eviction import Memory, Rule
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.execution.watch import Watch
 from h2o_runtime.kv import KV
@@ -41,7 +41,7 @@ def bundle(shared_folder: Path) -> Path:
     return bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
 
 
-def forgetful(bundle: Path, rows: int = ROWS, context: int = CONTEXT, **options: Any) -> Generator:
+def bounded(bundle: Path, rows: int = ROWS, context: int = CONTEXT, **options: Any) -> Generator:
     cache = Evicting(tokens=rows, **options)
     return Generator.load(bundle, context=context, threads=1, cache=cache, device="cpu")
 
@@ -141,9 +141,9 @@ def test_attention_tells_what_it_saw(tiny_bundle: Path, case: Case, length: int)
 
 
 @pytest.mark.parametrize("policy", [FULL, SPARSE], ids=["full", "sparse"])
-def test_nothing_changes_before_something_is_forgotten(bundle: Path, policy: PrefillPolicy[Any]) -> None:
+def test_nothing_changes_before_something_is_evicted(bundle: Path, policy: PrefillPolicy[Any]) -> None:
     first, more = bundles.random_ids(40, 1).tolist(), bundles.random_ids(10, 2).tolist()
-    with forgetful(bundle) as generator, plain(bundle) as other:
+    with bounded(bundle) as generator, plain(bundle) as other:
         for one in (generator, other):
             one.answers = [
                 one.prefill(first, policy).copy(),
@@ -163,7 +163,7 @@ def test_nothing_changes_before_something_is_forgotten(bundle: Path, policy: Pre
 def test_rows_keep_the_rotation_of_their_token(bundle: Path, n: int) -> None:
     """Keys of the first layer depend on token and position alone."""
     prompt, answer = bundles.random_ids(n, 1).tolist(), bundles.random_ids(100, 2).tolist()
-    with forgetful(bundle, keep=3, recent=11) as generator, plain(bundle) as other:
+    with bounded(bundle, keep=3, recent=11) as generator, plain(bundle) as other:
         for one in (generator, other):
             one.prefill(prompt, FULL)
             for token in answer:
@@ -181,9 +181,9 @@ def test_rows_keep_the_rotation_of_their_token(bundle: Path, n: int) -> None:
         assert np.isfinite(generator.decode(5)).all()
 
 
-def test_a_long_prompt_is_read_as_if_nothing_were_forgotten(bundle: Path) -> None:
+def test_a_long_prompt_is_read_as_if_nothing_were_evicted(bundle: Path) -> None:
     prompt = bundles.random_ids(300, 1).tolist()
-    with forgetful(bundle) as generator, plain(bundle) as other:
+    with bounded(bundle) as generator, plain(bundle) as other:
         for policy in (FULL, SPARSE):
             np.testing.assert_array_equal(generator.prefill(prompt, policy), other.prefill(prompt, policy))
             alike = []
@@ -203,7 +203,7 @@ def test_a_long_prompt_is_read_as_if_nothing_were_forgotten(bundle: Path) -> Non
 def test_a_prompt_that_was_stopped_leaves_nothing_behind(bundle: Path) -> None:
     """Some layers would know all of the rows before it, others not."""
     first, longer = bundles.random_ids(40, 1).tolist(), bundles.random_ids(200, 2).tolist()
-    with forgetful(bundle) as generator, plain(bundle) as other:
+    with bounded(bundle) as generator, plain(bundle) as other:
         generator.prefill(first, FULL)
         calls = iter(range(10**6))
         with pytest.raises(Cancelled):
@@ -243,9 +243,9 @@ def test_memory_is_flat_over_10_000_tokens(shared_folder: Path) -> None:
     assert late - early < 2 << 20  # all rows of two layers would take 4.6 MB
 
 
-def test_a_gpu_forgets_alike(bundle: Path, dense_graphs_wait: None) -> None:
+def test_a_gpu_evicts_alike(bundle: Path, dense_graphs_wait: None) -> None:
     cache = Evicting(tokens=ROWS)
-    with Generator.load(bundle, context=CONTEXT, device="cuda", cache=cache) as gpu, forgetful(bundle) as cpu:
+    with Generator.load(bundle, context=CONTEXT, device="cuda", cache=cache) as gpu, bounded(bundle) as cpu:
         for n in (50, 90):
             for one in (gpu, cpu):
                 one.reset()
@@ -264,7 +264,7 @@ def test_what_does_not_go_together_is_one_sentence(bundle: Path, tmp_path: Path)
         Generator.load(bundle, cache=Evicting(tokens=ROWS), decoding=Quest(budget=16))
     with pytest.raises(ConfigError, match="`cache_pool` and `cache_dir` store whole conversations"):
         Generator.load(bundle, cache=Evicting(tokens=ROWS), pool_bytes=1)
-    with forgetful(bundle) as generator, plain(bundle) as other:
+    with bounded(bundle) as generator, plain(bundle) as other:
         generator.prefill(bundles.random_ids(ROWS, 1), FULL)
         save_session(generator.session, tmp_path / "whole")
         generator.decode(5)

@@ -251,6 +251,6 @@ def test_the_footprint_is_what_is_reserved(bundle: Path) -> None:
 # --- What is refused --------------------------------------------------------------------------------------
 
 
-def test_a_cache_that_forgets_is_refused(bundle: Path) -> None:
+def test_a_cache_that_evicts_is_refused(bundle: Path) -> None:
     with pytest.raises(ConfigError, match="a sliding window counts them: use another cache"):
         load(bundle, Evicting(tokens=128))

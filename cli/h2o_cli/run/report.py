@@ -76,13 +76,13 @@ def _token_json(model: TextModel, sampled: SampledToken) -> dict[str, Any]:
 def summary(completion: Completion) -> str:
     """One line about the time."""
     t = completion.timings
-    forgotten = f" | {completion.forgotten:,} tokens forgotten" if completion.forgotten else ""
+    evicted = f" | {completion.forgotten:,} tokens evicted" if completion.forgotten else ""
     drafts = f" ({t.draft_n_accepted:,} of {t.draft_n:,} drafted ones)" if t.draft_n else ""
     reused = f" (+ {t.cache_n:,} cached)" if t.cache_n else ""
     return (
         f"prompt {t.prompt_n:,}{reused} tokens in {t.prompt_ms / 1e3:.2f} s, {t.prompt_per_second:,.0f}/s | "
         f"answer {t.predicted_n:,} tokens in {t.predicted_ms / 1e3:.2f} s, {t.predicted_per_second:,.1f}/s"
-        f"{drafts} | {completion.finish_reason}{forgotten} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
+        f"{drafts} | {completion.finish_reason}{evicted} | peak memory {peak_bytes() / 2**20:,.0f} MiB"
     )
 
 

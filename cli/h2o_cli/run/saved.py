@@ -77,7 +77,7 @@ class SavedCache:
         spec = generator.session.spec
         if self.save is not None and spec.forgets(spec.context):
             raise ConfigError(
-                f"--save-cache writes whole sessions, and this cache forgets {spec.forgets(spec.context):,} of a "
+                f"--save-cache writes whole sessions, and this cache evicts {spec.forgets(spec.context):,} of a "
                 f"context of {spec.context:,} tokens: use another --cache, or lower --ctx-size",
                 field="save_cache",
             )

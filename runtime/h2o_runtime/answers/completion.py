@@ -83,7 +83,7 @@ class Completion:
     tokens         all tokens of the answer, those of a stop string included, an end token not
     stop           the stop string that was found
     seed           with it the same request gives the same answer
-    forgotten      tokens of prompt and answer that the cache has forgotten on purpose
+    forgotten      tokens of prompt and answer that the cache has evicted
     prefill        the configuration that was used
     seen           what the prompt's new tokens saw of their attention, where that was compared
     embedding      float32 [D] of length 1, where that was asked for; there is no text then
@@ -108,10 +108,10 @@ class Completion:
 
     @property
     def summary(self) -> str:
-        """In a few words: how the prompt was read, what it saw of its attention, and what is forgotten."""
+        """In a few words: how the prompt was read, what it saw of its attention, and what the cache evicted."""
         seen = () if self.seen is None else (self.seen.summary(),)
-        forgotten = (f"{self.forgotten:,} tokens forgotten",) if self.forgotten else ()
-        return ", ".join((self.prefill.summary(), *seen, *forgotten))
+        evicted = (f"{self.forgotten:,} tokens evicted",) if self.forgotten else ()
+        return ", ".join((self.prefill.summary(), *seen, *evicted))
 
 
 TextEvent = Prefilled | TextDelta | Completion

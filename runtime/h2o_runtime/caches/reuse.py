@@ -92,8 +92,8 @@ class Provenance:
         """Under an exact policy: how many of the `cached` rows equal those of a fresh run."""
         return cached if self.exact_decode else min(cached, self.sparse)
 
-    def forgetting(self, rows: int, limit: int | None) -> Provenance:
-        """The provenance with `rows` rows in a cache that evicts beyond `most`."""
+    def evicting(self, rows: int, limit: int | None) -> Provenance:
+        """The provenance with `rows` rows in a cache that evicts beyond `limit` rows."""
         return self if limit is None or rows <= limit else replace(self, whole=False, exact_decode=False)
 
     def from_row(self, earliest: int) -> Provenance:

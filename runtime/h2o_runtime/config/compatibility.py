@@ -63,7 +63,7 @@ def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> N
         raise ConfigError(f"`cache={cache.name}` {SINKS}: use another cache", field="cache")
 
 
-def check_forgetting(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
+def check_eviction(cache: Cache, decoding: DecodePolicy[Any], pools: bool) -> None:
     """Raises ConfigError for settings that exclude a cache that evicts. `pools`: sessions wait in a pool."""
     if cache.most_rows is None:
         return

@@ -92,7 +92,7 @@ class Reading:
             session.origin = self._before.at_turn(self._reuse.length)
         else:
             session.origin = Provenance.fresh(self._policy, session.length)
-        origin = session.origin.forgetting(session.length, session.spec.cache.most_rows)
+        origin = session.origin.evicting(session.length, session.spec.cache.most_rows)
         session.origin = self._stored(origin, self._earliest)
         self._watch.progress(n, n)
 
@@ -146,7 +146,7 @@ def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watc
         forward.prefill(PromptRun(tokens, Prefix.EXACT, Full(), session, watch.checkpoint(n)))
         session.append(tokens, generated=True)
     finally:
-        origin = origin.forgetting(past + n, session.spec.cache.most_rows)
+        origin = origin.evicting(past + n, session.spec.cache.most_rows)
         if session.length == past:
             session.store.truncate(past)
         session.origin = session.store.bounded(origin)

@@ -30,7 +30,7 @@ class Window(LayerKind):
         if cache.keeps_distances:
             return None
         return (
-            f"the cache {cache.name} forgets rows between others, and a sliding window counts them: use "
+            f"the cache {cache.name} evicts rows between others, and a sliding window counts them: use "
             "another cache"
         )
 

@@ -52,7 +52,7 @@ class Service:
         gauge("h2o_cache_capacity_tokens", "Tokens that fit", self._capacity)
         gauge("h2o_cache_bytes", "Memory that is reserved for keys and values", self._cache_bytes)
         self.metrics.gauges("h2o_cache_", "What the cache tells of itself", self._cache_report)
-        gauge("h2o_forgotten_tokens", "Of h2o_cache_tokens those that were forgotten", self._forgotten)
+        gauge("h2o_forgotten_tokens", "Of h2o_cache_tokens those that were evicted", self._evicted)
         gauge(
             "h2o_waiting_conversations", "Conversations kept for their next turn", lambda: self._waiting()[0]
         )
@@ -147,7 +147,7 @@ class Service:
     def _cache_report(self) -> Mapping[str, float | None]:
         return self.inference.model.generator.session.store.report() if self.inference.ready else {}
 
-    def _forgotten(self) -> float:
+    def _evicted(self) -> float:
         inference = self.inference
         forgets = inference.model.generator.spec.forgets if inference.ready else None
         return sum(map(forgets, inference.cached_tokens)) if forgets else 0

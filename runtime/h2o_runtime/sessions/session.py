@@ -71,7 +71,7 @@ class Session(TokenRows):
         self.origin = self.origin.decoded(self.spec.decoding.exact)
         self.append(tokens, generated=True)
         self.store.truncate(self.length + ahead)
-        origin = self.origin.forgetting(self.length, self.spec.cache.most_rows)
+        origin = self.origin.evicting(self.length, self.spec.cache.most_rows)
         self.origin = self.store.bounded(origin)
 
     @contextmanager

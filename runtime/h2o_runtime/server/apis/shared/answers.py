@@ -53,8 +53,8 @@ class TimingsObject(BaseModel):
 class H2OObject(BaseModel):
     """What sparse prefill did: chunks of the prompt's new tokens, tokens a head remembers, configuration.
 
-    exact: whether every token saw all before it. forgotten_tokens: by the cache, under --cache-tokens.
-    summary: configuration, seen and forgotten in a few words. seen: what the prompt's new tokens saw of their
+    exact: whether every token saw all before it. forgotten_tokens: those that the cache evicted.
+    summary: configuration, seen and evicted in a few words. seen: what the prompt's new tokens saw of their
     attention, see docs/quality.md.
     """
 
