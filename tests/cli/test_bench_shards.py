@@ -65,10 +65,11 @@ def test_more_parts_than_lengths(h2o: Run, tiny_bundle: Path) -> None:
     [
         (lambda row: row | {"length": ""}, "it has no length"),
         (lambda row: row | {"name": ""}, "it has no name"),
+        (lambda row: row | {"name": "  "}, "it has no name"),
         (lambda row: row | {"length": "long"}, "invalid literal"),
         (lambda row: row | {"settings": "a" * 200_000}, "field larger than"),
     ],
-    ids=["no length", "no name", "no number", "a long field"],
+    ids=["no length", "no name", "a name of blanks", "no number", "a long field"],
 )
 def test_a_damaged_row_is_told(tmp_path: Path, damage: Callable[[Any], Any], says: str) -> None:
     row = dict.fromkeys(COLUMNS, "") | {"mode": "prefill", "model": "m", "name": "h2o"}

@@ -13,11 +13,13 @@ from tests.conftest import EXAMPLE
 
 from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Contestant, Kind
+from h2o_cli.eval.folder import ROWS, RUN, TOKENS, RunFolder
 from h2o_cli.eval.plan import BEGINNING, Extent, Measurer
 from h2o_cli.eval.texts import Document
-from h2o_cli.eval.values import Value, from_csv
+from h2o_cli.eval.values import COLUMNS, Value, from_csv
 from h2o_cli.shard import Shard
 from h2o_runtime import Generator
+from h2o_runtime.errors import OutputError
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.text import Tokenizer
 
@@ -121,6 +123,24 @@ def test_merged_parts_are_the_whole_report(h2o: Run, tiny_bundle: Path, tmp_path
         assert done.returncode == 1
         assert words in done.stderr
     assert not other.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (ROWS, ",".join(COLUMNS) + "\nj,c,k,s,loss," + "t" * 200_000 + ",1,,1.0\n", "field larger than"),
+        (ROWS, ",".join(COLUMNS) + "\nj,c\n", "cut off"),
+        (TOKENS, "[]", "holds no object"),
+        (TOKENS, '{"seen": [1]}', "does not say which contestant"),
+        (RUN, "[]", "holds no object"),
+    ],
+)
+def test_a_damaged_run_is_told(tmp_path: Path, name: str, content: str, says: str) -> None:
+    (tmp_path / RUN).write_text("{}")
+    assert RunFolder.read(tmp_path).values == []
+    (tmp_path / name).write_text(content)
+    with pytest.raises(OutputError, match=f"its run cannot be read .*{says}"):
+        RunFolder.read(tmp_path)
 
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "1/0", "-1/3", "1/3/5", "a/b"])

@@ -73,7 +73,7 @@ def _typed(row: dict[str, Any]) -> dict[str, Any]:
 def _value(name: str, text: Any) -> Any:
     if not isinstance(text, str):
         raise ValueError("it is cut off")
-    if name in _NEEDED and not text:
+    if name in _NEEDED and not text.strip():
         raise ValueError(f"it has no {name}")
     if name in _TEXTS:
         return text

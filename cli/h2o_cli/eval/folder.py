@@ -66,8 +66,11 @@ class RunFolder:
             rows, tokens = path / ROWS, path / TOKENS
             values = from_csv(read_input(rows).decode()) if rows.exists() else []
             seen = json.loads(read_input(tokens)) if tokens.exists() else {}
-            if not isinstance(identity, dict):
-                raise ValueError(f"{RUN} holds no object")
+            for name, found in ((RUN, identity), (TOKENS, seen)):
+                if not isinstance(found, dict):
+                    raise ValueError(f"{name} holds no object")
+            if not isinstance(seen.get("seen", {}), dict):
+                raise ValueError(f"{TOKENS} does not say which contestant saw what")
         except (InputError, ValueError, RecursionError) as error:
             raise OutputError(f"{path}: its run cannot be read ({error}): name another folder") from error
         return cls(path, identity, values, seen)

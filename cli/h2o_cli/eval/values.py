@@ -74,9 +74,12 @@ def to_csv(values: Iterable[Value]) -> str:
 def from_csv(text: str) -> list[Value]:
     """Raises ValueError for rows that `to_csv` did not write."""
     reader = csv.reader(text.splitlines())
-    if tuple(next(reader, ())) != COLUMNS:
-        raise ValueError("its columns are others")
-    return [_value(row) for row in reader]
+    try:
+        if tuple(next(reader, ())) != COLUMNS:
+            raise ValueError("its columns are others")
+        return [_value(row) for row in reader]
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
 
 
 def to_json(values: Sequence[Value]) -> list[dict[str, Any]]:
