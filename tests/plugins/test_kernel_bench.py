@@ -38,7 +38,7 @@ def test_every_kernel_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
             caches.token(kernels, caches.stored(dtype, 2 * caches.PAGE), pages)()
 
 
-@pytest.mark.parametrize("tokens", [3072, 8192])
+@pytest.mark.parametrize("tokens", [3072, 16384])
 def test_phase_2_is_measured_by_the_default_rule(tokens: int) -> None:
     """Behind few tokens all of them are voted for."""
     from bench.kernels import layer

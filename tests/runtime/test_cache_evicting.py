@@ -21,7 +21,7 @@ from tests.runtime.test_policy_subquadratic import NATIVE, native
 from h2o_runtime import Generator
 from h2o_runtime.caches import Evicting
 from h2o_runtime.caches.evicting import EvictingStore
-from h2o_runtime.caches.eviction import Memory, Rule
+from h2o_runtime.caches.eviction_rule import Memory, Rule
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.execution.watch import Watch
 from h2o_runtime.kv import KV

@@ -16,7 +16,7 @@ import numpy as np
 
 from h2o_runtime.attention.base import AttentionProvider, append_rows
 from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
-from h2o_runtime.caches.eviction import Float64, Memory, Rule
+from h2o_runtime.caches.eviction_rule import Float64, Memory, Rule
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
