@@ -94,8 +94,13 @@ def _setting(option: Option) -> str:
 def numbers_in(text: str, name: str) -> tuple[int, ...]:
     """The integers of a setting that lists them: "87,90". Raises ConfigError."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= MOST for word in words):
+    if not all(map(is_count, words)):
         raise ConfigError(
-            f"{name} must be integers from 1 on, such as {name}=2,4, but is {text!r}", field=name
+            f"{name} must be integers from 1 to {MOST:,}, such as {name}=2,4, but is {text!r}", field=name
         )
     return tuple(sorted({int(word) for word in words}))
+
+
+def is_count(word: str) -> bool:
+    """Whether a word is an integer from 1 to MOST. Python refuses to read one of thousands of digits."""
+    return word.isascii() and word.isdigit() and len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST

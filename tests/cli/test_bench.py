@@ -208,7 +208,9 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
     ("flags", "says"),
     [
         (("--lengths", "1024,many"), "no list of lengths"),
-        (("--lengths", "0"), "lengths must be from 1"),
+        (("--lengths", "0"), "no list of lengths from 1 to 2,147,483,647 tokens"),
+        (("--lengths", "1024,2147483648"), "no list of lengths"),
+        (("--lengths", "9" * 5000), "no list of lengths"),
         (("--lengths", 20_000_000), "lengths: 20,000,000 tokens are beyond the context"),
         (("--resume",), "--resume has no effect without --csv"),
         (("--text", __file__, "--lengths", 99_999), "name a longer text, or shorter --lengths"),

@@ -87,7 +87,7 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
     [
         ((), 2, "Missing option '--target'"),
         (("--target", "openvino"), 2, "target must be one of tensorrt, tensorrt-rtx"),
-        (("--target", "tensorrt sm=8.7"), 2, "sm must be integers from 1 on"),
+        (("--target", "tensorrt sm=8.7"), 2, "sm must be integers from 1 to"),
         (("--target", "tensorrt profiles=3"), 2, "profiles must be auto, 1 or 2, but is 3"),
         (("--target", "tensorrt", "-c", 0), 2, "0 is not in the range"),
         (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
