@@ -80,7 +80,7 @@ def test_figures_of_a_turn(page: Page, long_text: str) -> None:
     assert row["Read at"] == f"{last['timings']['prompt_per_second']:,.0f} tokens/s"
     assert row["Written at"] == f"{last['timings']['predicted_per_second']:,.0f} tokens/s"
     assert row["Answer"] == "24 tokens at the limit"
-    assert row["Chunks"] == f"{last['h2o']['chunks']} memory 960"
+    assert row["Chunks"] == f"{last['h2o']['chunks']} memory 1,024"
     assert row["First token"].endswith("s")
     ask(page, "Second question")
     assert "cached" in figures(page)["Prompt"]
