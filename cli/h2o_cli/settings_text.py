@@ -93,14 +93,20 @@ def _setting(option: Option) -> str:
 
 def numbers_in(text: str, name: str) -> tuple[int, ...]:
     """The integers of a setting that lists them: "87,90". Raises ConfigError."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(map(is_count, words)):
+    found = counts_in(text)
+    if not found:
         raise ConfigError(
             f"{name} must be integers from 1 to {MOST:,}, such as {name}=2,4, but is {text!r}", field=name
         )
-    return tuple(sorted({int(word) for word in words}))
+    return found
 
 
-def is_count(word: str) -> bool:
-    """Whether a word is an integer from 1 to MOST. Python refuses to read one of thousands of digits."""
+def counts_in(text: str) -> tuple[int, ...]:
+    """The sorted integers of a list such as "87,90"; none if one of them is no integer from 1 to MOST."""
+    words = [word.strip() for word in text.split(",")]
+    return tuple(sorted({int(word) for word in words})) if all(map(_is_count, words)) else ()
+
+
+def _is_count(word: str) -> bool:
+    """Python refuses to read an integer of thousands of digits."""
     return word.isascii() and word.isdigit() and len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST

@@ -50,8 +50,8 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def budgets_that_grow_early() -> Iterator[None]:
-    """So that memory sets that grow are of several sizes in prompts as short as these."""
+def pasts_that_are_narrowed_early() -> Iterator[None]:
+    """Where memory sets grow: with fewer candidates, in prompts as short as these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_tiles, "GROWN_CANDIDATES", 2)
         yield

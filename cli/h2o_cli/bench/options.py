@@ -15,7 +15,7 @@ from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
 from h2o_cli.policy_options import PolicyText, prefill_options
-from h2o_cli.settings_text import is_count
+from h2o_cli.settings_text import counts_in
 from h2o_cli.shard import shard_option
 from h2o_runtime.components.options import MOST
 from h2o_runtime.policies.prefill import PREFILL
@@ -29,12 +29,12 @@ class Lengths(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, tuple):
             return value
-        words = [word.strip() for word in str(value).split(",")]
-        if not all(map(is_count, words)):
+        lengths = counts_in(str(value))
+        if not lengths:
             self.fail(
                 f"{value!r} is no list of lengths from 1 to {MOST:,} tokens, such as 1024,4096", param, ctx
             )
-        return tuple(sorted({int(word) for word in words}))
+        return lengths
 
 
 class Peers(click.ParamType[tuple[str, ...]]):
