@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +92,6 @@ def test_nothing_is_larger_than_the_context(bundle: Bundle) -> None:
                     least <= tuned <= most <= 600 or least == tuned == most
                     for least, tuned, most in zip(shape.min, shape.opt, shape.max, strict=True)
                 )
-
-
-def test_a_bundle_that_does_not_say_its_free_sizes_is_built_all_the_same(bundle: Bundle) -> None:
-    """As those from before manifests did: only how long a chunk is cannot be seen in the tensors."""
-    graphs = tuple(graph.model_copy(update={"free": None}) for graph in bundle.manifest.graphs)
-    old = replace(bundle, manifest=bundle.manifest.model_copy(update={"graphs": graphs}))
-    options = BuildOptions("tensorrt", max_context=8192)
-    new_job, old_job = select_engines(bundle, options), select_engines(old, options)
-    for name in ("dense_00", "dense_01", "dense_02", "phase1", "decode"):
-        assert profiles(old_job, name) == profiles(new_job, name)
-    (phase2,) = profiles(old_job, "phase2")
-    assert sizes(phase2, "q") == ((1, 4, 64), (4096, 4, 64), (4096, 4, 64))
-    assert sizes(phase2, "memory") == ((2, 1), (2, 512), (2, 512))
-    assert phase2.values["chunk_range"].max == (4096, 8192)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.graph_file import GraphFile
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BundleError
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
 
 
 @pytest.fixture
@@ -62,6 +63,18 @@ MANIFESTS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda m: m["prefill"].update(wonder=1),
         r"manifest\.json: prefill: h2o score=query has no setting wonder: it has .*; export the checkpoint again",
     ),
+    "settings of no object": (
+        lambda m: m.update(prefill=[]),
+        r"manifest\.json: prefill: not an object; export the checkpoint again",
+    ),
+    "no such policy": (
+        lambda m: m.update(prefill={"policy": ["h2o"]}),
+        r"manifest\.json: prefill: policy must be one of h2o, full.*; export the checkpoint again",
+    ),
+    "no such rule": (
+        lambda m: m.update(prefill={"policy": "h2o", "score": {}}),
+        r"manifest\.json: prefill: score must be one of query.*; export the checkpoint again",
+    ),
     "another version of ONNX": (
         lambda m: m["opset"].update({"": 99}),
         "dense_00.onnx: has version 18 of the operators of ONNX, the manifest says 99",
@@ -75,6 +88,14 @@ def test_a_manifest_that_disagrees_is_refused(bundle: Path, case: str) -> None:
     edit(bundle, change)
     with pytest.raises(BundleError, match=says):
         Bundle.open(bundle)
+
+
+@pytest.mark.parametrize(
+    "policy", [VerticalSlash(vertical=9, fraction=0.5), Subquadratic(block=0), Query(missed=0.0), Full()]
+)
+def test_the_policy_that_is_written_is_read_back(bundle: Path, policy: PrefillPolicy[Any]) -> None:
+    Manifest.read(bundle).model_copy(update={"prefill": policy}).write(bundle)
+    assert str(Manifest.read(bundle).prefill) == str(policy)
 
 
 def test_a_graph_that_disagrees_is_refused(bundle: Path) -> None:

@@ -46,7 +46,7 @@ class ProfileLimits:
 
 def make_profiles(graph: GraphSpec, limits: ProfileLimits) -> tuple[Profile, ...]:
     """The profiles of one graph of a bundle. A cache always has all its rows, so its size is no range."""
-    free = graph.free_sizes
+    free = graph.free
     prefill: dict[str, Range] = {}
     for size in free.sizes:
         limit = limits.limit(size)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
-from h2o_runtime.bundles.earlier_prefill import is_earlier, of_earlier
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
 from h2o_runtime.model_spec import ModelSpec
@@ -28,7 +27,7 @@ def _read_prefill(value: Any) -> PrefillPolicy[Any]:
         return value
     if not isinstance(value, dict):
         raise ValueError("not an object")
-    return PREFILL.make(of_earlier(value) if is_earlier(value) else value)
+    return PREFILL.make(value)
 
 
 Prefill = Annotated[
@@ -88,34 +87,7 @@ class GraphSpec(_Strict):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     weights: tuple[str, ...] = ()  # files, relative to the bundle
-    free: FreeSizes | None = None  # None in bundles from before there was this field: see `free_sizes`
-
-    @property
-    def free_sizes(self) -> FreeSizes:
-        """`free`, or what the tensors show of it; they do not show how many rows an attention graph can
-        have.
-        """
-        if self.free is not None:
-            return self.free
-        names = dict.fromkeys(
-            size for tensor in self.inputs for size in tensor.shape if isinstance(size, str)
-        )
-        spans = [tensor for tensor in self.inputs if tensor.dtype == "int64" and "n" not in tensor.shape]
-        return FreeSizes(
-            sizes=tuple(self._counted(name) for name in names),
-            spans=tuple(tensor.name for tensor in spans),
-            step=self.kind == "dense" or any(tensor.shape == () for tensor in spans),
-        )
-
-    def _counted(self, name: str) -> FreeSize:
-        """A free size under the names of earlier versions."""
-        if name == "n":
-            logits = any(tensor.name == "logits" for tensor in self.outputs)
-            return FreeSize(name=name, counts="logits" if logits else "rows")
-        if name == "cap":
-            return FreeSize(name=name, counts="cache")
-        heads = next(tensor.shape[-1] for tensor in self.outputs if tensor.dtype == "int32")
-        return FreeSize(name=name, counts="slots", most=int(heads))
+    free: FreeSizes
 
 
 class FileSpec(_Strict):
