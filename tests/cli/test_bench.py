@@ -143,7 +143,7 @@ def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> N
 
 
 @pytest.mark.timeout(600)
-def test_a_stopped_measurement_keeps_its_rows_and_goes_on(
+def test_a_stopped_measurement_keeps_its_rows(
     h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "rows.csv"
@@ -164,29 +164,6 @@ def test_a_stopped_measurement_keeps_its_rows_and_goes_on(
     assert (96, "h2o") not in reasons
     before = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
     assert len(before) == len(done)
-
-    flags = ("--lengths", "64,96", *SMALL[2:], "--repetitions", 2, "--json", "--csv", table, "--resume")
-    again = h2o("bench", "prefill", tiny_bundle, *flags)
-    assert (again.returncode, again.stderr) == (0, b"")
-    rows = json.loads(again.stdout)["rows"]
-    assert [(row["length"], row["repetitions"]) for row in rows] == [(64, 2), (64, 2), (96, 30), (96, 30)]
-    kept = [row for row in before if row["length"] == "96"]
-    assert [row["median_s"] for row in rows[2:]] == [float(row["median_s"]) for row in kept]
-
-
-def test_rows_of_another_measurement_are_not_gone_on_from(
-    h2o: Run, tiny_bundle: Path, tmp_path: Path
-) -> None:
-    table = tmp_path / "rows.csv"
-    flags = ("--lengths", 64, *SMALL, "--csv", table)
-    assert h2o("bench", "attention", tiny_bundle, *flags).returncode == 0
-    other = h2o("bench", "prefill", tiny_bundle, *flags, "--resume")
-    assert other.returncode == 1
-    assert "is of another measurement, whose mode is 'attention' and not 'prefill'" in other.stderr.decode()
-    table.write_text("mode,model,name,words\n1,2,3,4\n")
-    other = h2o("bench", "attention", tiny_bundle, *flags, "--resume")
-    assert other.returncode == 1
-    assert "not a file that this version of h2o-bench wrote" in other.stderr.decode()
 
 
 def test_the_duration_is_estimated(h2o: Run, tiny_bundle: Path) -> None:
@@ -212,7 +189,6 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("--lengths", "1024,2147483648"), "no list of lengths"),
         (("--lengths", "9" * 5000), "no list of lengths"),
         (("--lengths", 20_000_000), "lengths: 20,000,000 tokens are beyond the context"),
-        (("--resume",), "--resume has no effect without --csv"),
         (("--text", __file__, "--lengths", 99_999), "name a longer text, or shorter --lengths"),
         (("--peers", "vllm"), "'vllm' is no peer: choose from llama.cpp"),
         (("--threads", 100_000), "threads must be at most the"),

@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,9 @@ from h2o_cli.bench.estimate import estimated_seconds
 from h2o_cli.bench.floor import MachineRates, better
 from h2o_cli.bench.machine import describe
 from h2o_cli.bench.measure import Measurement, Rounds
-from h2o_cli.bench.merge import merge
 from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
 from h2o_cli.bench.process import Failed, WorkerProcess
 from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, to_csv
-from h2o_cli.bench.resume import Rows, finished_rows
 from h2o_cli.bench.screen import show
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
@@ -100,7 +98,6 @@ def attention(**flags: Any) -> None:
 
 
 main.add_command(dense)
-main.add_command(merge)
 
 
 def _openvino_model(folder: Path | None) -> Path | None:
@@ -141,13 +138,8 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     spec, on_cpu = model.manifest.model, device == "cpu"
     check_dense_form(entry.dense_form, backend, on_cpu, spec.quantized)
     check_dense_precision(entry.dense_precision, entry.dense_form, backend, on_cpu, spec)
-    lengths = flags["shard"].of(flags["lengths"])
-    if not lengths:
-        raise ConfigError(
-            f"shard is empty: there are {len(flags['lengths'])} lengths; give fewer parts", field="shard"
-        )
     rounds = Rounds(
-        lengths,
+        flags["lengths"],
         flags["repetitions"],
         decode_tokens,
         flags["time_limit"],
@@ -155,9 +147,8 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     )
     _check_lengths(model, rounds)
     if flags["text"]:
-        entry = replace(entry, prompt=_prompt(flags["text"], model, max(lengths) + rounds.following))
-    rows = RowFile(flags["csv_file"], flags["resume"])
-    results, stopped = run(mode, entry, rounds, flags["peers"], rows)
+        entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths) + rounds.following))
+    results, stopped = run(mode, entry, rounds, flags["peers"], flags["csv_file"])
     if flags["png_file"]:
         from h2o_cli.bench.picture import draw
 
@@ -170,51 +161,33 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         raise Cancelled("stopped by Ctrl-C")
 
 
-@dataclass(frozen=True)
-class RowFile:
-    """The file, if any, that rows are written to as they are measured. With `resume` its rows are kept."""
-
-    path: Path | None
-    resume: bool
-
-    def finished(self, mode: str, entry: Entry, rounds: Rounds) -> Rows:
-        return finished_rows(self.path, mode, entry, rounds) if self.path and self.resume else []
-
-    def write(self, rows: Rows) -> None:
-        """Replaces the file as a whole: a process that is killed leaves the earlier rows. Raises
-        OutputError.
-        """
-        if self.path is not None:
-            replace_file(self.path, to_csv(rows))
-
-
 def run(
-    mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...], file: RowFile
+    mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...], file: Path | None
 ) -> tuple[Results, bool]:
     """The whole measurement, and whether it was stopped early.
 
+    After each round `file` is replaced as a whole: a process that is killed leaves the earlier rows.
     Raises BackendError if not even the own runtime could be measured.
     """
     contestants: Sequence[Contestant] = (
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
     )
-    resumed = file.finished(mode, entry, rounds)
-    done = {row["length"] for row in resumed}
-    rounds = replace(rounds, lengths=tuple(length for length in rounds.lengths if length not in done))
     console = make_console(stderr=True)
     machine, stopped = describe(), False
     with console.status("measuring the machine") as status:
         rates = _rates(entry)
 
-        def rows() -> Rows:
-            rows = [*resumed, *make_rows(mode, entry, measurement.series, rates)]
-            return sorted(rows, key=lambda row: int(row["length"]))
+        def rows() -> tuple[dict[str, Any], ...]:
+            found = make_rows(mode, entry, measurement.series, rates)
+            if file is not None:
+                replace_file(file, to_csv(found))
+            return found
 
         guess = f"this takes about {in_words(estimated_seconds(mode, entry, contestants, rounds, rates))}"
         if console.is_terminal:
             console.print(guess, highlight=False)
         log.info("%s", guess)
-        measurement = Measurement(contestants, rounds, status.update, lambda: file.write(rows()))
+        measurement = Measurement(contestants, rounds, status.update, rows)
         try:
             measurement.run()
             status.update("measuring the machine")
@@ -222,13 +195,12 @@ def run(
         except KeyboardInterrupt:
             stopped = True
             measurement.stopped()
-    if not measurement.series and not resumed:
+    if not measurement.series:
         if stopped:
             raise Cancelled("stopped before the first round was done")
         names = [entry.name_of(policy) for policy in entry.policies]
         left_out = [absent for absent in measurement.missing if absent.name in names]
         raise BackendError(f"nothing could be measured: {(left_out or measurement.missing)[0].reason}")
-    file.write(rows())
     results = Results(
         mode=mode,
         model=entry.model.name,
@@ -236,7 +208,7 @@ def run(
         machine=machine,
         rates=rates,
         lead=entry.name_of(entry.lead),
-        rows=tuple(rows()),
+        rows=rows(),
         missing=tuple(measurement.missing),
     )
     return results, stopped

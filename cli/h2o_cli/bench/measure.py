@@ -121,7 +121,7 @@ class Measurement:
         contestants: Sequence[Contestant],
         rounds: Rounds,
         tell: Callable[[str], None],
-        after_round: Callable[[], None] = lambda: None,
+        after_round: Callable[[], object] = lambda: None,
     ) -> None:
         """after_round: called when `series` has grown."""
         self._rounds, self._tell, self._after_round = rounds, tell, after_round

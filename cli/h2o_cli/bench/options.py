@@ -16,7 +16,6 @@ from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
 from h2o_cli.policy_options import PolicyText, prefill_options
 from h2o_cli.settings_text import counts_in
-from h2o_cli.shard import shard_option
 from h2o_runtime.components.options import MOST
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -169,12 +168,6 @@ _RESULTS = (
         type=click.Path(path_type=Path, dir_okay=False),
         help="Write rows to this file as they are measured.",
     ),
-    needing(
-        Beside("csv_file"),
-        click.option(
-            "--resume", is_flag=True, help="Continue: keep the finished lengths in the file of --csv."
-        ),
-    ),
     click.option(
         "--png",
         "png_file",
@@ -207,7 +200,6 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         threads_option,
         json_option,
         *_RESULTS,
-        shard_option,
         verbose_option,
     )
 
