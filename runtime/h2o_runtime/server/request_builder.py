@@ -19,6 +19,7 @@ from h2o_runtime.server.answers.choices import Choices
 from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, generation_constraint
 from h2o_runtime.server.answers.reader import answer_constraint
 from h2o_runtime.server.answers.tools import check_tools
+from h2o_runtime.server.apis.chat.billing_line import BILLING_LINE, without_billing_line
 from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Message
 from h2o_runtime.server.apis.completions.schema import CompletionRequest
 from h2o_runtime.server.apis.embeddings.schema import EmbeddingRequest
@@ -60,7 +61,8 @@ class RequestBuilder:
             raise ConfigError("top_logprobs needs logprobs: true", field="top_logprobs")
         check_tools(body)
         effort, unheard = self._effort(body)
-        prompt = self._chat_prompt(body, effort, most)
+        messages = without_billing_line(body.messages)
+        prompt = self._chat_prompt(body, messages, effort, most)
         constraint = answer_constraint(body, prompt, self.model.speech)
         _check_end(body, constraint)
         if body.continue_final_message and constraint is not None and constraint.is_whole:
@@ -73,15 +75,18 @@ class RequestBuilder:
             body = body.model_copy(update={"stop": None})  # it ends texts, and not in the middle of arguments
         limit = _limit(body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens)
         top = (body.top_logprobs or 0) if body.logprobs else None
-        alone = left_alone(body) | unheard
+        billed = {BILLING_LINE} if messages != body.messages else set()
+        alone = left_alone(body) | unheard | billed
         requests = self._requests(body, prompt, limit, top, most)
         shown = self.model.speech.shown
         return Choices([replace(request, shown=shown) for request in requests], constraint, alone)
 
-    def _chat_prompt(self, body: ChatRequest, effort: Mapping[str, Any], most: int | None) -> Prompt:
+    def _chat_prompt(
+        self, body: ChatRequest, messages: Iterable[Message], effort: Mapping[str, Any], most: int | None
+    ) -> Prompt:
         try:
-            messages = [_message(message) for message in body.messages]
-            return self.model.chat_prompt(messages, most, **_template_names(body), **effort)
+            told = [_message(message) for message in messages]
+            return self.model.chat_prompt(told, most, **_template_names(body), **effort)
         except ContextOverflowError as error:
             raise _named(error, "messages", self.model.generator.context) from error
         except InputError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from tests.runtime.server.conftest import Serve, with_template
 from tests.runtime.server.running import Server, error_of, wait_for
 
+from h2o_runtime.server.apis.chat.billing_line import BILLING_LINE
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.messages.schema import MessageRequest
 from h2o_runtime.server.apis.responses.schema import ResponseRequest
@@ -81,7 +83,7 @@ def in_our_words(field: str) -> str:
 @pytest.mark.parametrize("api", APIS)
 def test_the_pages_table_is_what_the_code_does(api: str) -> None:
     model, body = APIS[api]
-    known = {in_the_pages_words(path): alone for path, alone in fields_of(model)}
+    known = {in_the_pages_words(path): alone for path, alone in fields_of(model)} | {BILLING_LINE: True}
     told = {in_our_words(field): cells[api] for field, cells in rows().items()}
     assert {path for path, alone in known.items() if alone} == {
         path for path, decision in told.items() if decision == "left alone"
@@ -239,6 +241,80 @@ def test_later_turns_of_claude_code(server: Server) -> None:
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ""}
     empty = [*turns[:3], {"role": "user", "content": [result]}]
     assert tokens(turns) > tokens(empty) + 20  # sentences in the places of the picture and the reference
+
+
+BILLED = "x-anthropic-billing-header: cc_version=2.1.300.{0}; cc_entrypoint=cli; cch={0};"
+RULES = "You help with code."
+USER = [{"role": "user", "content": "List the files."}]
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+def blocks(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def talk(content: Any, role: str = "system") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content}, *USER]}
+
+
+@pytest.mark.parametrize(
+    ("path", "billed", "plain"),
+    [
+        (
+            MESSAGES,
+            {"system": blocks(BILLED, f"\n{RULES}"), "messages": USER},
+            {"system": f"\n{RULES}", "messages": USER},
+        ),
+        (MESSAGES, {"system": f"{BILLED}\n{RULES}", "messages": USER}, {"system": RULES, "messages": USER}),
+        (MESSAGES, {"system": blocks(BILLED), "messages": USER}, {"messages": USER}),
+        (CHAT, talk(blocks(BILLED, RULES)), talk(RULES)),
+        (CHAT, talk(f"{BILLED}\n\n{RULES}", "developer"), talk(RULES)),
+        (CHAT, talk(f"{BILLED} {RULES}"), talk(RULES)),
+        (CHAT, talk(f"{BILLED}{RULES}"), talk(RULES)),
+        (CHAT, talk(f"x-anthropic-billing-header: of another form {{0}}\n{RULES}"), talk(RULES)),
+        (CHAT, talk(BILLED), {"messages": USER}),
+        (
+            RESPONSES,
+            {"instructions": f"{BILLED}\n{RULES}", "input": USER},
+            {"instructions": RULES, "input": USER},
+        ),
+        (
+            RESPONSES,
+            {"input": [{"role": "system", "content": f"{BILLED}\n{RULES}"}, *USER]},
+            {"instructions": RULES, "input": USER},
+        ),
+    ],
+)
+def test_a_billing_line_is_not_shown(
+    server: Server, path: str, billed: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    """Its number is another one in every request: the model would read all after it again."""
+    name = "max_output_tokens" if path == RESPONSES else "max_tokens"
+
+    def tokens(body: dict[str, Any], alone: str | None, mark: str = "") -> tuple[int, int]:
+        """Of the prompt, and those among them that the cache held."""
+        body = json.loads(json.dumps(body).replace("{0}", mark))
+        response = server.post(path, body | {name: 1})
+        assert response.status_code == 200, response.text
+        assert response.headers.get(HEADER) == alone
+        if path == MESSAGES:
+            assert server.post(f"{path}/count_tokens", body).json()["input_tokens"] == sum(
+                response.json()["timings"][part] for part in ("prompt_n", "cache_n")
+            )
+        timings = response.json()["timings"]
+        return timings["prompt_n"] + timings["cache_n"], timings["cache_n"]
+
+    whole, _ = tokens(plain, None)
+    for mark in ("36ee5", "0aaa9"):
+        assert tokens(billed, BILLING_LINE, mark) == (whole, whole)
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_billing_line_of_others_is_text(server: Server, role: str) -> None:
+    line = {"role": role, "content": BILLED}
+    response = server.chat(messages=[{"role": "user", "content": "What is this?"}, line, *USER])
+    assert HEADER not in response.headers
+    assert response.json()["usage"]["prompt_tokens"] > 60
 
 
 def test_a_users_picture_is_refused_by_name(server: Server) -> None:

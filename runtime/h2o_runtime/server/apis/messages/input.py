@@ -66,10 +66,10 @@ def _generation(body: MessageRequest) -> dict[str, Any]:
 
 def _messages(body: TokenCountRequest) -> Iterable[dict[str, Any]]:
     if body.system:
-        yield {"role": "system", "content": _text(body.system)}
+        yield {"role": "system", "content": _parts(body.system)}
     for turn in body.messages:
         if isinstance(turn, SystemTurn):
-            yield {"role": "system", "content": _text(turn.content)}
+            yield {"role": "system", "content": _parts(turn.content)}
         else:
             yield from _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
 
@@ -101,6 +101,13 @@ def _assistant(turn: AssistantTurn) -> dict[str, Any]:
 
 def _text(content: str | Sequence[TextContentPart]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
+
+
+def _parts(content: str | Sequence[TextContentPart]) -> str | list[dict[str, str]]:
+    """Blocks stay apart: one of them may be left alone."""
+    return (
+        content if isinstance(content, str) else [{"type": "text", "text": block.text} for block in content]
+    )
 
 
 def _call(use: ToolUse) -> dict[str, Any]:
