@@ -302,7 +302,7 @@ class Generator:
         sampler = Sampler(request.sampling, self.model.vocab_size)
         tokens, policy, watch = self._checked(request.prompt.ids, request.prefill, watch)
         logits = yield from self._reader.read(tokens, policy, watch, request.reuse, prompt_piece, shared)
-        yield Prefilled(prompt_tokens=len(tokens), reused_tokens=self.reused, timer=self.timer)
+        yield Prefilled(len(tokens), self.reused, self.timer, self._reader.difference)
         sampler.reset(tokens.tolist())
         chosen = self.speculation(request.speculate)[0]
         sources = draft_sources(chosen, self.loaded.forward, self.session, tokens.tolist())

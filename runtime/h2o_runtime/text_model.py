@@ -36,6 +36,7 @@ from h2o_runtime.answers.events import (
 )
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import SampledToken
+from h2o_runtime.caches.reuse import ShortDifference
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
 from h2o_runtime.execution.watch import Watch
@@ -303,6 +304,7 @@ class _Answer:
         self._given = 0  # tokens already sent with a delta
         self._prompt_n = self._cache_n = 0
         self._seen: Seen | None = None
+        self._difference: ShortDifference | None = None
         self._prompt_seconds = self._predicted_seconds = 0.0
         self._since = time.perf_counter()
 
@@ -313,7 +315,7 @@ class _Answer:
             self._cache_n = event.reused_tokens
             self._prompt_n = event.prompt_tokens - event.reused_tokens
             self._prompt_seconds = seconds
-            self._seen = self._generator.seen()
+            self._seen, self._difference = self._generator.seen(), event.difference
             yield event
         elif isinstance(event, TokenGenerated):
             self._tokens.append(event.sampled)
@@ -348,6 +350,7 @@ class _Answer:
             stop=self._stops.stopped,
             forgotten=self._evicted(),
             seen=self._seen,
+            difference=self._difference,
         )
 
     def _text(self, token: int) -> str:

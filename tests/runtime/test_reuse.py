@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.prefill import altered
 
-from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import (
+    Prefix,
+    Provenance,
+    Reuse,
+    ShortDifference,
+    plan_reuse,
+    same_arithmetic,
+    shared_prefix,
+    short_difference,
+)
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_runtime.sessions.tokens import TokenRows
 
@@ -261,3 +271,59 @@ def test_what_is_kept_is_sound(
             wanted, first = min(tail, n) if n > chunk else 0, policy.lasting_rows(n)
             assert wanted <= n - first < wanted + sparse.tile_rows
             assert not wanted or first % chunk % sparse.tile_rows == 0
+
+
+# --- Short differences ------------------------------------------------------------------------------------
+
+DRAWN = np.random.default_rng(3).integers(1000, 9000, 4000)  # no token is drawn twice side by side
+
+
+def drawn(count: int, start: int = 0) -> list[int]:
+    return DRAWN[start : start + count].tolist()
+
+
+@pytest.mark.parametrize(
+    ("head", "was", "other", "again", "new", "found"),
+    [
+        (24, 5, 4, 2000, 20, ShortDifference(24, 4, 2000)),
+        (24, 0, 1, 256, 10, ShortDifference(24, 1, 256)),  # one more token
+        (24, 3, 0, 256, 10, ShortDifference(24, 0, 256)),  # some fewer
+        (0, 64, 64, 900, 0, ShortDifference(0, 64, 900)),
+        (24, 5, 5, 400, 395, ShortDifference(24, 5, 400)),
+        (24, 5, 5, 255, 0, None),  # too little
+        (24, 65, 1, 900, 0, None),  # another text
+        (24, 1, 65, 900, 0, None),
+        (24, 5, 5, 400, 405, None),  # most of it is new anyway
+        (900, 5, 5, 0, 900, None),
+    ],
+)
+def test_a_short_difference_is_found(
+    head: int, was: int, other: int, again: int, new: int, found: ShortDifference | None
+) -> None:
+    same, after = drawn(head), drawn(again, 2000)
+    known = [*same, *range(was), *after, *range(200, 210)]
+    prompt = [*same, *range(100, 100 + other), *after, *range(300, 300 + new)]
+    assert short_difference(np.array(known), np.array(prompt), head) == found
+    if found and head:  # from a chunk's end on
+        assert short_difference(np.array(known), np.array(prompt), 0) == replace(found, again=again + head)
+
+
+@given(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), max_size=8), st.integers(1, 40))
+def test_a_short_difference_in_a_text_that_repeats_itself(
+    was: list[int], other: list[int], period: int
+) -> None:
+    """Here it may end at several places, one of them as long as can be."""
+    repeated = (drawn(period) * 400)[:400]
+    known, prompt = np.array([7, *was, *repeated]), np.array([7, *other, *repeated])
+    at = shared_prefix(known, prompt)
+    found = short_difference(known, prompt, at)
+    left = {place - at for place in (len(known), len(prompt))}
+    if min(left) < 320:
+        return
+    assert found is not None
+    assert found.at == at
+    assert found.tokens <= 8
+    assert max(left) >= found.again >= 400 - max(0, at - 1 - min(len(was), len(other)))
+    start = at + found.tokens
+    same = prompt[start : start + found.again].tolist()
+    assert any(known[place : place + len(same)].tolist() == same for place in range(at, at + 65))

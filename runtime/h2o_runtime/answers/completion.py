@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.sampling import SampledToken
+from h2o_runtime.caches.reuse import ShortDifference
 from h2o_runtime.policies.prefill import PrefillPolicy, Seen
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -86,6 +87,7 @@ class Completion:
     forgotten      tokens of prompt and answer that the cache has evicted
     prefill        the configuration that was used
     seen           what the prompt's new tokens saw of their attention, where that was compared
+    difference     few tokens of the prompt for which most others were read again
     embedding      float32 [D] of length 1, where that was asked for; there is no text then
     """
 
@@ -98,6 +100,7 @@ class Completion:
     stop: str | None = None
     forgotten: int = 0
     seen: Seen | None = None
+    difference: ShortDifference | None = None
     embedding: NDArray[np.float32] | None = None
 
     @property

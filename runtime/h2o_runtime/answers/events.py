@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.answers.sampling import SampledToken
+from h2o_runtime.caches.reuse import ShortDifference
 from h2o_runtime.devices.timings import PrefillTimer
 
 Float32 = NDArray[np.float32]
@@ -19,11 +20,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Prefilled:
-    """The prompt is in the cache; `reused_tokens` of it were there before."""
+    """The prompt is in the cache; `reused_tokens` of it were there before.
+
+    difference: the few tokens without which most of the others had been there, too
+    """
 
     prompt_tokens: int
     reused_tokens: int
     timer: PrefillTimer
+    difference: ShortDifference | None = None
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,15 @@ from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from h2o_runtime.components.options import effective_options
 
 IntArray = NDArray[np.int64]
+
+MOST_DIFFERENT = 64  # tokens of a short difference
+LEAST_SAME = 256  # tokens after it that are the same as before
 
 
 class Policy(Protocol):
@@ -153,3 +157,39 @@ def plan_reuse(known: IntArray, origin: Provenance, tokens: IntArray, policy: Po
         if row <= found.length and not origin.goes_on_at(found.length):
             found = policy.reuse(min(shared, row), len(known), len(tokens), origin)
     return found if origin.goes_on_at(found.length) else Reuse(Prefix.NONE, 0)
+
+
+@dataclass(frozen=True)
+class ShortDifference:
+    """A few tokens of a prompt differ from cached ones, and so others are read again that are the same.
+
+    at      the first token that differs
+    tokens  those of the prompt that differ; 0 where it only has fewer
+    again   those that are read again
+    """
+
+    at: int
+    tokens: int
+    again: int
+
+
+def short_difference(known: IntArray, tokens: IntArray, kept: int) -> ShortDifference | None:
+    """That between a session's tokens `known` [M] and the prompt `tokens` [N], which keeps `kept` rows.
+
+    None unless LEAST_SAME tokens after it are the same, and half of what is read was cached.
+    """
+    if len(tokens) < kept + LEAST_SAME or (at := shared_prefix(known, tokens)) < kept:
+        return None
+    known, after = known[at:], tokens[at:]
+    sample = after[MOST_DIFFERENT:LEAST_SAME]  # the same as before, wherever a short difference ends
+    places = known[: MOST_DIFFERENT + LEAST_SAME]
+    if len(sample) < LEAST_SAME - MOST_DIFFERENT or len(places) < len(sample):
+        return None
+    best, longest = None, LEAST_SAME
+    for place in np.flatnonzero((sliding_window_view(places, len(sample)) == sample).all(axis=1)).tolist():
+        before = shared_prefix(known[:place][::-1], after[:MOST_DIFFERENT][::-1])
+        same = before + shared_prefix(known[place:], after[MOST_DIFFERENT:])
+        again = at - kept + same
+        if place - before <= MOST_DIFFERENT and same >= longest and 2 * again >= len(tokens) - kept:
+            best, longest = ShortDifference(at, MOST_DIFFERENT - before, again), same
+    return best

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from h2o_runtime.answers.events import PiecewiseRead
-from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import ShortDifference, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Forward
 from h2o_runtime.execution.reading import Reading
@@ -20,13 +20,15 @@ from h2o_runtime.sessions.session import Float32, IntArray, Session
 class PromptReader:
     """For one session and the pool where it waits.
 
-    reused  tokens that the last prompt found in the cache
-    timer   tells where the time of its reading went
+    reused      tokens that the last prompt found in the cache
+    difference  why it did not find most of the others, if they are few
+    timer       tells where the time of its reading went
     """
 
     def __init__(self, forward: Forward, session: Session, pool: SessionPool) -> None:
         self._forward, self._session, self._pool = forward, session, pool
         self.reused = 0
+        self.difference: ShortDifference | None = None
         self.timer: Callable[[], PrefillTimer] = PrefillTimer
 
     def was_read(self, reused: int, timer: Callable[[], PrefillTimer]) -> None:
@@ -58,7 +60,7 @@ class PromptReader:
         Without `reuse` the prompt runs from its first token. shared: of all answers to it. Raises Cancelled,
         BackendError, ConfigError.
         """
-        session = self._session
+        session, self.difference = self._session, None
         if shared is not None and shared.session is not None:
             self._pool.begin_answer(shared, session)
         elif not reuse:
@@ -73,6 +75,8 @@ class PromptReader:
                 self._pool.keep(shared, session)
             return session.logits
         plan = plan_reuse(session.known, session.origin, tokens, policy)
+        if reuse:
+            self.difference = self._pool.difference(tokens, policy, plan.length)
         reading = Reading(self._forward, session, tokens, policy, plan, watch, prompt_piece)
         self.reused = plan.length
         rows = min(self._forward.answered_rows, reading.last)

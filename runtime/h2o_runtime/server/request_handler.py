@@ -61,6 +61,7 @@ class RequestHandler:
         self._grammars = Workers(_COMPILERS, "grammar")
         self._workers = (self._text, self._lookups, self._bodies, self._grammars)
         self._closed = False
+        self._told: set[int | None] = set()  # slots of which the log has told a short difference
 
     def retry_after(self) -> int:
         """Seconds until a running request is likely to finish, which frees a place in the queue."""
@@ -336,6 +337,16 @@ class RequestHandler:
             t.predicted_ms,
             last.finish_reason,
         )
+        if last.difference is not None and job.slot not in self._told:
+            self._told.add(job.slot)
+            log.warning(
+                "%s: %d tokens were read again for %d at token %d that differ from an earlier prompt: let clients send "
+                "what changes last",
+                job.name,
+                last.difference.again,
+                last.difference.tokens,
+                last.difference.at,
+            )
 
 
 def _log_embeddings(jobs: Jobs) -> None:

@@ -14,7 +14,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from h2o_runtime.caches.reuse import plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import (
+    ShortDifference,
+    plan_reuse,
+    same_arithmetic,
+    shared_prefix,
+    short_difference,
+)
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.arrays import SessionShape, begins, reusable
@@ -108,6 +114,14 @@ class SessionPool:
         """Tokens of the prompt `tokens` [N] that it could keep of another session than the live one."""
         best = self._best(session, tokens, policy)
         return max(_gains(best, tokens, policy), 0) if best else 0
+
+    def difference(self, tokens: IntArray, policy: PrefillPolicy[Any], kept: int) -> ShortDifference | None:
+        """The short difference from a session in memory for which the prompt `tokens` [N] keeps no more than `kept`
+        rows."""
+        known = [live.known for live in self._live if same_arithmetic(live.origin.policy, policy)]
+        known += [one.tokens for one in self._waiting if same_arithmetic(one.shape.policy, policy)]
+        found = [short for one in known if (short := short_difference(one, tokens, kept))]
+        return max(found, key=lambda short: short.again, default=None)
 
     def keep(self, prompt: SharedPrompt, session: Session) -> None:
         """The session has just read the prompt: keep it as it is for more answers, until they are made."""

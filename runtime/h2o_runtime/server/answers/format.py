@@ -128,8 +128,16 @@ def usage(completions: Sequence[Completion], choices: int) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": predicted,
         "total_tokens": prompt + predicted,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": cached, **read_again(completions[::choices])},
     }
+
+
+def read_again(completions: Sequence[Completion]) -> dict[str, int]:
+    """Members of a usage: tokens that were read again for a short difference, and where the first one is."""
+    found = [completion.difference for completion in completions if completion.difference]
+    if not found:
+        return {}
+    return {"read_again_tokens": sum(one.again for one in found), "differs_at_token": found[0].at}
 
 
 def extras(completions: Sequence[Completion]) -> dict[str, Any]:

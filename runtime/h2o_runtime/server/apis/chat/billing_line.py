@@ -12,7 +12,7 @@ from h2o_runtime.server.apis.chat.schema import Message, SystemMessage
 
 BILLING_LINE = "x-anthropic-billing-header"
 
-# Its fields alone: gateways that join texts may put nothing between this one and the next. In another form, all of it.
+# Its fields alone: gateways that join texts may put nothing after it. In another form, the whole line.
 _LINE = re.compile(rf"\A{BILLING_LINE}:(?:(?: *[\w.-]+=[^;\s]*;?)+|.*)\s*")
 
 

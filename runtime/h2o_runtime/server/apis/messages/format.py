@@ -14,7 +14,7 @@ from h2o_runtime.answers.dialects.answer import CallBegun, Delta, Thought
 from h2o_runtime.answers.dialects.reader import AnswerReader
 from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
-from h2o_runtime.server.answers.format import Chunk, extras
+from h2o_runtime.server.answers.format import Chunk, extras, read_again
 from h2o_runtime.server.answers.reader import answer_reader
 from h2o_runtime.server.apis.chat.format import finish_reason
 from h2o_runtime.server.apis.chat.schema import ChatRequest
@@ -172,6 +172,7 @@ def _usage(completion: Completion) -> dict[str, int]:
         "input_tokens": timings.prompt_n,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": timings.cache_n,
+        **read_again([completion]),
         "output_tokens": timings.predicted_n,
     }
 

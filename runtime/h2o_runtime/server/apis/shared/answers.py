@@ -24,7 +24,11 @@ class ErrorResponse(BaseModel):
 
 
 class PromptTokensDetails(BaseModel):
+    """read_again_tokens, differs_at_token: there if the prompt differs from a cached one in few tokens only."""
+
     cached_tokens: int
+    read_again_tokens: int | None = None
+    differs_at_token: int | None = None
 
 
 class Usage(BaseModel):
