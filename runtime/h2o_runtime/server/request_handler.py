@@ -340,12 +340,12 @@ class RequestHandler:
         if last.difference is not None and job.slot not in self._told:
             self._told.add(job.slot)
             log.warning(
-                "%s: %d tokens were read again for %d at token %d that differ from an earlier prompt: let clients send "
-                "what changes last",
+                "%s: %d cached tokens were read again, as the prompt changed at token %d (other tokens: %d): "
+                "let the client send what changes at the end",
                 job.name,
                 last.difference.again,
-                last.difference.tokens,
                 last.difference.at,
+                last.difference.tokens,
             )
 
 

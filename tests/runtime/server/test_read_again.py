@@ -28,7 +28,7 @@ def test_the_place_and_what_it_costs(serve: Serve) -> None:
     assert details(10, cache_prompt=False) == {"cached_tokens": 0}
     assert details(10, prefill="full")["cached_tokens"] == 0  # read anew for another reason
     wait_for(lambda: server.log.count("/v1/completions 200") == 8)
-    assert server.log.count("for 1 at token 20 that differ from an earlier prompt") == 2  # once a slot
+    assert server.log.count("the prompt changed at token 20 (other tokens: 1)") == 2  # once a slot
 
 
 def test_every_api_says_it_and_its_clients_read_it(server: Server, openai: Any, anthropic: Any) -> None:
