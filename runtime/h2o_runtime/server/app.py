@@ -6,8 +6,6 @@ from importlib import metadata
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
-from fastapi.middleware.cors import CORSMiddleware
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -23,6 +21,7 @@ from h2o_runtime.server.http.access_log import AccessLog
 from h2o_runtime.server.http.guards import Admission, Authorization, BodyLimits
 from h2o_runtime.server.http.hosts import Hosts
 from h2o_runtime.server.http.json_body import BodyReader, JsonRoute
+from h2o_runtime.server.http.origins import Origins
 from h2o_runtime.server.http.outcomes import Outcomes
 from h2o_runtime.server.http.paths import Paths
 from h2o_runtime.server.http.room import LISTS
@@ -93,10 +92,10 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     app.add_middleware(Admission, handler=handler, paths=answered)
     app.add_middleware(Authorization, keys=settings.api_keys)
     app.add_middleware(
-        _Cors,
+        Origins,
         allow_origins=settings.cors_origins,
         allow_origin_regex=None if settings.cors_origins else LOCAL_ORIGINS,
-        allow_methods=["GET", "POST"],
+        allow_methods=["*"],
         allow_headers=["*"],  # clients send extra headers, such as x-stainless-os
         expose_headers=["Retry-After", LEFT_OUT, LEFT_ALONE],
     )
@@ -118,14 +117,3 @@ class _HeadAsGet:
         if scope["type"] == "http" and scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         await self._app(scope, receive, send)
-
-
-class _Cors(CORSMiddleware):
-    """Starlette's errors in our format."""
-
-    def preflight_response(self, request_headers: Headers) -> Response:
-        response = super().preflight_response(request_headers)
-        if response.status_code < 400:
-            return response
-        message = f"{bytes(response.body).decode()}: the server's flag --cors-origin lets other web pages in"
-        return problems.Problem(response.status_code, message, code="cross_origin").response("")

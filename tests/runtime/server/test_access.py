@@ -47,8 +47,33 @@ def test_pages_of_this_machine_may_ask(server: Server, origin: str) -> None:
 
 @pytest.mark.parametrize("origin", FOREIGN)
 def test_pages_from_elsewhere_may_not(server: Server, origin: str) -> None:
+    """A browser asks first only for some requests: no other one is answered either."""
     assert preflight(server, origin) is None
-    assert "access-control-allow-origin" not in server.get("/health", headers={"Origin": origin}).headers
+    for path in ("/v1/completions", "/metrics", "/health", "/"):
+        method, body = ("POST", b'{"prompt": "x"}') if path == "/v1/completions" else ("GET", None)
+        for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
+            response = server.http.request(
+                method, path, content=body, headers={"Origin": origin, **headers, **KIND}
+            )
+            assert error_of(response, 403)["code"] == "cross_origin"
+            assert "access-control-allow-origin" not in response.headers
+
+
+def test_the_servers_own_page_may_ask_behind_a_proxy(serve: Serve) -> None:
+    server = serve("--ctx-size", 64, "--allowed-host", "model.example", "--cors-origin", "http://a.b")
+
+    def status(**headers: str) -> int:
+        given = {name.replace("_", "-"): value for name, value in headers.items()} | KIND
+        return server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, headers=given).status_code
+
+    page = "https://model.example"
+    assert status(Origin=page, Host="model.example") == 200
+    assert status(Origin=f"{page}:8443", Host="model.example:8443") == 200
+    assert status(Origin=page, Sec_Fetch_Site="same-origin") == 200  # the proxy has changed the Host
+    assert status(Origin=page) == status(Origin=f"{page}:8443", Host="model.example") == 403
+    assert status(Origin="https://other.example", Host="model.example") == 403
+    assert status(Origin="http://a.b", Sec_Fetch_Site="cross-site") == 200
+    assert status(Host="model.example") == 200  # no browser
 
 
 def test_an_allowed_page_may_send_any_header(server: Server) -> None:
