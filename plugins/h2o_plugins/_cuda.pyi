@@ -46,6 +46,9 @@ def device_count() -> int:
     """NVIDIA GPUs that this process can use; 0 without a driver."""
 
 def device_name() -> str: ...
+def shares_host_memory() -> bool:
+    """Whether the GPU's memory is the host's."""
+
 def memory_info() -> tuple[int, int]:
     """Bytes of the GPU's memory that are free, and all of them."""
 

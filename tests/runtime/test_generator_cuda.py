@@ -240,12 +240,16 @@ def test_an_onnx_runtime_without_cuda_is_told(
         Generator.load(bundle, device="cuda")
 
 
+@pytest.mark.parametrize("integrated", [False, True])
 def test_a_context_that_does_not_fit_is_told_with_numbers(
-    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch, integrated: bool
 ) -> None:
+    """A GPU that shares the host's memory counts the page cache as used."""
     monkeypatch.setenv("H2O_EMULATION_MEMORY_MB", "256")
-    with pytest.raises(BackendError, match=r"the GPU has .* MiB free.*lower the context"):
+    monkeypatch.setenv("H2O_EMULATION_INTEGRATED", str(int(integrated)))
+    with pytest.raises(BackendError, match=r"the GPU has .* MiB free.*lower the context") as raised:
         Generator.load(bundle, device="cuda", context=1 << 20)
+    assert ("cached files count as used" in str(raised.value)) == integrated
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,20 @@ int device_count() {
     return 0;
 }
 
-std::string device_name() {
+cudaDeviceProp properties() {
     int device = 0;
-    cudaDeviceProp properties = {};
+    cudaDeviceProp found = {};
     check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    return properties.name;
+    check(cudaGetDeviceProperties(&found, device), "cudaGetDeviceProperties");
+    return found;
+}
+
+std::string device_name() {
+    return properties().name;
+}
+
+bool shares_host_memory() {
+    return properties().integrated != 0;
 }
 
 std::pair<size_t, size_t> memory_info() {
@@ -158,6 +166,7 @@ Graph* Stream::end_capture() {
 void bind_device(nb::module_& module) {
     module.def("device_count", &device_count, "NVIDIA GPUs that this process can use; 0 without a driver.");
     module.def("device_name", &device_name);
+    module.def("shares_host_memory", &shares_host_memory, "Whether the GPU's memory is the host's.");
     module.def("memory_info", &memory_info, "Bytes of the GPU's memory that are free, and all of them.");
     nb::class_<Memory>(
         module, "Memory",

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from h2o_plugins._cuda import Array, Event, Stream
 
 
+# CUDA counts only what is free at once.
+_CACHED_FILES = (
+    "; it shares the host's memory, where cached files count as used, and `echo 3 | sudo tee "
+    "/proc/sys/vm/drop_caches` frees theirs"
+)
+
+
 class CudaDevice:
     """Arrays on the first GPU that the process sees.
 
@@ -51,9 +58,12 @@ class CudaDevice:
             owner = self.module.Memory(max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT)
         except MemoryError:
             free, total = self.module.memory_info()
+            shared = self.module.shares_host_memory()
             raise BackendError(
                 f"the GPU has {free >> 20:,} of {total >> 20:,} MiB free, and {math.ceil(nbytes / 2**20):,} "
                 "MiB more are needed: lower the context, or stop what else uses the GPU"
+                + _CACHED_FILES
+                * shared
             ) from None
         array: Array = self.module.Array(owner.address, shape, np.dtype(dtype), owner)
         return array

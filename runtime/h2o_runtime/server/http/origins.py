@@ -10,7 +10,7 @@ from h2o_runtime.server.http.problems import Problem
 
 
 class Origins(CORSMiddleware):
-    """Refuses the requests of other pages: browsers send many of them without asking first, and only hide the answer.
+    """Refuses requests of other pages: browsers send many of them without asking first, and only hide the answer.
 
     Programs other than browsers send no Origin.
     """

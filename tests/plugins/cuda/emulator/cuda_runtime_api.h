@@ -41,6 +41,7 @@ enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 
 struct cudaDeviceProp {
     char name[256];
+    int integrated;
 };
 
 struct uint3 {

@@ -194,6 +194,8 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     std::snprintf(properties->name, sizeof properties->name, "CUDA emulation on a CPU");
+    const char* const integrated = std::getenv("H2O_EMULATION_INTEGRATED");
+    properties->integrated = integrated ? std::atoi(integrated) : 0;
     return cudaSuccess;
 }
 
