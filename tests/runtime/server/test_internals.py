@@ -15,7 +15,6 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 from fastapi.routing import APIRoute
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -42,7 +41,6 @@ OVERRIDDEN = [
     (APIRoute, "get_route_handler", json_body.JsonRoute),
     (Request, "json", json_body._JsonRequest),
     (StaticFiles, "get_response", app._Page),
-    (CORSMiddleware, "preflight_response", app._Cors),
 ]
 
 # Attributes that protocol.py and its helpers read or set: of the protocol, of its flow, of a request's cycle.
