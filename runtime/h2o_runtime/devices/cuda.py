@@ -58,12 +58,10 @@ class CudaDevice:
             owner = self.module.Memory(max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT)
         except MemoryError:
             free, total = self.module.memory_info()
-            shared = self.module.shares_host_memory()
+            cached = _CACHED_FILES if self.module.shares_host_memory() else ""
             raise BackendError(
                 f"the GPU has {free >> 20:,} of {total >> 20:,} MiB free, and {math.ceil(nbytes / 2**20):,} "
-                "MiB more are needed: lower the context, or stop what else uses the GPU"
-                + _CACHED_FILES
-                * shared
+                f"MiB more are needed: lower the context, or stop what else uses the GPU{cached}"
             ) from None
         array: Array = self.module.Array(owner.address, shape, np.dtype(dtype), owner)
         return array
