@@ -135,3 +135,32 @@ FAMILIES = {
         ("<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>"),
     ),
 }  # fmt: skip
+
+# As gpt-oss's, which shows thoughts and a text beside a call in one channel, and so refuses both.
+ONE_BESIDE_A_CALL = (
+    _TURNS + "{% if m.role == 'assistant' and m.tool_calls %}{% if m.content and m.thinking %}"
+    "{{ raise_exception('content and thinking beside a call: give one of them') }}{% endif %}"
+    "{% if m.content or m.thinking %}"
+    "{{ '<|start|>assistant<|channel|>analysis<|message|>' + (m.content or m.thinking) + '<|end|>' }}{% endif %}"
+    "{% set f = m.tool_calls[0].function %}{{ '<|start|>assistant to=functions.' + f.name "
+    "+ '<|channel|>commentary json<|message|>' + f.arguments | tojson + '<|call|>' }}"
+    "{% elif m.role == 'tool' %}"
+    "{{ '<|start|>functions to=assistant<|channel|>commentary<|message|>' + m.content | tojson + '<|end|>' }}"
+    "{% elif m.role == 'assistant' %}{{ '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|end|>' }}"
+    "{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}"
+    + _END
+    + "{{ '<|start|>assistant' }}{% endif %}"
+)
+
+# As Qwen 3.5's: the result of a tool in the user's name is no question.
+NEEDS_A_QUESTION = (
+    "{% set ns = namespace(found=false) %}" + _TURNS + "{% if m.role == 'user' and not "
+    "(m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>')) %}"
+    "{% set ns.found = true %}{% endif %}{% endfor %}"
+    "{% if not ns.found %}{{ raise_exception('no question of the user') }}{% endif %}"
+    + _TURNS
+    + "{{ '<|im_start|>' + m.role + '\\n' + (m.content or '') }}{% for c in m.tool_calls or [] %}"
+    "{{ '<tool_call>\\n' + c.function | tojson + '\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}"
+    + _END
+    + "{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)

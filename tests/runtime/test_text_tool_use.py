@@ -135,3 +135,41 @@ def test_the_examples_template_reads_a_whole_agents_loop() -> None:
     for part in ("get_weather", '{"unit": "kelvin"}', "281", "How warm?", "<|eot_id|>"):
         assert part in text
     assert text.endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
+
+
+SHOWN = (
+    "{% for m in messages %}[{{ m.thinking or '' }}|{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+    "<{{ c.function.name }} {{ '' + c.function.arguments if TEXT else c.function.arguments | tojson }}>"
+    "{% endfor %}]{% endfor %}"
+)
+OBJECT_CALLS, TEXT_CALLS = SHOWN.replace("TEXT", "false"), SHOWN.replace("TEXT", "true")
+NOT_BOTH = (
+    "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('no') }}"
+    "{% endif %}{% endfor %}"
+)
+SPOKEN = {"role": "assistant", "content": "I look.", "reasoning_content": "So."}
+
+
+@pytest.mark.parametrize("source", [OBJECT_CALLS, TEXT_CALLS])
+@pytest.mark.parametrize(
+    ("check", "shown"),
+    [("", "[So.|I look.<get_weather {}>]"), (NOT_BOTH, "[|So.\n\nI look.<get_weather {}>]")],
+)
+@pytest.mark.parametrize("tools", [None, [TOOL]])
+def test_thoughts_and_a_text_beside_a_call(source: str, check: str, shown: str, tools: Any) -> None:
+    """They become one text where the template refuses both; nowhere else."""
+    knows_tools = "{{ tools | length if tools else '' }}"
+    talk = [ASK, called(call(), **SPOKEN), result("281"), SPOKEN]
+    begins = "1" if tools else ""
+    text = render(knows_tools + check + source, talk, tools=tools)
+    assert text == f"{begins}[|How warm?]{shown}[|281][So.|I look.]"
+    alone = [ASK, called(call(), reasoning_content="So."), result("281")]
+    assert (
+        render(knows_tools + check + source, alone, tools=tools)
+        == f"{begins}[|How warm?][So.|<get_weather {{}}>][|281]"
+    )
+
+
+def test_thoughts_beside_a_call_in_words_are_left_out() -> None:
+    text = render(TEXTS, [ASK, called(call(), **SPOKEN), result("281")])
+    assert '[assistant: I look.\n{"name": "get_weather", "parameters": {}}]' in text

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.runtime.chat_templates import NEEDS_A_QUESTION
 
 from h2o_runtime.errors import InputError
 from h2o_runtime.text import ChatTemplate
@@ -87,3 +88,41 @@ def test_calls_are_never_joined() -> None:
     ]
     with pytest.raises(InputError):
         Turns(ChatTemplate({"default": ALTERNATING + ANY}, {}, "test")).render(talk)
+
+
+CALL = {**SAID, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]}
+RESULT = turn("tool", "x")
+RESPONSE = turn("user", "<tool_response>x</tool_response>")
+GO_ON = turn("user", "Continue.")
+
+
+@pytest.mark.parametrize(
+    ("template", "talk", "asked"),
+    [
+        (NEEDS_A_QUESTION, [A, CALL, RESULT], [A, GO_ON, CALL, RESULT]),
+        (NEEDS_A_QUESTION, [CALL, RESULT], [GO_ON, CALL, RESULT]),
+        (NEEDS_A_QUESTION, [A, SAID, CALL, RESULT, C], [A, GO_ON, SAID, CALL, RESULT, C]),
+        (NEEDS_A_QUESTION, [A, RESPONSE, SAID], [A, GO_ON, RESPONSE, SAID]),
+        (NEEDS_A_QUESTION, [A, SAID, RESPONSE], [A, GO_ON, SAID, RESPONSE]),
+        (NEEDS_A_QUESTION, [A, SAID], [A, GO_ON, SAID]),
+        (NEEDS_A_QUESTION, [A, SAID, C, CALL, RESULT], None),
+        (NEEDS_A_QUESTION, [A, C, RESPONSE], None),
+        (ALTERNATING + ANY, [A, SAID, C], [A, GO_ON, SAID, C]),
+        (ALTERNATING + ANY, [A, C, SAID], None),
+        (ANY, [A, SAID, RESULT], None),
+    ],
+)
+def test_a_template_that_wants_a_question_gets_one(
+    template: str, talk: list[dict[str, Any]], asked: list[dict[str, Any]] | None
+) -> None:
+    """Behind the system message, unless the user's question stands before any call or result."""
+    source = ChatTemplate({"default": template}, {}, "test")
+    assert Turns(source).render(talk) == source.render(asked or talk)
+
+
+def test_a_trimmed_conversation_that_grows_keeps_its_beginning() -> None:
+    turns = Turns(ChatTemplate({"default": NEEDS_A_QUESTION}, {}, "test"))
+    talk = [A, CALL, RESULT, CALL, RESULT, SAID, C, SAID]
+    texts = [turns.render(talk[:count], add_generation_prompt=False) for count in range(2, len(talk) + 1)]
+    for shorter, longer in itertools.pairwise(texts):
+        assert longer.startswith(shorter)

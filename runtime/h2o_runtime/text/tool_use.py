@@ -3,7 +3,7 @@
 Many templates read only a role and a text: they silently drop `tools` and fail at a message with
 `tool_calls`. For these, the definitions are added to the system message, a call becomes the text that the
 model was told to write, and its result becomes a user message. If a template supports one of these, the
-template does it.
+template does it. Where it refuses thoughts and a text beside a call, they become one text.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = ["ToolUse"]
 
 Message = Mapping[str, Any]
 Written = Callable[[str, Mapping[str, Any] | str], str]
+Style = Callable[[Sequence[Message]], list[Message]]
 
 _CAN_CALL = "You can call these functions:"
 _HOW_TO_CALL = (
@@ -51,6 +52,11 @@ _PROBE = (
     },
     {"role": "tool", "tool_call_id": "call00001", "name": _NAME, "content": _RESULT},
 )
+_PROBE_WITH_THOUGHTS = (
+    _PROBE[0],
+    {**_PROBE[1], "content": "I look.", "reasoning_content": "I need it."},
+    _PROBE[2],
+)
 
 
 class ToolUse:
@@ -60,7 +66,7 @@ class ToolUse:
         """written: a call, by name and arguments, as the model writes it."""
         self._template = Turns(template)
         self._written = written
-        self._styles: dict[bool, Callable[[Sequence[Message]], list[Message]]] = {}  # by: are there tools
+        self._styles: dict[bool, Style] = {}  # by: are there tools
 
     def render(
         self, messages: Sequence[Message], /, *, tools: Sequence[Message] | None = None, **options: Any
@@ -76,20 +82,22 @@ class ToolUse:
         words = "\n".join([_CAN_CALL, *map(_text_of, tools), before, example, after])
         return self._template.render(_with_system(messages, words), **options)
 
-    def _style(self, with_tools: bool) -> Callable[[Sequence[Message]], list[Message]]:
+    def _style(self, with_tools: bool) -> Style:
         """The message format in which the template shows calls."""
         if with_tools not in self._styles:
-            known = (style for style in (_as_they_are, _with_content, _as_text, _as_text_with_content))
-            found = next((style for style in known if self._shows(style, with_tools)), self._in_words)
-            self._styles[with_tools] = found
+            known: tuple[Style, ...] = (list, _with_content, _as_text, _as_text_with_content)
+            found = next((style for style in known if self._shows(style, _PROBE, with_tools)), self._in_words)
+            styles: tuple[Style, ...] = (found, lambda messages: found(_with_one_text(messages)))
+            suits = (style for style in styles if self._shows(style, _PROBE_WITH_THOUGHTS, with_tools))
+            self._styles[with_tools] = next(suits, found)
         return self._styles[with_tools]
 
     def _in_words(self, messages: Sequence[Message]) -> list[Message]:
         return _in_words(messages, self._written)
 
-    def _shows(self, style: Callable[[Sequence[Message]], list[Message]], with_tools: bool) -> bool:
+    def _shows(self, style: Style, probe: Sequence[Message], with_tools: bool) -> bool:
         try:
-            text = self._template.render(style(_PROBE), tools=[_OTHER_TOOL] if with_tools else None)
+            text = self._template.render(style(probe), tools=[_OTHER_TOOL] if with_tools else None)
         except InputError:
             return False
         return all(sign in text for sign in _SIGNS)
@@ -99,14 +107,21 @@ def _of_a_call(message: Message) -> bool:
     return message.get("role") == "tool" or bool(message.get("tool_calls"))
 
 
-def _as_they_are(messages: Sequence[Message]) -> list[Message]:
-    return list(messages)
-
-
 def _with_content(messages: Sequence[Message]) -> list[Message]:
     """For templates that concatenate the content without checking whether it is there."""
     return [
         message if message.get("content") is not None else {**message, "content": ""} for message in messages
+    ]
+
+
+def _with_one_text(messages: Sequence[Message]) -> list[Message]:
+    """For templates that refuse thoughts and a text beside a call: gpt-oss's has one place for both."""
+    return [
+        {key: value for key, value in message.items() if key != "reasoning_content"}
+        | {"content": f"{message['reasoning_content']}\n\n{message['content']}"}
+        if message.get("tool_calls") and message.get("content") and message.get("reasoning_content")
+        else message
+        for message in messages
     ]
 
 

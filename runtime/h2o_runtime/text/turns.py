@@ -1,7 +1,8 @@
 """Conversations in an order of roles that the chat template accepts.
 
 Agents write system messages anywhere, and several messages of one role in a row. Many templates refuse that, or
-show only the system message at the beginning. For these the messages are reordered as little as it takes.
+show only the system message at the beginning. Agents also drop the oldest messages of a long conversation, and some
+templates refuse one without a user's question. For these the messages are changed as little as it takes.
 """
 
 from __future__ import annotations
@@ -15,42 +16,53 @@ from h2o_runtime.text.chat_template import ChatTemplate
 __all__ = ["Turns"]
 
 Message = Mapping[str, Any]
+Change = Callable[[Sequence[Message]], list[Message]]
 
 
 class Turns:
-    """Renders conversations, for templates that insist on an order of roles.
+    """Renders conversations, for templates that insist on an order of roles, or on a question at the beginning.
 
-    The order depends on the template alone: a conversation that grows keeps the beginning of its text.
+    The changes depend on the template alone: a conversation that grows keeps the beginning of its text.
     """
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self._order: Callable[[Sequence[Message]], list[Message]] | None = (
-            None  # found by the first rendering
-        )
+        self._changes: Sequence[Change] | None = None  # found by the first rendering
 
     def render(self, messages: Sequence[Message], /, **options: Any) -> str:
         """As `ChatTemplate.render`."""
-        if self._order is None:
-            self._order = next((order for order in _ORDERS if self._shows(order)), list)
-        return self._template.render(self._order(messages), **options)
+        if self._changes is None:
+            order = next((order for order in _ORDERS if self._shows(_ORDERED, order)), list)
+            begins = (
+                begin for begin in _BEGINNINGS if all(self._shows(one, begin, order) for one in _UNASKED)
+            )
+            self._changes = next(begins, list), order
+        return self._template.render(_changed(messages, self._changes), **options)
 
-    def _shows(self, order: Callable[[Sequence[Message]], list[Message]]) -> bool:
-        """Whether the template accepts the order, and leaves nothing out."""
+    def _shows(self, probe: Sequence[Message], *changes: Change) -> bool:
+        """Whether the template accepts the changed messages, and leaves nothing out."""
         try:
-            text = self._template.render(order(_PROBE))
+            text = self._template.render(_changed(probe, changes))
         except InputError:
             return False
-        return all(message["content"] in text for message in _PROBE)
+        return all(message["content"] in text for message in probe)
+
+
+def _changed(messages: Sequence[Message], changes: Sequence[Change]) -> Sequence[Message]:
+    for change in changes:
+        messages = change(messages)
+    return messages
+
+
+def _probe(*roles: str) -> tuple[Message, ...]:
+    return tuple({"role": role, "content": f"probe_{index}"} for index, role in enumerate(roles))
 
 
 # Messages of one role in a row, and system messages after the beginning, in the place of any other.
-_PROBE = tuple(
-    {"role": role, "content": f"probe_{index}"}
-    for index, role in enumerate(
-        ("system", "system", "user", "user", "assistant", "user", "system", "assistant", "system", "user")
-    )
+_ORDERED = _probe(
+    *("system", "system", "user", "user", "assistant", "user", "system", "assistant", "system", "user")
 )
+_UNASKED = _probe("assistant"), _probe("assistant", "user")
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
@@ -78,8 +90,23 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
     return _joined([{**message, "role": "user"} if _is_system(message) else message for message in messages])
 
 
+def _asked_first(messages: Sequence[Message]) -> list[Message]:
+    """A question of the user behind the system messages."""
+    before = _leading(messages)
+    if before < len(messages) and _is_question(messages[before]):
+        return list(messages)
+    return [*messages[:before], {"role": "user", "content": "Continue."}, *messages[before:]]
+
+
+def _asked_before_calls(messages: Sequence[Message]) -> list[Message]:
+    """A question of the user before any call and result; a greeting may come before it."""
+    first = next((message for message in messages if not _is_system(message) and not _is_said(message)), None)
+    return list(messages) if first is not None and _is_question(first) else _asked_first(messages)
+
+
 # The first that a template shows is used: the earlier, the less it changes.
 _ORDERS = (list, _joined, _system_first, _without_system)
+_BEGINNINGS = (list, _asked_before_calls, _asked_first)
 
 
 def _leading(messages: Sequence[Message]) -> int:
@@ -89,6 +116,21 @@ def _leading(messages: Sequence[Message]) -> int:
 
 def _is_system(message: Message) -> bool:
     return isinstance(message, Mapping) and message.get("role") == "system"
+
+
+def _is_said(message: Message) -> bool:
+    """The assistant's, without a call."""
+    return (
+        isinstance(message, Mapping) and message.get("role") == "assistant" and not message.get("tool_calls")
+    )
+
+
+def _is_question(message: Message) -> bool:
+    """The user's, and no result of a tool in the user's name, which templates that want a question do not count."""
+    content = (
+        message.get("content") if isinstance(message, Mapping) and message.get("role") == "user" else None
+    )
+    return content is not None and not str(content).startswith("<tool_response>")
 
 
 def _is_plain(message: Message) -> bool:
