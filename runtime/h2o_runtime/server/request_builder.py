@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar,
 from h2o_runtime.server.answers.reader import answer_constraint
 from h2o_runtime.server.answers.tools import check_tools
 from h2o_runtime.server.apis.chat.billing_line import BILLING_LINE, without_billing_line
-from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Message
+from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Message, ToolCall
 from h2o_runtime.server.apis.completions.schema import CompletionRequest
 from h2o_runtime.server.apis.embeddings.schema import EmbeddingRequest
 from h2o_runtime.server.apis.shared.generation import MOST_CHOICES, Generation
@@ -366,9 +367,7 @@ def _message(message: Message) -> dict[str, Any]:
         if message.thoughts is not None:
             fields["reasoning_content"] = message.thoughts
         if message.tool_calls:
-            fields["tool_calls"] = [
-                _call(call.model_dump(include={"id", "type", "function"})) for call in message.tool_calls
-            ]
+            fields["tool_calls"] = [_call(call) for call in message.tool_calls]
         elif not (message.thoughts or "content" in message.model_fields_set):
             raise InputError("an assistant's message has neither content nor tool_calls: give one of them")
     if not fields.get("tool_calls"):
@@ -376,11 +375,9 @@ def _message(message: Message) -> dict[str, Any]:
     return fields
 
 
-def _call(call: dict[str, Any]) -> dict[str, Any]:
-    try:
-        arguments = parse(call["function"]["arguments"])
-    except ValueError:
-        return call
-    if isinstance(arguments, dict):
-        call["function"]["arguments"] = sendable(arguments)
-    return call
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = call.function.model_dump(include={"name", "arguments"})
+    with contextlib.suppress(ValueError):
+        if isinstance(arguments := parse(function["arguments"]), dict):
+            function["arguments"] = sendable(arguments)
+    return {"id": call.id, "type": call.type, "function": function}

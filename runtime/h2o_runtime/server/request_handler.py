@@ -37,6 +37,7 @@ Result = TypeVar("Result")
 LEFT_OUT = "X-Schema-Left-Out"  # a header that names a schema's keywords which the answer may break
 LEFT_ALONE = "X-Left-Alone"  # a header that names what the request has and no answer here depends on
 
+_MOST_TOLD = 4096  # characters: clients refuse long headers
 _COMPILERS = 2  # threads that wait for grammars: a slow one does not block the next
 
 
@@ -120,7 +121,8 @@ class RequestHandler:
         if jobs.constraint is not None and jobs.constraint.left_out:
             response.headers[LEFT_OUT] = ", ".join(sorted(jobs.constraint.left_out))
         if jobs.left_alone:
-            response.headers[LEFT_ALONE] = ", ".join(sorted(jobs.left_alone))
+            told = ", ".join(sorted(jobs.left_alone))
+            response.headers[LEFT_ALONE] = told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}..."
             log.debug("%s: left alone: %s", jobs.name, response.headers[LEFT_ALONE])
         return response
 

@@ -18,6 +18,7 @@ from h2o_runtime.server.apis.chat.billing_line import BILLING_LINE
 from h2o_runtime.server.apis.chat.schema import ChatRequest
 from h2o_runtime.server.apis.messages.schema import MessageRequest
 from h2o_runtime.server.apis.responses.schema import ResponseRequest
+from h2o_runtime.server.apis.shared.history import HistoryPart
 from h2o_runtime.server.apis.shared.left_alone import Foreign, is_left_alone, left_alone
 
 PAGE = Path(__file__).parents[3] / "docs" / "serving.md"
@@ -52,7 +53,9 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 def fields_of(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, bool]]:
-    """All fields of a request, and whether each is left alone."""
+    """All fields of a request, and whether each is left alone; `*` stands for unknown ones."""
+    if issubclass(model, HistoryPart):
+        yield f"{before}*", True
     for name, field in model.model_fields.items():
         path = before + (field.alias or name)
         yield path, is_left_alone(field)
@@ -72,6 +75,8 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def in_the_pages_words(path: str) -> str:
+    if path.endswith(".*"):
+        return f"{path.partition('.')[0]}.*"
     return "…cache_control" if path.endswith("cache_control") else path
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Limit, Strict, in_words
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Limit, Strict, in_words
 from h2o_runtime.server.apis.shared.generation import Generation
+from h2o_runtime.server.apis.shared.history import Arguments, HistoryPart
 from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 
 
@@ -17,7 +18,7 @@ class Cacheable(Strict):
     cache_control: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
 
 
-class TextContentPart(Cacheable):
+class TextContentPart(HistoryPart):
     type: Literal["text"]
     text: str
 
@@ -26,36 +27,35 @@ Content = str | list[Annotated[TextContentPart, TEXT_ALONE]] | None  # null: no 
 ResultContent = str | list[Annotated[TextContentPart, in_words("text")]] | None
 
 
-class FunctionCall(Strict):
+class FunctionCall(HistoryPart):
     name: str = Field(min_length=1, max_length=200)
-    arguments: str
+    arguments: Arguments = "{}"
 
 
-class ToolCall(Cacheable):
+class ToolCall(HistoryPart):
     id: str
-    index: Count | None = Field(None, description="For a call that was streamed.")
+    index: Any = Field(None, description="For a call that was streamed.")
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class SystemMessage(Cacheable):
+class SystemMessage(HistoryPart):
     role: Literal["system", "developer"]
     content: Content
     name: str | None = None
 
 
-class UserMessage(Cacheable):
+class UserMessage(HistoryPart):
     role: Literal["user"]
     content: Content
     name: str | None = None
 
 
-class AssistantMessage(Cacheable):
+class AssistantMessage(HistoryPart):
     role: Literal["assistant"]
     content: Content = None
     name: str | None = None
     refusal: None = None
-    audio: None = None
     function_call: None = None
     annotations: list[Any] | None = None
     reasoning_content: str | None = Field(
@@ -64,6 +64,9 @@ class AssistantMessage(Cacheable):
     reasoning: str | None = Field(None, description="Another name of reasoning_content.")
     reasoning_details: list[dict[str, Any]] | None = Field(
         None, description="As OpenRouter has it: the reasoning is in the members text and summary."
+    )
+    thinking_blocks: list[dict[str, Any]] | None = Field(
+        None, description="As LiteLLM has it: the reasoning is in the member thinking."
     )
     tool_calls: list[ToolCall] | None = None
 
@@ -74,10 +77,11 @@ class AssistantMessage(Cacheable):
             if given is not None:
                 return given
         told = [detail.get("text") or detail.get("summary") for detail in self.reasoning_details or ()]
+        told = told or [block.get("thinking") for block in self.thinking_blocks or ()]
         return "".join(text for text in told if isinstance(text, str)) or None
 
 
-class ToolMessage(Cacheable):
+class ToolMessage(HistoryPart):
     role: Literal["tool"]
     content: ResultContent
     tool_call_id: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from h2o_runtime.server.apis.messages.schema import (
     ToolResult,
     ToolUse,
     UserTurn,
+    text_of,
 )
 from h2o_runtime.server.http.field_names import FieldNames
 
@@ -81,11 +81,11 @@ def _user(turn: UserTurn) -> Iterable[dict[str, Any]]:
         return
     for block in turn.content:
         if isinstance(block, ToolResult):
-            text = ("Error: " if block.is_error else "") + _text(block.content or "")
+            text = ("Error: " if block.is_error else "") + text_of(block.content or "")
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-    texts = [block for block in turn.content if isinstance(block, TextContentPart)]
+    texts = [block for block in turn.content if not isinstance(block, ToolResult)]
     if texts or not turn.content:
-        yield {"role": "user", "content": _text(texts)}
+        yield {"role": "user", "content": text_of(texts)}
 
 
 def _assistant(turn: AssistantTurn) -> dict[str, Any]:
@@ -93,14 +93,10 @@ def _assistant(turn: AssistantTurn) -> dict[str, Any]:
         return {"role": "assistant", "content": turn.content}
     texts = [block for block in turn.content if isinstance(block, TextContentPart)]
     calls = [_call(block) for block in turn.content if isinstance(block, ToolUse)]
-    message: dict[str, Any] = {"role": "assistant", "content": _text(texts) if texts or not calls else None}
+    message: dict[str, Any] = {"role": "assistant", "content": text_of(texts) if texts or not calls else None}
     if thoughts := "".join(block.thinking for block in turn.content if isinstance(block, Thinking)):
         message["reasoning_content"] = thoughts
     return message | {"tool_calls": calls} if calls else message
-
-
-def _text(content: str | Sequence[TextContentPart]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
 def _parts(content: str | Sequence[TextContentPart]) -> str | list[dict[str, str]]:
@@ -111,8 +107,7 @@ def _parts(content: str | Sequence[TextContentPart]) -> str | list[dict[str, str
 
 
 def _call(use: ToolUse) -> dict[str, Any]:
-    arguments = json.dumps(use.input, ensure_ascii=False)
-    return {"id": use.id, "function": {"name": use.name, "arguments": arguments}}
+    return {"id": use.id, "function": {"name": use.name, "arguments": use.input}}
 
 
 def _tool(tool: ClientTool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
@@ -12,43 +13,91 @@ from h2o_runtime.server.apis.chat.schema import (
     Effort,
     FunctionName,
     Parameters,
-    ResultContent,
     Skipped,
     TextContentPart,
     own_or_foreign,
 )
-from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict
+from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict, in_words
+from h2o_runtime.server.apis.shared.history import Arguments, HistoryPart
 from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 
 
-class TextBlock(TextContentPart):
-    citations: Ignored = None
+class TextSource(HistoryPart):
+    type: Literal["text"]
+    data: str
 
 
-class ToolUse(Cacheable):
+class PartsSource(HistoryPart):
+    type: Literal["content"]
+    content: str | list[TextContentPart]
+
+    @property
+    def data(self) -> str:
+        return text_of(self.content)
+
+
+class Document(HistoryPart):
+    type: Literal["document"]
+    source: Annotated[TextSource | PartsSource, Field(discriminator="type")]
+    title: str | None = None
+    context: str | None = None
+
+    @property
+    def text(self) -> str:
+        return _quoted(self.type, self.source.data, Title=self.title, Context=self.context)
+
+
+class SearchResult(HistoryPart):
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: list[TextContentPart]
+
+    @property
+    def text(self) -> str:
+        return _quoted(self.type, text_of(self.content), Title=self.title, Source=self.source)
+
+
+def text_of(content: str | Sequence[TextContentPart | Document | SearchResult]) -> str:
+    return content if isinstance(content, str) else "".join(block.text for block in content)
+
+
+def _quoted(kind: str, text: str, **told: str | None) -> str:
+    """A text from elsewhere, between marks, with what is told of it."""
+    lines = [f"{name}: {value}" for name, value in told.items() if value]
+    head = "\n".join([*lines, "", ""]) if lines else ""
+    return f"<{kind}>\n{head}{text}\n</{kind}>\n"
+
+
+class ToolUse(HistoryPart):
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1, max_length=200)
-    input: dict[str, Any]
-    caller: dict[str, Any] | None = None
-    toolset_name: Ignored = None
+    input: Arguments = "{}"
 
 
-class ToolResult(Cacheable):
+class ToolResult(HistoryPart):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: ResultContent | None = None
+    content: (
+        str
+        | list[
+            Annotated[
+                TextContentPart | Document | SearchResult, Field(discriminator="type"), in_words("text")
+            ]
+        ]
+        | None
+    ) = None
     is_error: bool | None = None
-    toolset_name: Ignored = None
 
 
-class Thinking(Strict):
+class Thinking(HistoryPart):
     """Of an earlier answer; its signature means nothing here."""
 
     type: Literal["thinking"]
     thinking: str
-    signature: str | None = None
+    signature: Any = None
 
 
 class RedactedThinking(Foreign):
@@ -57,24 +106,27 @@ class RedactedThinking(Foreign):
     type: Literal["redacted_thinking"]
 
 
-class AnyTurn(Strict):
-    output_config: Ignored = None  # the request's own holds for all turns
-
-
-class SystemTurn(AnyTurn):
+class SystemTurn(HistoryPart):
     role: Literal["system", "developer"]
-    content: str | list[Annotated[TextBlock, TEXT_ALONE]]
+    content: str | list[Annotated[TextContentPart, TEXT_ALONE]]
 
 
-class UserTurn(AnyTurn):
+UserBlock = Annotated[
+    TextContentPart | Document | SearchResult | ToolResult, Field(discriminator="type"), TEXT_ALONE
+]
+
+
+class UserTurn(HistoryPart):
     role: Literal["user"]
-    content: str | list[Annotated[TextBlock | ToolResult, Field(discriminator="type"), TEXT_ALONE]]
+    content: str | list[UserBlock]
 
 
-AssistantBlock = Annotated[TextBlock | ToolUse | Thinking | RedactedThinking, Field(discriminator="type")]
+AssistantBlock = Annotated[
+    TextContentPart | ToolUse | Thinking | RedactedThinking, Field(discriminator="type")
+]
 
 
-class AssistantTurn(AnyTurn):
+class AssistantTurn(HistoryPart):
     role: Literal["assistant"]
     content: str | list[AssistantBlock]
 
@@ -130,7 +182,7 @@ class TokenCountRequest(Strict):
 
     model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
     messages: list[Turn] = Field(min_length=1)
-    system: str | list[TextBlock] | None = None
+    system: str | list[TextContentPart] | None = None
     given_tools: Annotated[list[GivenTool], Field(max_length=MOST_TOOLS)] | None = Field(None, alias="tools")
     tool_choice: Annotated[AnyChoice | OneTool, Field(discriminator="type")] | None = None
     output_config: OutputConfig | None = None

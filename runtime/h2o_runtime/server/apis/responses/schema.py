@@ -17,65 +17,57 @@ from h2o_runtime.server.apis.chat.schema import (
 )
 from h2o_runtime.server.apis.shared.base import TEXT_ALONE, Count, No, Real, Share, Strict, in_words
 from h2o_runtime.server.apis.shared.generation import TopK
+from h2o_runtime.server.apis.shared.history import HistoryPart
 from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 from h2o_runtime.server.apis.shared.routers import RouterKeys
 
-Status = Literal["in_progress", "completed", "incomplete"] | None
 
-
-class InputText(Strict):
+class InputText(HistoryPart):
     type: Literal["input_text"]
     text: str
 
 
-class OutputText(Strict):
+class OutputText(HistoryPart):
     type: Literal["output_text"]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+    annotations: Any = None
+    logprobs: Any = None
 
 
-class InputMessage(Strict):
+class InputItem(HistoryPart):
+    id: Any = None
+    status: Any = None
+
+
+class InputMessage(InputItem):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[Annotated[InputText | OutputText, Field(discriminator="type"), TEXT_ALONE]]
-    id: str | None = None
-    status: Status = None
-    phase: Ignored = None
 
 
-class InputCall(FunctionCall):
+class InputCall(InputItem, FunctionCall):
     type: Literal["function_call"]
     call_id: str
-    id: str | None = None
-    status: Status = None
-    caller: Ignored = None
-    namespace: Ignored = None
 
 
-class ReasoningText(Strict):
+class ReasoningText(HistoryPart):
     type: Literal["reasoning_text"]
     text: str
 
 
-class InputReasoning(Strict):
+class InputReasoning(InputItem):
     """Thoughts of an earlier answer."""
 
     type: Literal["reasoning"]
-    summary: list[Any] | None = None
+    summary: Any = None
     content: list[ReasoningText] | None = None
-    encrypted_content: Annotated[str | None, LEFT_ALONE] = None
-    id: str | None = None
-    status: Status = None
 
 
-class InputResult(Strict):
+class InputResult(InputItem):
     type: Literal["function_call_output"]
     call_id: str
     output: str | list[Annotated[InputText, in_words("input_text")]]
-    id: str | None = None
-    status: Status = None
 
 
 def _named(item: Any) -> Any:

@@ -1,10 +1,12 @@
 """What only steers somebody else's service: requests may have it, nothing here reads it, and the client is told.
 
 Fields have the mark `LEFT_ALONE` beside their type. A part of a list that is left alone as a whole is a `Foreign`.
+So are the unknown members of a `HistoryPart`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,6 +21,7 @@ class _Mark:
 
 
 LEFT_ALONE = _Mark()
+_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")  # which a header can have
 Ignored = Annotated[Any, LEFT_ALONE]  # of any type: what it may be is not ours to say
 
 
@@ -27,7 +30,7 @@ class Foreign(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    type: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,64}$")]
+    type: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
 
 
 def is_left_alone(field: FieldInfo) -> bool:
@@ -40,6 +43,8 @@ def left_alone(body: BaseModel) -> frozenset[str]:
 
 
 def _left_alone(model: BaseModel, prefix: str) -> Iterator[str]:
+    for name in model.model_extra or ():
+        yield prefix + (name if _NAME.fullmatch(name) else "?")
     for name, field in type(model).model_fields.items():
         value, path = getattr(model, name), prefix + (field.alias or name)
         if value is None:
