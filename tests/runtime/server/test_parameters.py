@@ -121,7 +121,7 @@ CHAT_ONLY = [
         [{**USER, "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
         param="messages.0.content.0",
     ),
-    *wrong("messages", [{**USER, "weight": 1}], param="messages.0.weight"),
+    *wrong("messages", [{**USER, "images": ["x"]}], [{"role": "user", "contents": "x"}], param="messages.0"),
     *wrong("messages", [{"role": "tool", "content": "x"}], param="messages.0.tool_call_id"),
     *wrong("messages", [{"role": "assistant", "tool_calls": [{}]}], param="messages.0.tool_calls.0.id"),
     *wrong("messages", [{"role": "assistant"}]),  # neither content nor a call

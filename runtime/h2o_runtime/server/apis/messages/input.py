@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2o_runtime.server.apis.chat.schema import ChatRequest, TextContentPart
+from h2o_runtime.server.apis.messages.documents import text_of
 from h2o_runtime.server.apis.messages.schema import (
     AssistantTurn,
     ClientTool,
@@ -17,7 +18,6 @@ from h2o_runtime.server.apis.messages.schema import (
     ToolResult,
     ToolUse,
     UserTurn,
-    text_of,
 )
 from h2o_runtime.server.http.field_names import FieldNames
 

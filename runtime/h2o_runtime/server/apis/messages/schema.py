@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
@@ -17,57 +16,15 @@ from h2o_runtime.server.apis.chat.schema import (
     TextContentPart,
     own_or_foreign,
 )
+from h2o_runtime.server.apis.messages.documents import Document, SearchResult, or_document
 from h2o_runtime.server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict, in_words
 from h2o_runtime.server.apis.shared.history import Arguments, HistoryPart
 from h2o_runtime.server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 from h2o_runtime.server.apis.shared.prefill import Prefill
 
-
-class TextSource(HistoryPart):
-    type: Literal["text"]
-    data: str
-
-
-class PartsSource(HistoryPart):
-    type: Literal["content"]
-    content: str | list[TextContentPart]
-
-    @property
-    def data(self) -> str:
-        return text_of(self.content)
-
-
-class Document(HistoryPart):
-    type: Literal["document"]
-    source: Annotated[TextSource | PartsSource, Field(discriminator="type")]
-    title: str | None = None
-    context: str | None = None
-
-    @property
-    def text(self) -> str:
-        return _quoted(self.type, self.source.data, Title=self.title, Context=self.context)
-
-
-class SearchResult(HistoryPart):
-    type: Literal["search_result"]
-    source: str
-    title: str
-    content: list[TextContentPart]
-
-    @property
-    def text(self) -> str:
-        return _quoted(self.type, text_of(self.content), Title=self.title, Source=self.source)
-
-
-def text_of(content: str | Sequence[TextContentPart | Document | SearchResult]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
-
-
-def _quoted(kind: str, text: str, **told: str | None) -> str:
-    """A text from elsewhere, between marks, with what is told of it."""
-    lines = [f"{name}: {value}" for name, value in told.items() if value]
-    head = "\n".join([*lines, "", ""]) if lines else ""
-    return f"<{kind}>\n{head}{text}\n</{kind}>\n"
+ResultBlock = Annotated[
+    TextContentPart | Document | SearchResult, Field(discriminator="type"), or_document(in_words("text"))
+]
 
 
 class ToolUse(HistoryPart):
@@ -80,15 +37,7 @@ class ToolUse(HistoryPart):
 class ToolResult(HistoryPart):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: (
-        str
-        | list[
-            Annotated[
-                TextContentPart | Document | SearchResult, Field(discriminator="type"), in_words("text")
-            ]
-        ]
-        | None
-    ) = None
+    content: str | list[ResultBlock] | None = None
     is_error: bool | None = None
 
 
@@ -112,7 +61,9 @@ class SystemTurn(HistoryPart):
 
 
 UserBlock = Annotated[
-    TextContentPart | Document | SearchResult | ToolResult, Field(discriminator="type"), TEXT_ALONE
+    TextContentPart | Document | SearchResult | ToolResult,
+    Field(discriminator="type"),
+    or_document(TEXT_ALONE),
 ]
 
 

@@ -37,19 +37,9 @@ def _whole(value: Any) -> Any:
 
 
 def _medium(value: Any) -> str | None:
-    """What a part of a content is that no model here reads; None for a text, also one as a document."""
+    """What a part of a content is that no model here reads; None for a text."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "document" and _is_of_text(value.get("source")):
-        return None
     return next((name for word, name in _MEDIA.items() if isinstance(kind, str) and word in kind), None)
-
-
-def _is_of_text(source: Any) -> bool:
-    """Whether a document's source is a text, or has parts that are texts."""
-    if not isinstance(source, dict) or source.get("type") != "content":
-        return isinstance(source, dict) and source.get("type") == "text"
-    parts = source.get("content")
-    return not isinstance(parts, list) or not any(map(_medium, parts))
 
 
 def _text_alone(value: Any) -> Any:
