@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -48,8 +49,13 @@ def read(path: str, talk: list[Any]) -> Any:
     return APIS[path][0].model_validate({field: talk, **more})
 
 
+@cache
+def tool_use(template: str) -> ToolUse:
+    return ToolUse(ChatTemplate({"default": template}, {}, "test"), DIALECTS["json"]().written)
+
+
 def prompt(path: str, talk: list[Any], template: str = EVERYTHING) -> str:
-    use = ToolUse(ChatTemplate({"default": template}, {}, "test"), DIALECTS["json"]().written)
+    use = tool_use(template)
 
     def rendered(told: Any, most: Any, **options: Any) -> Any:
         raise RenderedError(use.render(told, **options))
@@ -289,6 +295,7 @@ def test_documents_that_are_text_are_shown(block: dict[str, Any], shown: str) ->
     question = {"type": "text", "text": "Which colour?"}
     turn = {"role": "user", "content": [block, question]}
     assert prompt(MESSAGES, [turn]) == f"[user: |{shown}Which colour?]"
+    assert left_alone(read(MESSAGES, [turn])) <= {"messages.content.citations"}
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [block, question]}
     talk = [ASKED, called(MESSAGES, {})[0], {"role": "user", "content": [result]}]
     assert prompt(MESSAGES, talk).endswith(f"[tool: |{shown}Which colour?]")

@@ -14,6 +14,7 @@ from h2o_runtime.server.apis.shared.history import HistoryPart
 class TextSource(HistoryPart):
     type: Literal["text"]
     data: str
+    media_type: Any = None
 
 
 class PartsSource(HistoryPart):
