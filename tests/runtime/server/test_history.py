@@ -227,7 +227,10 @@ def test_a_misspelt_member_is_named(server: Server) -> None:
 
 
 def test_no_member_that_says_nothing_is_refused() -> None:
-    talk = [ASKED | {"images": [], "audio": None}, {"role": "assistant", "content": "x", "audio": None}]
+    talk = [
+        ASKED | {"images": [], "audio": None},
+        {"role": "assistant", "content": "x", "audio": None, "tool_call": None},
+    ]
     assert left_alone(read(CHAT, talk)) == {"messages.images"}
 
 

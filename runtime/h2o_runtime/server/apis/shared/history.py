@@ -29,7 +29,9 @@ class HistoryPart(Strict):
             return value
         known = json_names(cls)
         absent = [name for name in known if value.get(name) is None]
-        for name in value.keys() - known:
+        for name in value:
+            if name in known or value[name] is None:
+                continue
             if value[name] and _MEDIUM.fullmatch(name):
                 raise ValueError(f"{name} is not supported: this server reads text alone")
             near = get_close_matches(name[:_LONGEST], absent, n=1, cutoff=_SLIP)
