@@ -94,7 +94,7 @@ def test_a_layer_of_prefill(providers: list[AttentionProvider], Hs: int) -> None
             score_mem=votes,
             score_chunk=chunk_votes,
         )
-        results.append((states.o, score, colsum, votes, chunk_votes, memory))
+        results.append((states.o, states.m, states.l, score, colsum, votes, chunk_votes, memory))
     for native, functions in zip(*results, strict=True):
         assert_equal(native.astype(np.float64), functions.astype(np.float64))
     np.testing.assert_array_equal(results[0][-1], results[1][-1])

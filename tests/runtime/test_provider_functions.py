@@ -52,7 +52,9 @@ def test_the_provider_runs_intra_attention_chunk_by_chunk(
 
 @settings(max_examples=20, deadline=None)
 @given(case=cases(), scored=st.booleans())
+@example(case=Case(per_query=True), scored=True)
 def test_the_provider_fuses_in_place(tiny_bundle: Path, case: Case, scored: bool) -> None:
+    """The output and the state of its softmax, which the next call is fused into."""
     past = case.slots + 2
     q, k, v, memory = case.q(), case.kv(past + case.n), case.kv(past + case.n), case.memory(past)
     provider = provider_for(tiny_bundle, case)
@@ -63,12 +65,24 @@ def test_the_provider_fuses_in_place(tiny_bundle: Path, case: Case, scored: bool
     provider.run(MEMORY_FUSED_ATTENTION, KV(k, v, len(k)), q=q, memory=memory, **state.intra, colsum=colsum)
 
     def reference() -> tuple[Array, ...]:
-        both = operators.memory_fused_attention(
-            q, k, v, memory, before.o, before.m, before.l, scale=case.scale
-        )
-        return both if scored else both[:1]
+        gathered = operators.memory_gather(k, v, memory)
+        *own, sums = operators.memory_attention(q, *gathered, scale=case.scale)
+        fused = operators.online_softmax_fusion(before.o, before.m, before.l, *own)
+        return (*fused, sums) if scored else fused
 
-    check(case, (state.o,) if colsum is None else (state.o, colsum), reference)
+    got = (state.o, state.m, state.l)
+    check(case, got if colsum is None else (*got, colsum), reference)
+
+
+def test_no_memory_adds_nothing(tiny_bundle: Path) -> None:
+    case, nothing = Case(), np.zeros((2, 0), np.int32)
+    q, k, state = case.q(), case.kv(), PartialSoftmax(case.q(), *np.ones((2, 5, 4), np.float32))
+    before = state.o.copy()
+    provider = provider_for(tiny_bundle, case)
+    provider.run(MEMORY_FUSED_ATTENTION, KV(k, k, len(k)), q=q, memory=nothing, **state.intra)
+    np.testing.assert_array_equal(state.o, before)
+    assert (state.m == 1).all()
+    assert (state.l == 1).all()
 
 
 @settings(max_examples=20, deadline=None)

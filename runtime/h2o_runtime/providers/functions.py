@@ -26,7 +26,10 @@ from h2o_runtime.operators import (
     DOMAIN,
     KEYS,
     LENGTH,
+    MEMORY_ATTENTION,
+    MEMORY_FUSED_ATTENTION,
     MEMORY_GATHER,
+    ONLINE_SOFTMAX_FUSION,
     OPERATORS,
     PARTIAL_ATTENTION,
     PROMPT_ATTENTION,
@@ -287,6 +290,35 @@ def _gather_and_score(provider: FunctionProvider, kv: KV, memory: Tensor, **argu
     provider.run_body(CANDIDATE_SCORE, None, {**arguments, "k_mem": k_mem})
 
 
+def _fuse_in_place(
+    provider: FunctionProvider,
+    kv: KV,
+    q: Tensor,
+    memory: Tensor,
+    o_intra: Tensor,
+    m_intra: Tensor,
+    l_intra: Tensor,
+    colsum: Tensor | None = None,
+) -> None:
+    """The body's three operators: in place m and l are fused too, which the body does not output."""
+    if not memory.size:
+        return
+    shape, spanned = provider.shape, max(provider.shape.kv_heads // len(memory), 1)
+    sets = np.repeat(memory, spanned, axis=0)  # key/value heads of a score head read the same memory
+    gathered = {
+        name: np.empty((*sets.shape, size), shape.dtype)
+        for name, size in (("k_mem", shape.head_size), ("v_mem", shape.value_size))
+    }
+    provider.run_body(MEMORY_GATHER, kv, {"memory": sets, **gathered})
+    own = PartialSoftmax(*map(np.empty_like, (o_intra, m_intra, l_intra)))
+    sums = np.empty(sets.shape, np.float32)
+    provider.run_body(MEMORY_ATTENTION, None, {"q": q, **gathered, **own.out, "colsum": sums})
+    states = {"o_a": o_intra, "m_a": m_intra, "l_a": l_intra, "o_b": own.o, "m_b": own.m, "l_b": own.l}
+    provider.run_body(ONLINE_SOFTMAX_FUSION, None, {**states, "o": o_intra, "m": m_intra, "l": l_intra})
+    if colsum is not None:
+        colsum[:] = sums.reshape(len(memory), spanned, -1).sum(axis=1)
+
+
 def _each_tile(
     provider: FunctionProvider,
     kv: KV,
@@ -335,6 +367,7 @@ _ADAPTED: dict[Operator, Any] = {
     PROMPT_ATTENTION: _prompt_attention,
     PARTIAL_ATTENTION: _partial_attention,
     CHUNKED_INTRA_ATTENTION: _chunk_by_chunk,
+    MEMORY_FUSED_ATTENTION: _fuse_in_place,
     BLOCK_SELECT: _blocks_tile_by_tile,
     QUERY_SELECT: _tile_by_tile,
     CACHED_CANDIDATE_SCORE: _gather_and_score,

@@ -105,7 +105,7 @@ def _step_attention(
 def _scored_attention(
     provider: AttentionProvider, kv: KV, q: Tensor, o: Tensor, seen: NDArray[np.float32]
 ) -> None:
-    provider.run(CACHED_ATTENTION, kv, q=q, o=o)
+    provider.run(CACHED_ATTENTION, kv, q=q, o=o, window=0)
     nothing = np.empty((seen.shape[1], 0), np.int32)
     length = int(kv.length)
     keys, _ = contiguous_rows(kv, np.dtype(q.dtype))

@@ -1,0 +1,218 @@
+"""Answers by function bodies are those by kernels, whatever was asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests import bundles
+from tests.bundles import random_ids, relative_error
+from tests.prefill import altered
+from tests.reference import llama
+
+from h2o_runtime import Generator
+from h2o_runtime.answers.request import Prompt, Request
+from h2o_runtime.caches import CACHES, Cache, Contiguous, Evicting, Offload, Paged
+from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.policies.decode.quest import Quest
+from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import (
+    PREFILL,
+    ColumnSum,
+    PrefillPolicy,
+    Subquadratic,
+    VerticalSlash,
+    Window,
+)
+from h2o_runtime.policies.prefill.h2o import SCORES
+from h2o_runtime.sessions.saved import SavedSession, save_session
+
+pytestmark = pytest.mark.usefixtures("small_blocks", "models_stay_loaded")
+Array = NDArray[Any]
+Both = Sequence[Generator]
+
+PROVIDERS = ("functions", "native")
+
+COLSUM = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)
+QUERY = altered(COLSUM, score="query", tile=8, queries=4)
+POLICIES = {
+    "query": QUERY,
+    "query-heads": altered(QUERY, heads="query"),
+    "query-narrowed": altered(QUERY, candidates=24),
+    "query-heads-narrowed": altered(QUERY, heads="query", candidates=24),
+    "query-grown": altered(QUERY, grow=64),
+    "query-dense-start": altered(QUERY, dense_start=40),
+    "query-guarded": altered(QUERY, missed=0.095),
+    "query-guarded-narrowed": altered(QUERY, missed=0.06, candidates=24, heads="query"),
+    "colsum": COLSUM,
+    "colsum-heads": altered(COLSUM, heads="query"),
+    "window": altered(COLSUM, score="window", window=4),
+    "window-heads": altered(COLSUM, score="window", window=4, heads="query"),
+    "full": altered(COLSUM, policy="full"),
+    "subquadratic": Subquadratic(window=16, block=8, batch_size=64),
+    "minference": VerticalSlash(chunk_size=32, batch_size=64, vertical=30, slash=50),
+    "minference-prompt": VerticalSlash(batch_size=64, vertical=30, slash=50, estimate="prompt"),
+}
+CACHED: dict[str, tuple[Cache, DecodePolicy[Any], float]] = {  # and how much of a logit may be lost
+    "offload": (Offload(), FullDecode(), 1e-5),
+    "paged": (Paged(), Quest(page=8, budget=32, dense_layers=0), 1e-5),
+    "evicting": (Evicting(tokens=72), FullDecode(), 1e-5),
+    "float16": (Contiguous(rows="float16"), SubquadraticDecode(window=8, block=8), 1e-3),
+    "int8": (Paged(rows="int8"), FullDecode(), 0.02),  # numbers next to a half may be rounded either way
+}
+CONTEXT = 256
+DOCUMENT, OTHER = (random_ids(150, seed).tolist() for seed in (3, 4))
+Order = Callable[[Generator, PrefillPolicy[Any], Path], Iterator[Array]]
+
+
+def in_pieces(ours: Generator, policy: PrefillPolicy[Any], folder: Path) -> Iterator[Array]:
+    for _ in ours.run(Request(Prompt(tuple(DOCUMENT)), 1, policy), prompt_piece=32):
+        pass
+    assert ours.session.logits is not None
+    yield ours.session.logits
+
+
+def behind(shared: int) -> Order:
+    """A prompt that begins with so many cached tokens: 16 are in the first chunk, 64 are two, 85 end inside one."""
+
+    def order(ours: Generator, policy: PrefillPolicy[Any], folder: Path) -> Iterator[Array]:
+        yield ours.prefill([*DOCUMENT[:shared], *OTHER[:40]], policy)
+        yield ours.prefill(DOCUMENT, policy)
+
+    return order
+
+
+def turns(ours: Generator, policy: PrefillPolicy[Any], folder: Path) -> Iterator[Array]:
+    """Tokens, a short turn, one of several chunks, and that one changed, so that the session goes back."""
+    yield ours.prefill(DOCUMENT[:70], policy)
+    yield ours.decode(7)
+    yield ours.decode(9)
+    told = [*DOCUMENT[:70], 7, 9, *OTHER[:20]]
+    yield ours.prefill(told, policy)
+    yield ours.prefill([*told, *OTHER[20:90]], policy)
+    yield ours.decode(11)
+    yield ours.prefill([*told, *OTHER[40:100]], policy)
+
+
+def restored(ours: Generator, policy: PrefillPolicy[Any], folder: Path) -> Iterator[Array]:
+    """A session that was saved, then another answer, then the session again: its answer goes on, and a question."""
+    yield ours.prefill([*DOCUMENT[:85], *OTHER[:30]], policy)
+    save_session(ours.session, folder / ours.spec.provider.name)
+    ours.prefill(OTHER, policy)
+    SavedSession.open(folder / ours.spec.provider.name).load_into(ours.session, policy)
+    yield ours.decode(9)
+    yield ours.prefill(DOCUMENT, policy)
+
+
+LIKE_A_FRESH_RUN = {
+    "pieces": in_pieces,
+    "in-the-first-chunk": behind(16),
+    "at-a-boundary": behind(64),
+    "inside-a-chunk": behind(85),
+    "restored": restored,
+}
+ORDERS = LIKE_A_FRESH_RUN | {"turns": turns}
+
+
+@pytest.fixture(scope="module")
+def folders(shared_folder: Path) -> tuple[Path, Path]:
+    return bundles.named(shared_folder, "llama-g2-d64-llama3")
+
+
+def load(bundle: Path, attention: str, **options: Any) -> Generator:
+    return Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", attention=attention, **options)
+
+
+@pytest.fixture(scope="module")
+def both(folders: tuple[Path, Path]) -> Iterator[Both]:
+    with load(folders[1], PROVIDERS[0]) as bodies, load(folders[1], PROVIDERS[1]) as kernels:
+        yield bodies, kernels
+
+
+@pytest.fixture(scope="module")
+def exact(folders: tuple[Path, Path]) -> Callable[[PrefillPolicy[Any]], Array | None]:
+    """Logits after the document in float64, of the policies that have such a reference."""
+    model = bundles.reference_model(folders[0])
+
+    def logits(policy: PrefillPolicy[Any]) -> Array | None:
+        if policy.name == "full":
+            return llama.full_logits(model, DOCUMENT)[-1]
+        if not isinstance(policy, ColumnSum | Window):
+            return None
+        names = ("chunk_size", "local", "heavy", "score", "heads", "dense_tail")
+        flags = {name: getattr(policy, name) for name in names} | {"window": getattr(policy, "window", None)}
+        flags["heads"] = "query" if policy.heads == "query" else "kv"
+        return llama.h2o_run(model, DOCUMENT, **flags).logits[-1]
+
+    return logits
+
+
+def told(ours: Generator, policy: PrefillPolicy[Any], order: Order, folder: Path) -> Iterator[Array]:
+    """Logits after each call, how many rows it found, and what its prompt saw of its attention."""
+    ours.reset()
+    for logits in order(ours, policy, folder):
+        yield logits.copy()
+        yield np.array(ours.reused)
+        seen = ours.seen()
+        yield np.array([] if seen is None else astuple(seen))
+
+
+def compare(both: Both, policy: PrefillPolicy[Any], order: Order, folder: Path, share: float) -> Array:
+    """Raises AssertionError where they differ. Returns the last logits of the bodies."""
+    last = np.empty(0)
+    for one, other in zip(*(told(each, policy, order, folder) for each in both), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=0, atol=share * np.abs(other).max(initial=1e-9))
+        last = one if one.size > 8 else last
+    return last
+
+
+def test_every_policy_rule_and_cache_is_compared() -> None:
+    assert {policy.name for policy in POLICIES.values()} == set(PREFILL.names)
+    assert {type(policy) for policy in POLICIES.values()} >= set(SCORES)
+    assert {cache.name for cache, *_ in CACHED.values()} == set(CACHES.names)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_bodies_give_what_kernels_give(both: Both, exact: Any, name: str, order: str, tmp_path: Path) -> None:
+    policy = POLICIES[name]
+    got = compare(both, policy, ORDERS[order], tmp_path, 1e-5)
+    if order in LIKE_A_FRESH_RUN:
+        wanted = exact(policy)
+        if wanted is None:
+            both[1].reset()
+            wanted = both[1].prefill(DOCUMENT, policy)
+        assert relative_error(got, wanted) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["query", "query-heads-narrowed", "colsum", "full"])
+@pytest.mark.parametrize("cache", CACHED)
+def test_in_every_cache(folders: tuple[Path, Path], cache: str, name: str, tmp_path: Path) -> None:
+    kind, decoding, share = CACHED[cache]
+    kinds = [replace(kind, file=str(tmp_path / each)) if cache == "offload" else kind for each in PROVIDERS]
+    with ExitStack() as stack:
+        both = [
+            stack.enter_context(load(folders[1], attention, cache=each, decoding=decoding))
+            for attention, each in zip(PROVIDERS, kinds, strict=True)
+        ]
+        for title, order in ORDERS.items():
+            if (cache, title) != ("evicting", "restored"):  # a session that has evicted cannot be saved
+                compare(both, POLICIES[name], order, tmp_path, share)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if "guarded" in name])
+def test_some_chunks_of_a_guarded_prompt_are_widened(both: Both, name: str) -> None:
+    """Or the tests above would compare no guard."""
+    for each in both:
+        each.reset()
+        each.prefill(DOCUMENT, POLICIES[name])
+        seen = each.seen()
+        assert seen is not None
+        assert 0 < seen.widened < 1
