@@ -14,6 +14,9 @@ from tests.bundles import random_ids
 
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
+from h2o_runtime.kv import KV
+from h2o_runtime.operator_spec import Operator
+from h2o_runtime.operators import BLOCK_SELECT, QUERY_SELECT
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import Span
 from h2o_runtime.server.about.memory_view import MemorySnapshot
@@ -46,12 +49,21 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
     assert policy.tiles_before(chunk + 1) == count + 1
 
 
+@pytest.mark.parametrize(("rows", "sizes"), [(300, [125, 125, 50]), (100, [100]), (1000, [125] * 8)])
+def test_tiles_of_a_short_last_chunk_are_as_large_as_others(rows: int, sizes: list[int]) -> None:
+    policy = Query(chunk_size=1000)
+    assert [len(tile) for tile in policy.tiles(1000, 1000 + rows)] == sizes
+    (group,) = policy.groups(0, 0, Span(1000, 1000 + rows), 1)
+    assert [len(tile) for tile in group.tiles] == sizes
+
+
 @pytest.mark.parametrize(
     ("past", "memory", "candidates"),
     [
         (1, 512, 2560),
         (2048, 512, 2560),
         (2052, 513, 2565),
+        (2055, 513, 2565),  # a quarter is rounded down
         (3072, 768, 3840),
         (4096, 1024, 5120),
         (8192, 1920, 9600),
@@ -107,6 +119,14 @@ def test_half_as_many_queries_vote_where_a_memory_grows(
     settings: dict[str, Any], past: int, stride: int
 ) -> None:
     assert Query(**settings).stride_at(past) == stride
+
+
+@pytest.mark.parametrize(("past", "candidates", "stride"), [(1023, 2560, 4), (1024, 3820, 8)])
+def test_votes_and_candidates_follow_the_position_alone(past: int, candidates: int, stride: int) -> None:
+    """A quarter of these pasts is less than the 764 keys of every memory: none has grown."""
+    policy = Query(grow=1024, heavy=700)
+    assert policy.memory_at(past) == 764
+    assert (policy.candidates_at(past), policy.stride_at(past)) == (candidates, stride)
 
 
 @pytest.mark.parametrize(("queries", "stride"), [(32, 4), (50, 2), (100, 1), (200, 1)])
@@ -193,6 +213,26 @@ def test_a_dense_start_sees_all_and_later_tiles_choose_as_without(
     assert later.seen_by == tuple(rows for rows in whole.seen_by if rows.start >= first)
     np.testing.assert_array_equal(later.boundaries[:, 0], whole.boundaries[-len(later.seen_by) :, 0])
     np.testing.assert_array_equal(later.last[0], whole.last[0])
+
+
+def test_heads_of_a_group_narrow_together_and_vote_alone(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `heads=query`: lists of the two key/value heads, and sets of the four query heads."""
+    calls: dict[Operator, set[tuple[int, ...]]] = {BLOCK_SELECT: set(), QUERY_SELECT: set()}
+    run = generator.spec.provider.run
+
+    def recorded(operator: Operator, kv: KV | None = None, **given: Any) -> None:
+        if operator in calls and given["candidates"].shape[2]:
+            made = given["candidates" if operator is BLOCK_SELECT else "memory_next"]
+            calls[operator].add((given["stride"], given["candidates"].shape[1], made.shape[1]))
+        run(operator, kv, **given)
+
+    monkeypatch.setattr(generator.spec.provider, "run", recorded)
+    generator.reset()
+    narrow = replace(GROWING, grow="never", heads="query", candidates=24, tile=16, queries=5)
+    generator.prefill(random_ids(150), narrow)
+    assert calls == {BLOCK_SELECT: {(3, 2, 2)}, QUERY_SELECT: {(3, 2, 4)}}
 
 
 def test_sets_are_as_large_as_the_past_asks_for(generator: Generator) -> None:
