@@ -50,8 +50,8 @@ class QueryTiles(H2O[QueryStore]):
     )
     queries: int = option(
         32,
-        "Queries of a tile that vote for its memory set, half as many behind `grow` tokens; in a smaller tile all "
-        "vote.",
+        "Minimum queries of a tile that vote for its memory set, half as many behind `grow` tokens; in a smaller "
+        "tile all vote.",
         least=1,
     )
     candidates: int = option(

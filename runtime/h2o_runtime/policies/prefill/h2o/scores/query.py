@@ -37,11 +37,11 @@ class Query(QueryTiles):
     Chunks do not depend on each other, no key is lost for later chunks, and no scores are stored. So a prompt that
     continues from a cached one needs only the cached keys.
 
-    `queries` of a tile's queries vote for candidates with their true probabilities, which also count the query's
-    own chunk: a query that mostly attends there has little to say. They vote for the rows around each candidate
-    too: in repetitive text the queries between two voting queries attend to the next rows. If the past is much
-    longer than `candidates`, the same queries first narrow it to so many candidates: they score blocks of keys by
-    means and variances. Only these stand for the whole past, so the cost that grows with N² is a small share of
+    At least `queries` of a tile's queries vote for candidates with their true probabilities, which also count the
+    query's own chunk: a query that mostly attends there has little to say. They vote for the rows around each
+    candidate too: in repetitive text the queries between two voting queries attend to the next rows. If the past is
+    much longer than `candidates`, voting queries first narrow it to so many candidates: they score blocks of keys
+    by means and variances. Only these stand for the whole past, so the cost that grows with N² is a small share of
     full attention.
 
     A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
