@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from h2o_runtime.answers import grammar_process as process
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 
-__all__ = ["Grammar", "GrammarCompiler"]
+__all__ = ["Grammar", "GrammarCompiler", "UnfollowableError"]
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,26 @@ _LONGEST = 30.0  # seconds for one step, even on a busy machine
 _LONGEST_START = 120.0  # seconds to read a large tokenizer
 
 # A killed process does not say which limit it exceeded.
-_TOO_MUCH = f"it takes more than {process.SECONDS} s or {process.MEMORY >> 20} MiB"
+_TOO_MUCH = f"it takes more than {process.SECONDS} s, {process.MEMORY >> 20} MiB or 2,000 rules at a time"
 
-# llguidance's wording that we translate.
-_REASONS = {"NoExtensionBias": "no answer fits it: it consists of itself"}
+# llguidance's wording that we translate, by its beginning.
+_REASONS = {
+    "NoExtensionBias": "no answer fits it: it consists of itself",
+    "circular references": "it refers to itself, without an object or list between",
+    "Regex is empty": "no text fits it",
+    "anyOf is empty": "it allows no value",
+    "Parser Error: Current row": "",
+}
 
 IsCancelled = Callable[[], bool]
+
+
+class UnfollowableError(ConfigError):
+    """No answer can follow a grammar. reason: why; empty: that would take too long or too much memory."""
+
+    def __init__(self, message: str, *, field: str, reason: str) -> None:
+        super().__init__(message, field=field)
+        self.reason = reason
 
 
 class GrammarCompiler:
@@ -186,7 +200,7 @@ class Grammar:
         try:
             self._child.connection.send_bytes(data)
         except OSError as error:
-            raise self._unfollowable(_TOO_MUCH) from error
+            raise self._unfollowable() from error
 
     def _received(self, wanted: bytes) -> bytes:
         """What the next message says, which is of the kind that is wanted."""
@@ -196,22 +210,27 @@ class Grammar:
                 if self._cancelled():
                     raise Cancelled("nobody wants this answer any more")
                 if time.monotonic() > deadline:
-                    raise self._unfollowable(_TOO_MUCH)
+                    raise self._unfollowable()
             data = connection.recv_bytes()
         except (EOFError, OSError) as error:
-            raise self._unfollowable(_TOO_MUCH) from error
+            raise self._unfollowable() from error
         kind, rest = data[:1], data[1:]
         if kind == process.BROKEN:
             raise ConfigError(f"{self._field} is not {self._title}: {rest.decode()}", field=self._field)
         if kind == process.REFUSED:
-            raise self._unfollowable(_REASONS.get(rest.decode(), rest.decode()))
+            raise self._unfollowable(rest.decode())
         assert kind == wanted
         return rest
 
-    def _unfollowable(self, reason: str) -> ConfigError:
-        return ConfigError(
-            f"{self._field} cannot be followed ({reason}): give a simpler {self._title.split()[-1]}",
+    def _unfollowable(self, reason: str = "") -> UnfollowableError:
+        """reason: as in the error."""
+        reason = next((ours for theirs, ours in _REASONS.items() if reason.startswith(theirs)), reason)
+        noun = self._title.split()[-1]
+        remedy = f"correct the {noun}, or give a simpler one" if reason else f"give a simpler {noun}"
+        return UnfollowableError(
+            f"{self._field} cannot be followed ({reason or _TOO_MUCH}): {remedy}",
             field=self._field,
+            reason=reason,
         )
 
 

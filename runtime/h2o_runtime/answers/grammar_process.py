@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -38,7 +39,7 @@ from typing import Any
 JSON_SCHEMA, GBNF, LARK = b"s", b"g", b"l"  # what a grammar is written in
 TOKEN, DRAFT = b"t", b"d"
 FORCED, MASK, FITTING = b"f", b"m", b"n"
-REFUSED, BROKEN = b"r", b"b"  # BROKEN: the grammar is invalid
+REFUSED, BROKEN = b"r", b"b"  # BROKEN: the grammar is invalid; REFUSED without a reason: it takes too much
 READY = b"ready"
 
 INTEGER = struct.Struct("<q")
@@ -189,11 +190,18 @@ class _ForkServer:
     def _allowed(self, matcher: Any, tokens: int) -> bytes:
         mask = b"" if matcher.is_error() else matcher.compute_bitmask()
         if matcher.is_error():
-            reason: str = matcher.get_error()
-            return REFUSED + reason.partition("\n")[0].encode("utf-8", "replace")
+            return REFUSED + reason_of(matcher.get_error()).encode("utf-8", "replace")
         if time.process_time() > SECONDS + SECONDS_PER_TOKEN * tokens:
-            return REFUSED + b"it takes too long"
+            return REFUSED
         return MASK + bytes(mask[: self._mask_bytes])
+
+
+def reason_of(error: str) -> str:
+    """An error of the library in one line, without places in grammars and patterns, and the state behind it."""
+    told = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", error.partition("\n<state>")[0])
+    lines = re.split(r"\n +\d+ \| ", told)[0].split("\n")
+    kept = [line.strip() for line in lines if not re.match(" {4}|  while processing", line)]
+    return " ".join(kept).replace(": error: ", ": ").removeprefix("Unsatisfiable schema: ")
 
 
 def packed(tokens: Iterable[int]) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.answers.grammar import GrammarCompiler
+from h2o_runtime.answers.grammar import GrammarCompiler, UnfollowableError
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.config.compatibility import check_policy
@@ -17,8 +17,14 @@ from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, I
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, policy_on_device
 from h2o_runtime.server.answers.choices import Choices
-from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, generation_constraint
+from h2o_runtime.server.answers.constraint import (
+    AnswerConstraint,
+    CallGrammar,
+    Grammar,
+    generation_constraint,
+)
 from h2o_runtime.server.answers.reader import answer_constraint
+from h2o_runtime.server.answers.schema_faults import located
 from h2o_runtime.server.answers.tools import check_tools
 from h2o_runtime.server.apis.chat.billing_line import BILLING_LINE, without_billing_line
 from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Message, ToolCall
@@ -270,11 +276,18 @@ class RequestBuilder:
 
     def constraint(self, wanted: AnswerConstraint, cancelled: Callable[[], bool]) -> Constraint:
         """The constraint factory for one answer; `cancelled` and errors are those of `GrammarCompiler`."""
-        if isinstance(wanted.grammar, str):
-            return self.grammars.gbnf(wanted.grammar, field=wanted.field, cancelled=cancelled)
-        if isinstance(wanted.grammar, CallGrammar):
-            return self.grammars.lark(wanted.grammar.text, field=wanted.field, cancelled=cancelled)
-        return self.grammars.json_schema(wanted.grammar, field=wanted.field, cancelled=cancelled)
+
+        def compiled(grammar: Grammar) -> Constraint:
+            if isinstance(grammar, str):
+                return self.grammars.gbnf(grammar, field=wanted.field, cancelled=cancelled)
+            if isinstance(grammar, CallGrammar):
+                return self.grammars.lark(grammar.text, field=wanted.field, cancelled=cancelled)
+            return self.grammars.json_schema(grammar, field=wanted.field, cancelled=cancelled)
+
+        try:
+            return compiled(wanted.grammar)
+        except UnfollowableError as error:
+            raise located(error, wanted, compiled) from error
 
 
 def _limit(given: int | None) -> int | None:

@@ -11,7 +11,7 @@ from tests.conftest import EXAMPLE
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.answers.schema_keywords import followed
+from h2o_runtime.server.answers.followed_schema import followed
 from h2o_runtime.text import Tokenizer
 
 END = 1

@@ -13,7 +13,7 @@ from tests.runtime.server.running import Server, error_of, events, request
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.answers.schema_keywords import followed
+from h2o_runtime.server.answers.followed_schema import followed
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 USER = {"role": "user", "content": "Hello."}

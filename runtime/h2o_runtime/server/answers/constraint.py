@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.answers.schema_keywords import followed
+from h2o_runtime.server.answers.followed_schema import followed
 from h2o_runtime.server.answers.tools import forced_tools
 from h2o_runtime.server.apis.chat.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
 from h2o_runtime.server.apis.shared.base import is_text
@@ -25,18 +25,37 @@ class CallGrammar:
     required: bool = False
 
 
+Grammar = Mapping[str, Any] | str | CallGrammar  # a JSON schema, text in GBNF, or calls
+
+
+@dataclass(frozen=True)
+class GivenSchema:
+    """A schema as the client gives it.
+
+    grammar: what follows it, or another schema in its place. function: whose parameters it describes
+    """
+
+    schema: Mapping[str, Any]
+    grammar: Callable[[Mapping[str, Any]], Grammar]
+    function: str = ""
+
+
 @dataclass(frozen=True)
 class AnswerConstraint:
     """The constraint of an answer.
 
-    grammar: a JSON schema, text in GBNF, or one of calls. field: the parameter that sets it.
-
-    left_out: keywords of the schema that the grammar does not enforce.
+    grammar     what the answer follows
+    field       the parameter that sets it
+    left_out    keywords of the schemas that the grammar does not enforce
+    schemas     those that the grammar is made of
+    parameters  what the request calls a function's schema
     """
 
-    grammar: Mapping[str, Any] | str | CallGrammar
+    grammar: Grammar
     field: str
     left_out: frozenset[str] = frozenset()
+    schemas: tuple[GivenSchema, ...] = ()
+    parameters: str = "parameters"
 
     @property
     def is_call(self) -> bool:
@@ -51,12 +70,12 @@ class AnswerConstraint:
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerConstraint:
         """Raises ConfigError."""
-        grammar, left_out = followed(schema)
+        grammar, left_out = followed(schema, name=field, field=field)
         if not is_text(grammar):
             raise ConfigError(
                 f"{field} has half of a surrogate pair, which is no character: leave it out", field=field
             )
-        return cls(grammar, field, left_out)
+        return cls(grammar, field, left_out, (GivenSchema(schema, lambda other: followed(other)[0]),))
 
 
 def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from h2o_runtime.answers.dialects.reader import AnswerReader
 from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.request import Prompt
-from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, chat_constraint
-from h2o_runtime.server.answers.schema_keywords import followed
+from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar, GivenSchema, chat_constraint
+from h2o_runtime.server.answers.followed_schema import followed
 from h2o_runtime.server.answers.tools import forced_tools, parameters, usable_tools
-from h2o_runtime.server.apis.chat.schema import ChatRequest, Tool
+from h2o_runtime.server.apis.chat.schema import ChatRequest
 
 
 def answer_reader(body: ChatRequest, prompt: Prompt, speech: Speech) -> AnswerReader:
@@ -32,27 +33,28 @@ def answer_constraint(body: ChatRequest, prompt: Prompt, speech: Speech) -> Answ
     constraint = chat_constraint(body)
     if constraint is not None:
         return constraint
-    if forced := forced_tools(body):
-        functions, left_out = _followed(forced)
-        grammar = speech.call_grammar(functions, prompt.text or "")
-        return AnswerConstraint(CallGrammar(grammar, required=True), "tools", left_out)
-    usable = usable_tools(body)
-    if not any(tool.function.strict for tool in usable):
+    forced, usable = forced_tools(body), usable_tools(body)
+    enforced = forced or [tool for tool in usable if tool.function.strict]
+    if not enforced:
         return None
-    functions, left_out = _followed(usable)
-    loose: Mapping[str, Any] = {"type": "object"}
-    for tool in usable:
-        if not tool.function.strict:
-            functions[tool.function.name] = loose
-    text = speech.strict_grammar(functions, prompt.text or "")
-    return None if text is None else AnswerConstraint(CallGrammar(text), "tools", left_out)
-
-
-def _followed(tools: list[Tool]) -> tuple[dict[str, Mapping[str, Any]], frozenset[str]]:
-    """Schemas of functions as a grammar can follow them, by name, and the keywords that it cannot."""
-    functions: dict[str, Mapping[str, Any]] = {}
-    left_out: frozenset[str] = frozenset()
-    for tool in tools:
-        functions[tool.function.name], more = followed(parameters(tool))
+    functions: dict[str, Mapping[str, Any]] = {
+        tool.function.name: {"type": "object"} for tool in forced or usable
+    }
+    places = {id(tool): place for place, tool in enumerate(body.given_tools or ())}
+    schemas, left_out = [], frozenset[str]()
+    for tool in enforced:
+        name = f"tools[{places[id(tool)]}] ({tool.function.name})"
+        given = parameters(tool)
+        functions[tool.function.name], more = followed(given, name=f"{name}: parameters", field="tools")
         left_out |= more
-    return functions, left_out
+        schemas.append(GivenSchema(given, partial(_one_call, tool.function.name, speech), name))
+    write = speech.call_grammar if forced else speech.strict_grammar
+    text = write(functions, prompt.text or "")
+    if text is None:
+        return None
+    return AnswerConstraint(CallGrammar(text, required=bool(forced)), "tools", left_out, tuple(schemas))
+
+
+def _one_call(name: str, speech: Speech, schema: Mapping[str, Any]) -> CallGrammar:
+    """A grammar of calls of one function with these parameters."""
+    return CallGrammar(speech.call_grammar({name: followed(schema)[0]}, ""))

@@ -9,7 +9,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.apis.chat.schema import AssistantMessage, ChatRequest, Tool, ToolChoice, ToolMessage
 from h2o_runtime.server.apis.shared.base import is_text
 
-_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+_NO_PARAMETERS: Mapping[str, Any] = {"properties": {}}
 
 
 def check_tools(body: ChatRequest) -> None:

@@ -25,7 +25,9 @@ class FieldNames:
         except (ConfigError, ContextOverflowError) as error:
             raise self.renamed(error) from error
         constraint = choices.constraint and replace(
-            choices.constraint, field=self._name(choices.constraint.field)
+            choices.constraint,
+            field=self._name(choices.constraint.field),
+            parameters=self._name(choices.constraint.parameters),
         )
         names = left_alone(body).union(map(self._name, choices.left_alone))
         return replace(choices, constraint=constraint, left_alone=names)

@@ -28,6 +28,7 @@ NAMES = FieldNames(
         "response_format": "output_config.format",
         "response_format.json_schema.schema": "output_config.format.schema",
         "reasoning_effort": "output_config.effort",
+        "parameters": "input_schema",
     }
 )
 
