@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
+from urllib.parse import quote
 
 from fastapi import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -119,7 +120,7 @@ class RequestHandler:
         else:
             response = await self._whole(http, jobs, shape)
         if jobs.constraint is not None and jobs.constraint.left_out:
-            response.headers[LEFT_OUT] = ", ".join(sorted(jobs.constraint.left_out))
+            response.headers[LEFT_OUT] = _as_header(jobs.constraint.left_out)
         if jobs.left_alone:
             told = ", ".join(sorted(jobs.left_alone))
             response.headers[LEFT_ALONE] = told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}..."
@@ -357,6 +358,11 @@ def _log_embeddings(jobs: Jobs) -> None:
     log.info(
         "%s: embedded %d of %d inputs, %d tokens in %.0f ms", jobs.name, len(done), len(jobs.all), tokens, ms
     )
+
+
+def _as_header(keywords: Iterable[str]) -> str:
+    """A client's own keywords may be many, long, and of any characters."""
+    return ", ".join(quote(keyword[:100], safe="$", errors="replace") for keyword in sorted(keywords)[:50])
 
 
 def _close(request: Request) -> None:

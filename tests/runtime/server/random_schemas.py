@@ -96,14 +96,17 @@ def _object(dice: Random, depth: int) -> Schema:
         schema["required"].append("unnamed")
     if not schema["required"] and dice.random() < 0.5:
         del schema["required"]
-    more = dice.choice(["", "", "closed", "all", "all", "branches", "branches", "if", "base", "least", "tight"])
+    more = dice.choice(
+        ["", "", "closed", "all", "all", "branches", "branches", "if", "base", "least", "tight"]
+    )
     if more == "closed":
         schema[dice.choice(["additionalProperties", "unevaluatedProperties"])] = False
     elif more == "all":
         schema["allOf"] = [_part(dice, depth - 1) for _ in range(dice.randint(1, 3))]
     elif more == "branches":
         for place in dice.sample(PLACES[1:], dice.randint(1, 2)):
-            schema[place] = [_part(dice, depth - 1) for _ in range(dice.randint(1, 3))]
+            digits = "12" if place == "anyOf" else "34"
+            schema[place] = [_part(dice, depth - 1, digits) for _ in range(dice.randint(1, 3))]
     elif more == "if":
         then = {"properties": {"then": {"type": "boolean"}}, "required": ["then"]}
         schema["allOf"] = [{"if": {"required": ["a"]}, "then": then}]
@@ -118,15 +121,15 @@ def _object(dice: Random, depth: int) -> Schema:
     return schema
 
 
-def _part(dice: Random, depth: int) -> Schema:
-    """One of the schemas that describe an object together."""
+def _part(dice: Random, depth: int, digits: str = "12") -> Schema:
+    """One of the schemas that describe an object together. digits: of its names; types of one name seldom agree."""
     if dice.random() < 0.2:
         return {"required": [dice.choice(NAMES)]}
-    names = tuple(f"{name}{dice.choice('12')}" for name in NAMES)  # types of one name seldom agree
+    names = tuple(f"{name}{dice.choice(digits)}" for name in NAMES)
     part: Schema = {"properties": _properties(dice, depth, names)}
     part["required"] = [name for name in part["properties"] if dice.random() < 0.5]
     if dice.random() < 0.2:
-        part[dice.choice(PLACES)] = [_part(dice, depth - 1)]
+        part[dice.choice(PLACES)] = [_part(dice, depth - 1, digits)]
     return part
 
 
@@ -138,7 +141,7 @@ def exact(schema: Any, root: Schema | None = None) -> Any:
     alone = len(schema.keys() - {"$defs", "description"}) == 1
     result = _inside(schema, root, exact if alone and "allOf" not in schema else _inside)
     if "$defs" in schema:
-        result["$defs"] |= {f"open {name}": _inside(part, root) for name, part in schema["$defs"].items()}
+        result["$defs"] |= {f"open-{name}": _inside(part, root) for name, part in schema["$defs"].items()}
     parts = list(_same_object(schema, root))
     if any("properties" in part for part, how in parts if how == "always") and not any(map(_opens, parts)):
         named = {name for part, _ in parts for name in part.get("required", ())}
@@ -164,7 +167,7 @@ def _inside(schema: Any, root: Schema, branch: Callable[[Any, Schema], Any] | No
     if "prefixItems" in schema:
         result["prefixItems"] = [exact(value, root) for value in schema["prefixItems"]]
     if "$ref" in schema:
-        result["$ref"] = schema["$ref"].replace("$defs/", "$defs/open ")
+        result["$ref"] = schema["$ref"].replace("$defs/", "$defs/open-")
     parts = [_inside(part, root) for part in schema.get("allOf", ())]
     for key in ("anyOf", "oneOf"):
         if key in schema:
@@ -180,7 +183,9 @@ def _same_object(schema: Any, root: Schema, how: str = "always") -> Iterator[tup
         return
     yield schema, how
     parts = [(part, how) for part in schema.get("allOf", ())]
-    parts += [(part, "branch" if how == "always" else how) for key in PLACES[1:] for part in schema.get(key, ())]
+    parts += [
+        (part, "branch" if how == "always" else how) for key in PLACES[1:] for part in schema.get(key, ())
+    ]
     parts += [(schema[key], "if") for key in ("if", "then") if key in schema]
     if "$ref" in schema:
         parts.append((root["$defs"][schema["$ref"].rpartition("/")[2]], how))
@@ -191,7 +196,9 @@ def _same_object(schema: Any, root: Schema, how: str = "always") -> Iterator[tup
 def _opens(part: tuple[Schema, str]) -> bool:
     schema, _ = part
     values = [schema.get("const"), *schema.get("enum", ())]
-    return schema.get("additionalProperties", False) is not False or any(isinstance(one, dict) for one in values)
+    return schema.get("additionalProperties", False) is not False or any(
+        isinstance(one, dict) for one in values
+    )
 
 
 def has_maps(schema: Any) -> bool:

@@ -11,7 +11,6 @@ from tests.conftest import EXAMPLE
 
 from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.answers.followed_schema import followed
 from h2o_runtime.text import Tokenizer
 
 END = 1
@@ -143,49 +142,3 @@ def test_what_is_no_gbnf(compiler: GrammarCompiler, text: str) -> None:
         compiler.gbnf(text, field="grammar")
     assert caught.value.field == "grammar"
     assert "\n" not in str(caught.value)
-
-
-def fits(compiler: GrammarCompiler, schema: dict[str, Any], text: str) -> bool:
-    """Whether an answer in a grammar of the schema may be the text."""
-    grammar = compiler.json_schema(followed(schema)[0], field="schema")
-    for token in Tokenizer.load(EXAMPLE).encode(text):
-        if not grammar.allowed()[token]:
-            return False
-        grammar.accept(token)
-    return bool(grammar.allowed()[END])
-
-
-NAMES = {"properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a"]}
-
-
-def test_no_member_comes_twice(compiler: GrammarCompiler) -> None:
-    schema = {"type": "object", **NAMES}
-    assert fits(compiler, schema, '{"a": "x", "b": "y"}')
-    for more in ('"a": "y"', '"\\u0061": "y"', '"c": "y", "c": "z"'):
-        assert not fits(compiler, schema, f'{{"a": "x", {more}}}')
-    nested = {"type": "array", "items": {"$ref": "#/$defs/one"}, "$defs": {"one": schema}}
-    assert fits(compiler, nested, '[{"a": "x"}]')
-    assert not fits(compiler, nested, '[{"a": "x", "c": "y"}]')
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"additionalProperties": True}, '{"a": "x", "c": 1}'),
-        ({"additionalProperties": {"type": "integer"}}, '{"a": "x", "c": 1}'),
-        ({"patternProperties": {"^c": {"type": "integer"}}}, '{"a": "x", "c": 1}'),
-        ({"required": ["a", "c"]}, '{"a": "x", "c": 1}'),
-        ({"allOf": [{"properties": {"c": {"type": "integer"}}, "required": ["c"]}]}, '{"a": "x", "c": 1}'),
-        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, '{"a": "x", "b": "y"}'),
-    ],
-)
-def test_a_schema_that_wants_other_members_has_them(
-    compiler: GrammarCompiler, more: dict[str, Any], text: str
-) -> None:
-    assert fits(compiler, {"type": "object", **NAMES, **more}, text)
-
-
-@pytest.mark.parametrize("odd", [{"required": [{}]}, {"required": 1}, {"properties": 1}, {"allOf": 1}])
-def test_a_malformed_schema_is_left_to_the_compiler(odd: dict[str, Any]) -> None:
-    schema = {"anyOf": [{"type": "object", **NAMES, **odd}]}
-    assert followed(schema) == (schema, frozenset())

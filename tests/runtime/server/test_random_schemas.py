@@ -12,7 +12,6 @@ from tests.conftest import EXAMPLE
 from tests.runtime.server.random_schemas import exact, has_maps, random_schema
 
 from h2o_runtime.answers.grammar import GrammarCompiler, UnfollowableError
-from h2o_runtime.errors import ConfigError
 from h2o_runtime.server.answers.constraint import AnswerConstraint
 from h2o_runtime.server.answers.schema_faults import located
 

@@ -27,7 +27,7 @@ from h2o_runtime.server.answers.schema_keywords import (
     is_followed,
 )
 
-_MOST = 100_000  # members of all combinations, which could be endlessly many
+_MOST = 50_000  # members and schemas of all combinations; the compiler takes no more
 _DEEPEST = 20  # references from one to the next that describe one value
 _UNEVALUATED = "unevaluatedProperties"
 _FOR_NAMES = (
@@ -38,7 +38,7 @@ _APPLIED = {ALL, *BRANCHES, "enum", "const", "$ref"}  # llguidance applies them 
 
 def followed(
     schema: Any, root: Any = None, *, name: str = "the schema", field: str = ""
-) -> tuple[Any, frozenset[str]]:
+) -> tuple[Mapping[str, Any], frozenset[str]]:
     """The schema that a grammar follows, and the keywords that it leaves out. Every answer that fits it fits the
     given one, apart from these keywords.
 
@@ -122,8 +122,10 @@ class _Follower:
         self._known: dict[str, _Members] = {}  # by reference
         self._size = 0
 
-    def whole(self, schema: Any) -> Any:
+    def whole(self, schema: Any) -> Mapping[str, Any]:
         result, definitions = self._part(schema, _Members()), {}
+        if not isinstance(result, Mapping):
+            result = {ALL: [result]}
         while self._pending:
             name, schema = self._pending.pop()
             definitions[name] = self._part(schema, _Members())
@@ -231,7 +233,7 @@ class _Follower:
         for part in parts:
             part, chain = self._merged(part, chain)
             left = self._moved(part, merged) if isinstance(part, Mapping) else part
-            if left not in ({}, True):
+            if left is not True and left != {}:
                 rest.append(left)
         return ({**merged, ALL: rest} if rest else merged), chain
 

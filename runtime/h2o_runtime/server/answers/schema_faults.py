@@ -29,7 +29,7 @@ def located(
 
         def refusal(schema: Any, root: Any, given: GivenSchema = given) -> str:
             try:
-                compiled(given.grammar(root) if schema is root else _alone(schema, root)).close()
+                compiled(given.grammar(root) if schema is root else followed(schema, root)[0]).close()
             except ConfigError as refused:
                 return (isinstance(refused, UnfollowableError) and refused.reason) or str(refused)
             return ""
@@ -40,37 +40,44 @@ def located(
     return error
 
 
-def _alone(schema: Any, root: Any) -> Mapping[str, Any]:
-    grammar = followed(schema, root)[0]
-    return grammar if isinstance(grammar, Mapping) else {"allOf": [grammar]}
-
-
 def _fault(schema: Mapping[str, Any], reason: str, refusal: Refusal) -> str:
     """The place in a schema, the reason, and what to change. reason: why the whole cannot be followed."""
     ends, root, place = time.monotonic() + _SECONDS, schema, Step()
-    while (found := _narrower(root, place, refusal, ends)) is not None:
-        root, place, reason = found
+    faulty: Any = schema
+    while time.monotonic() < ends:
+        root, parts = _needed(root, [place + step for step, _ in inside(faulty)], refusal)
+        part = _at(root, parts[0]) if parts else False
+        if part is False or not (why := refusal(part, root)):
+            break  # no part is wrong by itself
+        place, faulty, reason = parts[0], part, why
     faulty = _at(root, place)
-    for keyword in list(faulty) if isinstance(faulty, Mapping) else ():
+    for keyword in [key for key in faulty if key in FOLLOWED] if isinstance(faulty, Mapping) else ():
         fewer = {key: value for key, value in faulty.items() if key != keyword}
-        if time.monotonic() < ends and (why := refusal(fewer, _replaced(root, place, fewer))):
+        if time.monotonic() < ends and (why := refusal(fewer, _with(root, place, fewer))):
             faulty, reason = fewer, why
     return f"{_spelled(place)}: {reason}: {_remedy(faulty)}"
 
 
-def _narrower(root: Any, place: Step, refusal: Refusal, ends: float) -> tuple[Any, Step, str] | None:
-    """A simpler root, the place of a part that is at fault, and the reason; None if no part is at fault alone."""
-    for step, part in inside(_at(root, place)):
-        if time.monotonic() > ends:
-            return None
-        simpler = _replaced(root, place + step, True)
+def _needed(root: Any, parts: list[Step], refusal: Refusal) -> tuple[Any, list[Step]]:
+    """A simpler root that cannot be followed either, and the part that it owes this to; none if that is no part."""
+    simpler = _without(root, parts)
+    if refusal(simpler, simpler):
+        return simpler, []
+    while len(parts) > 1:
+        half = parts[: len(parts) // 2]
+        simpler = _without(root, half)
         if refusal(simpler, simpler):
-            root = simpler  # another part is at fault
-        elif part is not False and (reason := refusal(part, root)):
-            return root, place + step, reason
+            root, parts = simpler, parts[len(half) :]
         else:
-            return None
-    return None
+            parts = half
+    return root, parts
+
+
+def _without(root: Any, parts: list[Step]) -> Any:
+    """Any value may stand in these places."""
+    for part in parts:
+        root = _with(root, part, True)
+    return root
 
 
 def _at(value: Any, place: Step) -> Any:
@@ -79,12 +86,12 @@ def _at(value: Any, place: Step) -> Any:
     return value
 
 
-def _replaced(value: Any, place: Step, part: Any) -> Any:
+def _with(value: Any, place: Step, part: Any) -> Any:
     """A copy with another part in a place."""
     if not place:
         return part
     copy = value.copy()
-    copy[place[0]] = _replaced(value[place[0]], place[1:], part)
+    copy[place[0]] = _with(value[place[0]], place[1:], part)
     return copy
 
 
