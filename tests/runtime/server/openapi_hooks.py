@@ -26,6 +26,7 @@ _CONTRADICTIONS = (
     "leaves no token to choose from",
     "prefill: ",
     "cannot be followed",  # a schema that no answer fits
+    ": change or leave ",  # a part of it
     "is not a JSON schema",
     "half of a surrogate pair",
     "prompt is empty",

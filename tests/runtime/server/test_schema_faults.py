@@ -10,9 +10,14 @@ import pytest
 from tests.conftest import EXAMPLE
 from tests.runtime.server.running import Server, error_of
 
+from h2o_runtime.answers.dialects import DIALECTS
+from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.answers.grammar import GrammarCompiler, UnfollowableError
-from h2o_runtime.server.answers.constraint import AnswerConstraint
+from h2o_runtime.answers.request import Prompt
+from h2o_runtime.server.answers.constraint import AnswerConstraint, CallGrammar
+from h2o_runtime.server.answers.reader import answer_constraint
 from h2o_runtime.server.answers.schema_faults import located
+from h2o_runtime.server.apis.chat.schema import ChatRequest
 
 TEXT, IMPOSSIBLE = {"type": "string"}, {"type": "integer", "minimum": 5, "maximum": 2}
 WHY = "minimum (5) is greater than maximum (2): change or leave out minimum 5 or maximum 2"
@@ -97,6 +102,36 @@ def function(name: str, parameters: Any, **more: Any) -> dict[str, Any]:
 
 
 GOOD = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "choice"),
+    [
+        ("hermes", "required"),
+        ("hermes", "auto"),
+        ("qwen-coder", "required"),
+        ("lfm", "auto"),
+        ("gemma4", "required"),
+    ],
+)
+def test_a_function_is_named_in_any_dialect(compiler: GrammarCompiler, dialect: str, choice: str) -> None:
+    """Also one of a dialect whose grammar has a part for each parameter."""
+    tools = [{"type": "web_search"}, function("good", GOOD), function("wrong", DEEP, strict=True)]
+    asked = {"messages": [{"role": "user", "content": "x"}], "tools": tools, "tool_choice": choice}
+    speech = Speech(DIALECTS[dialect](), False, {})
+    wanted = answer_constraint(ChatRequest.model_validate(asked), Prompt((1,), "x"), speech)
+    assert wanted is not None
+
+    def compiled(grammar: Any) -> Any:
+        if isinstance(grammar, CallGrammar):
+            return compiler.lark(grammar.text, field="tools")
+        return compiler.json_schema(grammar, field="tools")
+
+    with pytest.raises(UnfollowableError) as caught:
+        compiled(wanted.grammar)
+    assert (
+        str(located(caught.value, wanted, compiled)) == f"tools[2] (wrong): parameters.properties.deep: {WHY}"
+    )
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "wrong"}}])

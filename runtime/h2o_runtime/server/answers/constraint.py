@@ -70,11 +70,11 @@ class AnswerConstraint:
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any], field: str) -> AnswerConstraint:
         """Raises ConfigError."""
-        grammar, left_out = followed(schema, name=field, field=field)
-        if not is_text(grammar):
+        if not is_text(schema):
             raise ConfigError(
                 f"{field} has half of a surrogate pair, which is no character: leave it out", field=field
             )
+        grammar, left_out = followed(schema, name=field, field=field)
         return cls(grammar, field, left_out, (GivenSchema(schema, lambda other: followed(other)[0]),))
 
 
