@@ -51,7 +51,7 @@ OTHERS: dict[str, set[str]] = {
     "jetson_clocks": set(),
     "nvcc": {"--version"},
     "nvpmodel": {"-m", "-q"},
-    "pytest": {"--mixes", "--requests"},
+    "pytest": {"--mixes", "--requests", "--schemas"},
     "rsync": {"-a"},
     "systemctl": {"--now"},
     "tegrastats": {"--interval"},

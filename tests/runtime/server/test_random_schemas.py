@@ -29,12 +29,13 @@ def test_every_answer_is_valid_and_every_refusal_has_a_place(pytestconfig: pytes
         assert outcome in ("valid", "cut", "refused"), f"{outcome}: seed {seed}, {json.dumps(schema)}"
         outcomes[outcome] += 1
     compiler.close()
-    print(dict(outcomes))
+    print(dict(outcomes))  # with -s
     assert outcomes["valid"] > 2 * (outcomes["cut"] + outcomes["refused"])
 
 
 def _outcome(compiler: GrammarCompiler, schema: dict[str, Any], seed: int) -> str:
     wanted = AnswerConstraint.of_schema(schema, "schema")
+    assert schema == random_schema(seed)
     try:
         text = _said(compiler, wanted, seed)
     except UnfollowableError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -30,9 +31,8 @@ from h2o_runtime.server.answers.schema_keywords import (
 _MOST = 50_000  # members and schemas of all combinations; the compiler takes no more
 _DEEPEST = 20  # references from one to the next that describe one value
 _UNEVALUATED = "unevaluatedProperties"
-_FOR_NAMES = (
-    CONDITIONS | CONDITIONS_BY_NAME | {_UNEVALUATED}
-)  # they are left out, and say which members there are
+# They are left out, and say which members there are.
+_FOR_NAMES = CONDITIONS | CONDITIONS_BY_NAME | {_UNEVALUATED}
 _APPLIED = {ALL, *BRANCHES, "enum", "const", "$ref"}  # llguidance applies them to what stands before them
 
 
@@ -201,11 +201,11 @@ class _Follower:
         return self._value(value) if key in ITSELF else value
 
     def _kept(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords that mean something here."""
+        """A copy with the keywords that mean something here."""
         kept: dict[str, Any] = {}
         for key, value in schema.items():
             if key in _FOR_NAMES or is_followed(key, value):
-                kept[key] = value
+                kept[key] = copy(value)
             elif not is_annotation(key):
                 self.left_out.add(key)
         return kept
@@ -248,12 +248,11 @@ class _Follower:
         for key, value in part.items():
             if key not in into and key != _UNEVALUATED:
                 into[key] = value
-            elif key == "properties" and isinstance(value, Mapping) and isinstance(into[key], Mapping):
-                own = into[key]
-                both = {name: {ALL: [own[name], value[name]]} for name in value if name in own}
-                into[key] = {**own, **value, **both}
+            elif key == "properties" and isinstance(value, dict) and isinstance(into[key], dict):
+                for name, member in value.items():
+                    into[key][name] = {ALL: [into[key][name], member]} if name in into[key] else member
             elif key == "required" and isinstance(value, list) and isinstance(into[key], list):
-                into[key] = [*into[key], *value]
+                into[key] += value
             elif key != "type" or value != into[key]:
                 rest[key] = value
         return rest

@@ -25,6 +25,7 @@ def located(
     error: UnfollowableError, wanted: AnswerConstraint, compiled: Callable[[Grammar], Constraint]
 ) -> ConfigError:
     """An error of a constraint, with its place if one schema alone causes it."""
+    ends = time.monotonic() + _SECONDS
     for given in wanted.schemas if error.reason else ():
 
         def refusal(schema: Any, root: Any, given: GivenSchema = given) -> str:
@@ -34,50 +35,43 @@ def located(
                 return (isinstance(refused, UnfollowableError) and refused.reason) or str(refused)
             return ""
 
-        if reason := refusal(given.schema, given.schema):
+        if time.monotonic() < ends and (reason := refusal(given.schema, given.schema)):
             name = f"{given.function}: {wanted.parameters}" if given.function else wanted.field
-            return ConfigError(f"{name}{_fault(given.schema, reason, refusal)}", field=wanted.field)
+            return ConfigError(f"{name}{_fault(given.schema, reason, refusal, ends)}", field=wanted.field)
     return error
 
 
-def _fault(schema: Mapping[str, Any], reason: str, refusal: Refusal) -> str:
+def _fault(schema: Any, reason: str, refusal: Refusal, ends: float) -> str:
     """The place in a schema, the reason, and what to change. reason: why the whole cannot be followed."""
-    ends, root, place = time.monotonic() + _SECONDS, schema, Step()
-    faulty: Any = schema
+    root, place = schema, Step()
     while time.monotonic() < ends:
-        root, parts = _needed(root, [place + step for step, _ in inside(faulty)], refusal)
+        root, parts = _needed(root, [place + step for step, _ in inside(_at(root, place))], refusal)
         part = _at(root, parts[0]) if parts else False
         if part is False or not (why := refusal(part, root)):
             break  # no part is wrong by itself
-        place, faulty, reason = parts[0], part, why
+        place, reason = parts[0], why
     faulty = _at(root, place)
     for keyword in [key for key in faulty if key in FOLLOWED] if isinstance(faulty, Mapping) else ():
         fewer = {key: value for key, value in faulty.items() if key != keyword}
-        if time.monotonic() < ends and (why := refusal(fewer, _with(root, place, fewer))):
+        changed = _with(root, [place], fewer)
+        if time.monotonic() < ends and (why := refusal(_at(changed, place), changed)):
             faulty, reason = fewer, why
     return f"{_spelled(place)}: {reason}: {_remedy(faulty)}"
 
 
 def _needed(root: Any, parts: list[Step], refusal: Refusal) -> tuple[Any, list[Step]]:
     """A simpler root that cannot be followed either, and the part that it owes this to; none if that is no part."""
-    simpler = _without(root, parts)
+    simpler = _with(root, parts, True)
     if refusal(simpler, simpler):
         return simpler, []
     while len(parts) > 1:
         half = parts[: len(parts) // 2]
-        simpler = _without(root, half)
+        simpler = _with(root, half, True)
         if refusal(simpler, simpler):
             root, parts = simpler, parts[len(half) :]
         else:
             parts = half
     return root, parts
-
-
-def _without(root: Any, parts: list[Step]) -> Any:
-    """Any value may stand in these places."""
-    for part in parts:
-        root = _with(root, part, True)
-    return root
 
 
 def _at(value: Any, place: Step) -> Any:
@@ -86,13 +80,12 @@ def _at(value: Any, place: Step) -> Any:
     return value
 
 
-def _with(value: Any, place: Step, part: Any) -> Any:
-    """A copy with another part in a place."""
-    if not place:
-        return part
-    copy = value.copy()
-    copy[place[0]] = _with(value[place[0]], place[1:], part)
-    return copy
+def _with(root: Any, places: list[Step], value: Any) -> Any:
+    """A copy with a value in these places."""
+    copy = [json.loads(json.dumps(root))]
+    for place in places:
+        _at(copy, (0, *place[:-1]) if place else ())[place[-1] if place else 0] = value
+    return copy[0]
 
 
 def _spelled(place: Step) -> str:
