@@ -1,7 +1,6 @@
 """A whole bundle on the GPU against the same bundle on the CPU: python -m bench.gpu_check.end_to_end BUNDLE
 
 Greedy tokens after a long prompt must be equal under every policy, logits nearly, and two runs to the last bit.
-The backend `torch` needs no GPU library but torch; lanes, staging and the recorded step run as with engines.
 Exit code 0: all equal; 1: something differs; 77: cannot run here, and the last line says why.
 """
 
@@ -12,9 +11,8 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from bench.gpu_check.policies import sets_differ
@@ -31,7 +29,6 @@ from h2o_runtime.policies.prefill.h2o import H2O
 BATCH = 1024
 ERROR = 1e-3  # of the prompt's logits, of the largest
 Ids = NDArray[np.int64]
-CheckedBackend: TypeAlias = Literal[BackendName, "torch"]
 
 
 @dataclass(frozen=True)
@@ -77,27 +74,18 @@ def greedy(generator: Generator, ids: Ids, policy: PrefillPolicy[Any], steps: in
     return Run(tokens, np.stack(rows), sets, 1e3 * first, 1e3 * statistics.median(seconds))
 
 
-def load(bundle: Path, backend: CheckedBackend, context: int, device: DeviceName) -> Generator:
-    """As Generator.load, which does not know the backend `torch`. Latents are absorbed, for all policies."""
+def load(bundle: Path, backend: BackendName, context: int, device: DeviceName) -> Generator:
+    """As Generator.load. Latents are absorbed, for all policies."""
     layers = {"latent": "absorbed"} if Bundle.open(bundle).manifest.model.latent else {}
-    if backend != "torch":
-        return Generator.load(bundle, backend=backend, context=context, device=device, layers=layers)
-    from bench.gpu_check.torch_dense import load_on_torch
-
-    return load_on_torch(bundle, context, device, layers)
+    return Generator.load(bundle, backend=backend, context=context, device=device, layers=layers)
 
 
-def truth_of(backend: CheckedBackend) -> CheckedBackend:
-    """The CPU backend for dense graphs: torch, too, if nothing else is installed."""
-    return "torch" if backend == "torch" and find_spec("onnxruntime") is None else "onnxruntime"
-
-
-def compare(bundle: Path, backend: CheckedBackend, n: int, steps: int) -> list[dict[str, Any]]:
+def compare(bundle: Path, backend: BackendName, n: int, steps: int) -> list[dict[str, Any]]:
     """One row per policy. Raises what `Generator.load` raises."""
     rows = []
     with (
         load(bundle, backend, n + steps, "cuda") as gpu,
-        load(bundle, truth_of(backend), n + steps, "cpu") as cpu,
+        load(bundle, "onnxruntime", n + steps, "cpu") as cpu,
     ):
         ids = np.random.default_rng(5).integers(3, gpu.model.vocab_size, n)
         for name, policy in policies(gpu.bundle.manifest.prefill).items():
@@ -131,7 +119,7 @@ def other_sets(got: NDArray[np.int32], truth: NDArray[np.int32]) -> dict[str, An
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--backend", choices=(*BACKENDS, "torch"), default="onnxruntime")
+    parser.add_argument("--backend", choices=BACKENDS, default="onnxruntime")
     parser.add_argument("-n", "--tokens", type=int, default=4000, help="length of the prompt")
     parser.add_argument("--steps", type=int, default=64)
     arguments = parser.parse_args()

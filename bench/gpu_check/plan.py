@@ -30,7 +30,7 @@ TABLES = (
     *("layer kinds", "int4", "latent", "layer", "repeatable"),
 )
 SANITIZERS = ("racecheck", "synccheck", "initcheck")  # memcheck runs first, on its own
-BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")  # torch, which every machine for this has, comes first
+BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
 INTEGERS = ("int8", "int4", "half-int8", "half-int4")  # bundles with integer weights; of two in float16
 UNKNOWN_GPU = "--target sm must be one of"  # what h2o-build prints of a GPU that the target does not take
 RTX = ("tensorrt_rtx", "tensorrt_rtx_bindings")  # the package, or its bindings alone
@@ -108,8 +108,7 @@ def steps(options: Options) -> list[Step]:
         plan.append(step(f"timings, {table}", timings, 90, "build kernels"))
     plan += [
         step("policies", lambda: script("policies", options.rows), 120, "build modules"),
-        step("end to end, torch", partial(end_to_end, "torch"), 120, "build modules"),
-        step("end to end, torch, latents", partial(end_to_end, "torch", "latent"), 120, "build modules"),
+        step("end to end, latents", partial(end_to_end, "onnxruntime", "latent"), 180, "build modules"),
         step("timings, prefill", lambda: script("prefill_times", options.rows), 120, "build modules"),
         sanitized("memcheck"),
         step("build plugins", lambda: target(*plugins(options)), 120, "configure"),

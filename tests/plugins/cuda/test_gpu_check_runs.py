@@ -23,7 +23,7 @@ from bench.gpu_check import (
 from tests import bundles, latent_models
 from tests.prefill import altered
 
-from h2o_runtime.policies.prefill import Full, Query
+from h2o_runtime.policies.prefill import Query
 from h2o_runtime.schedule import Span
 
 REPO = Path(__file__).resolve().parents[3]
@@ -191,9 +191,8 @@ def test_a_random_model_is_timed_beside_transformers(tmp_path: Path, monkeypatch
     assert all(row["first_token_ms"] > 0 for row in found["model"])
 
 
-@pytest.mark.parametrize(("backend", "latent"), [("onnxruntime", False), ("torch", False), ("torch", True)])
+@pytest.mark.parametrize("latent", [False, True])
 def test_a_bundle_end_to_end(
-    backend: str,
     latent: bool,
     tiny_bundle: Path,
     shared_folder: Path,
@@ -201,7 +200,7 @@ def test_a_bundle_end_to_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Greedy tokens with CUDA attention, on either backend, equal those on the CPU."""
+    """Greedy tokens with CUDA attention equal those on the CPU."""
     monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
     small = Query(chunk_size=64, batch_size=128, local=16, heavy=16)
     assert set(end_to_end.policies(small)) == {"full", "as exported", "colsum", "window"}
@@ -209,7 +208,7 @@ def test_a_bundle_end_to_end(
         end_to_end, "policies", lambda bundle: {"colsum": small, "full": altered(small, policy="full")}
     )
     bundle = latent_models.golden_bundle(shared_folder, latent_models.MODELS[0]) if latent else tiny_bundle
-    rows = end_to_end.compare(bundle, backend, n=150, steps=4)
+    rows = end_to_end.compare(bundle, "onnxruntime", n=150, steps=4)
     assert [row["policy"] for row in rows] == ["colsum", "full"]
     for row in rows:
         assert row["tokens_equal"]
@@ -224,12 +223,3 @@ def test_a_bundle_end_to_end(
     monkeypatch.setattr(sys, "argv", ["end_to_end.py", str(tiny_bundle), "--backend", "tensorrt"])
     assert end_to_end.main() == 77
     assert "TensorRT is not installed" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_torch_runs_the_dense_graphs_on_the_cpu_too(tiny_bundle: Path) -> None:
-    """It is what the GPU is compared with where ONNX Runtime is not installed."""
-    ids, tokens = np.arange(3, 40), {}
-    for backend in ("torch", "onnxruntime"):
-        with end_to_end.load(tiny_bundle, backend, 64, "cpu") as generator:
-            tokens[backend] = end_to_end.greedy(generator, ids, Full(), 8).tokens
-    assert tokens["torch"] == tokens["onnxruntime"]
