@@ -15,7 +15,7 @@ import threading
 from enum import IntEnum
 from io import StringIO
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console, RenderableType
@@ -24,6 +24,7 @@ from rich.logging import RichHandler
 from h2o_cli.effects import flag_of
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.settings_text import SettingsText
+from h2o_cli.streams import abandon, write
 from h2o_runtime.errors import (
     Cancelled,
     ConfigError,
@@ -120,8 +121,8 @@ def _tell(error: Exception) -> NoReturn:
         case BrokenPipeError():
             # The reader of our output closed it (h2o-run … | head): not an error, and there is nobody to
             # report to.
-            _abandon(sys.stdout)
-            _abandon(sys.stderr)
+            abandon(sys.stdout)
+            abandon(sys.stderr)
             sys.exit(Exit.GOOD)
         case OSError():
             # For example, a path too long, no permission, a full disk: the system's error, not our defect.
@@ -168,17 +169,6 @@ def argument_text(value: str, flag: str) -> str:
     Raises InputError for bytes that are not UTF-8.
     """
     return decode_utf8(os.fsencode(value), flag)
-
-
-def write(text: str) -> None:
-    """Text to stdout, at once. Raises OutputError when it cannot be written, as on a full disk."""
-    try:
-        click.echo(text, nl=False)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _abandon(sys.stdout)
-        raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
 def print_json(value: Any) -> None:
@@ -271,10 +261,3 @@ def _in_flags(error: Exception) -> str:
     if field and re.match(rf"{re.escape(field)}\b", message):
         message = flags.get(field, field) + message[len(field) :]
     return re.sub(r"`([a-z_]+)(?:=([\w.-]+))?`", flag, message)
-
-
-def _abandon(stream: TextIO) -> None:
-    """Discard what the stream still buffers: Python flushes it at exit and would fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

@@ -10,6 +10,16 @@ from typing import IO, Any
 
 import click
 
+from h2o_cli.streams import writing
+from h2o_runtime.errors import OutputError
+
+
+class Failure(click.ClickException):
+    """An error before a command's own code runs, shown as those that come later. The exit code is click's: 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"error: {self.format_message()}", file=file, err=True)
+
 
 class Misuse(click.UsageError):
     """Shown as a line with the error, and a line with the command's --help. The exit code is click's: 2."""
@@ -23,14 +33,17 @@ class Misuse(click.UsageError):
 
 
 class Command(click.Command):
-    """A command or group that raises Misuse for every click.UsageError, those of its subcommands included."""
+    """A command or group that raises Misuse for every click.UsageError, those of its subcommands included.
+
+    Texts that options print, such as --help, may raise Failure.
+    """
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _as_misuse():
+        with _as_ours(), writing():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _as_misuse():
+        with _as_ours():
             return super().invoke(ctx)
 
 
@@ -50,9 +63,11 @@ class Group(Command, click.Group):
 
 
 @contextmanager
-def _as_misuse() -> Iterator[None]:
+def _as_ours() -> Iterator[None]:
     try:
         yield
+    except OutputError as error:
+        raise Failure(str(error)) from error
     except click.UsageError as error:
         if type(error).show is not click.UsageError.show:  # the whole help, where a group is given no word
             raise

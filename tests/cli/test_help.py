@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib import metadata
 
 import click
 import pytest
 from click.testing import CliRunner
+from tests.cli.conftest import Start
+from tests.forked import COMMANDS as MODULES
 from tests.path_options import all_commands
 
 from h2o_cli.bench.command import main as bench
@@ -116,3 +119,24 @@ def test_help_of_an_option_that_takes_a_policy(flags: tuple[str, ...], told: lis
 def test_every_command_tells_its_version(command: click.Command) -> None:
     done = CliRunner().invoke(command, ["--version"], prog_name="h2o-run")
     assert (done.exit_code, done.output) == (0, f"h2o-run {metadata.version('h2o-edge')}\n")
+
+
+TEXTS = {"run": ["--prefill help", "--cache help"], "serve": ["--limits help", "--help-all"]}
+
+
+@pytest.mark.parametrize("name", [module.partition(".")[0] for module in MODULES])
+def test_texts_that_cannot_be_written_end_in_a_sentence(name: str, start_h2o: Start) -> None:
+    for words in ("--help", "--version", *TEXTS.get(name, [])):
+        with open("/dev/full", "wb") as full:
+            process = start_h2o(name, *words.split(), stdout=full)
+            told = process.communicate(timeout=100)[1]
+        sentence = b"error: standard output: cannot be written: No space left on device\n"
+        assert (words, process.returncode, told) == (words, 1, sentence)
+
+
+def test_a_reader_that_leaves_ends_the_help_silently(start_h2o: Start) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        process = start_h2o("run", "--help", stdout=closed)
+        assert process.communicate(timeout=100)[1] == b""

@@ -13,7 +13,7 @@ from typing import TextIO
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from h2o_cli import common
+from h2o_cli import common, streams
 from h2o_cli.progress import told_in_log
 from h2o_cli.run.interrupt import stop_on_ctrl_c
 from h2o_cli.run.report import little_to_save, summary, work
@@ -84,7 +84,7 @@ def write(text: str) -> None:
     """Text to standard output at once. On a terminal without control characters, which could send it
     commands.
     """
-    common.write(text.translate(_CONTROL) if is_terminal(sys.stdout) else text)
+    streams.write(text.translate(_CONTROL) if is_terminal(sys.stdout) else text)
 
 
 class PrefillBar:
