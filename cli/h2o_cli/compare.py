@@ -27,6 +27,7 @@ from h2o_cli.effects import Beside, needing
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import Compute, compute_option, execution_options
+from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.short_names import FITTING, short_names
 from h2o_runtime.bundles.bundle import Bundle
@@ -107,9 +108,7 @@ _comparison_options = grouped(
     ),
     needing(
         _in_stages("dense", "attention"),
-        click.option(
-            "--save", type=click.Path(path_type=Path), help="Folder for Polygraphy's input and output files."
-        ),
+        click.option("--save", type=OutputPath(), help="Folder for Polygraphy's input and output files."),
     ),
 )
 _machine_options = grouped(

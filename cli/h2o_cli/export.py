@@ -26,6 +26,7 @@ from h2o_cli.common import (
 )
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
+from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import prefill_options, prefill_policy
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
@@ -33,7 +34,6 @@ from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, TokenCheck, Validation
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError, unimportable
-from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected
@@ -115,7 +115,9 @@ _weight_options = grouped(
 )
 _output_options = grouped(
     Group.OUTPUT,
-    click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write the bundle to."),
+    click.option(
+        "-o", "--output", type=OutputPath(replaces_bundle=True), help="Folder to write the bundle to."
+    ),
     click.option("--force", is_flag=True, help="Replace an existing bundle."),
     click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need."),
     click.option(
@@ -168,7 +170,6 @@ def main(
         checkpoint, output, dtype, prefill_policy(Query(), flags), force, *weights.choices()
     )
     if not dry_run:
-        check_outside_bundles(options.output)
         check_output(options.output, force)
     opened = checkpoints.open_checkpoint(checkpoint, context, download=True)
     if dry_run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, make_dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import click
@@ -12,6 +11,7 @@ import click
 from h2o_cli.common import threads_option
 from h2o_cli.effects import Where, needing
 from h2o_cli.help import Command, Group, grouped
+from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyValue
 from h2o_cli.settings_text import SettingsText
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
@@ -128,7 +128,7 @@ speculate_option = grouped(
 _PACKED = click.option(
     "--packed-weights",
     metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(file_okay=False),
     help="Folder for weights in the layout that a CPU reads: later starts are faster, and processes share the "
     "memory.",
 )

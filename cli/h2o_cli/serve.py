@@ -13,6 +13,7 @@ from h2o_cli.common import Exit, guarded, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
+from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.settings_text import SettingsText
 from h2o_runtime.answers.dialects import DIALECTS
@@ -173,7 +174,7 @@ _pool_options = grouped(
     ),
     click.option(
         "--cache-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=OutputPath(file_okay=False),
         metavar="DIR",
         help="Folder for conversations that exceed --cache-pool, and for all of them when the server "
         "stops. They survive a restart.",

@@ -38,6 +38,7 @@ def place(tmp_path: Path) -> Path:
         ("fifo", "is a FIFO"),
         ("folder", "is a folder"),
         ("loop", "cannot be written"),
+        ("bundle", "is a bundle; name a place outside of it"),
         ("bundle/manifest.json", "is inside the bundle"),
         ("bundle/engines/new", "is inside the bundle"),
         ("nowhere/new", "is not a folder that exists"),

@@ -14,6 +14,7 @@ from h2o_cli.common import NotNegative, json_option, threads_option, verbose_opt
 from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
+from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyText, prefill_options
 from h2o_cli.settings_text import counts_in
 from h2o_runtime.components.options import MOST
@@ -155,7 +156,7 @@ _MEASURING = (
         Either(Beside("peers"), OF_SHAPE),
         click.option(
             "--work-dir",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=OutputPath(file_okay=False),
             help="Folder for generated checkpoints, bundles and peers' files.  [default: h2o-bench in the "
             "user's cache]",
         ),
@@ -165,13 +166,13 @@ _RESULTS = (
     click.option(
         "--csv",
         "csv_file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=OutputPath(dir_okay=False),
         help="Write rows to this file as they are measured.",
     ),
     click.option(
         "--png",
         "png_file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=OutputPath(dir_okay=False),
         help="Draw the results to this file.",
     ),
 )

@@ -36,6 +36,7 @@ from h2o_cli.eval.sweep import Sweep
 from h2o_cli.eval.texts import Document, from_files, from_manual, from_sources
 from h2o_cli.eval.values import Value, to_json
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
+from h2o_cli.output_path import OutputPath
 from h2o_cli.progress import stages
 from h2o_cli.pyplot import import_pyplot
 from h2o_cli.shard import Shard, shard_option
@@ -133,7 +134,7 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
     click.option(
         "-o",
         "--output",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=OutputPath(file_okay=False),
         required=True,
         help="Folder for the page, the rows, and the data to continue a stopped run.",
     ),

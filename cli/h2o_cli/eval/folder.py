@@ -11,7 +11,7 @@ from typing import Any
 from h2o_cli.eval.values import Value, from_csv, to_csv
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.inputs import read_input
-from h2o_runtime.files.outputs import check_outside_bundles, replace_file
+from h2o_runtime.files.outputs import replace_file
 
 RUN, ROWS, TOKENS, PAGE = "run.json", "rows.csv", "tokens.json", "report.html"
 
@@ -36,7 +36,6 @@ class RunFolder:
         folder has another run, or other files.
         """
         identity = json.loads(json.dumps(identity))
-        check_outside_bundles(path)
         try:
             known = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
         except OSError as error:

@@ -9,6 +9,7 @@ import click
 from h2o_cli.common import guarded, show
 from h2o_cli.effects import CheckedCommand
 from h2o_cli.eval.folder import RunFolder
+from h2o_cli.output_path import OutputPath
 
 
 @click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,7 +17,7 @@ from h2o_cli.eval.folder import RunFolder
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputPath(file_okay=False),
     required=True,
     help="Folder for the joined run.",
 )

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from h2o_cli.help import Command, Group, grouped
+from h2o_cli.output_path import OutputPath
 from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.generator import Generator
 from h2o_runtime.policies.prefill import PrefillPolicy
@@ -31,7 +32,7 @@ _OPTIONS = (
     ),
     click.option(
         "--save-cache",
-        type=click.Path(path_type=Path),
+        type=OutputPath(),
         metavar="FILE",
         help="Write the session to a file at the end, also after Ctrl-C. It may be the file of --load-cache.",
     ),

@@ -54,7 +54,7 @@ def make_private_folder(folder: Path) -> None:
 
     Raises OutputError for a place inside a bundle, and for a folder that cannot be created, listed or written.
     """
-    check_outside_bundles(folder / "a file")
+    check_outside_bundles(folder)
     trial = _partial(folder / "trial")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,9 +90,11 @@ def check_own_target(path: Path, beginning: bytes, what: str) -> None:
         raise OutputError(f"{path}: is a file, but no {what}; name another file")
 
 
-def check_outside_bundles(path: Path) -> None:
-    """Raises OutputError for a place inside a bundle, whose files are all listed in its manifest, and for a
-    relative one if the working directory was removed.
+def check_outside_bundles(path: Path, may_be_one: bool = False) -> None:
+    """Raises OutputError for a bundle and a place inside of one, whose files are all listed in its manifest, and
+    for a relative path if the working directory was removed.
+
+    may_be_one: a bundle that is replaced as a whole is no error
     """
     try:
         target = Path(os.path.realpath(path))
@@ -100,9 +102,10 @@ def check_outside_bundles(path: Path) -> None:
         raise OutputError(
             f"{path}: cannot be written: the working directory was removed; change to another, or give a whole path"
         ) from error
-    for folder in target.parents:
+    for folder in target.parents if may_be_one else (target, *target.parents):
         if is_bundle(folder):
-            raise OutputError(f"{path}: is inside the bundle {folder}; name a place outside of it")
+            of = "a bundle" if folder == target else f"inside the bundle {folder}"
+            raise OutputError(f"{path}: is {of}; name a place outside of it")
 
 
 def is_bundle(folder: Path) -> bool:
