@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -108,3 +109,23 @@ def chosen_prefill(default: PrefillPolicy[Any], flags: dict[str, Any]) -> Prefil
         if name in short and name in given:
             raise ConfigError(f"{name} is given twice: by --prefill and by {names[-1]}", field=name)
     return PREFILL.make(given | short, default) if text is not None or short else None
+
+
+def policies_beside(
+    texts: Sequence[str],
+    configured: PrefillPolicy[Any],
+    alike: Callable[[PrefillPolicy[Any], PrefillPolicy[Any]], bool],
+) -> list[PrefillPolicy[Any]]:
+    """Those of --beside, which may change `configured`.
+
+    Raises ConfigError for one that is measured without it: full attention, and what is `alike` another one.
+    """
+    found: list[PrefillPolicy[Any]] = []
+    for text in texts:
+        policy = PREFILL.read(text, configured)
+        if policy.exact or any(alike(policy, known) for known in (configured, *found)):
+            raise ConfigError(
+                f"beside {text!r} has no effect, because it is measured already: leave it out", field="beside"
+            )
+        found.append(policy)
+    return found

@@ -122,7 +122,7 @@ def test_decode(h2o: Run, tiny_bundle: Path) -> None:
 
 def test_attention_as_a_table_and_a_picture(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     picture = tmp_path / "rows.png"
-    others = ("--beside", "minference", "--beside", "full", "--peers", "onnxruntime GQA")
+    others = ("--beside", "minference", "--peers", "onnxruntime GQA")
     drawn = ("--png", picture) if importlib.util.find_spec("matplotlib") else ()
     done = h2o("bench", "attention", tiny_bundle, "--lengths", 192, *RULE, *others, *drawn)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -195,6 +195,11 @@ def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path
         (("-ub", 64, "--h2o-local", 64), "must be below chunk_size"),
         (("--compute", "dense_form=blocks"), "--compute dense_form=blocks has no effect with float weights"),
         (("--prefill", "h2o vertical=9"), "h2o score=query has no vertical: it belongs to minference"),
+        (("--beside", "full batch_size=512"), "--beside 'full batch_size=512' has no effect"),
+        (
+            ("--beside", "batch_size=2048", "--beside", "batch_size=2048"),
+            "it is measured already: leave it out",
+        ),
         (("--beside", "minferenc"), "must be one of h2o, full"),
     ],
 )

@@ -19,7 +19,7 @@ from h2o_cli.bench.contestants import Entry, models
 from h2o_cli.bench.convert import convert
 from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
 from h2o_cli.bench.systems.base import Absent
-from h2o_runtime.policies.prefill import Query
+from h2o_runtime.policies.prefill import Full, Query
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
@@ -55,6 +55,16 @@ def test_a_converter_gets_the_floats_of_a_gguf_file(shared_folder: Path, tmp_pat
     for name, weight in found.items():
         assert np.array_equal(weight, truth[name].astype(np.float32)), name
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("decoding", [False, True])
+def test_full_attention_is_measured_where_it_is_configured(
+    tiny_bundle: Path, tmp_path: Path, decoding: bool
+) -> None:
+    model = BenchmarkModel.open(str(tiny_bundle), tmp_path, "float32", None)
+    entry = Entry(model, 1, Full(batch_size=512), "onnxruntime", "cpu", "auto")
+    (ours,) = models(entry, (), decoding)
+    assert (ours.name, ours.label) == ("full", "full batch_size=512")
 
 
 def gguf_entry(bundle: Path, folder: Path) -> Entry:

@@ -164,6 +164,12 @@ def test_a_report_that_is_stopped_goes_on(
         (("--suite", "small texts=99"), 2, "has 23 texts: lower texts of --suite"),
         (("--from", 300), 2, "--from position 300 is not within a text of 256 tokens"),
         (("--decode-tokens", 999_999_999), 2, "leave no room for a text"),
+        (
+            ("--prefill", "full"),
+            2,
+            "full has nothing to measure: full attention is what rules are compared with",
+        ),
+        (("--beside", "full"), 2, "--beside 'full' has no effect"),
         (("--beside", "heavy=1 heavy=2"), 2, "heavy is given twice"),
         (("--beside", "colour=red"), 2, "has no setting colour"),
         (

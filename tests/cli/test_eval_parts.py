@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -33,14 +34,14 @@ from h2o_runtime.text.chat_template import ChatTemplate
 def test_who_takes_part() -> None:
     found = contestants(
         Query(local=32),
-        ["score=window window=8", "score=query local=32"],
+        ["score=window window=8"],
         ["oracle", "local"],
         4096,
     )
     assert [(one.name, one.kind) for one in found] == [
         ("full", Kind.TRUTH),
         ("h2o score=query local=32", Kind.RULE),
-        ("h2o score=window local=32 window=8", Kind.VARIANT),  # the next one is the rule itself
+        ("h2o score=window local=32 window=8", Kind.VARIANT),
         ("oracle", Kind.BASELINE),
         ("local", Kind.BASELINE),
     ]
@@ -49,9 +50,28 @@ def test_who_takes_part() -> None:
     assert "heads=auto" in found[1].settings
 
 
-def test_an_exact_rule_is_compared_with_the_first_sparse_one() -> None:
-    found = contestants(Full(), [], [], 4096)
-    assert [one.name for one in found] == ["full", "h2o score=query"]
+@pytest.mark.parametrize("batch_size", [512, 4096])
+def test_full_attention_is_no_rule_to_measure(batch_size: int) -> None:
+    with pytest.raises(ConfigError, match=r"^full.* has nothing to measure: .*name a rule by `prefill`"):
+        contestants(Full(batch_size=batch_size), [], [], 4096)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ["full"],
+        ["full batch_size=512"],
+        ["h2o heavy=448"],
+        ["heavy=448"],
+        ["batch_size=2048"],  # changes no result
+        ["heavy=192", "local=32", "h2o heavy=192"],
+    ],
+)
+def test_what_is_measured_anyway_is_not_named_beside(beside: list[str]) -> None:
+    told = re.escape(f"beside {beside[-1]!r} has no effect, because it is measured already: leave it out")
+    with pytest.raises(ConfigError, match=told):
+        contestants(Query(), beside, [], 4096)
+    assert len(contestants(Query(), beside[:-1], [], 4096)) == 1 + len(beside)
 
 
 def test_ablations_change_one_setting_each() -> None:

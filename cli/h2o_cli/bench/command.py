@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import shlex
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from h2o_cli.bench.systems.base import Absent
 from h2o_cli.common import guarded, make_console, print_json, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
-from h2o_cli.policy_options import prefill_policy
+from h2o_cli.policy_options import policies_beside, prefill_policy
 from h2o_cli.progress import in_words
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
@@ -37,7 +38,7 @@ from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.policies.decode import FullDecode
-from h2o_runtime.policies.prefill import PREFILL, policy_on_device
+from h2o_runtime.policies.prefill import policy_on_device
 from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer, decode_utf8
 
@@ -130,7 +131,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         prefill,
         backend,
         device,
-        beside=tuple(PREFILL.read(text, prefill) for text in flags.get("beside", ())),
+        beside=tuple(policies_beside(flags.get("beside", ()), prefill, operator.eq)),
         decoding=flags.get("decode") or FullDecode(),
         openvino_model=_openvino_model(flags.get("openvino_model")),
         **asdict(flags["compute"]),
@@ -207,7 +208,7 @@ def run(
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
         machine=machine,
         rates=rates,
-        lead=entry.name_of(entry.lead),
+        lead=entry.name_of(entry.prefill),
         rows=rows(),
         missing=tuple(measurement.missing),
     )

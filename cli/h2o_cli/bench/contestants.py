@@ -65,7 +65,8 @@ class Contestant:
 class Entry:
     """What all contestants of a run have in common, and which of our policies take part.
 
-    beside      prefill policies besides the configured one and full attention
+    prefill     the configured policy, which all others are compared with
+    beside      prefill policies besides it and full attention
     decoding    a decode policy beside the exact one
     prompt      what is read, as far as a length goes; random tokens where there is nothing
     dense_form  of our integer weights, of peers' never
@@ -88,26 +89,18 @@ class Entry:
     openvino_model: Path | None = None
 
     @property
-    def lead(self) -> PrefillPolicy[Any]:
-        """The policy that all others are compared with: the configured one, or the first sparse one."""
-        if not self.prefill.exact:
-            return self.prefill
-        return next(kind for kind in PREFILL.kinds if not kind.exact)(batch_size=self.prefill.batch_size)
-
-    @property
     def exact(self) -> PrefillPolicy[Any]:
         return Full(batch_size=self.prefill.batch_size)
 
     @property
     def policies(self) -> tuple[PrefillPolicy[Any], ...]:
-        """Our contestants: the lead first, full attention last."""
-        others = [policy for policy in self.beside if policy != self.lead and not policy.exact]
-        return (*dict.fromkeys((self.lead, *others)), self.exact)
+        """Our contestants: the configured one first, full attention last."""
+        return tuple(dict.fromkeys((self.prefill, *self.beside, self.exact)))
 
     def name_of(self, policy: PrefillPolicy[Any]) -> str:
         """Its name in rows, short where no other policy of the run has it."""
         alike = [known for known in self.policies if known.name == policy.name]
-        return policy.name if policy == self.lead or len(alike) == 1 else str(policy)
+        return policy.name if policy == self.prefill or len(alike) == 1 else str(policy)
 
     @property
     def decodings(self) -> tuple[DecodePolicy[Any], ...]:
@@ -166,7 +159,9 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
         OPENVINO: _openvino_genai,
     }
     # The decode policy decides what a generated token sees, so one prefill policy fills the cache.
-    policies, decodings = ((entry.lead,), entry.decodings) if decoding else (entry.policies, (FullDecode(),))
+    policies, decodings = (
+        ((entry.prefill,), entry.decodings) if decoding else (entry.policies, (FullDecode(),))
+    )
     found = [contestant for each in decodings for contestant in _ours(entry, OWN_SYSTEM, policies, each)]
     return [*found, *(contestant for peer in peers for contestant in makers[peer](entry, decoding))]
 

@@ -104,7 +104,7 @@ def make_rows(
     for single in series:
         length = single.length
         alike = {measured.contestant.name: measured for measured in series if measured.length == length}
-        ours = alike.get(entry.name_of(entry.lead))
+        ours = alike.get(entry.name_of(entry.prefill))
         truth = alike.get(entry.name_of(entry.exact))
         policy = PREFILL.make(single.contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
         if mode == "decode":

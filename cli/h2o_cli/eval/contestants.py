@@ -10,6 +10,8 @@ from enum import Enum
 from typing import Any
 
 from h2o_cli.eval.policies import baseline
+from h2o_cli.policy_options import policies_beside
+from h2o_runtime.caches.reuse import same_arithmetic
 from h2o_runtime.components.options import Option, options_of, spelled
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy
@@ -50,17 +52,20 @@ def contestants(
     n: int,
     ablate: bool = False,
 ) -> tuple[Contestant, ...]:
-    """Full attention first, then the configured rule, or the first sparse one if an exact one is configured.
+    """Full attention first, then the configured rule.
 
     beside: policies, or settings that change the configured one. n: tokens of a prompt: a baseline has as many keys
     as the rule at its end. ablate: also whatever differs from the configured rule in one setting. Raises
-    ConfigError for settings that contradict.
+    ConfigError for settings that contradict, and for policies that need not be named.
     """
     if configured.exact:
-        sparse = next(kind for kind in PREFILL.kinds if not kind.exact)
-        configured = sparse(batch_size=configured.batch_size)
-    rule = Contestant(str(configured), configured, Kind.RULE)
-    variants = [_contestant(PREFILL.read(text, configured), Kind.VARIANT) for text in beside]
+        raise ConfigError(
+            f"{configured} has nothing to measure: full attention is what rules are compared with; name a rule by "
+            "`prefill`"
+        )
+    rule = _contestant(configured, Kind.RULE)
+    policies = policies_beside(beside, configured, same_arithmetic)
+    variants = [_contestant(policy, Kind.VARIANT) for policy in policies]
     if ablate:
         variants += ablations(rule)
     budget = {"batch_size": configured.batch_size} | configured.budget(n)
