@@ -115,7 +115,7 @@ def _tell(error: Exception) -> NoReturn:
     """Report the error and exit, or raise what click reports: a wrong usage. A defect of ours is raised again."""
     match error:
         case ConfigError():
-            raise click.UsageError(_in_flags(error)) from error
+            raise click.UsageError(in_flags(error)) from error
         case H2OError():
             _fail(error)
         case BrokenPipeError():
@@ -229,11 +229,11 @@ def _finite(value: Any) -> Any:
 
 
 def _fail(error: Exception) -> NoReturn:
-    click.echo(f"error: {_in_flags(error)}", err=True)
+    click.echo(f"error: {in_flags(error)}", err=True)
     sys.exit(Exit.ERROR)
 
 
-def _in_flags(error: Exception) -> str:
+def in_flags(error: Exception) -> str:
     """The message with this command's flags in place of the library's arguments.
 
     The library writes arguments in backquotes, `context` or `decode=full`, and begins with the wrong

@@ -178,7 +178,7 @@ class CheckedCommand(usage.Command):
             for need in needs_of(parameter):
                 unmet = need.condition.unmet(ctx) if not need.of or value in need.of else None
                 if unmet is not None:
-                    flag = flag_of(parameter)
+                    flag = max(parameter.secondary_opts, key=len) if value is False else flag_of(parameter)
                     shown = f"{flag} {value}" if need.of else flag
                     raise click.UsageError(
                         f"{shown} has no effect {unmet[0]}: {unmet[1]}, or leave out {flag}", ctx

@@ -18,12 +18,14 @@ from h2o_cli.common import (
     Exit,
     argument_text,
     guarded,
+    in_flags,
     json_option,
     print_json,
     show,
     start_logging,
     verbose_option,
 )
+from h2o_cli.effects import NotBeside, needing
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.output_path import OutputPath
@@ -33,7 +35,7 @@ from h2o_cli.settings_text import SettingsText
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, TokenCheck, Validation
 from h2o_runtime.components.options import check_options, option
-from h2o_runtime.errors import ConfigError, unimportable
+from h2o_runtime.errors import ConfigError, OutputError, unimportable
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected
@@ -118,7 +120,13 @@ _output_options = grouped(
     click.option(
         "-o", "--output", type=OutputPath(replaces_bundle=True), help="Folder to write the bundle to."
     ),
-    click.option("--force", is_flag=True, help="Replace an existing bundle."),
+    needing(
+        NotBeside("dry_run"),
+        click.option("--force", is_flag=True, help="Replace an existing bundle."),
+        click.option(
+            "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
+        ),
+    ),
     click.option("--dry-run", is_flag=True, help="Show what would be written and the memory it would need."),
     click.option(
         "-c",
@@ -126,9 +134,6 @@ _output_options = grouped(
         "context",
         type=click.IntRange(min=1),
         help="Maximum context of the bundle, in tokens.  [default: the model's; --dry-run: at most 8192]",
-    ),
-    click.option(
-        "--validate/--no-validate", default=True, help="Compare the bundle with transformers afterwards."
     ),
     json_option,
     verbose_option,
@@ -160,6 +165,7 @@ def main(
     The prefill flags become the bundle's defaults; they can be changed at every run.
     """
     start_logging(verbose)
+    refused = _refusal(output) if dry_run and output else None
     if output is None and not dry_run:
         raise click.UsageError("give the folder to write to: -o BUNDLE")
     # It is stored in the manifest, and ONNX requires UTF-8.
@@ -175,8 +181,7 @@ def main(
     if dry_run:
         from h2o_export.preview import preview_export
 
-        preview = preview_export(opened, options, context)
-        print_json(preview.to_json()) if as_json else _show_preview(preview)
+        _tell_preview(preview_export(opened, options, context), refused, as_json)
         return
     from h2o_export.memory import warn_of_work
 
@@ -214,7 +219,19 @@ def _import_exporter(validate: bool) -> tuple[Any, Any]:
     return exporter, checkpoints
 
 
-def _show_preview(preview: ExportPreview) -> None:
+def _refusal(output: Path) -> str | None:
+    """Why an export would not begin to write there."""
+    try:
+        check_output(output, force=False)
+    except OutputError as error:
+        return in_flags(error)
+    return None
+
+
+def _tell_preview(preview: ExportPreview, refused: str | None, as_json: bool) -> None:
+    if as_json:
+        print_json(preview.to_json() | {"refused": refused})
+        return
     model, size = preview.model, preview.footprint
     table = Table("graph", "inputs", "outputs", title="graphs")
     for name, graph in _distinct(preview.graphs):
@@ -233,6 +250,7 @@ def _show_preview(preview: ExportPreview) -> None:
         "keys and values by --cache: "
         + ", ".join(f"{name} {_mib(nbytes)}" for name, nbytes in preview.cache_bytes.items()),
         _token(preview),
+        *([escape(refused)] if refused else []),
         "dry run: nothing was written",
     )
 

@@ -260,6 +260,10 @@ def test_a_dry_run_needs_no_output_and_no_free_place(
     there = export_here(checkpoint, "--dry-run", "--json", "-o", whole_bundle)
     assert there.exit_code == 0
     assert 2 * half["disk_bytes"] == _json(there.stdout)["disk_bytes"]
+    sentence = f"{whole_bundle}: exists already; choose another folder or add --force"
+    assert (half["refused"], _json(there.stdout)["refused"]) == (None, sentence)
+    text = export_here(checkpoint, "--dry-run", "-o", whole_bundle).stdout
+    assert text.endswith(f"{sentence}\ndry run: nothing was written\n")
     assert half["context"] == half["model"]["max_position_embeddings"] == 4096
     assert files(whole_bundle) == before
 
