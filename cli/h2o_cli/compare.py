@@ -116,7 +116,9 @@ _machine_options = grouped(
     needing(
         _in_stages("dense", "attention", "pipeline"),
         execution_options,
-        compute_option(Compute),
+        needing(
+            _in_stages("dense", "pipeline"), compute_option(Compute), of=("dense_form", "dense_precision")
+        ),
         threads_option,
     ),
 )
@@ -200,16 +202,6 @@ class CompareOptions:
     device: Any
     compute: Compute
     threads: int | None
-
-    def __post_init__(self) -> None:
-        """Raises click.UsageError for a setting that no stage uses."""
-        for name in ("dense_form", "dense_precision"):
-            default = getattr(self.compute, name) == getattr(Compute, name)
-            if not default and not {"dense", "pipeline"} & set(self.stages):
-                raise click.UsageError(
-                    f"--compute {name} has no effect without --stage dense or pipeline: add one, or "
-                    f"leave out {name}"
-                )
 
 
 def _small() -> PrefillPolicy[Any]:

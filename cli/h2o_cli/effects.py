@@ -3,13 +3,14 @@
     needing(Beside("chat"), click.option("--system", …))
 
 An option is checked where the user gave it, on the command line or in the environment; a default contradicts
-nothing. Settings of policies, caches and layer kinds are checked by their registries.
+nothing. That holds for settings of an option that takes several as one text too. Settings of policies, caches and
+layer kinds are checked by their registries.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from click.core import ParameterSource
 from h2o_cli import usage
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_SETTINGS = "h2o_cli.settings"  # key in a context's meta
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
@@ -96,7 +98,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Need:
-    """A condition of an option, for all its values or for those in `of`."""
+    """A condition of an option, for all its values, or for the values or settings in `of`."""
 
     condition: Condition
     of: tuple[Any, ...]
@@ -107,7 +109,7 @@ def needing(
 ) -> Callable[[_Command], _Command]:
     """All of `options`, which are decorators, as one decorator; each has an effect only if `condition` is met.
 
-    of: values to which that applies; none: to all
+    of: values to which that applies, or settings of a text that has several; none: to all
     """
 
     def add(command: _Command) -> _Command:
@@ -131,6 +133,17 @@ def parameters(command: Any) -> list[Any]:
 def needs_of(parameter: Any) -> tuple[Need, ...]:
     needs: tuple[Need, ...] = getattr(parameter, "needs", ())
     return needs
+
+
+def note_settings(context: click.Context, parameter: click.Parameter, names: Iterable[str]) -> None:
+    """Keep which settings the text of an option names."""
+    context.meta[f"{_SETTINGS}.{parameter.name}"] = tuple(names)
+
+
+def given_settings(context: click.Context, parameter: str) -> tuple[str, ...]:
+    """Those that the user gave, defaults among them."""
+    names: tuple[str, ...] = context.meta.get(f"{_SETTINGS}.{parameter}", ())
+    return names
 
 
 def flag_of(parameter: click.Parameter) -> str:
@@ -175,13 +188,15 @@ class CheckedCommand(usage.Command):
             if ctx.get_parameter_source(str(parameter.name)) not in _GIVEN:
                 continue
             value = ctx.params.get(str(parameter.name))
+            given = (value, *given_settings(ctx, str(parameter.name)))
+            flag = max(parameter.secondary_opts, key=len) if value is False else flag_of(parameter)
             for need in needs_of(parameter):
-                unmet = need.condition.unmet(ctx) if not need.of or value in need.of else None
+                concerned = [f"{flag} {word}" for word in given if word in need.of] if need.of else [flag]
+                unmet = need.condition.unmet(ctx) if concerned else None
                 if unmet is not None:
-                    flag = max(parameter.secondary_opts, key=len) if value is False else flag_of(parameter)
-                    shown = f"{flag} {value}" if need.of else flag
                     raise click.UsageError(
-                        f"{shown} has no effect {unmet[0]}: {unmet[1]}, or leave out {flag}", ctx
+                        f"{concerned[0]} has no effect {unmet[0]}: {unmet[1]}, or leave out {concerned[0]}",
+                        ctx,
                     )
 
 

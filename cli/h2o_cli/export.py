@@ -72,12 +72,16 @@ class WeightSettings:
             raise ConfigError(
                 f"block_size must be one of {sizes}, but is {self.block_size}", field="block_size"
             )
-        if self.calibrate and self.weights == "float":
-            raise ConfigError("calibrate needs weights int8 or int4: leave it out", field="calibrate")
-        if self.block_size != WeightSettings.block_size and not {self.weights, self.head} & {"int8", "int4"}:
-            raise ConfigError(
-                "block_size needs weights or a head of int8 or int4: leave it out", field="block_size"
-            )
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Settings that change nothing, and why."""
+        reasons = {}
+        if self.weights == "float":
+            reasons["calibrate"] = "needs weights int8 or int4"
+        if not {self.weights, self.head} & {"int8", "int4"}:
+            reasons["block_size"] = "needs weights or a head of int8 or int4"
+        return reasons
 
     def choices(self) -> tuple[str, int, str | None, Path | None, bool]:
         """The last fields of ExportOptions."""

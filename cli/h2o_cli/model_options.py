@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import click
 
 from h2o_cli.common import threads_option
-from h2o_cli.effects import Where, needing
+from h2o_cli.effects import Where, given_settings, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyValue
@@ -199,7 +199,9 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
         "cache",
     )
     compute = asdict(flags.pop("compute"))
-    layers = {option.name: compute.pop(option.name) for option in layer_options()}
+    every = {option.name: compute.pop(option.name) for option in layer_options()}
+    named = given_settings(click.get_current_context(), "compute")
+    layers = {name: every[name] for name in named if name in every}
     arguments = {name: flags.pop(name) for name in names} | compute
     return arguments | {"layers": layers, "decoding": flags.pop("decode")}
 

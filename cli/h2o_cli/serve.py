@@ -62,9 +62,11 @@ class SlotSettings:
         check_options(self)
         if self.slots != "auto" and self.slots > MAX_SLOTS:
             raise ConfigError(f"slots must be at most {MAX_SLOTS:,}, but is {self.slots}", field="slots")
-        for name in ("memory", "piece"):
-            if self.slots == 1 and getattr(self, name) != getattr(SlotSettings, name):
-                raise ConfigError(f"{name} has no effect with 1 slot: leave it out", field=name)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Settings that change nothing, and why."""
+        return dict.fromkeys(("memory", "piece"), "has no effect with 1 slot") if self.slots == 1 else {}
 
 
 _FIRST = (

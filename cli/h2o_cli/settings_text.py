@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
-from h2o_cli.effects import flag_of
+from h2o_cli.effects import flag_of, note_settings
 from h2o_runtime.components.options import MOST, Option, options_of, spelled_value
 from h2o_runtime.components.written import written_settings
 from h2o_runtime.errors import ConfigError
@@ -41,12 +41,15 @@ class SettingsText(click.ParamType[T], Generic[T]):
             click.echo(self.described(flag))
             ctx.exit()
         try:
-            return self.read(value, flag)
+            given = self._given(value, flag)
+            if ctx is not None and param is not None:
+                note_settings(ctx, param, given)
+            return self._made(given)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
-    def read(self, text: str, flag: str) -> T:
-        """Raises ConfigError for a setting that there is not, that is out of range, or that has no effect."""
+    def _given(self, text: str, flag: str) -> dict[str, Any]:
+        """The settings that a text names. Raises ConfigError for one that there is not."""
         word, written = written_settings(text, flag, "", f"write {self._form()}, or help")
         if word is not None:
             if self.first is None:
@@ -54,7 +57,10 @@ class SettingsText(click.ParamType[T], Generic[T]):
             if self.first in written:
                 raise ConfigError(f"{self.first} is given twice: write it once", field=self.first)
             written = {self.first: word} | written
-        given = {name: self._option(name).parse(value) for name, value in written.items()}
+        return {name: self._option(name).parse(value) for name, value in written.items()}
+
+    def _made(self, given: dict[str, Any]) -> T:
+        """Raises ConfigError for a setting that is out of range, or that has no effect."""
         settings = self.kind(**given)
         for name in given:
             if reason := self.options[name].without_effect(settings):

@@ -88,9 +88,12 @@ def test_a_condition_that_is_not_met_names_both_options(name: str, parameter: st
     option = by_name(command, parameter)
     others = sorted({other for need in needs_of(option) for other in others_of(need.condition)})
     own = next((str(value) for need in needs_of(option) for value in need.of), None)
+    text = own and (
+        f"{own}={option.type.options[own].default}" if isinstance(option.type, SettingsText) else own
+    )
     refused, accepted = 0, 0
     for values in itertools.product(*(values_of(by_name(command, other)) for other in others)):
-        given = dict(zip(others, values, strict=True)) | {parameter: own or values_of(option)[-1]}
+        given = dict(zip(others, values, strict=True)) | {parameter: text or values_of(option)[-1]}
         message = refusal(command, given)
         if message is None:
             accepted += 1

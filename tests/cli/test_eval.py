@@ -157,7 +157,7 @@ def test_a_report_that_is_stopped_goes_on(
         (("--suite", "small half=all"), 2, "half must be one of report, tune"),
         (("--needles", "seeds=2"), 2, "--needles has no effect without --metrics needle or tasks"),
         (
-            ("--metrics", "tasks", "--needles", "question=first"),
+            ("--metrics", "tasks", "--needles", "question=end"),
             2,
             "--needles question has no effect without --metrics needle",
         ),

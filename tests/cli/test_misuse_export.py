@@ -240,7 +240,7 @@ EXPORT: dict[str, Misuse] = {
     ),
     "blocks of floats": (
         lambda p: p,
-        ("{ck}", "-o", "{out}", "--weights", "float block_size=64"),
+        ("{ck}", "-o", "{out}", "--weights", "float block_size=32"),  # the default
         2,
         "block_size needs weights or a head of int8 or int4: leave it out",
     ),

@@ -183,11 +183,15 @@ _OF_METRICS = (
     ),
     needing(
         of_metrics("needle", "tasks"),
-        click.option(
-            "--needles",
-            type=SettingsText(NeedleSettings),
-            default=NeedleSettings(),
-            help='Needle and task prompts: "lengths=4096,8192 seeds=3"; help prints more.',
+        needing(
+            of_metrics("needle"),  # tasks have no depths and no place of a question
+            click.option(
+                "--needles",
+                type=SettingsText(NeedleSettings),
+                default=NeedleSettings(),
+                help='Needle and task prompts: "lengths=4096,8192 seeds=3"; help prints more.',
+            ),
+            of=("depths", "question"),
         ),
     ),
     needing(
@@ -237,7 +241,6 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
         given = {"length": size.length, "decoded": size.decoded, "first": None} | given
     chosen = defaults | {name: value for name, value in given.items() if value is not None}
     metrics = chosen["metrics"]
-    _check_needles(needles, metrics)
     room = flags["context"] or min(manifest.model.max_position_embeddings, DEFAULT_CONTEXT)
     after = chosen["decoded"] if "decode" in metrics else 0
     if after >= room:
@@ -272,10 +275,3 @@ def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, A
             field="context",
         )
     return extent
-
-
-def _check_needles(needles: NeedleSettings, metrics: tuple[str, ...]) -> None:
-    """Tasks have no depths and no place of a question. Raises ConfigError."""
-    for name in ("depths", "question"):
-        if "needle" not in metrics and getattr(needles, name) != getattr(NeedleSettings, name):
-            raise ConfigError(f"{name} has no effect without `metrics=needle`: leave it out", field=name)

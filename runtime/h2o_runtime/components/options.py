@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -67,14 +68,18 @@ class Option:
             raise self._no_number(text) from None
 
     def without_effect(self, configuration: Any) -> str | None:
-        """Why a given value changes nothing in `configuration`, as a part of a sentence; None: it may."""
+        """Why a given value changes nothing in `configuration`, as a part of a sentence; None: it may.
+
+        A class may have reasons of its own: its `idle` gives them by the options' names.
+        """
         if self.needs and not getattr(configuration, self.needs):
             return f"needs {self.needs}, which is {spelled_value(getattr(configuration, self.needs))}"
         if self.without and getattr(configuration, self.without):
             return (
                 f"has no effect beside {self.without}={spelled_value(getattr(configuration, self.without))}"
             )
-        return None
+        idle: Mapping[str, str] = getattr(configuration, "idle", {})
+        return idle.get(self.name)
 
     def check(self, value: Any) -> None:
         """Raises ConfigError for a value of another type or out of range."""

@@ -38,7 +38,7 @@ def kinds_of(model: ModelSpec, settings: LayerSettings | None = None) -> dict[st
         kinds[name] = LAYERS[name](**{option: given[option] for option in own if option in given})
     used = {one.name for kind in kinds.values() for one in options_of(type(kind))}
     for option in layer_options():
-        if option.name not in used and given.get(option.name, option.default) != option.default:
+        if option.name in given and option.name not in used:
             owners = " and ".join(kind.title for kind in LAYERS if option in options_of(kind))
             raise ConfigError(f"{option.name} is for models with {owners}: leave it out", field=option.name)
     return kinds
