@@ -190,7 +190,7 @@ def main(
     from h2o_export.memory import warn_of_work
 
     warn_of_work(opened.config, options, validate)
-    steps = exporter.graph_stages(opened.config, dtype) + opened.config.layers + 5
+    steps = exporter.count_stages(opened.config, options, validate)
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:

@@ -71,11 +71,15 @@ class ExportOptions:
                 "calibrate needs integer weights that are calibrated: leave it out, or take int8 or int4",
                 field="calibrate",
             )
-        if self.block_size != BLOCK_SIZE and {self.weights, self.head_weights or "float"} == {"float"}:
+        if self.block_size != BLOCK_SIZE and not self.quantized:
             raise ConfigError(
                 "block_size needs integer weights: leave it out, or take int8 or int4",
                 field="block_size",
             )
+
+    @property
+    def quantized(self) -> bool:
+        return {self.weights, self.head_weights or "float"} != {"float"}
 
     def of(self, checkpoint: Checkpoint) -> ExportOptions:
         """The same for a checkpoint of its own kind: int4 keeps the offsets of the checkpoint's 4-bit
@@ -140,10 +144,11 @@ def _matrices(config: ModelConfig) -> Literal[2, 3]:
     return 2 if config.activation == UNGATED else 3
 
 
-def graph_stages(config: ModelConfig, dtype: str) -> int:
-    """How often `progress` is called while a model's graphs are written."""
-    small = sum(bool(kind.small_graphs(config, dtype)) for kind in kinds_with_draft(config))
-    return len(all_dense_graphs(config)) + small
+def count_stages(config: ModelConfig, options: ExportOptions, validated: bool) -> int:
+    """How often `progress` is called while a bundle is written, and while it is `validated`."""
+    small = sum(bool(kind.small_graphs(config, options.dtype)) for kind in kinds_with_draft(config))
+    written = options.calibrated + len(all_dense_graphs(config)) + small + 3
+    return written + (config.layers + 2 + options.quantized if validated else 0)
 
 
 def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:

@@ -8,7 +8,8 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,11 +277,35 @@ def test_output_that_cannot_be_written(start_h2o: Start, checkpoint: Path) -> No
     assert err == b"error: standard output: cannot be written: No space left on device\n"
 
 
-# What the validation finds
+# What the validation finds, and how many stages were announced before it
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export tells as many stages as it announced."""
+
+    @contextmanager
+    def stages(first: str, steps: int, width: int) -> Iterator[Callable[[str], None]]:
+        told: list[str] = []
+        yield told.append
+        assert len(told) == steps, told
+
+    monkeypatch.setattr("h2o_cli.export.stages", stages)
+
+
+def test_an_export_without_validation_has_fewer_stages(
+    counted: None, export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    done = export_here(checkpoint, "-o", tmp_path / "bundle", "--no-validate")
+    assert done.exit_code == 0, done.exception
 
 
 def test_a_weight_that_came_out_wrong_is_a_missed_tolerance(
-    export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: None,
+    export_here: Callable[..., Any],
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write = exporter.write_bundle
 
@@ -325,7 +350,11 @@ def test_activations_beyond_float16_are_a_missed_tolerance(
 
 
 def test_weights_that_are_rounded_to_garbage_are_missed_though_the_bundle_computes_them_exactly(
-    export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: None,
+    export_here: Callable[..., Any],
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounded = blocks._round
 

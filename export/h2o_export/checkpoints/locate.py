@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from h2o_runtime.errors import CheckpointError
 
+_HUB_NAME = re.compile(r"(?![.~])([^/\\]+)/[^/\\]+(?<!\.gguf)")
+
 
 def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
     """A file or folder as it is; anything of the form owner/name in the hub's cache.
 
-    With `download` the hub is asked for that name, and only files that match `patterns` are fetched. Otherwise no
-    connection is opened, so that a misspelt path tells nobody. Raises CheckpointError.
+    With `download` the hub is asked for that name, and only files that match `patterns` are fetched. Otherwise, and
+    for what is clearly a path of this machine, no connection is opened: a misspelt path tells nobody. Raises
+    CheckpointError.
     """
     try:
         path = Path(source).expanduser()
@@ -20,19 +24,47 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
             return path
     except (OSError, RuntimeError) as error:  # for example, a name too long, no permission, an unknown ~user
         raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+    name = _HUB_NAME.fullmatch(source)
+    if name is None:
         raise CheckpointError(f"{source}: no such file or folder")
+    if download and Path(name[1]).is_dir():
+        raise CheckpointError(
+            f"{source}: no such file or folder; the hub is not asked, because there is a folder {name[1]}"
+        )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
     try:
         return Path(snapshot_download(source, allow_patterns=list(patterns), local_files_only=not download))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, RuntimeError) as error:
+    except (HFValidationError, OSError, RuntimeError) as error:
         if not download:
             raise CheckpointError(
                 f"{source}: no such folder here, nor is it in the hub's cache; only h2o-export downloads"
             ) from error
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"{source}: no such folder here, and the hub could not give it: {reason}"
+            f"{source}: no such folder here, and the hub could not give it: {_reason(error)}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """In our words: the library's have several lines, and its own remedies."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    match error:
+        case HFValidationError():
+            return "it is no name that a hub has"
+        case GatedRepoError():
+            return "its terms must be accepted there first, and HF_TOKEN set"
+        case RepositoryNotFoundError():
+            return "it has no public checkpoint of this name"
+        case HfHubHTTPError():
+            return f"it answers with status {error.response.status_code}"
+        case LocalEntryNotFoundError() | ConnectionError():
+            return "it cannot be reached"
+    return getattr(error, "strerror", None) or str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import signal
@@ -62,9 +63,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         # create_server adds the address to the system's message.
         reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        used = ", or stop the program that uses it" if error.errno == errno.EADDRINUSE else ""
         raise ServerError(
-            f"cannot listen on {host}:{port}: {reason}; choose another --host or --port, or stop the program "
-            "that uses it"
+            f"cannot listen on {host}:{port}: {reason}; choose another --host or --port{used}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from h2o_runtime.names import MetricsNames, Pooling
 
 HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+")
 ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://(?:{HOST.pattern})(?::\d+)?")
+_WITH_PORT = re.compile(rf"(?:{HOST.pattern}):\d*")
 _MIB = 1 << 20
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
@@ -87,6 +88,8 @@ class ServerSettings:
             raise ConfigError(
                 f"alias is {self.alias!a}, which is not UTF-8: name the model in UTF-8", field="alias"
             )
+        if _WITH_PORT.fullmatch(self.host):
+            raise ConfigError(f"host takes no port, but is {self.host!r}: give that as `port`", field="host")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, but is {self.port}", field="port")
         if not self.grace >= 0:

@@ -146,7 +146,7 @@ def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
         ended = run_to_the_end(tiny_bundle, "--port", taken.getsockname()[1])
     assert ended.returncode == 1
     assert "cannot listen on 127.0.0.1" in ended.stderr
-    assert "--port" in ended.stderr
+    assert "--port, or stop the program that uses it" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -155,6 +155,7 @@ def test_a_host_that_is_none_is_told(host: str) -> None:
     with pytest.raises(ServerError, match=r"^cannot listen on .*--host") as caught:
         bind(host, 0)
     assert "while attempting" not in str(caught.value)
+    assert "stop the program" not in str(caught.value)
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated"])
@@ -176,6 +177,8 @@ def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_p
     ("flags", "word"),
     [
         (("--port", 70000), "port"),
+        (("--host", "localhost:8080"), "--host takes no port, but is 'localhost:8080': give that as --port"),
+        (("--host", "[::1]:80"), "--host takes no port, but is '[::1]:80'"),
         (("--limits", "queue=-1"), "'--limits': queue must be at least 0"),
         (("--limits", "queue=0 queue_timeout=9"), "queue_timeout needs queue, which is 0"),
         (("--limits", "body_timeout=nan"), "body_timeout must be a number"),
