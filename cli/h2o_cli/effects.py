@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from h2o_cli import usage
+from h2o_cli.other_tools import refuse_flags_of_others
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SETTINGS = "h2o_cli.settings"  # key in a context's meta
@@ -158,6 +159,7 @@ class CheckedCommand(usage.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)  # click takes from `args` what it has parsed
+        refuse_flags_of_others(self, ctx, words)
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:

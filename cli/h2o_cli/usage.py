@@ -38,9 +38,9 @@ class Command(click.Command):
     Texts that options print, such as --help, may raise Failure.
     """
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _as_ours(), writing():
-            return super().make_context(*args, **kwargs)
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        with _as_ours(tuple(args)), writing():
+            return super().make_context(info_name, args, *more, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         with _as_ours():
@@ -63,7 +63,8 @@ class Group(Command, click.Group):
 
 
 @contextmanager
-def _as_ours() -> Iterator[None]:
+def _as_ours(words: tuple[str, ...] = ()) -> Iterator[None]:
+    """words: those of the user."""
     try:
         yield
     except OutputError as error:
@@ -71,4 +72,13 @@ def _as_ours() -> Iterator[None]:
     except click.UsageError as error:
         if type(error).show is not click.UsageError.show:  # the whole help, where a group is given no word
             raise
-        raise Misuse(error.format_message(), error.ctx) from error
+        raise Misuse(_as_typed(error.format_message(), words), error.ctx) from error
+
+
+def _as_typed(message: str, words: tuple[str, ...]) -> str:
+    """With the user's backslashes, which click doubles."""
+    for word in words:
+        value = word.partition("=")[2] if word.startswith("--") else word
+        if "\\" in value:
+            message = message.replace(value.replace("\\", "\\\\"), value)
+    return message

@@ -47,6 +47,16 @@ def test_every_command_tells_wrong_usage_in_two_lines(script: str, monkeypatch: 
             "error: Invalid value for '-c' / '--ctx-size': 'x' is not a valid integer range.\n"
             "help: h2o-run --help\n",
         ),
+        (
+            "h2o-run --prompt-file C:\\Users\\me\\a.txt a",
+            "error: Invalid value for '-f' / '--prompt-file': File 'C:\\Users\\me\\a.txt' does not exist.\n"
+            "help: h2o-run --help\n",
+        ),
+        (
+            "h2o-run --threads=1\\2 a",
+            "error: Invalid value for '-t' / '--threads': '1\\2' is not a valid integer range.\n"
+            "help: h2o-run --help\n",
+        ),
     ],
 )
 def test_the_command_that_was_meant_is_named(words: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +68,34 @@ def test_a_group_without_a_word_shows_its_help(monkeypatch: pytest.MonkeyPatch) 
     code, told = _told("h2o-bench", [], monkeypatch)
     assert code == 2
     assert told.startswith("Usage: h2o-bench [OPTIONS] COMMAND")
+
+
+EXPORT = "name a bundle's folder, which h2o-export makes: h2o-export OWNER/NAME -o BUNDLE"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("h2o-run -hf owner/name", f"No such option '-hf': {EXPORT}"),
+        ("h2o-serve --hf-repo=owner/name", f"No such option '--hf-repo': {EXPORT}"),
+        ("h2o-run -m a.gguf", f"No such option '-m': {EXPORT}"),
+        ("h2o-run --model a.gguf", f"No such option '--model': {EXPORT}"),
+        ("h2o-run a -ngl 99", "No such option '-ngl': here it is --device"),
+        ("h2o-run a -cnv", "No such option '-cnv': here it is --chat"),
+        ("h2o-run a --n-predict 9", "No such option '--n-predict': here it is --max-tokens"),
+        ("h2o-serve a --parallel 2", "No such option '--parallel': here it is --slots"),
+        ("h2o-serve a -np 2", "No such option '-np': here it is --slots"),
+        ("h2o-serve a -ctk q8_0", "No such option '-ctk': here it is --cache"),
+        ("h2o-run a -fa on", "No such option '-fa': it is not needed here; leave it out"),
+        ("h2o-eval a -ngl 99", "No such option '-ngl': here it is --device"),
+        ("h2o-build a --parallel 2", "No such option '--parallel'."),
+    ],
+)
+def test_a_flag_of_llama_cpp_is_told_as_ours(words: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, *rest = words.split()
+    code, shown = _told(script, rest, monkeypatch)
+    assert (code, shown.splitlines()[0]) == (2, f"error: {told}")
+
+
+def test_a_value_may_look_like_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _told("h2o-run", ["/nowhere", "--prompt", "-cnv"], monkeypatch)[0] == 1

@@ -46,7 +46,7 @@ class PromptSource:
         None if there is no prompt; raises click.UsageError if there is more than one document.
         """
         if argument not in (None, STDIN):
-            raise click.UsageError(f"unexpected argument {argument!r}: give the prompt with --prompt")
+            raise click.UsageError(f"unexpected argument '{argument}': give the prompt with --prompt")
         question = None if prompt == STDIN else prompt
         documents = [STDIN for value in (prompt, argument) if value == STDIN]
         documents += [] if file is None else [file]
