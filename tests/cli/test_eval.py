@@ -42,10 +42,10 @@ def test_the_comparison_as_json(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> 
     rows = {row["contestant"]: row for row in document["summary"]}
     assert list(rows) == ["full", RULE, MORE, "oracle", "local"]
     assert done.stderr.startswith(
-        f"measuring {RULE} beside full, {MORE}, oracle, local\ntexts of 264 tokens: mine\n".encode()
+        f"measuring {RULE} beside full, {MORE}, oracle, local\ntexts of 264 tokens: mine.txt\n".encode()
     )
     assert document["sanity"]["problems"] == []
-    assert [one["name"] for one in document["texts"]] == ["mine"]
+    assert [one["name"] for one in document["texts"]] == ["mine.txt"]
     assert rows["full"]["increase"] == 0.0
     assert rows[RULE]["increase"] == pytest.approx(rows[RULE]["perplexity"] / rows["full"]["perplexity"] - 1)
     assert rows["oracle"]["recall"] > rows[RULE]["recall"] > rows["local"]["recall"]
@@ -198,5 +198,5 @@ def test_a_text_that_is_too_short(h2o: Run, tiny_bundle: Path, tmp_path: Path) -
     (tmp_path / "note.txt").write_text("A few words.")
     done = h2o("eval", "report", tiny_bundle, "-o", tmp_path / "out", "--text", tmp_path / "note.txt", *SMALL)
     assert done.returncode == 1
-    assert re.match(rb"error: note has \d tokens and 512 are needed: give a longer text", done.stderr)
+    assert re.match(rb"error: note\.txt has \d tokens and 512 are needed: give a longer text", done.stderr)
     assert not (tmp_path / "out").exists()

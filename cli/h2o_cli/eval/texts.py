@@ -79,7 +79,7 @@ def manual() -> str:
 
 def _names(files: Sequence[Path]) -> list[str]:
     """File names if they differ, otherwise full paths."""
-    names = [path.stem for path in files]
+    names = [path.name for path in files]
     return names if len(set(names)) == len(names) else [str(path) for path in files]
 
 

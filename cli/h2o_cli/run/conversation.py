@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ from h2o_runtime.text_model import TextModel
 Message = dict[str, str]
 
 HELP = "/exit or Ctrl-D ends, /reset begins anew, Ctrl-C stops an answer."
+_ENDS = ("/exit", "/bye", "/quit")
+_COMMAND = re.compile(r"/[a-z?]+")
 
 
 def opening(system: str | None) -> list[Message]:
@@ -97,10 +100,14 @@ def converse(
         try:
             if text is None:
                 text = _typed() if terminal else _piped()
-            if text is None or text.strip() == "/exit":
+            if text is None or text.strip() in _ENDS:
                 return
             if text.strip() == "/reset":
                 conversation.reset()
+            elif text.strip() == "/help":
+                click.echo(HELP, err=True)
+            elif _COMMAND.fullmatch(text.rstrip()):
+                raise InputError(f"there is no command {text.rstrip()}: {HELP} A blank before it sends it.")
             elif text.strip() and not conversation.say(text):
                 _stopped(terminal)
         except ContextOverflowError as error:
