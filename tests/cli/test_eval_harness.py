@@ -1,20 +1,24 @@
-"""A bundle as a model of lm-eval: what the harness asks, and what the generator says itself."""
+"""A bundle as a model of lm-eval: what the harness asks, and what the generator says itself.
+
+Without lm-eval an empty class stands for its base class, which has nothing that the adapter uses.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import EXAMPLE
 
-from h2o_runtime.policies.prefill import Full
-
-pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'lm-eval[ruler]'")
-
-from h2o_cli.eval.harness import BundleModel
 from h2o_runtime import Generator
+from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import Tokenizer
 
 FULL = Full()
@@ -25,11 +29,45 @@ def asked(*args: Any) -> Any:
 
 
 @pytest.fixture
-def model(tiny_generator: Generator, tiny_bundle: Path) -> BundleModel:
-    return BundleModel(tiny_generator, str(tiny_bundle), FULL)
+def adapter() -> Iterator[Any]:
+    """The class `BundleModel`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("lm_eval") is None:
+            stand_in = ModuleType("lm_eval.api.model")
+            patch.setattr(stand_in, "LM", object, raising=False)
+            for name in ("lm_eval", "lm_eval.api"):
+                patch.setitem(sys.modules, name, ModuleType(name))
+            patch.setitem(sys.modules, stand_in.__name__, stand_in)
+        yield importlib.import_module("h2o_cli.eval.harness").BundleModel
+    sys.modules.pop("h2o_cli.eval.harness")
 
 
-def test_a_continuations_likelihood(model: BundleModel, tiny_generator: Generator, tiny_bundle: Path) -> None:
+@pytest.fixture
+def model(adapter: Any, tiny_generator: Generator, tiny_bundle: Path) -> Any:
+    return adapter(tiny_generator, str(tiny_bundle), FULL)
+
+
+ASKED = [{"role": "user", "content": "What is a parser?"}]
+BEGUN = [*ASKED, {"role": "assistant", "content": "It reads"}]
+
+
+@pytest.mark.parametrize(
+    ("history", "begins"), [(ASKED, True), (ASKED, False), (BEGUN, True), (BEGUN, False)]
+)
+def test_a_chat_template_ends_where_the_answer_begins_or_goes_on(
+    adapter: Any, history: list[dict[str, str]], begins: bool
+) -> None:
+    """An assistant's message without a new one after it is the beginning of the answer, as the harness has it."""
+    theirs = pytest.importorskip("transformers").PreTrainedTokenizerFast.from_pretrained(EXAMPLE)
+    continued = history is BEGUN and not begins
+    expected = theirs.apply_chat_template(
+        history, tokenize=False, add_generation_prompt=begins, continue_final_message=continued
+    )
+    assert expected.endswith("It reads") is continued
+    assert adapter(None, str(EXAMPLE), FULL).apply_chat_template(history, begins) == expected
+
+
+def test_a_continuations_likelihood(model: Any, tiny_generator: Generator, tiny_bundle: Path) -> None:
     context, more = "The module defines a class", " and a function"
     ((found, greedy),) = model.loglikelihood([asked(context, more)])
     tokenizer = Tokenizer.load(tiny_bundle)
@@ -41,7 +79,7 @@ def test_a_continuations_likelihood(model: BundleModel, tiny_generator: Generato
     assert rolling == pytest.approx(float(truth.sum()), abs=1e-3)
 
 
-def test_greedy_answers_end_where_they_should(model: BundleModel) -> None:
+def test_greedy_answers_end_where_they_should(model: Any) -> None:
     prompt = "The module defines a class"
     (whole,) = model.generate_until([asked(prompt, {"max_gen_toks": 12, "until": []})])
     end = whole[len(whole) // 2 :][:2]
@@ -52,9 +90,9 @@ def test_greedy_answers_end_where_they_should(model: BundleModel) -> None:
     assert isinstance(greedy, bool)
 
 
-def test_long_texts_are_read_in_windows(tiny_bundle: Path) -> None:
+def test_long_texts_are_read_in_windows(adapter: Any, tiny_bundle: Path) -> None:
     with Generator.load(tiny_bundle, context=32, threads=1) as generator:
-        model = BundleModel(generator, str(tiny_bundle), FULL)
+        model = adapter(generator, str(tiny_bundle), FULL)
         text = "The module defines a class. " * 20
         (found,) = model.loglikelihood_rolling([asked(text)])
         ids = np.array(Tokenizer.load(tiny_bundle).encode(text))

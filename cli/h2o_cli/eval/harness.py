@@ -54,7 +54,11 @@ class BundleModel(LM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        return ChatTemplate.load(self._folder).render(chat_history)
+        """Without a generation prompt, an assistant's last message is the beginning of the answer."""
+        continued = not add_generation_prompt and chat_history[-1]["role"] == "assistant"
+        return ChatTemplate.load(self._folder).render(
+            chat_history, add_generation_prompt=add_generation_prompt, continue_final_message=continued
+        )
 
     def _continued(self, context: str, continuation: str) -> tuple[float, bool]:
         known, whole = self._encode(context), self._encode(context + continuation)
