@@ -122,9 +122,13 @@ $(VENV)/kernels: $(SOURCES) | $(VENV)/build-tools
 
 $(VENV)/packages: pyproject.toml constraints.txt | $(VENV)/build-tools
 	@$(BIN)/python -m tools.requirements cpu export > $@.txt
-	@$(PIP) --requirement $@.txt
+	@$(PIP) $(CPU_TORCH) --requirement $@.txt
 	@rm -rf $(UNUSED)
 	@touch $@
+
+# Where pip is not told where to look, torch's build for CPUs comes from its own index: PyPI's for x86-64 brings CUDA.
+CPU_TORCH = $(shell $(BIN)/python -m pip config list | grep -E "(index-url|find-links)='[^']" >/dev/null || \
+	echo --extra-index-url https://download.pytorch.org/whl/cpu)
 
 # Tests of torch and onnx, and torch's headers, 200 MB: nothing here runs or compiles them.
 UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/,$(addprefix torch/,test include bin/test_* bin/protoc*) onnx/backend/test)

@@ -61,7 +61,16 @@ OTHERS: dict[str, set[str]] = {
 }
 CMAKE_FLAGS = {"-S", "-B", "-G", "--build", "--preset", "--toolchain", "-j", "-D"}
 CMAKE_VARIABLES = {"CMAKE_BUILD_TYPE", "CMAKE_CUDA_COMPILER", "TensorRT_ROOT"}
-PIP_FLAGS = {"-C", "-c", "-e", "--no-build-isolation", "--no-deps", "--target", "--upgrade"}
+PIP_FLAGS = {
+    "-C",
+    "-c",
+    "-e",
+    "--extra-index-url",
+    "--no-build-isolation",
+    "--no-deps",
+    "--target",
+    "--upgrade",
+}
 PYTHON = {"python", "python3"}
 ASSIGNMENT = re.compile(r"[A-Z_]\w*=")
 KNOWN = {*SCRIPTS, *OTHERS, *PYTHON, "cmake", "make", "openssl", "pip", "polygraphy"}

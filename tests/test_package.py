@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ else:  # Python 3.10 has no parser of its own, pytest brings one
     import tomli as tomllib
 
 from tools import constraints, requirements
+
+from h2o_cli.extras import CPU_TORCH
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -108,3 +112,28 @@ def test_images_install_extras_and_start_commands_that_exist(path: Path) -> None
     assert start in PROJECT["scripts"]
     for source in re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE):
         assert (ROOT / source).exists(), source
+
+
+def test_one_index_of_torch_is_named_wherever_export_is_installed() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    told = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    for line in (line for line in told if re.match(r"    pip install .*\[[\w,]*export", line)):
+        assert f" -c constraints.txt --extra-index-url {CPU_TORCH} " in line, line
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked"), [("PIP_EXTRA_INDEX_URL=", True), ("PIP_FIND_LINKS=/wheels", False)]
+)
+def test_make_takes_torch_for_cpus_where_pip_has_no_other_place(setting: str, asked: bool) -> None:
+    name, _, value = setting.partition("=")
+    kept = {known: text for known, text in os.environ.items() if not known.startswith(("PIP_", "MAKE"))}
+    done = subprocess.run(
+        ["make", "--dry-run", "--what-if=pyproject.toml", ".venv/packages"],
+        cwd=ROOT,
+        env=kept | {"PIP_CONFIG_FILE": os.devnull, name: value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = (line for line in done.stdout.splitlines() if " --requirement " in line)
+    assert (f" --extra-index-url {CPU_TORCH} " in line) is asked

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"  # the index of torch's builds for CPUs
+
 
 def needs_export(what: str, error: ImportError) -> str:
     """what: the subject of "needs more packages"."""
     return (
-        f"{what} needs more packages ({error}): pip install 'h2o-edge[export,cpu]', on Linux with torch's CPU "
-        "index in PIP_EXTRA_INDEX_URL: without it torch brings gigabytes of CUDA"
+        f"{what} needs more packages ({error}): pip install --extra-index-url {CPU_TORCH} 'h2o-edge[export,cpu]'; "
+        "without that index torch may bring gigabytes of CUDA"
     )

@@ -338,8 +338,8 @@ def test_a_missing_package_is_told_with_what_to_install(
     else:
         assert message == (
             f"error: comparing needs more packages (No module named '{package}'): "
-            "pip install 'h2o-edge[export,cpu]', on Linux with torch's CPU index in PIP_EXTRA_INDEX_URL: "
-            "without it torch brings gigabytes of CUDA\n"
+            "pip install --extra-index-url https://download.pytorch.org/whl/cpu 'h2o-edge[export,cpu]'; "
+            "without that index torch may bring gigabytes of CUDA\n"
         )
 
 
