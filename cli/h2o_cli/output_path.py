@@ -19,6 +19,6 @@ class OutputPath(click.Path):
         self._replaces_bundle = replaces_bundle
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+        path: Any = super().convert(value, param, ctx)
         check_outside_bundles(path, self._replaces_bundle)
         return path
