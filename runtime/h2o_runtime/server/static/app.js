@@ -30,7 +30,7 @@ function makeConversation(onState) {
       if (conversation === tabs.current) showBusy(conversation);
       if (conversation.unreached) status.look();
     },
-    onChange: writeAgain,
+    onEdit: writeAgain,
     onKept: (before) => kept(conversation, before),
   });
   return conversation;
@@ -53,8 +53,10 @@ function showBusy({ busy }) {
   byId("stop").hidden = !busy;
 }
 
-function writeAgain(message) {
-  composer.write(message);
+/** A message goes back to where messages are written, in front of what is there. */
+function writeAgain({ text, files }) {
+  const { message } = composer;
+  composer.write({ text: [text, message.text].filter(Boolean).join("\n\n"), files: [...files, ...message.files] });
   keepUnsent();
   byId("prompt").focus();
 }

@@ -4,12 +4,14 @@ import { byId, element } from "./dom.js";
 import { count } from "./format.js";
 
 const LONG_PASTE = 4000; // characters; more than that is unpleasant in a text field
+const EMPTY = "is empty: it has no text to send";
+const isEmpty = (text) => !text.trim();
 
 /** One text as the conversation shows it: its name and size; opened, the text itself. */
 export function showText({ name, text }) {
-  const shown = element("pre");
+  const shown = element("pre", { dir: "auto" });
   const size = element("span", { className: "quiet", textContent: ` ${count(text.length)} characters` });
-  const details = element("details", {}, element("summary", {}, name, size), shown);
+  const details = element("details", {}, element("summary", {}, element("bdi", { textContent: name }), size), shown);
   details.addEventListener("toggle", () => (shown.textContent = details.open ? text : ""));
   return details;
 }
@@ -57,33 +59,41 @@ export class Attachments {
 
   add(name, text) {
     this.replace([...this.texts, { name, text }]);
-    this._complain("");
     this._onChange();
+  }
+
+  _addText(name, text) {
+    const empty = isEmpty(text);
+    if (!empty) this.add(name, text);
+    this._complain(empty ? `${name} ${EMPTY}.` : "");
   }
 
   async _addAll(files, conversation) {
     const inView = () => conversation === this._views.current();
+    const problems = [];
     for (const file of files) {
-      const text = await this._textOf(file);
-      if (text !== null && inView()) this.add(file.name, text);
-      else if (text !== null) this._views.onElsewhere(conversation, { name: file.name, text });
+      const { text, problem } = await this._textOf(file);
+      if (problem) problems.push(`${file.name} ${problem}.`);
+      else if (inView()) this.add(file.name, text);
+      else this._views.onElsewhere(conversation, { name: file.name, text });
     }
+    this._complain(problems.join(" "));
     if (inView()) byId("prompt").focus();
   }
 
+  /** → {text} or {problem}, which goes on from the file's name. */
   async _textOf(file) {
     if (file.size > this.mostBytes) {
-      this._complain(`${file.name} has ${count(file.size)} bytes, and the server takes ${count(this.mostBytes)}.`);
-      return null;
+      return { problem: `has ${count(file.size)} bytes, and the server takes ${count(this.mostBytes)}` };
     }
     try {
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      if (!text.includes("\0")) return text;
+      if (isEmpty(text)) return { problem: EMPTY };
+      if (!text.includes("\0")) return { text };
     } catch {
       // not UTF-8, or a folder
     }
-    this._complain(`${file.name} is not a text file in UTF-8.`);
-    return null;
+    return { problem: "is not a text file in UTF-8" };
   }
 
   _onPaste(event) {
@@ -93,7 +103,7 @@ export class Attachments {
       this.addFiles(event.clipboardData.files);
     } else if (text.length > LONG_PASTE) {
       event.preventDefault();
-      this.add("Pasted text", text);
+      this._addText("Pasted text", text);
     }
   }
 
@@ -115,7 +125,7 @@ export class Attachments {
       event.preventDefault();
       const { files } = event.dataTransfer;
       if (files.length) this.addFiles(files);
-      else this.add("Dropped text", event.dataTransfer.getData("text/plain"));
+      else this._addText("Dropped text", event.dataTransfer.getData("text/plain"));
     });
   }
 

@@ -12,7 +12,7 @@ export class Conversation {
    * settings: what requests carry beside the messages.
    * memory: the panel that shows what the last answer's prompt left behind.
    * onState: called when its name or `busy` may have changed.
-   * onChange: given a message that the person wants to change before it is sent again.
+   * onEdit: given a message that the person wants to edit before it is sent again.
    * onKept: given the id that it had, when the browser has taken what is to be kept, or has not.
    *
    * id, created: what the browser keeps it under, and since when (milliseconds).
@@ -22,7 +22,7 @@ export class Conversation {
    * unreached: whether its last request found no server.
    * kept: whether the browser has what is to be kept of it.
    */
-  constructor(settings, memory, { onState, onChange, onKept }) {
+  constructor(settings, memory, { onState, onEdit, onKept }) {
     const { root, parts } = fromTemplate("conversation");
     this.root = root;
     this.id = newId();
@@ -34,7 +34,7 @@ export class Conversation {
     this._settings = settings;
     this._memory = memory;
     this._onState = onState;
-    this._onChange = onChange;
+    this._onEdit = onEdit;
     this._onKept = onKept;
     this._keeps = { chat: true, draft: true }; // whether the browser took them
     this._revision = null; // of what is kept
@@ -101,7 +101,7 @@ export class Conversation {
     if (this._deleted) return;
     if (!this._turns.length) {
       forgetChat(this.id);
-      this._revision = null;
+      Object.assign(this, { name: "", _revision: null });
       return;
     }
     const before = this.id;
@@ -127,10 +127,9 @@ export class Conversation {
 
   _add(message) {
     const turn = new Turn(message, () => this._onText(turn));
-    turn.buttons.retry.onclick = () => this._run(turn);
-    turn.buttons.change.onclick = () => this._change(turn);
+    turn.buttons.retry.onclick = () => this._retry(turn);
+    turn.buttons.edit.onclick = () => this._edit(turn);
     turn.buttons.memory.onclick = () => this._memory.open(turn.result);
-    for (const earlier of this._turns) earlier.pass();
     this._turns.push(turn);
     this._welcome.hidden = true;
     this.root.append(turn.root);
@@ -143,17 +142,14 @@ export class Conversation {
     for (const turn of this._turns) turn.root.remove();
     this._turns = [];
     for (const record of records) this._add(record.message).restore(record);
-    this._turns.forEach((turn, index) => {
-      if (index === records.length - 1) return;
-      turn.pass();
-      turn.forget();
-    });
+    for (const turn of this._turns.slice(0, -1)) turn.forget();
   }
 
   async _run(turn) {
     if (this.busy) return;
     const running = new AbortController();
     this._running = running;
+    this.root.classList.add("answering");
     this._onState();
     this._atEnd = true;
     this._top = 0;
@@ -164,6 +160,7 @@ export class Conversation {
       await answered;
     } finally {
       this._running = null;
+      this.root.classList.remove("answering");
       this.unreached = turn.unreached;
       this.keep();
       this._onState();
@@ -172,20 +169,40 @@ export class Conversation {
     if (this.root.isConnected && turn.result.firstMs !== undefined) this._memory.follow(turn.result);
   }
 
-  _change(turn) {
-    turn.root.remove();
-    this._turns = this._turns.filter((kept) => kept !== turn);
+  _retry(turn) {
+    if (!this._drop(this._answersAfter(turn), "Try again? Later answers are deleted, with their messages.")) return;
+    this.root.focus(); // its button is out of reach now
+    this._run(turn);
+  }
+
+  _edit(turn) {
+    const dropped = [turn, ...this._answersAfter(turn)];
+    if (!this._drop(dropped, "Edit this message? Its answer is deleted, and what comes after it.")) return;
     this.keep();
-    this._onChange(turn.message);
+    this._onState();
+    this._onEdit(turn.message);
+  }
+
+  /** What would not follow from another answer. Messages that have none stay. */
+  _answersAfter(turn) {
+    return this._turns.slice(this._turns.indexOf(turn) + 1).filter(({ told }) => told);
+  }
+
+  /** → whether the turns are gone. An answer is lost only if the person says so. */
+  _drop(turns, question) {
+    if (turns.some(({ told }) => told) && !confirm(question)) return false;
+    for (const turn of turns) turn.root.remove();
+    this._turns = this._turns.filter((turn) => !turns.includes(turn));
+    this._welcome.hidden = this._turns.length > 0;
+    return true;
   }
 
   async _request(turn) {
     const messages = [];
-    for (const each of this._turns) {
-      if (each !== turn && !each.told) continue;
-      messages.push({ role: "user", content: each.content });
-      if (each !== turn) messages.push({ role: "assistant", content: each.answer });
+    for (const { content, answer } of this._turns.slice(0, this._turns.indexOf(turn)).filter(({ told }) => told)) {
+      messages.push({ role: "user", content }, { role: "assistant", content: answer });
     }
+    messages.push({ role: "user", content: turn.content });
     return {
       messages,
       stream: true,

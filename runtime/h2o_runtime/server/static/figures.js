@@ -9,6 +9,7 @@ const ENDS = { length: "at the limit", stopped: "stopped" }; // the others need 
 export function figures({ firstMs, usage, timings, h2o, reason }) {
   const shown = [];
   const add = (name, value, more = "") =>
+    value &&
     shown.push(
       element(
         "div",
@@ -22,10 +23,10 @@ export function figures({ firstMs, usage, timings, h2o, reason }) {
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     add("Prompt", counted(usage.prompt_tokens, "token"), cached ? `${count(cached)} cached` : "");
   }
-  if (timings?.prompt_n) add("Read at", `${rate(timings.prompt_per_second)} tokens/s`);
+  if (timings) add("Read at", rate(timings.prompt_n, timings.prompt_per_second));
   if (timings) add("Answer", counted(timings.predicted_n, "token"), ENDS[reason]);
   else if (reason in ENDS) add("Answer", ENDS[reason]);
-  if (timings?.predicted_n > 1) add("Written at", `${rate(timings.predicted_per_second)} tokens/s`);
+  if (timings) add("Written at", rate(timings.predicted_n, timings.predicted_per_second));
   if (timings?.draft_n) add("Read ahead", `${count(timings.draft_n_accepted)} of ${counted(timings.draft_n, "token")}`);
   if (h2o?.exact) add("Attention", "full");
   else if (h2o) add("Chunks", count(h2o.chunks), h2o.memory_size ? `memory ${count(h2o.memory_size)}` : "");

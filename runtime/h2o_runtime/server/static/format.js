@@ -1,5 +1,7 @@
 // Numbers as people read them.
 
+const TELLING = 16; // tokens
+
 /** 4391 → "4,391". */
 export const count = (number) => Math.round(number).toLocaleString("en");
 
@@ -13,8 +15,11 @@ export function duration(milliseconds) {
   return `${seconds.toFixed(seconds < 9.95 ? 2 : seconds < 99.5 ? 1 : 0)} s`;
 }
 
-/** Tokens a second: 6.4, 210, 14,200. */
-export const rate = (perSecond) => (perSecond < 9.95 ? perSecond.toFixed(1) : count(perSecond));
+/** "6.4 tokens/s", "14,200 tokens/s". Empty for so few tokens that their time says nothing of others. */
+export function rate(tokens, perSecond) {
+  if (!(tokens >= TELLING)) return "";
+  return `${perSecond < 9.95 ? perSecond.toFixed(1) : count(perSecond)} tokens/s`;
+}
 
 /** 0.934 → "93.4 %". */
 export const percent = (share) => `${(100 * share).toFixed(1)} %`;

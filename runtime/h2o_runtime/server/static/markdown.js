@@ -1,9 +1,8 @@
 // An answer in Markdown that grows. Blocks that are complete are never touched again, and of the last ones only what
 // differs: selections and focus stay, and a screen reader hears what is new.
 
+import { copy } from "./clipboard.js";
 import { blocks } from "./markdown_blocks.js";
-
-const COPIED = 2000; // milliseconds that a button says so
 
 export class Markdown {
   constructor(root) {
@@ -57,20 +56,6 @@ function become(old, node) {
 /** Whether it is all the text of its parent. Beside thousands of others, Chromium takes a second to append to one. */
 const isAlone = (node) => node.nodeType === Node.TEXT_NODE && !node.previousSibling && !node.nextSibling;
 
-async function copyOnClick({ target }) {
-  if (!target.matches("button.copy")) return;
-  const copied = await copy(target.closest(".code").querySelector("code"));
-  target.textContent = copied ? "Copied" : "Not copied";
-  setTimeout(() => (target.textContent = "Copy"), COPIED);
-}
-
-/** → whether its text is in the clipboard now. Without https only the older way is there. */
-async function copy(shown) {
-  try {
-    await navigator.clipboard.writeText(shown.textContent);
-    return true;
-  } catch {
-    getSelection().selectAllChildren(shown);
-    return document.execCommand("copy");
-  }
+function copyOnClick({ target }) {
+  if (target.matches("button.copy")) copy(target.closest(".code").querySelector("code").textContent, target);
 }

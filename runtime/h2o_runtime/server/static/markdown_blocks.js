@@ -24,6 +24,7 @@ export function blocks(lines, open = false, depth = 0) {
       continue;
     }
     const { node, next } = block(lines, at, open, depth);
+    if (depth === 0) node.dir ||= "auto"; // an item or a quote takes its own from the blocks inside it
     found.push({ at, node });
     at = next;
   }
@@ -68,7 +69,7 @@ function indentedCode(lines, at) {
 function codeBlock(code, language) {
   return element(
     "div",
-    { className: "code" },
+    { className: "code", dir: "ltr" },
     element(
       "div",
       { className: "code-head" },
@@ -104,7 +105,7 @@ function list(lines, at, open, depth) {
     const item = ITEM.exec(lines[next]);
     if (!item || (item[1] === undefined) !== (number === undefined)) break;
     const { body, end } = itemBody(lines, next, item[0].length);
-    node.append(element("li", {}, ...nested(body, open && end === lines.length, depth)));
+    node.append(element("li", { dir: "auto" }, ...nested(body, open && end === lines.length, depth)));
     next = skipBlank(lines, end);
   }
   return { node, next };
@@ -144,7 +145,7 @@ function table(lines, at) {
 
 function cell(tag, text, side) {
   const className = side.endsWith(":") ? (side[0] === ":" ? "center" : "right") : "";
-  return element(tag, className ? { className } : {}, inline(text));
+  return element(tag, { className, dir: "auto" }, inline(text));
 }
 
 function cells(line) {

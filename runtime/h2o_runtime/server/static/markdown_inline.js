@@ -80,7 +80,7 @@ class Inline {
     }
     const code = this._text.slice(start, end).replaceAll("\n", " ");
     const padded = code.length > 2 && code[0] === " " && code.at(-1) === " ";
-    this._add(element("code", { textContent: padded ? code.slice(1, -1) : code }), at, end + ticks.length);
+    this._add(element("code", { dir: "ltr", textContent: padded ? code.slice(1, -1) : code }), at, end + ticks.length);
   }
 
   _link(at) {

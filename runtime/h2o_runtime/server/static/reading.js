@@ -28,12 +28,13 @@ export class Reading {
     this._parts.bar.ariaValueMax = total;
     this._parts.bar.ariaValueNow = processed;
     const perSecond = time_ms ? (1000 * (processed - cache)) / time_ms : 0;
-    const left = perSecond ? (total - processed) / perSecond : 0;
+    const speed = perSecond && rate(processed - cache, perSecond);
+    const left = speed ? (total - processed) / perSecond : 0;
     this._say(
       [
         `${count(processed)} of ${counted(total, "token")} read`,
         cache ? `${count(cache)} from the cache` : "",
-        perSecond ? `${rate(perSecond)} tokens/s` : "",
+        speed,
         left > SOON ? `about ${Math.ceil(left)} s left` : "",
       ]
         .filter(Boolean)

@@ -10,7 +10,7 @@ export class SlotList {
   constructor() {
     this._details = byId("slots");
     this._list = byId("slot-list");
-    this._before = new Map(); // of each slot: the task, its tokens and when they were counted
+    this._first = new Map(); // of each slot: the task, its tokens when it was first seen, and when that was
     this._timer = null;
     this._details.addEventListener("toggle", () => this._look());
     document.addEventListener("visibilitychange", () => this._look());
@@ -29,20 +29,21 @@ export class SlotList {
   _line(slot) {
     const name = `Slot ${slot.id}: `;
     if (!slot.is_processing) return `${name}idle${slot.n_past ? `, ${counted(slot.n_past, "token")} in its cache` : ""}`;
-    const perSecond = this._rate(slot);
-    const speed = perSecond ? `, ${rate(perSecond)} tokens/s` : "";
+    const speed = this._speed(slot);
     if (slot.n_decoded) return `${name}answering, ${counted(slot.n_decoded, "token")}${speed}`;
     const total = counted(slot.n_prompt_tokens_new, "token");
     return `${name}reading, ${count(slot.n_prompt_tokens_processed)} of ${total}${speed}`;
   }
 
-  /** Tokens a second since the last look; 0 where that is not known yet. */
-  _rate({ id, id_task, n_decoded, n_prompt_tokens_processed }) {
-    const tokens = n_decoded || n_prompt_tokens_processed;
-    const now = { task: `${id_task} ${n_decoded > 0}`, tokens, at: performance.now() };
-    const before = this._before.get(id);
-    this._before.set(id, now);
-    return before?.task === now.task ? (1000 * (tokens - before.tokens)) / (now.at - before.at) : 0;
+  /** Since the task was first seen, after a comma; empty where that is not known yet. */
+  _speed({ id, id_task, n_decoded, n_prompt_tokens_processed }) {
+    const read = n_decoded || n_prompt_tokens_processed;
+    const now = { task: `${id_task} ${n_decoded > 0}`, tokens: read, at: performance.now() };
+    if (this._first.get(id)?.task !== now.task) this._first.set(id, now);
+    const first = this._first.get(id);
+    const tokens = now.tokens - first.tokens;
+    const speed = rate(tokens, (1000 * tokens) / (now.at - first.at));
+    return speed && `, ${speed}`;
   }
 }
 

@@ -97,7 +97,7 @@ export class Tabs {
       button.ariaSelected = selected;
       button.tabIndex = selected ? 0 : -1;
       const state = conversation.busy ? element("span", { className: "busy", textContent: " (answering)" }) : "";
-      button.replaceChildren(element("span", { textContent: conversation.name || "New chat" }), state);
+      button.replaceChildren(element("bdi", { textContent: conversation.name || "New chat" }), state);
     }
   }
 

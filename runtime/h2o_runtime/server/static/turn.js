@@ -2,6 +2,7 @@
 
 import { chat, ServerError, unlessAborted } from "./api.js";
 import { showText } from "./attachments.js";
+import { copy } from "./clipboard.js";
 import { element, fromTemplate, soon } from "./dom.js";
 import { figures } from "./figures.js";
 import { Markdown } from "./markdown.js";
@@ -18,7 +19,7 @@ export class Turn {
     const { root, parts } = fromTemplate("turn");
     this.root = root;
     this.message = message;
-    this.buttons = { retry: parts.retry, change: parts.change, memory: parts.memory };
+    this.buttons = { retry: parts.retry, edit: parts.edit, memory: parts.memory };
     this.result = {}; // what is known of the answer: id, firstMs, usage, timings, h2o, reason
     this.thoughts = "";
     this.answer = "";
@@ -34,6 +35,9 @@ export class Turn {
       if (this.answer || this.thoughts) onText();
     });
     parts.question.textContent = message.text;
+    parts["copy-message"].hidden = !message.text;
+    parts["copy-message"].onclick = () => copy(message.text, parts["copy-message"]);
+    parts["copy-answer"].onclick = () => copy(this.answer, parts["copy-answer"]);
     parts.files.hidden = !message.files.length;
     parts.files.append(...message.files.map((file) => element("li", {}, showText(file))));
   }
@@ -76,11 +80,6 @@ export class Turn {
     } finally {
       this._end();
     }
-  }
-
-  /** There is a later turn: this one is not repeated or changed, which would come out of order. */
-  pass() {
-    this._parts.offers.hidden = true;
   }
 
   /** There is a later answer: this one's memory is gone. */
@@ -144,9 +143,9 @@ export class Turn {
     this._reading.end();
     this._draw();
     this._parts.body.ariaBusy = "false";
-    this._parts["problem-text"].textContent = this._problem;
+    this._parts.problem.textContent = this._problem;
     this._parts.problem.hidden = !this._problem;
-    this._parts.offers.hidden = false;
+    this._parts["copy-answer"].hidden = !this.answer;
     this.root.classList.toggle("left-out", !this.told);
     const shown = figures(this.result);
     this._parts["figure-list"].replaceChildren(...shown);

@@ -152,7 +152,7 @@ def test_stop_before_the_answer_and_try_again(page: Page) -> None:
     page.get_by_role("button", name="Try again").click()
     page.locator(".figures").wait_for()
     assert page.locator(ANSWER).text_content()
-    assert not page.get_by_role("button", name="Try again").is_visible()
+    assert not page.get_by_text("Stopped before the answer began").is_visible()
 
 
 def test_enter_with_shift_is_a_new_line(page: Page) -> None:
@@ -213,8 +213,20 @@ def test_a_message_takes_the_files_that_are_still_being_read(page: Page) -> None
     wait_until_answered(page)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"null\x00byte"])
-def test_a_binary_file_is_refused(page: Page, content: bytes) -> None:
-    choose_file(page, "photo.jpg", content)
-    page.get_by_text("photo.jpg is not a text file in UTF-8.").wait_for()
-    assert page.locator(".composer .files li").count() == 0
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff\xfe\x00binary", "is not a text file in UTF-8."),
+        (b"null\x00byte", "is not a text file in UTF-8."),
+        (b"", "is empty: it has no text to send."),
+        (b"\xef\xbb\xbf \n", "is empty: it has no text to send."),
+    ],
+)
+def test_a_file_without_text_is_refused(page: Page, content: bytes, problem: str) -> None:
+    files = {"bad.txt": content, "good.txt": b"text", "worse.txt": b""}
+    page.locator("#file").set_input_files(
+        [{"name": name, "mimeType": "text/plain", "buffer": each} for name, each in files.items()]
+    )
+    page.get_by_role("button", name="Remove good.txt").wait_for()
+    page.get_by_text(f"bad.txt {problem} worse.txt is empty: it has no text to send.").wait_for()
+    assert page.locator(".composer .files li").count() == 1

@@ -45,19 +45,22 @@ def test_html_is_text(page: Page) -> None:
 def test_a_phone(browser: Browser, server: Server, long_text: str) -> None:
     def check() -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.evaluate("document.documentElement.scrollHeight") <= 640  # only the conversation scrolls
 
     phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
     with watched_page(browser, server.url, **phone) as page:
         check()
         choose(page, max_tokens=30, temperature=0)
         ask(page, "W" * 200 + " what is this?", long_text[:6000])
-        check()
         page.get_by_role("button", name="Show memory").tap()
         page.locator("#tokens .kept").first.tap()
         page.get_by_text("remembered by").first.wait_for()
         check()
         assert page.locator("#memory").bounding_box() == {"x": 0, "y": 0, "width": 360, "height": 640}
         page.get_by_role("button", name="Close").tap()
+        answer_once(page, whole("- one\n" * 60))
+        ask(page, "And a long list?")
+        check()
         page.get_by_role("button", name="Settings").tap()
         check()
 

@@ -121,7 +121,7 @@ def test_all_is_deleted_on_request(page: Page) -> None:
 def test_a_changed_message_is_not_kept_as_sent(page: Page) -> None:
     page.route(CHAT, lambda route: route.abort(), times=1)
     send(page, "Hello.")
-    page.get_by_role("button", name="Change message").click()
+    page.get_by_role("button", name="Edit message").click()
     reload(page)
     assert page.locator(".turn").count() == 0
     assert message(page) == "Hello."
@@ -248,6 +248,5 @@ def test_a_broken_turn_is_kept_as_what_it_is(page: Page) -> None:
     reload(page)
     page.get_by_text("The answer stopped early: the connection was lost").wait_for()
     assert page.locator(".turn.left-out .question").inner_text().endswith("Lost.")
-    assert page.get_by_role("button", name="Try again").count() == 1  # of the last turn
     messages = sent(page, lambda: ask(page, "Anew."))["messages"]
     assert [each["content"] for each in messages] == ["Hello.", "Half an", "Anew."]

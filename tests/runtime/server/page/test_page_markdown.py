@@ -22,7 +22,7 @@ STRUCTURE = """(text) => import("/static/markdown.js").then(({ Markdown }) => {
   new Markdown(root).show(text, false);
   for (const head of root.querySelectorAll(".code-head")) head.remove();
   for (const node of root.querySelectorAll("*"))
-    for (const name of ["class", "tabindex", "rel", "target", "title"]) node.removeAttribute(name);
+    for (const name of ["class", "dir", "tabindex", "rel", "target", "title"]) node.removeAttribute(name);
   return root.innerHTML.replaceAll("<div>", "").replaceAll("</div>", "");
 })"""
 GROWN = """([text, cuts]) => import("/static/markdown.js").then(({ Markdown }) => {

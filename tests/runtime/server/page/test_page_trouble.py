@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def test_a_prompt_that_is_too_long_can_be_changed(page: Page, long_text: str) -> None:
     send(page, "What is this?", long_text * 3)
     page.get_by_text("No answer: the prompt has").wait_for()
-    page.get_by_role("button", name="Change message").click()
+    page.get_by_role("button", name="Edit message").click()
     assert page.locator(".turn").count() == 0
     assert page.get_by_label("Message", exact=True).input_value() == "What is this?"
     page.get_by_role("button", name="Remove report.txt").click()
