@@ -34,7 +34,7 @@ def open_checkpoint(source: str, context: int | None = None, *, download: bool =
             opened = kind.open(path, source)
             opened = replace(opened, config=opened.config.limited(context))
             opened = with_present_draft(opened)
-            return arranged(with_single_experts(with_layer_slices(opened)))
+            return arranged(with_layer_slices(with_single_experts(opened), opened))
     raise CheckpointError(
         f"{source} is a file; give the folder that holds config.json and the safetensors files, or a GGUF file"
     )

@@ -21,6 +21,8 @@ TABLE = "embed_tokens_per_layer"
 class LayerSlices(DerivedCheckpoint):
     """Each layer's columns of the table, and rows of the matrix, as if they were by themselves."""
 
+    files: SafetensorsCheckpoint  # with both; `original` presents other tensors of theirs
+
     def unused(self, used: Collection[str]) -> frozenset[str]:
         return self.original.unused({_whole(name) for name in used})
 
@@ -38,11 +40,10 @@ class LayerSlices(DerivedCheckpoint):
         place = OF_LAYER.fullmatch(name)
         if place is None:
             return self.original.tensor(name, shape)
-        files, table = self.original, place[3] == TABLE
-        assert isinstance(files, SafetensorsCheckpoint)
+        table = place[3] == TABLE
         size = shape[1 if table else 0]
         cut = slice(int(place[1]) * size, (int(place[1]) + 1) * size)
-        rows = files.sliced(_whole(name), (slice(None), cut) if table else (cut,))
+        rows = self.files.sliced(_whole(name), (slice(None), cut) if table else (cut,))
         if tuple(rows.shape) != shape:
             raise CheckpointError(
                 f"{self.source}: layer {place[1]} has a part of '{_whole(name)}' of shape {list(rows.shape)}, but "
@@ -51,11 +52,11 @@ class LayerSlices(DerivedCheckpoint):
         return rows
 
 
-def with_layer_slices(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint itself, where layers have no embeddings of their own, or it slices them itself."""
-    if checkpoint.config.layer_embedding is None or not isinstance(checkpoint, SafetensorsCheckpoint):
+def with_layer_slices(checkpoint: Checkpoint, files: Checkpoint) -> Checkpoint:
+    """The checkpoint itself, where layers have no embeddings of their own, or its files are sliced already."""
+    if checkpoint.config.layer_embedding is None or not isinstance(files, SafetensorsCheckpoint):
         return checkpoint
-    return LayerSlices(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint)
+    return LayerSlices(checkpoint.path, checkpoint.source, checkpoint.config, checkpoint, files)
 
 
 def _whole(name: str) -> str:
