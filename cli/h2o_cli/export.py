@@ -41,6 +41,7 @@ from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected
 
 if TYPE_CHECKING:
+    from h2o_export.architecture.config import ModelConfig
     from h2o_export.preview import ExportPreview
 
 NO_TEXT = "none"  # of `calibrate`
@@ -185,7 +186,7 @@ def main(
     if dry_run:
         from h2o_export.preview import preview_export
 
-        _tell_preview(preview_export(opened, options, context), refused, as_json)
+        _tell_preview(preview_export(opened, options, context), opened.config, refused, as_json)
         return
     from h2o_export.memory import warn_of_work
 
@@ -202,7 +203,7 @@ def main(
         described = manifest.model_dump(include={"model", "checkpoint", "validation"})
         print_json({"bundle": str(options.output), **described})
     else:
-        _show_result(options.output, manifest)
+        _show_result(options.output, manifest, opened.config)
     if manifest.validation and not manifest.validation.passed:
         click.echo(f"error: {options.output}: {_missed(manifest.validation, manifest.model)}", err=True)
         sys.exit(Exit.TOLERANCE)
@@ -232,7 +233,7 @@ def _refusal(output: Path) -> str | None:
     return None
 
 
-def _tell_preview(preview: ExportPreview, refused: str | None, as_json: bool) -> None:
+def _tell_preview(preview: ExportPreview, config: ModelConfig, refused: str | None, as_json: bool) -> None:
     if as_json:
         print_json(preview.to_json() | {"refused": refused})
         return
@@ -246,6 +247,7 @@ def _tell_preview(preview: ExportPreview, refused: str | None, as_json: bool) ->
         f"vocabulary {model.vocab_size:,}{', tied' if model.tied else ''}; "
         f"{model.parameters / 1e6:,.1f} M parameters in {_weights(model)}",
         f"prefill: {preview.options.prefill}",
+        *_longrope(config),
         table,
         f"on disk: {_mib(preview.disk_bytes)} of weights",
         f"at run time, context {preview.context:,}: weights {_mib(size.weights)}, cache {_mib(size.cache)}, "
@@ -257,6 +259,16 @@ def _tell_preview(preview: ExportPreview, refused: str | None, as_json: bool) ->
         *([escape(refused)] if refused else []),
         "dry run: nothing was written",
     )
+
+
+def _longrope(config: ModelConfig) -> Iterator[str]:
+    """The list of factors that rotates all texts of the bundle."""
+    for rope in config.rotations:
+        if rope.kind == "factors" and (limit := rope.original_context):
+            if config.max_position_embeddings > limit:
+                yield f"LongRoPE: long_factor, for contexts above {limit:,} tokens; -c {limit} takes short_factor"
+            else:
+                yield f"LongRoPE: short_factor, for contexts up to {limit:,} tokens; a longer one takes long_factor"
 
 
 def _token(preview: ExportPreview) -> str:
@@ -286,10 +298,10 @@ def _interface(tensors: Sequence[TensorSpec]) -> str:
     return escape("\n".join(f"{t.name} {t.dtype}[{', '.join(map(str, t.shape))}]" for t in tensors))
 
 
-def _show_result(output: Path, manifest: Manifest) -> None:
+def _show_result(output: Path, manifest: Manifest, config: ModelConfig) -> None:
     total = sum(file.bytes for file in manifest.files.values())
     errors: list[RenderableType] = [_validation_table(manifest.validation)] if manifest.validation else []
-    show(*errors, escape(f"wrote {output}: {len(manifest.graphs)} graphs, {_mib(total)}"))
+    show(*_longrope(config), *errors, escape(f"wrote {output}: {len(manifest.graphs)} graphs, {_mib(total)}"))
 
 
 def _validation_table(validation: Validation) -> Table:

@@ -119,6 +119,7 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         experts=_experts_spec(config),
         layer_embedding=config.layer_embedding.size if config.layer_embedding else 0,
         draft=draft_spec(config),
+        rope_ends=any(rope.ends for rope in config.ropes),
         **fields,
     )
     mlps = tuple(_mlp_weights(config, layer) for layer in range(config.layers))

@@ -180,6 +180,12 @@ def _context(model: ModelSpec, chosen: int | None) -> int:
         raise ConfigError(
             f"context must be from 1 to {MAX_CONTEXT:,} tokens, but is {context}", field="context"
         )
+    if context > model.max_position_embeddings and model.rope_ends:
+        raise ConfigError(
+            f"context must be at most {model.max_position_embeddings:,} tokens, but is {context:,}: the model "
+            "scales RoPE otherwise for longer texts; lower it, or export the model again for a longer context",
+            field="context",
+        )
     if context > model.max_position_embeddings:
         log.warning(
             "context %d is beyond the %d positions that the model was trained for; expect worse answers",

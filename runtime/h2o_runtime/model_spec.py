@@ -112,6 +112,7 @@ class ModelSpec(BaseModel):
     draft                       the layer that drafts the next tokens, beside the `layers`; None: there is none
     layer_specs                 of each layer; empty if all layers are alike and follow from the fields above
     mlp_weights                 see `each_mlp`; empty if they follow from the fields above
+    rope_ends                   whether the model rotates texts beyond max_position_embeddings in another way
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -136,6 +137,7 @@ class ModelSpec(BaseModel):
     draft: LayerSpec | None = None
     layer_specs: tuple[LayerSpec, ...] = ()
     mlp_weights: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    rope_ends: bool = False
 
     @model_validator(mode="after")
     def _one_spec_a_layer(self) -> ModelSpec:
@@ -169,6 +171,8 @@ class ModelSpec(BaseModel):
             written.pop("layer_embedding", None)
         if self.draft is None:
             written.pop("draft", None)
+        if not self.rope_ends:
+            written.pop("rope_ends", None)
         return written
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 import pytest
 from safetensors.torch import load_file, save_file
-from tests import bundles
+from tests import bundles, family_models
 from tests.cli.conftest import Run, Start
 from tests.cli.exports import NAME, files
 from tests.cli.progress_lines import without_stages
@@ -251,6 +251,20 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     assert f"at run time, context 3,000: weights {memory['weights'] / 2**20:.1f} MiB" in text
     assert text.endswith("nothing was written\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_which_list_of_longrope_a_bundle_has_is_said(
+    export_here: Callable[..., Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = family_models.save(tmp_path / "phi3", "phi3-longrope")
+    long = "LongRoPE: long_factor, for contexts above 32 tokens; -c 32 takes short_factor"
+    short = "LongRoPE: short_factor, for contexts up to 32 tokens; a longer one takes long_factor"
+    assert long in export_here(folder, "--dry-run").output
+    assert short in export_here(folder, "--dry-run", "-c", 32).output
+    written = export_here(folder, "-o", tmp_path / "bundle", "-c", 32, "--no-validate")
+    assert short in written.output
+    assert Manifest.read(tmp_path / "bundle").model.rope_ends
+    assert "LongRoPE" not in export_here(checkpoint, "--dry-run").output
 
 
 def test_a_dry_run_needs_no_output_and_no_free_place(

@@ -229,11 +229,32 @@ def test_longrope_takes_the_list_for_the_context(context: int, name: str) -> Non
     assert config.max_position_embeddings == context
 
 
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
+
+
+@pytest.mark.parametrize("context", [8192, 1024])
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE, LINEAR, SCALED, YARN])
+def test_a_rotation_ends_where_transformers_has_another_one(scaling: dict[str, Any], context: int) -> None:
+    parameters = scaling | {"rope_theta": 5e4}
+    theirs = AutoConfig.for_model(
+        "llama", head_dim=32, rope_parameters=parameters, max_position_embeddings=8192
+    )
+    frequencies = ROPE_INIT_FUNCTIONS[scaling["rope_type"]]
+    here, beyond = (frequencies(theirs, "cpu", seq_len=length)[0] for length in (context, 16_384))
+    config = read(rope_theta=5e4, rope_scaling=scaling, max_position_embeddings=8192).limited(context)
+    assert config.rope.ends == (not torch.equal(here, beyond))
+    np.testing.assert_array_equal(config.rope.inverse_frequencies(32), here.numpy())
+
+
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(
         ConfigError, match="context must be at most 2,048 tokens, the model's limit, but is 2,049"
     ):
         read().limited(2049)
+    with pytest.raises(
+        ConfigError, match="limit, but is 2,049; beyond it RoPE scaling 'dynamic' would begin"
+    ):
+        read(rope_scaling=DYNAMIC).limited(2049)
 
 
 def test_the_share_of_a_head_that_rotates() -> None:

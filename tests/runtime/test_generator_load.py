@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from tests import bundles
 
 from h2o_runtime import Generator
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import (
     BackendError,
@@ -58,6 +61,18 @@ def test_a_context_beyond_the_models_is_allowed_with_a_warning(
     assert "beyond the 4096 positions" in caplog.text
     with Generator.load(bundle) as generator:
         assert generator.context == 4096
+
+
+def test_a_context_beyond_the_end_of_rope_is_refused(bundle: Path, tmp_path: Path) -> None:
+    opened = Bundle.open(bundle)
+    model = opened.manifest.model.model_copy(update={"rope_ends": True})
+    folder = shutil.copytree(bundle, tmp_path / "bundle", copy_function=os.link)
+    (folder / "manifest.json").unlink()
+    opened.manifest.model_copy(update={"model": model}).write(folder)
+    with pytest.raises(
+        ConfigError, match=r"at most 4,096 tokens, but is 4,097: .*RoPE.*export the model again"
+    ):
+        Generator.load(folder, context=4097)
 
 
 def test_missing_kernels_are_told_with_what_to_do(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,9 +143,13 @@ class ModelConfig:
         if context is None or context == self.max_position_embeddings:
             return self
         if context > self.max_position_embeddings:
+            dynamic = any(rope.kind == "dynamic" for rope in self.ropes)
+            scaled = (
+                "; beyond it RoPE scaling 'dynamic' would begin, which is not supported" if dynamic else ""
+            )
             raise ConfigError(
                 f"context must be at most {self.max_position_embeddings:,} tokens, the model's limit, but is "
-                f"{context:,}",
+                f"{context:,}{scaled}",
                 field="context",
             )
         ropes = tuple(rope.limited(context) for rope in self.ropes)

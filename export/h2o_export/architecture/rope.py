@@ -31,6 +31,7 @@ class RopeConfig:
     score_factor      the softmax scale of latent attention is multiplied by it
     query_growth      by how much queries grow with the logarithm of the position in original contexts (Llama 4;
                       Nakanishi, 2025); 0: they do not
+    ends              whether texts beyond the longest one would be rotated otherwise
     """
 
     theta: float
@@ -50,6 +51,7 @@ class RopeConfig:
     share: float = 1.0
     score_factor: float = 1.0
     query_growth: float = 0.0
+    ends: bool = False
 
     def inverse_frequencies(self, head_size: int) -> NDArray[np.float32]:
         """Rotation per position of each pair, float32 [d/2]; Llama 3's rule is from its reference code."""
@@ -87,7 +89,8 @@ class RopeConfig:
         """The same for texts of at most `context` tokens."""
         if context > self.original_context:
             return self
-        return replace(self, factors=self.short_factors or self.factors, short_factors=(), query_growth=0.0)
+        less = replace(self, factors=self.short_factors or self.factors, short_factors=(), query_growth=0.0)
+        return replace(less, ends=self.ends or less != self)
 
     def _llama3(self, frequencies: Tensor) -> Tensor:
         """Slow rotations are stretched by `factor`, fast ones unchanged, and those between blended."""
@@ -183,7 +186,8 @@ def _read(scaling: dict[str, Any], context: int, rotated: int) -> RopeConfig:
     if kind == "yarn":
         return _read_yarn(scaling, context, theta)
     factor = number(scaling, "factor")
-    config = RopeConfig(theta, kind, factor=factor, score_factor=_score_factor(scaling, factor))
+    score_factor, ends = _score_factor(scaling, factor), kind == "dynamic"
+    config = RopeConfig(theta, kind, factor=factor, score_factor=score_factor, ends=ends)
     if kind != "llama3":
         return config
     return replace(
