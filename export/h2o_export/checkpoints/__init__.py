@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from h2o_export.checkpoints.adapters import check_without_adapter
 from h2o_export.checkpoints.arranged import arranged
 from h2o_export.checkpoints.base import Checkpoint, CheckpointInFiles
 from h2o_export.checkpoints.drafting import with_present_draft
@@ -29,6 +30,7 @@ def open_checkpoint(source: str, context: int | None = None, *, download: bool =
     UnsupportedModelError for an unknown model.
     """
     path = locate(source, HUB_PATTERNS, download)
+    check_without_adapter(path, source)
     for kind in KINDS:
         if kind.takes(path):
             opened = kind.open(path, source)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
+from h2o_export.checkpoints import adapters
 from h2o_export.checkpoints.base import CheckpointInFiles
 from h2o_export.checkpoints.sentence import MODULES, embedding_spec
 from h2o_export.checkpoints.text_model import text_config, text_names
@@ -35,6 +36,7 @@ TOKENIZER_FILES = (
 )
 HUB_PATTERNS = (
     "config.json",
+    adapters.CONFIG,
     "*quant*_config.json",  # of older packed checkpoints
     "*.safetensors",
     "*.safetensors.index.json",
@@ -247,4 +249,5 @@ def tensor_files(folder: Path) -> dict[str, Path]:
                 "does not belong to the model"
             )
         files.update(dict.fromkeys(names, path))
+    adapters.check_merged(files, folder)
     return files
