@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import json
 import logging
@@ -11,10 +10,8 @@ import os
 import re
 import signal
 import sys
-import threading
 from enum import IntEnum
 from io import StringIO
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -24,6 +21,7 @@ from rich.logging import RichHandler
 from h2o_cli.effects import flag_of
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.settings_text import SettingsText
+from h2o_cli.stopping import Stop
 from h2o_cli.streams import abandon, write
 from h2o_runtime.errors import (
     Cancelled,
@@ -51,64 +49,36 @@ class NotNegative(click.FloatRange):
 
 
 class Exit(IntEnum):
-    """Exit codes of every command."""
+    """Exit codes of every command; after signal N it is 128 + N, as shells report it."""
 
     GOOD = 0
     ERROR = 1
     USAGE = 2
     TOLERANCE = 3  # everything ran, and a measured error was too large
-    INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def guarded(function: Command) -> Command:
     """Turn errors that a user can cause into one sentence on stderr and the right exit code.
 
-    Anything else is our defect and keeps its traceback. SIGTERM unwinds like Ctrl-C, so that half-written
+    Anything else is our defect and keeps its traceback. SIGTERM and SIGHUP unwind like Ctrl-C, so that half-written
     folders are removed.
     """
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        interrupts = _Interrupts()
-        try:
-            return function(*args, **kwargs)
-        except (Cancelled, KeyboardInterrupt):
-            _stopped()
-        except Exception as error:
-            if interrupts.came:  # an interrupted import of a native library becomes an ImportError
-                _stopped()
-            _tell(error)
+        with Stop() as stop:
+            if context := click.get_current_context(silent=True):
+                context.obj = stop
+            try:
+                return function(*args, **kwargs)
+            except (Cancelled, KeyboardInterrupt):
+                _stopped(stop)
+            except Exception as error:
+                if stop.came():  # an interrupted import of a native library becomes an ImportError
+                    _stopped(stop)
+                _tell(error)
 
     return wrapper  # type: ignore[return-value]
-
-
-class _Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt; `came` records it even if a library swallowed the
-    exception.
-
-    An exception in a destructor or a garbage collector callback is lost; Python only reports it. The signal
-    is then sent again, a moment later.
-    """
-
-    def __init__(self) -> None:
-        self.came = False
-        signal.signal(signal.SIGTERM, self._raise)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a script's background job
-            signal.signal(signal.SIGINT, self._raise)
-        self._mention = sys.unraisablehook
-        sys.unraisablehook = self._unraisable
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        raise KeyboardInterrupt
-
-    def _unraisable(self, lost: Any) -> None:
-        if not issubclass(lost.exc_type, KeyboardInterrupt):
-            self._mention(lost)
-            return
-        again = threading.Timer(0.02, _thread.interrupt_main, [signal.SIGTERM])
-        again.daemon = True
-        again.start()
 
 
 def _tell(error: Exception) -> NoReturn:
@@ -133,9 +103,9 @@ def _tell(error: Exception) -> NoReturn:
     raise error
 
 
-def _stopped() -> NoReturn:
+def _stopped(stop: Stop) -> NoReturn:
     click.echo("stopped", err=True)
-    sys.exit(Exit.INTERRUPTED)
+    sys.exit(128 + (stop.number or signal.SIGINT))
 
 
 def start_logging(verbose: int) -> None:

@@ -1,5 +1,5 @@
-"""Entry points of the commands. Importing their modules takes half a second, during which Ctrl-C ends them
-silently.
+"""Entry points of the commands. Importing their modules takes half a second, during which Ctrl-C, SIGTERM and
+SIGHUP end them silently.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ def bench() -> None:
 
 
 def _start(module: str) -> None:
-    """Until the command's own code takes SIGINT, nothing is begun that must be undone, and nothing is printed.
+    """Until the command's own code takes signals, nothing is begun that must be undone, and nothing is printed.
 
-    An exception instead of an exit would be lost in imports of native libraries, or shown with a traceback.
+    An exception instead of an exit would be lost in imports of native libraries, or shown with a traceback. By
+    itself SIGTERM does not end the first process of a container.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in a script's background job
-        signal.signal(signal.SIGINT, _end)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # as h2o_runtime.process.STOPPING
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in a script's background job, or under nohup
+            signal.signal(number, _end)
     import_module(module).main()
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os._exit(128 + number)  # as h2o_cli.common.Exit.INTERRUPTED
+    os._exit(128 + number)  # as `guarded` of h2o_cli.common

@@ -147,7 +147,8 @@ _server_options = grouped(
         type=float,
         default=ServerSettings.grace,
         show_default=True,
-        help="Seconds for running requests to finish when the server stops.",
+        help="Seconds for running requests to finish when the server stops. To write --cache-dir it may take 80 "
+        "more.",
     ),
     click.option(
         "--metrics-names",
@@ -212,8 +213,10 @@ _pool_options = grouped(
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
-    Requests that name no policy are read with that of --prefill, or the bundle's. After the first Ctrl-C or SIGTERM
-    running requests finish; the second one stops them.
+    Requests that name no policy are read with that of --prefill, or the bundle's. After Ctrl-C, SIGTERM or SIGHUP
+    (a closed terminal) running requests finish, conversations go to --cache-dir, and the exit code is 0. A second
+    Ctrl-C or SIGTERM stops the requests. The next one ends at once, with exit code 130 or 143, and loses
+    conversations that are not yet written.
     """
     try:
         from h2o_runtime.server.http.logs import start_logging

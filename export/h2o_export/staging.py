@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from h2o_runtime.errors import OutputError
+from h2o_runtime.process import STOPPING
 
 
 @contextlib.contextmanager
@@ -159,7 +160,7 @@ def _put_in_place(staging: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _undisturbed(later: bool = False) -> Iterator[None]:
-    """Blocks Ctrl-C and SIGTERM for a short moment in which they would leave half a result.
+    """Blocks Ctrl-C, SIGTERM and SIGHUP for a short moment in which they would leave half a result.
 
     later: they take effect at the end.
     """
@@ -168,8 +169,7 @@ def _undisturbed(later: bool = False) -> Iterator[None]:
         return
     came: list[int] = []
     handlers = {
-        number: signal.signal(number, lambda number, frame: came.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda number, frame: came.append(number)) for number in STOPPING
     }
     try:
         yield

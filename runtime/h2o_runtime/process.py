@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import resource
+import signal
 import sys
 import threading
 import weakref
@@ -22,6 +23,7 @@ from h2o_runtime.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, `kill`, a closed terminal: end in order
 THREADS_A_CORE = 4  # more threads only wait for each other, and each ONNX Runtime session has its own threads
 
 _STATUS = Path("/proc/self/status")

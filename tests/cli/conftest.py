@@ -100,7 +100,7 @@ def bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def export_here() -> Iterator[Callable[..., Any]]:
+def export_here() -> Callable[..., Any]:
     """`export_here(checkpoint, "-o", …)` runs h2o-export in this process, where a process adds nothing.
 
     One of its own would load PyTorch once more. → click's result.
@@ -109,9 +109,7 @@ def export_here() -> Iterator[Callable[..., Any]]:
 
     from h2o_cli.export import main
 
-    handler = signal.getsignal(signal.SIGTERM)
-    yield lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
-    signal.signal(signal.SIGTERM, handler)
+    return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 @pytest.fixture

@@ -152,9 +152,9 @@ def test_a_stopped_measurement_keeps_its_rows(
     while not (table.exists() and ",1,2000," in table.read_text()):
         assert process.poll() is None
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, b"stopped\n")
+    assert (process.returncode, err) == (129, b"stopped\n")
     document = json.loads(out)
     done = {(row["length"], row["name"]): row["repetitions"] for row in document["rows"]}
     assert done[96, "h2o"] == done[96, "full"] == 30

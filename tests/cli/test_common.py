@@ -13,18 +13,19 @@ import pytest
 
 from h2o_cli import usage
 from h2o_cli.common import Exit, NotNegative, guarded
+from h2o_cli.stopping import Stop
 from h2o_runtime.errors import BackendError, ConfigError, H2OError, OutOfMemoryError
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.process import STOPPING
+
+CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}  # as shells report them
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """A command sets handlers for its process; here the process is pytest's."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    mention = sys.unraisablehook
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where pytest runs in the background
+def heard() -> Iterator[None]:
+    """No signal is ignored, as it is where pytest runs in the background or under nohup."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in STOPPING}
     yield
-    sys.unraisablehook = mention
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -37,19 +38,46 @@ def _import_that_swallows(number: signal.Signals) -> None:
         raise ImportError("import numpy failed") from None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", CODES)
 def test_an_interrupt_that_a_library_turned_into_an_error_still_is_one(
     number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
         guarded(_import_that_swallows)(number)
-    assert end.value.code == Exit.INTERRUPTED
+    assert end.value.code == CODES[number]
     assert capsys.readouterr().err == "stopped\n"
 
 
-def test_ctrl_c_stays_ignored_in_the_background_of_a_script() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert guarded(lambda: signal.raise_signal(signal.SIGINT) or "went on")() == "went on"
+@pytest.mark.parametrize("number", CODES)
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    """As Ctrl-C in the background of a script, and SIGHUP under nohup."""
+    signal.signal(number, signal.SIG_IGN)
+    assert guarded(lambda: signal.raise_signal(number) or "went on")() == "went on"
+
+
+def test_a_command_leaves_the_handlers_as_they_were() -> None:
+    guarded(lambda: None)()
+    assert {signal.getsignal(number) for number in STOPPING} == {signal.default_int_handler}
+
+
+@pytest.mark.parametrize("first", CODES)
+def test_a_second_signal_ends_the_wait_for_the_first(first: signal.Signals) -> None:
+    """But a terminal that is closed sends SIGHUP several times: what is being saved then goes on."""
+    happened = []
+
+    def work() -> None:
+        stop = Stop.of_command()
+        with stop.noted():
+            signal.raise_signal(first)
+            happened.append(stop.came())
+            signal.raise_signal(signal.SIGHUP)
+            happened.append("saved")
+            signal.raise_signal(signal.SIGTERM)
+            happened.append("not reached")
+
+    with pytest.raises(SystemExit) as end:
+        click.command(guarded(work)).main([], prog_name="h2o-toy")
+    assert (end.value.code, happened) == (CODES[first], [True, "saved"])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +155,7 @@ def test_an_interrupt_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[
 
     with pytest.raises(SystemExit) as end:
         guarded(work)()
-    assert end.value.code == Exit.INTERRUPTED
+    assert end.value.code == 130
     assert capsys.readouterr().err == "stopped\n"
 
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,9 @@ def copy(small: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def compare_here() -> Iterator[Callable[..., Any]]:
+def compare_here() -> Callable[..., Any]:
     """`compare_here(bundle, …)` runs the command in this process, where a process adds nothing."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
-    signal.signal(signal.SIGTERM, handler)
+    return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 def _json(text: str | bytes) -> Any:

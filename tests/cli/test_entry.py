@@ -17,18 +17,19 @@ SCRIPTS: dict[str, str] = PROJECT["project"]["scripts"]
 # The signal comes when the command's module is imported, or when click has it: before, it is Python's own start.
 PROGRAM = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+number = int(sys.argv[3])
+signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 from h2o_cli import entry
 import_module = entry.import_module
 def importing(name):
     if sys.argv[2] == "before":
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
     module = import_module(name)
     if sys.argv[2] == "after":
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
     parse_args = module.main.parse_args
     def parsing(*args):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return parse_args(*args)
     module.main.parse_args = parsing
     return module
@@ -45,9 +46,12 @@ def test_every_script_has_its_entry() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after", "parsing"])
-@pytest.mark.parametrize("name", ["run", "bench"])
-def test_ctrl_c_before_a_command_begins_ends_it_without_a_word(name: str, when: str) -> None:
+@pytest.mark.parametrize(("name", "number"), [("run", 1), ("bench", 2), ("run", 15)])
+def test_a_signal_before_a_command_begins_ends_it_without_a_word(name: str, number: int, when: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name, when], capture_output=True, timeout=300, check=False
+        [sys.executable, "-c", PROGRAM, name, when, str(number)],
+        capture_output=True,
+        timeout=300,
+        check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"", b"")

@@ -119,9 +119,9 @@ def test_a_report_that_is_stopped_goes_on(
     while not (folder / "rows.csv").exists():
         assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, without_progress(err)) == (130, b"stopped\n"), out
+    assert (process.returncode, without_progress(err)) == (143, b"stopped\n"), out
     before = from_csv((folder / "rows.csv").read_text())
     assert "h2o-eval: tiny-bundle" in (folder / "report.html").read_text()
     refused = h2o("eval", *flags)

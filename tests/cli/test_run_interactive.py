@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Run, Start, work_for
 
+from h2o_runtime.sessions.saved import SavedSession
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 PROMPT = "The module defines a class that reads the"
 pytestmark = pytest.mark.timeout(600)
@@ -162,6 +164,10 @@ class Terminal:
             self.shown += os.read(self._master, 4096)
         return True
 
+    def close(self) -> None:
+        """The user closes its window."""
+        os.close(self._master)
+
     def ends(self) -> int:
         """The exit code; reads on, since a full terminal would hold the process up."""
         try:
@@ -169,7 +175,7 @@ class Terminal:
                 pass
         except OSError:  # Linux says so when the other side is closed
             pass
-        os.close(self._master)
+        self.close()
         return self.process.wait(300)
 
 
@@ -218,6 +224,38 @@ def test_ctrl_c_on_a_terminal_stops_the_answer_only(start_h2o: Start, tiny_bundl
     assert second is not None
     assert (first[3], second[3]) == (b"cancelled", b"cancelled")
     assert int(second[2].replace(b",", b"")) > int(first[1])
+
+
+@pytest.mark.parametrize("where", ["answering", "waiting"])
+def test_a_closed_terminal_saves_the_conversation(
+    start_h2o: Start, tiny_bundle: Path, tmp_path: Path, where: str
+) -> None:
+    """Whatever is written to it from then on fails."""
+    file, length = tmp_path / "session", 7000 if where == "answering" else 4
+    flags = ("--chat", "-n", length, "--ignore-eos", "--save-cache", file)
+    terminal = Terminal(start_h2o, "run", tiny_bundle, *flags)
+    terminal.until(rb"> ")
+    terminal.type(b"What is a parser?\n")
+    terminal.until(rb"parser\?\r\n.*\w{3}" if where == "answering" else SUMMARY + rb".*> ")
+    terminal.close()
+    assert terminal.process.wait(300) == 129
+    assert len(SavedSession.open(file).tokens) > 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_piped_conversation_waits_saves_it(
+    start_h2o: Start, tiny_bundle: Path, tmp_path: Path, number: int
+) -> None:
+    file, (given, typed) = tmp_path / "session", os.pipe()
+    flags = ("--chat", "-n", 4, "--ignore-eos", "-p", "One?", "--save-cache", file)
+    process = start_h2o("run", tiny_bundle, *flags, stdin=given)
+    _wait_for(process.stdout, b"\n")
+    time.sleep(0.3)  # until it waits: nothing shows it
+    process.send_signal(number)
+    assert process.wait(300) == 128 + number
+    assert len(SavedSession.open(file).tokens) > 4
+    os.close(typed)
+    os.close(given)
 
 
 def test_reset_is_advised_where_it_would_drop_something(start_h2o: Start, tiny_bundle: Path) -> None:

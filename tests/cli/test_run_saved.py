@@ -86,23 +86,24 @@ def test_settings_are_those_of_the_loaded_session(h2o: Run, tiny_bundle: Path, t
     assert json.loads(again.stdout)["prefill"]["policy"] == "full"
 
 
-# Ctrl-C
+# Ctrl-C, kill, a closed terminal
 
 
-def interrupted(process: Any) -> None:
-    process.send_signal(signal.SIGINT)
+def interrupted(process: Any, number: int = signal.SIGINT) -> None:
+    process.send_signal(number)
     process.communicate(timeout=300)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
 
 
-def test_ctrl_c_while_answering_saves_prompt_and_answer(
-    start_h2o: Start, tiny_bundle: Path, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_answering_saves_prompt_and_answer(
+    start_h2o: Start, tiny_bundle: Path, tmp_path: Path, number: int
 ) -> None:
     file = tmp_path / "session"
     flags = ("-n", 8000, "--ignore-eos", "--save-cache", file)
     process = start_h2o("run", tiny_bundle, "-p", PROMPT, *flags)
     process.stdout.read(20)
-    interrupted(process)
+    interrupted(process, number)
     saved = SavedSession.open(file)
     prompt = Tokenizer.load(tiny_bundle).encode(PROMPT)
     assert saved.tokens[: len(prompt)].tolist() == prompt

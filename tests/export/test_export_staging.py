@@ -15,6 +15,7 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.exporter import ExportOptions, write_bundle
 from h2o_export.staging import staged_folder
 from h2o_runtime.errors import OutputError
+from h2o_runtime.process import STOPPING
 
 
 def names(folder: Path) -> list[str]:
@@ -73,6 +74,27 @@ def test_an_interruption_leaves_what_was_there(
     assert names(tmp_path) == (["bundle"] if exists else [])
     if exists:
         assert names(target) == ["manifest.json"]
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_while_it_takes_its_place_leaves_it_whole(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def interrupted(*paths: Path) -> None:
+        signal.raise_signal(number)
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with staged_folder(bundle_at(tmp_path / "bundle"), force=True) as folder:
+            (folder / "manifest.json").write_text("new")
+    finally:
+        signal.signal(number, before)
+    assert names(tmp_path) == ["bundle"]
+    assert (tmp_path / "bundle" / "manifest.json").read_text() == "new"
 
 
 def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +72,6 @@ LITE = {
 def bundle(shared_folder: Path) -> Path:
     """Of the model with mixtures of experts in layers 1 and 2."""
     return latent_models.golden_bundle(shared_folder, MODELS[2])
-
-
-@pytest.fixture(autouse=True)
-def own_handlers() -> Iterator[None]:
-    """Commands that run in this process set SIGTERM's."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
 
 
 def first_logits(bundle: Path) -> np.ndarray[Any, Any]:

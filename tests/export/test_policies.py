@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +35,6 @@ SMALL = Query(chunk_size=48, batch_size=96, local=8, heavy=12)
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the policy h2o were somebody's own."""
     monkeypatch.setattr(policies, "POLICIES", policies.PolicyEntries(FullEntry, group="none"))
-
-
-@pytest.fixture
-def sigterm() -> Iterator[None]:
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
 
 
 def attention_graphs(bundle: Path) -> list[str]:
@@ -83,7 +74,7 @@ def test_a_near_tie_at_the_candidates_border_may_go_either_way(pick: int) -> Non
     assert rule.wrong == 2
 
 
-def test_full_attention_needs_decode_alone(shared_folder: Path, tmp_path: Path, sigterm: None) -> None:
+def test_full_attention_needs_decode_alone(shared_folder: Path, tmp_path: Path) -> None:
     checkpoint, _ = bundles.named(shared_folder, NAME)
     bundle = bundles.export(checkpoint, tmp_path / "full", prefill=Full())
     assert attention_graphs(bundle) == ["decode"]
@@ -103,7 +94,7 @@ def test_a_policy_without_an_entry_is_exported_and_runs(
 
 
 def test_comparing_it_says_that_nothing_independent_is_there(
-    unknown: None, shared_folder: Path, tmp_path: Path, sigterm: None
+    unknown: None, shared_folder: Path, tmp_path: Path
 ) -> None:
     checkpoint, _ = bundles.named(shared_folder, NAME)
     bundle = bundles.export(checkpoint, tmp_path / "own", prefill=SMALL)
@@ -148,9 +139,7 @@ def test_every_graph_of_a_policy_has_a_float64_twin(policy: PrefillPolicy[Any], 
 
 
 @pytest.mark.parametrize("policy", [FEW_LINES, SMALL_WINDOW], ids=lambda policy: policy.name)
-def test_a_sparse_policy_is_its_single_pass(
-    policy: PrefillPolicy[Any], shared_folder: Path, sigterm: None
-) -> None:
+def test_a_sparse_policy_is_its_single_pass(policy: PrefillPolicy[Any], shared_folder: Path) -> None:
     bundle = bundles.named(shared_folder, NAME)[1]
     document = compare(bundle, "--stage", "pipeline", "-n", 300, "--prefill", policy)
     exact, sparse = document["rows"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.ignoring import ignores_signals
 
 from h2o_runtime.errors import BundleError
 from h2o_runtime.text import ChatTemplate, chat_template
@@ -89,6 +90,7 @@ def test_no_process_is_left_behind() -> None:
     template = ChatTemplate({"default": "fine"}, {}, "source")
     assert template.render(ASKED) == "fine"
     (process,) = set(psutil.Process().children()) - before
+    assert ignores_signals(process.pid)
     del template
     process.wait(10)
     assert set(psutil.Process().children()) <= before

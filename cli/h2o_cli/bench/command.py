@@ -159,7 +159,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     else:
         show(results)
     if stopped:
-        raise Cancelled("stopped by Ctrl-C")
+        raise Cancelled("stopped by a signal")
 
 
 def run(

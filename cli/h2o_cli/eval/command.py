@@ -188,7 +188,7 @@ def report(
     else:
         show(*comparison(bundle.name, extent, documents, sanity, summaries), escape(f"{page}: the page"))
     if stopped:
-        raise Cancelled("stopped by Ctrl-C")
+        raise Cancelled("stopped by a signal")
 
 
 main.add_command(merge)

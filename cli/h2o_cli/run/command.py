@@ -19,6 +19,7 @@ from h2o_cli.run.report import answer_json
 from h2o_cli.run.sampling_options import sampling_config, sampling_options
 from h2o_cli.run.saved import SavedCache, saved_options
 from h2o_cli.run.screen import answer, naming_the_flag, prepare_output
+from h2o_cli.stopping import Stop
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import Cancelled
@@ -134,7 +135,8 @@ def main(
 
     The answer streams to standard output, everything else to standard error. Ctrl-C stops it. A document comes
     from --prompt-file, or from a pipe or file as standard input. A --prompt beside it is a question about it. The
-    bundle's policy reads the prompt unless --prefill changes it; --json shows its settings.
+    bundle's policy reads the prompt unless --prefill changes it; --json shows its settings. The exit code is
+    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     start_logging(verbose)
     prepare_output()
@@ -160,6 +162,7 @@ def main(
         settings = replace(settings, prefill=default)
     with (
         TextModel.load(bundle, **arguments, speculate=speculate) as model,
+        Stop.of_command().noted(),
         cache.around(model.generator, settings.prefill or manifest.prefill),
     ):
         if shown.converses:
@@ -196,4 +199,4 @@ def _answer_once(
     if flags.as_json:
         print_json(answer_json(model, completion, flags.logprobs))
     if completion.finish_reason == "cancelled":
-        raise Cancelled("stopped by Ctrl-C")
+        raise Cancelled("stopped by a signal")

@@ -12,6 +12,7 @@ import click
 
 from h2o_cli.common import unstyled
 from h2o_cli.run.screen import answer, is_terminal, naming_the_flag
+from h2o_cli.stopping import Stop
 from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import Cancelled, ContextOverflowError, InputError
 from h2o_runtime.text import decode_utf8
@@ -54,7 +55,7 @@ class Conversation:
         return self.messages != opening(self._system)
 
     def say(self, text: str) -> bool:
-        """One turn: the user's message, then the answer on the screen. False if Ctrl-C stopped it.
+        """One turn: the user's message, then the answer on the screen. False if a signal stopped it.
 
         A stopped answer stays in the conversation as far as it came; a turn without any answer is removed. If
         `TextModel` raises, the conversation is as before.
@@ -80,9 +81,9 @@ def converse(
     """Talk until the input ends. On a terminal a failed turn is reported and removed, otherwise it is an
     error.
 
-    On a terminal Ctrl-C ends the answer, otherwise the command: raises Cancelled.
+    On a terminal Ctrl-C ends the answer. Otherwise, and by any other signal, the command ends: raises Cancelled.
     """
-    terminal = is_terminal(sys.stdin)
+    terminal, stop = is_terminal(sys.stdin), Stop.of_command()
     conversation = Conversation(model, settings, system, prompt_piece)
     model.chat_prompt(
         [*conversation.messages, {"role": "user", "content": "Hello."}]
@@ -99,7 +100,8 @@ def converse(
     while True:
         try:
             if text is None:
-                text = _typed() if terminal else _piped()
+                text = _typed(stop) if terminal else _piped(stop)
+                stop.check()  # a terminal that was closed may give the end of its input first
             if text is None or text.strip() in _ENDS:
                 return
             if text.strip() == "/reset":
@@ -109,7 +111,9 @@ def converse(
             elif _COMMAND.fullmatch(text.rstrip()):
                 raise InputError(f"there is no command {text.rstrip()}: {HELP} A blank before it sends it.")
             elif text.strip() and not conversation.say(text):
-                _stopped(terminal)
+                if not (terminal and stop.forget_ctrl_c()):
+                    raise Cancelled("stopped by a signal")
+                click.echo("stopped", err=True)
         except ContextOverflowError as error:
             hint = "; /reset begins anew" if terminal and conversation.begun else ""
             _told(ContextOverflowError(error.n_prompt_tokens, error.n_ctx, f"{error}{hint}"), terminal)
@@ -118,33 +122,29 @@ def converse(
         text = None
 
 
-def _stopped(terminal: bool) -> None:
-    if not terminal:
-        raise Cancelled("stopped by Ctrl-C")
-    click.echo("stopped", err=True)
-
-
 def _told(error: ContextOverflowError | InputError, terminal: bool) -> None:
     if not terminal:
         raise error
     click.echo(f"error: {error}", err=True)
 
 
-def _typed() -> str | None:
+def _typed(stop: Stop) -> str | None:
     """A line from the terminal; None at its end. Ctrl-C only drops the line."""
     while True:
         try:
-            return decode_utf8(os.fsencode(input("> ")), "the line")
+            return decode_utf8(os.fsencode(stop.waited(lambda: input("> "))), "the line")
         except EOFError:
             click.echo()
             return None
         except UnicodeDecodeError as error:
             raise InputError(f"the line is not valid {error.encoding}: type it again") from error
-        except KeyboardInterrupt:
+        except Cancelled:
+            if not stop.forget_ctrl_c():
+                raise
             click.echo(f"\n{HELP}", err=True)
 
 
-def _piped() -> str | None:
+def _piped(stop: Stop) -> str | None:
     """A line from a file or a pipe; None at its end."""
-    line = sys.stdin.buffer.readline() if sys.stdin else b""
+    line = stop.waited(sys.stdin.buffer.readline) if sys.stdin else b""
     return decode_utf8(line, "standard input").rstrip("\r\n") if line else None

@@ -34,7 +34,8 @@ _OPTIONS = (
         "--save-cache",
         type=OutputPath(),
         metavar="FILE",
-        help="Write the session to a file at the end, also after Ctrl-C. It may be the file of --load-cache.",
+        help="Write the session to a file at the end, also after Ctrl-C, SIGTERM or SIGHUP (a closed terminal). It "
+        "may be the file of --load-cache.",
     ),
 )
 
@@ -66,12 +67,12 @@ class SavedCache:
 
     @property
     def prompt_piece(self) -> int | None:
-        """A prompt is read in pieces if Ctrl-C must not lose what was read of it."""
+        """A prompt is read in pieces if a signal must not lose what was read of it."""
         return None if self.save is None else PROMPT_PIECE
 
     @contextmanager
     def around(self, generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[None]:
-        """Load before, save after, also if Ctrl-C stopped the work; after an error nothing is saved.
+        """Load before, save after, also if a signal stopped the work; after an error nothing is saved.
 
         Raises ConfigError before the work.
         """

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from h2o_cli import common, streams
 from h2o_cli.progress import told_in_log
-from h2o_cli.run.interrupt import stop_on_ctrl_c
 from h2o_cli.run.report import little_to_save, summary, work
+from h2o_cli.stopping import Stop
 from h2o_runtime import Watch
 from h2o_runtime.answers.completion import Completion, TextDelta
 from h2o_runtime.answers.events import Prefilled
@@ -47,7 +47,7 @@ def prepare_output() -> None:
 def answer(
     model: TextModel, request: Request, *, stream: bool, prompt_piece: int | None = None
 ) -> Completion:
-    """Run one request. Ctrl-C ends it early with finish_reason "cancelled".
+    """Run one request, where signals are noted: one ends it early with finish_reason "cancelled".
 
     With `stream` the text goes to standard output as it is generated, and a newline after it; on a terminal a
     summary follows on stderr. prompt_piece: as for `TextModel.complete`
@@ -56,10 +56,10 @@ def answer(
     tokens, context = len(request.prompt.ids), model.generator.context
     drawn = is_terminal(sys.stderr) and not common.unstyled()
     progress: PrefillBar | PrefillLines = PrefillBar() if drawn else PrefillLines(tokens)
-    with stop_on_ctrl_c() as cancelled, closing(progress):
+    with closing(progress):
         policy = request.prefill or model.generator.default_policy
         log.info("prompt of %d tokens, context %d, %s", tokens, context, policy)
-        watch = Watch(progress=progress.show, cancelled=cancelled)
+        watch = Watch(progress=progress.show, cancelled=Stop.of_command().came)
         for event in model.complete(request, watch, prompt_piece):
             if isinstance(event, Prefilled):
                 progress.close()

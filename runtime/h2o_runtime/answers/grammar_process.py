@@ -60,10 +60,8 @@ COMPACT: Any = {
 
 def main(descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[int]) -> None:
     """The fork server: runs until the parent exits."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # a service manager signals all processes; the parent decides
+    # A service manager and a closed terminal signal all processes; the parent decides.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent:
         import llguidance

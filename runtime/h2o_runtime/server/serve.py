@@ -7,6 +7,7 @@ import contextlib
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ import uvicorn
 
 from h2o_runtime.errors import ServerError
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.process import resident_bytes, warn_of_little_memory
+from h2o_runtime.process import STOPPING, resident_bytes, warn_of_little_memory
 from h2o_runtime.server.app import create_app
 from h2o_runtime.server.http.drain import LAST_WORDS, drain, first_of
 from h2o_runtime.server.http.protocol import protocol_factory
@@ -88,14 +89,16 @@ class _Run:
         self._load = load
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._drained = False
 
     async def until_stopped(self, listener: socket.socket) -> bool:
         sys.setswitchinterval(_SWITCH)
         inference = InferenceThread(self._load, self._settings.prompt_piece)
         service = Service(self._settings, self._prefill, inference)
         server = _Server(self._config(service))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        for number in STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
+                asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         host, port = listener.getsockname()[:2]
         log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
@@ -113,6 +116,7 @@ class _Run:
             server.should_exit = True
             await serving
             service.handler.close()
+        self._drained = True
         threads = asyncio.to_thread(service.handler.ended, LAST_WORDS)
         return all(await asyncio.gather(asyncio.to_thread(inference.stop, LAST_WORDS), threads))
 
@@ -159,7 +163,14 @@ class _Run:
             timeout_graceful_shutdown=int(LAST_WORDS),
         )
 
-    def _on_signal(self) -> None:
-        if self._stop.is_set():
+    def _on_signal(self, number: int) -> None:
+        """Each signal ends a wait: of new requests, of running answers, of conversations that are being written.
+
+        But a terminal that is closed sends SIGHUP several times.
+        """
+        if not self._stop.is_set():
+            self._stop.set()
+        elif number != signal.SIGHUP:
+            if self._drained or self._hurry.is_set():
+                os._exit(128 + number)
             self._hurry.set()
-        self._stop.set()

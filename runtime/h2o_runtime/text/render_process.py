@@ -28,10 +28,8 @@ MEMORY = 512 << 20  # bytes above the process's initial size
 
 def main(descriptor: int, seconds: int) -> None:
     """Serve requests until the parent hangs up. `seconds` of processor time are allowed per rendering."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # sent to the whole group; the parent decides
+    # They are sent to the whole group; the parent decides.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as parent:
         templates: dict[str, str] = pickle.loads(parent.recv_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,11 +49,13 @@ def test_a_place_that_takes_no_more_bytes_is_refused(tiny_bundle: Path, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_conversations_are_their_owners_alone(serve: Serve, tmp_path: Path) -> None:
-    """Also in a folder that was there before, and others may enter."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_conversations_are_kept_for_their_owner_alone(serve: Serve, tmp_path: Path, number: int) -> None:
+    """Also in a folder that was there before, and others may enter; a closed terminal may say so twice."""
     tmp_path.chmod(0o755)
     server = serve("--cache-dir", tmp_path, "--prefill", "full")
     server.complete("The module defines a class. " * 30)
-    server.process.terminate()
+    server.process.send_signal(number)
+    server.process.send_signal(signal.SIGHUP)
     assert server.process.wait(PATIENCE) == 0
     assert [file.stat().st_mode & 0o777 for file in tmp_path.iterdir()] == [0o600]

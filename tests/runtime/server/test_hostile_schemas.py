@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import EXAMPLE
+from tests.ignoring import ignores_signals
 from tests.runtime.server.conftest import Serve
 from tests.runtime.server.running import PATIENCE, Pace, Server, chat_bytes, error_of, wait_for
 
@@ -169,6 +170,7 @@ def test_the_first_signal_ends_the_server(serve: Serve) -> None:
         connected.sendall(chat_bytes(**asking(HUGE_FACTOR)))
         wait_for(lambda: len(family(server)) == 3)
         processes = family(server)
+        assert all(ignores_signals(process.pid) for process in processes[1:])
         server.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         assert server.process.wait(PATIENCE) == 0

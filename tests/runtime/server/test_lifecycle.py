@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,7 +20,10 @@ from tests.forked import ROOT, commands
 from tests.runtime.server.running import PATIENCE, Pace, Server, error_of, events, free_port, wait_for
 
 from h2o_runtime.errors import ServerError
+from h2o_runtime.server.http.drain import LAST_WORDS
+from h2o_runtime.server.scheduling import inference
 from h2o_runtime.server.serve import bind
+from h2o_runtime.server.settings import ServerSettings
 
 Serve = Callable[..., Server]
 
@@ -28,6 +32,15 @@ from h2o_runtime.execution.forward import Forward
 def broken(self, rows):
     raise ValueError("a defect that nobody foresaw")
 Forward.decode_rows = broken
+"""
+ENDLESS_WRITING = """
+import time
+from pathlib import Path
+from h2o_runtime.sessions.folder import SessionFolder
+def endless(self):
+    Path({file!r}).touch()
+    time.sleep(10_000)
+SessionFolder.close = endless
 """
 ENDLESS_DECODE = """
 import time
@@ -95,13 +108,40 @@ def test_a_stream_that_outlives_the_grace_ends_with_an_error(
     assert server.process.wait(PATIENCE) == 0
 
 
-def test_an_idle_server_stops_at_once(serve: Serve) -> None:
-    server = serve("--grace", 600)
+def test_an_idle_server_stops_at_once_but_not_of_an_ignored_signal(serve: Serve) -> None:
+    server = serve("--grace", 600, code="import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n")
     with server.client() as client:  # a kept connection does not keep the server
+        server.process.send_signal(signal.SIGHUP)  # as under nohup
         assert client.get("/health").status_code == 200
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(PATIENCE) == 0
     assert "Traceback" not in server.log
+
+
+def test_a_second_signal_ends_the_writing_of_conversations(serve: Serve, tmp_path: Path) -> None:
+    """But SIGHUP does not: a terminal that is closed sends it several times."""
+    code = ENDLESS_WRITING.format(file=str(tmp_path / "begun"))
+    server = serve("--cache-dir", tmp_path / "conversations", code=code)
+    server.process.send_signal(signal.SIGHUP)
+    wait_for((tmp_path / "begun").exists)
+    server.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.3)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE) == 143
+
+
+def test_the_service_managers_have_patience() -> None:
+    """For what the server may take: the grace, three times the last words, and the writing of conversations."""
+    unit = (ROOT / "docs" / "h2o-serve.service").read_text(encoding="utf-8")
+    grace, patience = (
+        float(*re.findall(rf"{name}[ =](\d+)", unit)) for name in ("--grace", "TimeoutStopSec")
+    )
+    assert patience >= grace + 3 * LAST_WORDS + inference.KEEPING
+    assert grace == ServerSettings.grace
+    guide = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    told = re.findall(r"(?:TimeoutStopSec=|--stop-timeout |eriod\w*: )(\d+)", guide)
+    assert [float(seconds) for seconds in told] == [patience] * 4
 
 
 def test_a_request_that_is_still_being_sent_does_not_keep_the_server(serve: Serve) -> None:

@@ -27,7 +27,7 @@ from h2o_runtime.text_model import TextModel
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY = 0.1  # seconds
-_KEEPING = 60.0  # seconds for writing conversations
+KEEPING = 60.0  # seconds for writing conversations
 
 
 class InferenceState(Enum):
@@ -172,7 +172,7 @@ class InferenceThread:
         self._jobs.put(None)
         self._thread.join(timeout)
         if self._closing:
-            self._thread.join(_KEEPING)
+            self._thread.join(KEEPING)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
