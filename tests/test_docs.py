@@ -43,7 +43,7 @@ OTHERS: dict[str, set[str]] = {
     "claude": {"--bare", "--continue", "--tools"},
     "codex": set(),
     "cp": {"-r"},
-    "docker": {"-f", "-t", "--rm", "-p", "-v"},
+    "docker": {"-f", "-t", "--rm", "-p", "-v", "--stop-timeout"},
     "ctest": {"--test-dir", "--output-on-failure"},
     "curl": {"-H", "-d", "--retry", "--retry-delay", "--retry-all-errors"},
     "export": set(),
