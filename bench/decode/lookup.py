@@ -116,7 +116,9 @@ def main() -> None:
     clock = time.perf_counter if flags.wall else time.process_time
     with TextModel.load(flags.bundle, context=4096, threads=flags.threads, device="cpu") as model:
         vocab_size = model.generator.model.vocab_size
-        with closing(GrammarCompiler(flags.bundle, vocab_size, model.end_ids)) as compiler:
+        with closing(
+            GrammarCompiler(Path(flags.bundle) / "tokenizer.json", vocab_size, model.end_ids)
+        ) as compiler:
             for name, task in tasks().items():
                 if flags.only in name:
                     measured = Measurement(model, compiler, task, flags.tokens, sampling, clock, flags.by)

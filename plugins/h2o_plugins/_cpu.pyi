@@ -37,6 +37,13 @@ def pack_integers(
     ValueError: sizes that no product takes.
     """
 
+def read_lost_pages_as_zeros(folder: str) -> None:
+    """
+    From now on a file below this folder may be cut off while it is mapped: what is lost reads as zeros, instead of SIGBUS.
+
+    folder: without links in its path. Only the first 64 count.
+    """
+
 class KV:
     """
     One layer's cache, as h2o_runtime's KV has it. ValueError: arrays that do not agree.

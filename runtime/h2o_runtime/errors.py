@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendError",
+    "BundleChangedError",
     "BundleError",
     "Cancelled",
     "CheckpointError",
@@ -47,6 +48,10 @@ class BundleError(H2OError):
 
     The message names the file and says how to get a good one (usually: export the checkpoint again).
     """
+
+
+class BundleChangedError(BundleError):
+    """A file of a loaded bundle was written into, or replaced before it was read: what is loaded is of no use."""
 
 
 class ConfigError(H2OError, ValueError):

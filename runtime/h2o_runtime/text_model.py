@@ -88,6 +88,7 @@ class TextModel:
         generator = Generator.open(path, options)
         try:
             tokenizer = Tokenizer.load(path)
+            generator.bundle.held.hold([Tokenizer.FILE])  # grammars read it later
             template: ChatTemplate | BundleError
             try:
                 template = ChatTemplate.load(path)
@@ -98,6 +99,17 @@ class TextModel:
         except BaseException:
             generator.close()
             raise
+
+    def prepare(self) -> None:
+        """Load now what later requests may need, if it takes little memory: the bundle's folder may be replaced."""
+        backend = self.generator.loaded.backend
+        if backend.native_products:
+            backend.load_hidden()
+
+    def check_files(self) -> None:
+        """Raises BundleChangedError if a file that is in use was written into."""
+        held = self.generator.bundle.held
+        held.check(held.names)
 
     def close(self) -> None:
         """Give back sessions, processes and memory."""

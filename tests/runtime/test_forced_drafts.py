@@ -86,7 +86,7 @@ def ends(tiny_bundle: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def compiler(tiny_bundle: Path, generator: Generator, ends: list[int]) -> Iterator[GrammarCompiler]:
-    with closing(GrammarCompiler(tiny_bundle, generator.model.vocab_size, ends)) as made:
+    with closing(GrammarCompiler(tiny_bundle / "tokenizer.json", generator.model.vocab_size, ends)) as made:
         yield made
 
 

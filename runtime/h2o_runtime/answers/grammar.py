@@ -60,9 +60,9 @@ class UnfollowableError(ConfigError):
 class GrammarCompiler:
     """Makes grammars for one bundle's tokenizer, which is read on first use. Any thread may use it."""
 
-    def __init__(self, folder: str | Path, vocab_size: int, end_ids: Collection[int]) -> None:
-        """folder: of the bundle. vocab_size: the model's. end_ids: tokens that may follow a complete answer."""
-        self._file = Path(folder) / "tokenizer.json"
+    def __init__(self, tokenizer: Path, vocab_size: int, end_ids: Collection[int]) -> None:
+        """tokenizer: the bundle's file. vocab_size: the model's. end_ids: tokens that may follow a whole answer."""
+        self._file = tokenizer
         self._vocab_size = vocab_size
         self._end_ids = sorted(end_ids)
         self._lock = threading.Lock()

@@ -22,7 +22,7 @@ from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
 from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16, multiply_natively, operators
 from h2o_runtime.dense_graphs.packed import takes
-from h2o_runtime.dense_graphs.packed_files import PackedFolder, sharing_head
+from h2o_runtime.dense_graphs.packed_files import PackedFile, PackedFolder, sharing_head
 from h2o_runtime.dense_graphs.recordable import unrecordable
 from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, multiply_in_integers, whole_step
 from h2o_runtime.dense_graphs.widen import widen
@@ -109,6 +109,7 @@ class OnnxRuntimeBackend:
         self.model = as_computed(bundle.manifest.model, self.native_products)
         self._sessions: dict[str, BoundSession] = {}
         self._native_graphs: dict[str, RewrittenGraph] = {}  # sessions with native products
+        self._weights: dict[str, Sequence[str]] = {}  # their files
 
     @property
     def recordable(self) -> bool:
@@ -155,22 +156,24 @@ class OnnxRuntimeBackend:
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
         session = self._loaded(graph)
-        try:
-            session.run(inputs, outputs)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base class
-            raise _failed(graph, error) from error
+        self._run(graph, lambda: session.run(inputs, outputs))
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
-        return self._told(graph, self._loaded(graph).bound(inputs, outputs))
+        return functools.partial(self._run, graph, self._loaded(graph).bound(inputs, outputs))
 
     def load_hidden(self) -> None:
         if HIDDEN in self._sessions:
             return
         last = self.bundle.manifest.dense_graphs()[-1]
         path = self.bundle.path(last)
+        self.bundle.held.check_places([last.file, *last.weights])
         model = without_head(read_model(path, WITHOUT_ONNX), path)
+        self._weights[HIDDEN] = last.weights
         if self.device.memory == "cpu":
             multiply = functools.partial(multiply_natively, precision=self._precision)
+            if self.native_products:
+                packed = PackedFile(self._native_graphs[last.name].weights)
+                multiply = functools.partial(multiply, pack=packed.pack)
             session = BoundSession(self._open(self._rewritten(model, path, multiply), path.parent))
         else:
             session = self._open_on_gpu(self._for_gpu(model, path.parent), path.parent)
@@ -183,7 +186,7 @@ class OnnxRuntimeBackend:
             multiply_natively, pack=sharing_head(last.weights, tokens), precision=self._precision
         )
         for graph in self.bundle.manifest.draft_graphs():
-            path = self.bundle.path(graph)
+            path = self._held(graph)
             model = read_model(path, WITHOUT_ONNX)
             for value in model.graph.output:
                 if value.name == "logits":
@@ -197,6 +200,7 @@ class OnnxRuntimeBackend:
         names = [graph.name for graph in self.bundle.manifest.dense_graphs()]
         if not self._native_graphs.keys() >= set(names):
             return None
+        self._weights[STEP] = [file for name in names for file in self._weights[name]]
         step = whole_step([self._native_graphs[name] for name in names], tensors, self.threads)
         folder = self.bundle.path(self.bundle.graph(names[0])).parent
         try:
@@ -206,7 +210,8 @@ class OnnxRuntimeBackend:
 
         @functools.cache
         def bound(rows: int) -> Callable[[], None]:
-            return self._told(STEP, session.bound(tensors.inputs(rows), {"logits": tensors.logits[:rows]}))
+            call = session.bound(tensors.inputs(rows), {"logits": tensors.logits[:rows]})
+            return functools.partial(self._run, STEP, call)
 
         return lambda rows: bound(rows)()
 
@@ -214,15 +219,12 @@ class OnnxRuntimeBackend:
         self._native_graphs.clear()
         self._sessions.clear()
 
-    @staticmethod
-    def _told(graph: str, run: Callable[[], None]) -> Callable[[], None]:
-        def call() -> None:
-            try:
-                run()
-            except Exception as error:
-                raise _failed(graph, error) from error
-
-        return call
+    def _run(self, graph: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            raise _failed(graph, error) from error
+        self.bundle.held.check(self._weights[graph])
 
     def _open(self, rewritten: RewrittenGraph, folder: Path) -> Any:
         library = operators() if self.dense_form == "native" else None
@@ -257,8 +259,14 @@ class OnnxRuntimeBackend:
         except KeyError:
             raise BackendError(f"graph {graph} is not loaded: activate the backend first") from None
 
+    def _held(self, graph: GraphSpec) -> Path:
+        """The graph's file; from now on its weights are looked after."""
+        self.bundle.held.hold([graph.file, *graph.weights])
+        self._weights[graph.name] = graph.weights
+        return self.bundle.path(graph)
+
     def _load(self, graph: GraphSpec) -> BoundSession:
-        path = self.bundle.path(graph)
+        path = self._held(graph)
         try:
             model = read_model(path, WITHOUT_ONNX)
             if self.device.memory == "cpu":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from h2o_runtime.bundles.graph_file import GraphFile, Interface
+from h2o_runtime.bundles.held import HeldFiles
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, file_sha256, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
@@ -36,6 +38,11 @@ class Bundle:
         for graph in bundle.manifest.graphs if check_graphs else ():
             bundle._check_graph(graph)
         return bundle
+
+    @cached_property
+    def held(self) -> HeldFiles:
+        """Those that are in use as long as the bundle is loaded."""
+        return HeldFiles(self.folder)
 
     def path(self, graph: GraphSpec) -> Path:
         return self.folder / graph.file

@@ -206,11 +206,15 @@ class RequestHandler:
             raise
 
     def check_inference(self) -> None:
-        """Raise Problem if there is no model yet."""
+        """Raise Problem if there is no model yet, or none any more."""
         if self.inference.state is InferenceState.LOADING:
             raise unavailable("the model is being loaded: try again in a moment", 1, "loading")
         if self.inference.state is InferenceState.FAILED:
             raise Problem(500, "inference has failed: the server needs a restart", code="inference_failed")
+        try:
+            self.inference.model.check_files()
+        except H2OError as error:
+            raise self._problem(error) from error
 
     def give_back_memory(self) -> None:
         """Return memory after a large request, unless other requests run: they return it when they end."""

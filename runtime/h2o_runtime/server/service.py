@@ -20,6 +20,7 @@ from h2o_runtime.server.request_builder import RequestBuilder
 from h2o_runtime.server.request_handler import RequestHandler
 from h2o_runtime.server.scheduling.inference import InferenceState, InferenceThread
 from h2o_runtime.server.settings import ServerSettings
+from h2o_runtime.text import Tokenizer
 from h2o_runtime.text_model import TextModel
 
 
@@ -118,7 +119,8 @@ class Service:
     @cached_property
     def grammars(self) -> GrammarCompiler:
         generator = self.model.generator
-        return GrammarCompiler(generator.bundle.folder, generator.model.vocab_size, self.model.end_ids)
+        tokenizer = generator.bundle.held.path(Tokenizer.FILE)
+        return GrammarCompiler(tokenizer, generator.model.vocab_size, self.model.end_ids)
 
     @property
     def room(self) -> Room:

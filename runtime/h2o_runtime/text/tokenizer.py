@@ -31,6 +31,8 @@ class Tokenizer:
     vocab_size:     highest id + 1. The model's own may be larger, padded to a round number.
     """
 
+    FILE = "tokenizer.json"
+
     def __init__(
         self,
         raw: tokenizers.Tokenizer,
@@ -63,7 +65,7 @@ class Tokenizer:
         file.
         """
         folder = Path(folder)
-        path = confined(folder, "tokenizer.json")
+        path = confined(folder, cls.FILE)
         try:
             raw = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception

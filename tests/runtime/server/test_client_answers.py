@@ -221,5 +221,5 @@ def tokens_by_bytes(server: Server) -> dict[bytes, int]:
 
     from h2o_runtime.answers.grammar import GrammarCompiler
 
-    compiler = GrammarCompiler(EXAMPLE, 4096, [1])
+    compiler = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [1])
     return {compiler.token_bytes(token): token for token in reversed(range(4096))}

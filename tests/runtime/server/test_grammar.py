@@ -18,7 +18,7 @@ END = 1
 
 @pytest.fixture(scope="module")
 def compiler() -> GrammarCompiler:
-    return GrammarCompiler(EXAMPLE, 4096, [END])
+    return GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [END])
 
 
 def say(compiler: GrammarCompiler, schema: dict[str, Any], seed: int, most: int = 400) -> str | None:
@@ -107,7 +107,7 @@ def test_a_token_that_is_not_allowed_is_refused(compiler: GrammarCompiler) -> No
 
 
 def test_a_model_without_an_end_has_no_grammars_but_bytes() -> None:
-    compiler = GrammarCompiler(EXAMPLE, 4096, [])
+    compiler = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [])
     assert compiler.token_bytes(92)
     with pytest.raises(ConfigError, match="no token that ends"):
         compiler.json_schema({}, field="response_format")

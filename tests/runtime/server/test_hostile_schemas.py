@@ -210,7 +210,7 @@ def test_health_tells_of_a_request_that_does_not_come_back(serve: Serve, tmp_pat
 
 @pytest.fixture
 def compiler() -> Iterator[GrammarCompiler]:
-    made = GrammarCompiler(EXAMPLE, 4096, [1])
+    made = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [1])
     yield made
     made.close()
 
@@ -264,4 +264,4 @@ def test_a_dead_nursery_is_replaced(compiler: GrammarCompiler) -> None:
 def test_a_tokenizer_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0"}))
     with pytest.raises(BackendError, match="cannot use this bundle's tokenizer"):
-        GrammarCompiler(tmp_path, 4096, [1]).json_schema({}, field="x")
+        GrammarCompiler(tmp_path / "tokenizer.json", 4096, [1]).json_schema({}, field="x")

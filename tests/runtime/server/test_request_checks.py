@@ -280,7 +280,7 @@ def test_a_keyword_that_generators_write_is_left_out_and_told(server: Server, na
 def test_a_pattern_that_a_grammar_can_follow_stays(tool_bundle: Path, pattern: str) -> None:
     schema = {"type": "string", "pattern": pattern}
     assert followed(schema) == (schema, frozenset())
-    compiler = GrammarCompiler(tool_bundle, 4096, [1])
+    compiler = GrammarCompiler(tool_bundle / "tokenizer.json", 4096, [1])
     compiler.json_schema(schema, field="x").close()
     compiler.close()
 
@@ -299,7 +299,7 @@ KNOWN = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "
 
 
 def test_the_formats_that_stay_are_those_that_the_library_enforces(tool_bundle: Path) -> None:
-    compiler = GrammarCompiler(tool_bundle, 4096, [1])
+    compiler = GrammarCompiler(tool_bundle / "tokenizer.json", 4096, [1])
     for form in KNOWN:
         schema = {"type": "string", "format": form}
         assert followed(schema) == (schema, frozenset())

@@ -12,7 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from h2o_runtime.errors import ConfigError, ContextOverflowError, H2OError, InputError, UnknownTokenError
+from h2o_runtime.errors import (
+    BundleChangedError,
+    ConfigError,
+    ContextOverflowError,
+    H2OError,
+    InputError,
+    UnknownTokenError,
+)
 
 _TYPES = {
     401: "authentication_error",
@@ -96,6 +103,8 @@ class Problem(HTTPException):
             return cls(400, str(error), param=error.field or None, code="invalid_value")
         if isinstance(error, (InputError, UnknownTokenError)):
             return cls(400, str(error), code="invalid_value")
+        if isinstance(error, BundleChangedError):
+            return unavailable(str(error), RESTART, "bundle_changed")
         says = (
             str(error) if isinstance(error, H2OError) else "inference has failed: the server's log says why"
         )

@@ -179,6 +179,7 @@ class InferenceThread:
         self.program_bytes = resident_bytes()
         try:
             model = self._load()
+            model.prepare()
         except Exception as error:  # the code that awaits `loaded` handles it
             self._tell(self._not_loaded, error)
             return
