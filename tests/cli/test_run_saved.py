@@ -53,7 +53,7 @@ def test_what_cannot_be_is_one_sentence(h2o: Run, tiny_bundle: Path, tmp_path: P
         holes.write(end)
     for flags, sentence in (
         (("--load-cache", tmp_path / "nothing"), "no such file"),
-        (("--load-cache", damaged), "damaged, or no saved session"),
+        (("--load-cache", damaged), "no saved session; without --load-cache the prompt is read again"),
         (("--load-cache", file, "--prefill", "h2o"), "saved under full"),
         (("--load-cache", file, "-c", 8), "raise --ctx-size to"),
         (("--save-cache", tmp_path), "is a folder"),

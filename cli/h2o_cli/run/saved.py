@@ -13,7 +13,7 @@ import click
 
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.output_path import OutputPath
-from h2o_runtime.errors import Cancelled, ConfigError
+from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.generator import Generator
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.sessions.saved import SavedSession, check_session_target, save_session
@@ -59,7 +59,8 @@ class SavedCache:
         load, save = flags.pop("load_cache"), flags.pop("save_cache")
         if save is not None:
             check_session_target(save)
-        return cls(SavedSession.open(load) if load is not None else None, save)
+        with _advice():
+            return cls(SavedSession.open(load) if load is not None else None, save)
 
     def default(self, bundle: PrefillPolicy[Any]) -> PrefillPolicy[Any]:
         """The policy that --prefill changes: the loaded session's, otherwise the bundle's."""
@@ -84,7 +85,8 @@ class SavedCache:
                 field="save_cache",
             )
         if self.loaded is not None:
-            self.loaded.load_into(generator.session, policy)
+            with _advice():
+                self.loaded.load_into(generator.session, policy)
         try:
             yield
         except Cancelled:
@@ -100,3 +102,12 @@ class SavedCache:
         save_session(generator.session, self.save)
         size = self.save.stat().st_size
         log.info("saved %d tokens, %.1f MiB: %s", generator.length, size / 2**20, self.save)
+
+
+@contextmanager
+def _advice() -> Iterator[None]:
+    """What helps if a session cannot be loaded. A server needs none: it reads the conversation again."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; without --load-cache the prompt is read again") from error

@@ -143,9 +143,9 @@ class _Run:
             )
             if generator.spec.device.memory == "cpu":
                 warn_of_little_memory(
-                    "with whole contexts the server takes",
-                    int(service.estimated_bytes()),
-                    'give a smaller --ctx-size, or --cache "contiguous rows=int8"',
+                    "with whole contexts and a full --cache-pool the server takes",
+                    int(service.estimated_bytes()) + generator.pool.most_bytes,
+                    'give a smaller --ctx-size or --cache-pool, or --cache "contiguous rows=int8"',
                     held=resident_bytes(),
                 )
 

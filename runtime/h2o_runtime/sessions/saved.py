@@ -159,16 +159,12 @@ class SavedSession:
             written = _bytes(file, ABOUT, MOST_ABOUT)
             version = _Version.model_validate_json(written).format
             if version != FORMAT:
-                raise InputError(
-                    f"{path}: saved in format {version}; this version reads format {FORMAT}: run the prompt again"
-                )
+                raise InputError(f"{path}: saved in format {version}; this version reads format {FORMAT}")
             about = _About.model_validate_json(written)
             try:
                 shape = about.shape()
             except (TypeError, ConfigError) as error:
-                raise InputError(
-                    f"{path}: saved with settings that this version does not have; run the prompt again"
-                ) from error
+                raise InputError(f"{path}: saved with settings that this version does not have") from error
             transcript = None
             if f"{TRANSCRIPT}.npy" in file.namelist():
                 data = _bytes(file, TRANSCRIPT, TRANSCRIPT_BYTES * (about.length + 1))
@@ -190,25 +186,21 @@ class SavedSession:
     def _check(self, spec: SessionSpec, policy: PrefillPolicy[Any]) -> None:
         path, shape = self.path, self.shape
         if self.bundle != spec.bundle.manifest.identity:
-            raise InputError(
-                f"{path}: saved with another bundle than {spec.bundle.folder}: use that bundle, or run the prompt "
-                "again"
-            )
+            raise InputError(f"{path}: saved with another bundle than {spec.bundle.folder}: use that bundle")
         if not same_arithmetic(shape.policy, policy):
             raise InputError(
-                f"{path}: saved under {shape.policy}, and this run asks for {policy}: give "
-                "the same settings, or run the prompt again"
+                f"{path}: saved under {shape.policy}, and this run asks for {policy}: give the same settings"
             )
         if shape.decode != spec.decoding:
             raise InputError(
                 f"{path}: answers in it were decoded under {shape.decode}, and this run asks for "
-                f"{spec.decoding}: give the same settings, or run the prompt again"
+                f"{spec.decoding}: give the same settings"
             )
         stored = shape.stored or spec.model.dtype
         if stored != spec.stored_dtype:
             raise InputError(
                 f"{path}: its keys and values are {stored}, and this run stores {spec.stored_dtype}: give the same "
-                "rows of `cache`, or run the prompt again"
+                "rows of `cache`"
             )
         if spec.forgets(shape.length):
             raise InputError(
@@ -237,7 +229,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, NotImplementedError) as error:
-        raise InputError(f"{path}: damaged, or no saved session; run the prompt again") from error
+        raise InputError(f"{path}: damaged, or no saved session") from error
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -175,10 +175,14 @@ def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serv
     assert second.complete().status_code == 200
 
 
-def test_an_open_door_is_told(serve: Serve) -> None:
-    assert "anybody" in serve("--host", "0.0.0.0").log
-    assert "anybody" not in serve("--host", "0.0.0.0", key="k").log
-    assert "anybody" not in serve().log
+def test_an_open_door_and_too_large_a_pool_are_told(serve: Serve) -> None:
+    open_door, closed, usual = (
+        serve("--host", "0.0.0.0").log,
+        serve("--host", "0.0.0.0", key="k").log,
+        serve("--cache-pool", 999_999_999).log,
+    )
+    assert ["anybody" in log for log in (open_door, closed, usual)] == [True, False, False]
+    assert ["a full --cache-pool the server takes" in log for log in (open_door, usual)] == [False, True]
 
 
 def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
