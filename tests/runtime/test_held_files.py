@@ -60,6 +60,15 @@ def test_nothing_stays_open(folder: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
+def test_packed_weights_that_are_cut_off_are_no_crash(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Their lost pages read as zeros, and the answer is an error."""
+    with Generator.load(tiny_bundle, context=64, dense_form="native", packed_weights=tmp_path) as generator:
+        for file in tmp_path.iterdir():
+            os.truncate(file, 100)
+        with pytest.raises(BundleChangedError, match=r"\.safetensors: was written into"):
+            generator.prefill([5, 6, 7])
+
+
 def test_what_is_loaded_late_is_refused_where_its_files_are_gone(tiny_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(tiny_bundle, tmp_path / "copy")
     with Generator.load(copy, context=64, dense_form="exact") as generator:

@@ -168,7 +168,7 @@ class OnnxRuntimeBackend:
         path = self.bundle.path(last)
         self.bundle.held.check_places([last.file, *last.weights])
         model = without_head(read_model(path, WITHOUT_ONNX), path)
-        self._weights[HIDDEN] = last.weights
+        self._weights[HIDDEN] = self._weights[last.name]
         if self.device.memory == "cpu":
             multiply = functools.partial(multiply_natively, precision=self._precision)
             if self.native_products:
@@ -265,6 +265,14 @@ class OnnxRuntimeBackend:
         self._weights[graph.name] = graph.weights
         return self.bundle.path(graph)
 
+    def _hold_packed(self, graph: GraphSpec) -> None:
+        """As `_held`, for the file of its packed weights, if that is mapped."""
+        if self._packed is None or graph.name in self._packed.unkept:
+            return
+        file = str(self._packed.file(graph, self.bundle.manifest, self._precision).absolute())
+        self.bundle.held.hold([file])
+        self._weights[graph.name] = [*graph.weights, file]
+
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self._held(graph)
         try:
@@ -275,6 +283,7 @@ class OnnxRuntimeBackend:
                 session = BoundSession(self._open(rewritten, path.parent))
                 if rewritten.native:
                     self._native_graphs[graph.name] = rewritten
+                    self._hold_packed(graph)
             else:
                 model = self._for_gpu(model, path.parent)
                 self._unrecordable |= unrecordable(model)

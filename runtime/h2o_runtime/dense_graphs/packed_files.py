@@ -103,8 +103,7 @@ class PackedFolder:
         The file is written where there is none that fits. If it cannot be written, arrays are in this process's own
         memory; one warning says so for all graphs.
         """
-        key = self.key(graph, manifest, precision)
-        file = self.folder / f"{path.stem}-{key[:16]}{SUFFIX}"
+        key, file = self.key(graph, manifest, precision), self.file(graph, manifest, precision)
         if file.exists():
             try:
                 pack = PackedFile.read(file, key, self.verify).pack
@@ -121,6 +120,10 @@ class PackedFolder:
             log.log(level, "packed weights are not kept where a file cannot be written: %s", error)
             self.unkept.append(path.stem)
             return rewritten, arrays
+
+    def file(self, graph: GraphSpec, manifest: Manifest, precision: DensePrecision = "float32") -> Path:
+        """Where a graph's packed weights are, or would be."""
+        return self.folder / f"{graph.name}-{self.key(graph, manifest, precision)[:16]}{SUFFIX}"
 
     @staticmethod
     def key(graph: GraphSpec, manifest: Manifest, precision: DensePrecision = "float32") -> str:
