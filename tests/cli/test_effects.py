@@ -34,7 +34,7 @@ ALWAYS = {
     *("host", "port", "alias", "api_key_file", "cors_origin", "allowed_hosts", "metrics_names"),
     *("slots", "dialect", "pooling", "limits", "grace"),
     *("cache_pool", "cache_dir"),
-    *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file", "png_file", "shard"),
+    *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file", "png_file"),
     *("beside", "decode_tokens"),
     *("texts", "length", "metrics", "baselines", "resume", "quick", "ablate"),
 }
@@ -52,7 +52,6 @@ WORDS = {  # values of options whose type says nothing about them
     "metrics": ("decode", "perplexity", "causal", "recall", "needle", "tasks", "none"),
     "model": ("smollm2-135m", "bundle"),
     "peers": ("none", "all"),
-    "shard": ("1/2",),
     "tasks": ("all",),
 }
 

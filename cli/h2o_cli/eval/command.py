@@ -25,7 +25,6 @@ from h2o_cli.eval.announce import announce_subject, announce_time
 from h2o_cli.eval.chat_frame import ChatFrame
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.folder import RunFolder
-from h2o_cli.eval.merge import merge
 from h2o_cli.eval.options import FIRST, eval_options, make_contestants, make_extent, of_metrics
 from h2o_cli.eval.plan import Extent, Measurer
 from h2o_cli.eval.sanity import Sanity
@@ -39,7 +38,6 @@ from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.output_path import OutputPath
 from h2o_cli.progress import stages
 from h2o_cli.pyplot import import_pyplot
-from h2o_cli.shard import Shard, shard_option
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import Cancelled, ConfigError
@@ -74,7 +72,7 @@ class Commands(usage.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR | merge DIR... -o DIR",
+    subcommand_metavar="[measure] BUNDLE | report BUNDLE -o DIR",
 )
 @version_option
 def main() -> None:
@@ -139,7 +137,6 @@ def measure(bundle: Path, as_json: bool, verbose: int, tolerance: float | None, 
         help="Folder for the page, the rows, and the data to continue a stopped run.",
     ),
     click.option("--resume", is_flag=True, help="Continue the run in the folder of --output."),
-    shard_option,
     click.option("--quick", is_flag=True, help="One short text: a few minutes for a small model."),
     click.option(
         "--ablate/--no-ablate",
@@ -153,7 +150,6 @@ def report(
     bundle: Path,
     output: Path,
     resume: bool,
-    shard: Shard,
     quick: bool,
     ablate: bool,
     as_json: bool,
@@ -175,7 +171,7 @@ def report(
     manual = not (flags["texts"] or flags["suite"])
     documents = read_documents(flags, count, tokenizer, extent, manifest)
     announce_subject(found, documents, extent, manual)
-    sweep = Sweep(bundle, manifest, found, documents, extent, _chat_frame(bundle, extent), shard)
+    sweep = Sweep(bundle, manifest, found, documents, extent, _chat_frame(bundle, extent))
     with Generator.load(bundle, **arguments) as generator:
         check_host(generator, extent)
         folder = RunFolder.open(output, sweep.identity(), resume)
@@ -189,9 +185,6 @@ def report(
         show(*comparison(bundle.name, extent, documents, sanity, summaries), escape(f"{page}: the page"))
     if stopped:
         raise Cancelled("stopped by a signal")
-
-
-main.add_command(merge)
 
 
 def _chat_frame(bundle: Path, extent: Extent) -> ChatFrame:

@@ -19,7 +19,6 @@ from h2o_cli.eval.sanity import Sanity, judge
 from h2o_cli.eval.tasks import Question, Sample, TaskMaker, score
 from h2o_cli.eval.texts import Document
 from h2o_cli.eval.values import Measure, Value
-from h2o_cli.shard import Shard
 from h2o_runtime import Generator
 from h2o_runtime.text import Tokenizer
 
@@ -28,7 +27,6 @@ SAMPLED = 256  # predictions of a text, and of its continuation, whose whole dis
 ENDS = 64  # prompts of a text, each of which ends before a token whose loss is told
 PACE = 256  # tokens that show how fast a text is read
 BEGINNING = 1024  # tokens of the first text that show whether the model is trained
-ALL = Shard()
 PLACES = 16  # parts of a text whose losses are told one by one
 
 
@@ -122,23 +120,11 @@ class Measurer:
         read(self._generator, ids, full, evenly(0, len(ids), 1))
         return (time.perf_counter() - begin) / len(ids)
 
-    def jobs(self, done: AbstractSet[str] = frozenset(), shard: Shard = ALL) -> list[Job]:
-        """The shard's open jobs by name, in an order that needs full attention's results of one text at a time."""
-        mine: set[str] = set()
-        for part in self._parts(frozenset()):
-            mine.update(shard.stretch([job.title for job in part], [job.tokens for job in part]))
-        return [
-            job for part in self._parts(done) for job in part if job.title in mine and not job.names <= done
-        ]
-
-    def _parts(self, done: AbstractSet[str]) -> tuple[list[Job], list[Job]]:
-        """Jobs of texts, and of prompts with a question: a token's time differs, so shards divide each part.
-
-        A shard does neighbouring jobs, so that few texts need full attention's results in two shards.
-        """
+    def jobs(self, done: AbstractSet[str] = frozenset()) -> list[Job]:
+        """The open jobs, in an order that needs full attention's results of one text at a time."""
         of_texts = [job for document in self._documents for job in self._text_jobs(document, done)]
         of_prompts = [job for length in self._extent.needles for job in self._prompt_jobs(length)]
-        return of_texts, of_prompts
+        return [job for job in (*of_texts, *of_prompts) if not job.names <= done]
 
     @property
     def _leading(self) -> tuple[Contestant, ...]:

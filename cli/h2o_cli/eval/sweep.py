@@ -20,7 +20,6 @@ from h2o_cli.eval.sanity import Sanity
 from h2o_cli.eval.texts import Document
 from h2o_cli.eval.token_view import seen_by, token_texts
 from h2o_cli.progress import stages
-from h2o_cli.shard import Shard
 from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.text import Tokenizer
@@ -38,7 +37,6 @@ class Sweep:
     documents: tuple[Document, ...]
     extent: Extent
     frame: ChatFrame
-    shard: Shard
 
     def identity(self) -> dict[str, Any]:
         """What rows of one run have in common; contestants may change when it continues."""
@@ -52,7 +50,7 @@ class Sweep:
         }
 
     def run(self, generator: Generator, tokenizer: Tokenizer, folder: RunFolder) -> tuple[Sanity, bool]:
-        """Do what is not done yet of this shard, and whether it was stopped before the end.
+        """Do what is not done yet, and whether it was stopped before the end.
 
         Rows are kept as they are made.
         """
@@ -66,7 +64,7 @@ class Sweep:
         measurer = Measurer(
             generator, tokenizer, self.documents, self.contestants, self.extent, self.frame, seen
         )
-        jobs = measurer.jobs(folder.done, self.shard)
+        jobs = measurer.jobs(folder.done)
         announce_time(jobs, measurer)
         width = max((len(job.title) for job in jobs), default=8)
         with stages("reading", len(jobs) + 1, width, lines=True) as stage:
