@@ -142,49 +142,6 @@ def test_damage_is_found_when_the_checkpoint_is_opened(whole: Path, tmp_path: Pa
     assert str(folder) in str(caught.value)
 
 
-def lora(target: Path, base: Path | None = None) -> None:
-    """What a trainer leaves in a folder: an adapter of one projection, for the model `base`."""
-    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
-    save_file(
-        {f"{name}{part}.weight": torch.ones(8, 64) for part in "AB"}, target / "adapter_model.safetensors"
-    )
-    settings = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": base and str(base)}
-    (target / "adapter_config.json").write_text(json.dumps(settings))
-
-
-def unmerged(weights: dict[str, torch.Tensor]) -> None:
-    """As the state of a model with an adapter is stored."""
-    for name in list(weights):
-        own = f"base_model.model.{name}"
-        weights[own.replace("q_proj.weight", "q_proj.base_layer.weight")] = weights.pop(name)
-
-
-MERGE = r"merge it first: PeftModel.*merge_and_unload\(\).save_pretrained\(folder\)"
-
-
-def test_an_adapter_is_refused_until_it_is_merged(whole: Path, tmp_path: Path) -> None:
-    beside, alone, inside = copy(whole, tmp_path), tmp_path / "alone", tmp_path / "inside"
-    lora(beside, whole)
-    with pytest.raises(
-        CheckpointError, match=rf"{beside}: has an adapter beside .*adapter_config.json.*{MERGE}"
-    ):
-        open_checkpoint(str(beside))
-    alone.mkdir()
-    for base, named in ((whole, f"'{whole}'"), (None, "another model")):
-        lora(alone, base)
-        with pytest.raises(
-            CheckpointError, match=f"{alone}: is an adapter for {named}, not a model; {MERGE}"
-        ):
-            open_checkpoint(str(alone))
-    (alone / "adapter_config.json").write_text("{half")
-    with pytest.raises(CheckpointError, match="is an adapter for another model"):
-        open_checkpoint(str(alone))
-    shutil.copytree(whole, inside)
-    edit_weights(unmerged)(inside)
-    with pytest.raises(CheckpointError, match=rf"q_proj.base_layer.weight' is that of an adapter.*{MERGE}"):
-        open_checkpoint(str(inside))
-
-
 CONTRADICTIONS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing tensor": (edit_weights(lambda w: w.pop(NORM)), f"no tensor '{NORM}'"),  # type: ignore[arg-type, return-value]
     "a tensor of another shape": (
