@@ -224,7 +224,7 @@ class Served:
         self.process.send_signal(signal.SIGHUP)
 
     def ended(self) -> None:
-        if code := self.process.wait():
+        if (code := self.process.wait()) != 128 + signal.SIGHUP:
             sys.exit(f"the server has ended with {code}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -214,9 +215,9 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
     Requests that name no policy are read with that of --prefill, or the bundle's. After Ctrl-C, SIGTERM or SIGHUP
-    (a closed terminal) running requests finish, conversations go to --cache-dir, and the exit code is 0. A second
-    Ctrl-C or SIGTERM stops the requests. The next one ends at once, with exit code 130 or 143, and loses
-    conversations that are not yet written.
+    (a closed terminal) running requests finish, conversations go to --cache-dir, and the exit code is 130, 143 or
+    129. A second Ctrl-C or SIGTERM stops the requests. The next one ends at once, and loses conversations that are
+    not yet written.
     """
     try:
         from h2o_runtime.server.http.logs import start_logging
@@ -250,9 +251,12 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         return model
 
     prefill = chosen and policy_on_device(chosen, arguments["device"])
-    if not serve(settings, prefill, load):
+    ended = serve(settings, prefill, load)
+    if not ended.threads:
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.
         os._exit(Exit.ERROR)
+    if ended.signal is not None:
+        sys.exit(128 + ended.signal)
 
 
 def _settings(bundle: str, piece: int, flags: dict[str, Any]) -> ServerSettings:

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
@@ -33,15 +34,23 @@ log = logging.getLogger(__name__)
 _SWITCH = 0.0005  # seconds after which a thread that parses a long request yields to the event loop
 
 
+@dataclass(frozen=True)
+class Ended:
+    """signal: which one stopped the server; threads: whether all have ended: after False use os._exit"""
+
+    signal: int | None
+    threads: bool
+
+
 def serve(
     settings: ServerSettings, prefill: PrefillPolicy[Any] | None, load: Callable[[], TextModel]
-) -> bool:
-    """Serve until a signal stops the server → whether all threads have ended.
+) -> Ended:
+    """Serve until a signal stops the server.
 
     prefill: the policy of requests that name none; None: the model's
 
     The port is bound before the model is loaded, so that /health answers. Raises ServerError if the port cannot be
-    bound, and the errors of `load`. After False use os._exit: a thread may never end.
+    bound, and the errors of `load`.
     """
     with bind(settings.host, settings.port) as listener:
         return asyncio.run(_Run(settings, prefill, load).until_stopped(listener))
@@ -87,11 +96,12 @@ class _Run:
         self._settings = settings
         self._prefill = prefill
         self._load = load
+        self._signal: int | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._drained = False
 
-    async def until_stopped(self, listener: socket.socket) -> bool:
+    async def until_stopped(self, listener: socket.socket) -> Ended:
         sys.setswitchinterval(_SWITCH)
         inference = InferenceThread(self._load, self._settings.prompt_piece)
         service = Service(self._settings, self._prefill, inference)
@@ -118,7 +128,8 @@ class _Run:
             service.handler.close()
         self._drained = True
         threads = asyncio.to_thread(service.handler.ended, LAST_WORDS)
-        return all(await asyncio.gather(asyncio.to_thread(inference.stop, LAST_WORDS), threads))
+        ended = await asyncio.gather(asyncio.to_thread(inference.stop, LAST_WORDS), threads)
+        return Ended(self._signal, all(ended))
 
     async def _loading(self, inference: InferenceThread, service: Service) -> None:
         """Wait for the model, or for the request to stop. Raises what loading raised."""
@@ -169,6 +180,7 @@ class _Run:
         But a terminal that is closed sends SIGHUP several times.
         """
         if not self._stop.is_set():
+            self._signal = number
             self._stop.set()
         elif number != signal.SIGHUP:
             if self._drained or self._hurry.is_set():

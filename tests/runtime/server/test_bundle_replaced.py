@@ -49,7 +49,7 @@ def test_a_bundle_that_is_written_into_ends_answers_and_not_the_server(
         assert "was written into" in error["message"]
         assert "restart the server" in error["message"]
     server.process.terminate()
-    assert server.process.wait(60) == 0
+    assert server.process.wait(60) == 143
     assert "Traceback" not in server.log
 
 
