@@ -37,12 +37,14 @@ def pack_integers(
     ValueError: sizes that no product takes.
     """
 
-def read_lost_pages_as_zeros(folder: str) -> None:
+class LostPages:
     """
-    From now on a file below this folder may be cut off while it is mapped: what is lost reads as zeros, instead of SIGBUS.
+    While one lives, files below its folder may be cut off while they are mapped: what is lost reads as zeros, instead of SIGBUS.
 
-    folder: without links in its path. Only the first 64 count.
+    folder: without links in its path. At most 64 at a time count.
     """
+
+    def __init__(self, folder: str) -> None: ...
 
 class KV:
     """

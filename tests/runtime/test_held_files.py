@@ -61,9 +61,13 @@ def test_nothing_stays_open(folder: Path) -> None:
 
 
 def test_packed_weights_that_are_cut_off_are_no_crash(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Their lost pages read as zeros, and the answer is an error."""
+    """Their lost pages read as zeros, and the answer is an error, also after bundles of many other folders."""
+    for number in range(100):
+        (tmp_path / f"{number}" / NAME).parent.mkdir()
+        (tmp_path / f"{number}" / NAME).write_bytes(b"")
+        HeldFiles(tmp_path / f"{number}").hold([NAME])
     with Generator.load(tiny_bundle, context=64, dense_form="native", packed_weights=tmp_path) as generator:
-        for file in tmp_path.iterdir():
+        for file in tmp_path.glob("*.safetensors"):
             os.truncate(file, 100)
         with pytest.raises(BundleChangedError, match=r"\.safetensors: was written into"):
             generator.prefill([5, 6, 7])

@@ -10,18 +10,22 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 namespace h2o::python::cpu {
 namespace {
 
 constexpr size_t kMostFolders = 64;
-std::array<std::atomic<const char*>, kMostFolders> folders;
+std::array<std::atomic<const char*>, kMostFolders> folders;  // what the handler reads
+std::array<size_t, kMostFolders> owners;                     // how many objects each place has
+std::mutex lock;                                             // of whoever changes them
 struct sigaction before;
 
 bool is_in_folder(const char* path) {
     for (const auto& folder : folders) {
         const char* name = folder.load();
-        if (name == nullptr) return false;
+        if (name == nullptr) continue;
         const size_t length = std::strlen(name);
         if (std::strncmp(path, name, length) == 0 && path[length] == '/') return true;
     }
@@ -57,21 +61,40 @@ void on_bus_error(int, siginfo_t* info, void*) {
     errno = error;
 }
 
-}  // namespace
+// A name that the handler may read at any time: it stays.
+const char* kept(const std::string& folder) {
+    static std::set<std::string> names;
+    return names.insert(folder).first->c_str();
+}
 
-void read_lost_pages_as_zeros(const std::string& folder) {
-    for (auto& place : folders) {
-        if (place.load() == nullptr) place.store(strdup(folder.c_str()));
-        if (folder == place.load()) break;
-    }
+void handle_bus_errors() {
     struct sigaction action{};
     struct sigaction current{};
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGBUS, nullptr, &current);
-    if (current.sa_sigaction == on_bus_error) return;
-    before = current;
-    sigaction(SIGBUS, &action, nullptr);
+    sigaction(SIGBUS, &action, &current);
+    // Only the first one: a later one may call ours, and the two would call each other for ever.
+    static const struct sigaction first = current;
+    before = first;
+}
+
+}  // namespace
+
+LostPages::LostPages(const std::string& folder) : place_(0) {
+    const std::lock_guard<std::mutex> guard(lock);
+    const char* const name = kept(folder);
+    while (place_ < kMostFolders && folders[place_].load() != name) ++place_;
+    if (place_ == kMostFolders)
+        for (place_ = 0; place_ < kMostFolders && folders[place_].load() != nullptr;) ++place_;
+    if (place_ == kMostFolders) return;
+    ++owners[place_];
+    folders[place_].store(name);
+    handle_bus_errors();
+}
+
+LostPages::~LostPages() {
+    const std::lock_guard<std::mutex> guard(lock);
+    if (place_ < kMostFolders && --owners[place_] == 0) folders[place_].store(nullptr);
 }
 
 }  // namespace h2o::python::cpu

@@ -62,9 +62,10 @@ NB_MODULE(_cpu, module) {
     module.def("pack_integers", &pack_integers, "q"_a, "bits"_a, "block"_a, "packed"_a,
                "int8 [N, K], with contiguous rows or columns, to `packed`, uint8: h2o/products.h has the "
                "layout.\n\nValueError: sizes that no product takes.");
-    module.def(
-        "read_lost_pages_as_zeros", &read_lost_pages_as_zeros, "folder"_a,
-        "From now on a file below this folder may be cut off while it is mapped: what is lost reads as "
-        "zeros, instead of SIGBUS.\n\nfolder: without links in its path. Only the first 64 count.");
+    nb::class_<LostPages>(
+        module, "LostPages",
+        "While one lives, files below its folder may be cut off while they are mapped: what is lost reads as "
+        "zeros, instead of SIGBUS.\n\nfolder: without links in its path. At most 64 at a time count.")
+        .def(nb::init<const std::string&>(), "folder"_a);
     bind_kernels(module);
 }

@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from h2o_plugins import cpu_kernels
 from h2o_runtime.bundles.manifest import unreadable
@@ -24,6 +25,7 @@ class HeldFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, tuple[int, tuple[int, int]]] = {}  # descriptors
+        self._lost: dict[str, Any] = {}  # what makes lost pages of their folders read as zeros
         weakref.finalize(self, _close, self._files)
 
     def hold(self, names: Iterable[str]) -> None:
@@ -35,8 +37,9 @@ class HeldFiles:
             except OSError as error:
                 raise unreadable(path, error) from error
             self._files[name] = file, _stamp(os.fstat(file))
-            if kernels := cpu_kernels():
-                kernels.read_lost_pages_as_zeros(os.path.dirname(os.path.realpath(path)))
+            place = os.path.dirname(os.path.realpath(path))
+            if (kernels := cpu_kernels()) and place not in self._lost:
+                self._lost[place] = kernels.LostPages(place)
 
     def path(self, name: str) -> Path:
         """Where processes of this user read the file as long as it is held, whatever its own path leads to."""
