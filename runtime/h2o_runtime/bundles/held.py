@@ -26,7 +26,7 @@ class HeldFiles:
         self._folder = folder
         self._files: dict[str, tuple[int, tuple[int, int]]] = {}  # descriptors
         self._lost: dict[str, Any] = {}  # what makes lost pages of their folders read as zeros
-        weakref.finalize(self, _close, self._files)
+        weakref.finalize(self, _close, self._files, self._lost)
 
     def hold(self, names: Iterable[str]) -> None:
         """Raises BundleError for a file that cannot be opened."""
@@ -76,6 +76,8 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _close(files: dict[str, tuple[int, tuple[int, int]]]) -> None:
+def _close(files: dict[str, tuple[int, tuple[int, int]]], lost: dict[str, Any]) -> None:
+    """Also at the end of the process, where nanobind reports objects that are left."""
     for file, _ in files.values():
         os.close(file)
+    lost.clear()
