@@ -215,9 +215,8 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
     Requests that name no policy are read with that of --prefill, or the bundle's. After Ctrl-C, SIGTERM or SIGHUP
-    (a closed terminal) running requests finish, conversations go to --cache-dir, and the exit code is 130, 143 or
-    129. A second Ctrl-C or SIGTERM stops the requests. The next one ends at once, and loses conversations that are
-    not yet written.
+    running requests finish and conversations are kept in --cache-dir; the exit code is 130, 143 or 129. A second
+    Ctrl-C or SIGTERM stops the requests; the next one ends at once.
     """
     try:
         from h2o_runtime.server.http.logs import start_logging

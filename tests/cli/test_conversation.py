@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from h2o_cli.run import conversation
 from h2o_cli.run.conversation import Conversation, converse
+from h2o_cli.stopping import Stop
 
 
 @pytest.fixture
@@ -23,9 +25,10 @@ def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     """A conversation on a terminal, up to the end of these lines."""
     left = [*lines, None]
     monkeypatch.setattr(conversation, "is_terminal", lambda stream: True)
-    monkeypatch.setattr(conversation, "_typed", lambda: left.pop(0))
+    monkeypatch.setattr(conversation, "_typed", lambda stop: left.pop(0))
     model: Any = SimpleNamespace(chat_prompt=lambda messages: None)
-    converse(model, None, None, None, None)  # type: ignore[arg-type]
+    with click.Context(click.Command("h2o-run"), obj=Stop()):
+        converse(model, None, None, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("word", ["/exit", "/bye", "/quit", " /bye "])

@@ -41,7 +41,6 @@ def test_every_command_tells_wrong_usage_in_two_lines(script: str, monkeypatch: 
             "error: / is a folder: a command comes before it, such as h2o-bench prefill /\n"
             "help: h2o-bench --help\n",
         ),
-        ("h2o-eval merge", "error: Missing argument 'FOLDERS...'.\nhelp: h2o-eval merge --help\n"),
         (
             "h2o-run a -c x",
             "error: Invalid value for '-c' / '--ctx-size': 'x' is not a valid integer range.\n"

@@ -69,7 +69,8 @@ KEYS = {
     "Unit": {"Description", "Documentation", "After", "Wants", "Requires"},
     "Service": {
         *("Type", "User", "Group", "DynamicUser", "StateDirectory", "Environment", "ExecStart", "Restart"),
-        *("RestartSec", "TimeoutStopSec", "KillSignal", "MemoryMax", "LimitMEMLOCK", "NoNewPrivileges"),
+        *("RestartSec", "TimeoutStopSec", "SuccessExitStatus", "KillSignal", "MemoryMax"),
+        *("LimitMEMLOCK", "NoNewPrivileges"),
         *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectKernelTunables"),
         *("ProtectControlGroups", "RestrictAddressFamilies"),
     },

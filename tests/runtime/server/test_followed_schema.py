@@ -21,7 +21,7 @@ BASE = {"type": "object", "properties": {"base": NUMBER}, "required": ["base"]}
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[GrammarCompiler]:
-    made = GrammarCompiler(EXAMPLE, 4096, [1])
+    made = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [1])
     yield made
     made.close()
 

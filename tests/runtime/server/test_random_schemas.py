@@ -21,7 +21,7 @@ MOST = 150  # tokens of an answer
 
 
 def test_every_answer_is_valid_and_every_refusal_has_a_place(pytestconfig: pytest.Config) -> None:
-    compiler = GrammarCompiler(EXAMPLE, 4096, [END])
+    compiler = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [END])
     outcomes: Counter[str] = Counter()
     for seed in range(pytestconfig.getoption("--schemas")):
         schema = random_schema(seed)

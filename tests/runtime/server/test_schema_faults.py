@@ -26,7 +26,7 @@ DEEP = {"type": "object", "properties": {"deep": IMPOSSIBLE}, "required": ["deep
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[GrammarCompiler]:
-    made = GrammarCompiler(EXAMPLE, 4096, [1])
+    made = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [1])
     yield made
     made.close()
 
