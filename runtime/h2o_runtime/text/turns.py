@@ -91,7 +91,7 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _asked_first(messages: Sequence[Message]) -> list[Message]:
-    """A question of the user behind the system messages."""
+    """A question of the user after the system messages."""
     before = _leading(messages)
     if before < len(messages) and _is_question(messages[before]):
         return list(messages)

@@ -303,8 +303,8 @@ def _closed(schema: Mapping[str, Any], members: _Members) -> dict[str, Any]:
         return dict(schema)
     closing: dict[str, Any] = {}
     for key, named in zip(keys, (members.names, members.patterns), strict=True):
-        if all_of_key := {**own[key], **{name: True for name in named if name not in own[key]}}:
-            closing[key] = all_of_key
+        if described := {**own[key], **{name: True for name in named if name not in own[key]}}:
+            closing[key] = described
     return {**schema, **closing, "additionalProperties": False}
 
 

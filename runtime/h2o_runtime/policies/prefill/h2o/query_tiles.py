@@ -50,7 +50,7 @@ class QueryTiles(H2O[QueryStore]):
     )
     queries: int = option(
         32,
-        "Minimum queries of a tile that vote for its memory set, half as many behind `grow` tokens; in a smaller "
+        "Minimum queries of a tile that vote for its memory set, half as many after `grow` tokens; in a smaller "
         "tile all vote.",
         least=1,
     )
