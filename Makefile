@@ -74,7 +74,7 @@ model:
 	@test -f $(BUNDLE)/manifest.json || $(BIN)/h2o-export out/$(MODEL).gguf -o $(BUNDLE) --weights $(WEIGHTS)
 	@echo "next: $(BIN)/h2o-run $(BUNDLE) $(if $(filter gemma3-270m,$(MODEL)),,--chat )-p \"In one sentence: what is photosynthesis?\""
 
-# The real coding agents, for tests/runtime/server/test_coding_agents.py. Not a part of `make test`, which they would make
+# The real coding agents, for tests/server/test_coding_agents.py. Not a part of `make test`, which they would make
 # slower than all its other downloads together.
 clients:
 	npm install --silent --no-audit --no-fund --prefix build/clients @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.332

@@ -34,10 +34,10 @@ LIBRARIES = (
     "h2o_runtime.backends.onnxruntime",
     "h2o_runtime.devices.cuda",  # a command loads the next five when it opens its model or its server
     "h2o_runtime.providers.cuda",
-    "h2o_runtime.server.http.logs",
+    "h2o_server.http.logs",
     "onnxruntime",
     "pydantic.v1",
-    "h2o_runtime.server.serve",
+    "h2o_server.serve",
     "onnx.inliner",
     "tokenizers",
 )

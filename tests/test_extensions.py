@@ -16,7 +16,7 @@ from h2o_runtime import Generator
 from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy, Query, Window
 from tests.bundles import random_ids
 from tests.forked import commands
-from tests.runtime.server.running import Server
+from tests.server.running import Server
 
 TOYS = Path(__file__).parent / "toys"
 ENVIRONMENT = {"PYTHONPATH": str(TOYS)}

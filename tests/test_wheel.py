@@ -19,7 +19,7 @@ import pytest
 from tools import wheels
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"h2o_cli", "h2o_export", "h2o_plugins", "h2o_runtime"}
+PACKAGES = {"h2o_cli", "h2o_export", "h2o_plugins", "h2o_runtime", "h2o_server"}
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
@@ -82,14 +82,15 @@ def _pip(*args: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_site_packages_gains_the_four_packages_only(installed: Installed) -> None:
+def test_site_packages_gains_the_five_packages_only(installed: Installed) -> None:
     records = {
         name for name in installed.gained if name.startswith("h2o_edge-") and name.endswith(".dist-info")
     }
     assert len(records) == 1
     assert installed.gained == PACKAGES | records
     (site,) = installed.folder.glob("lib/python*/site-packages")
-    assert not {"export", "runtime", "cli", "tests", "plugins", "bench", "examples"} & set(os.listdir(site))
+    folders = {"export", "runtime", "server", "cli", "tests", "plugins", "bench", "examples"}
+    assert not folders & set(os.listdir(site))
 
 
 earlier_glibc = pytest.mark.skipif(
@@ -127,8 +128,8 @@ def test_a_wheel_that_needs_a_later_system_is_refused(installed: Installed, tmp_
 
 
 def test_the_page_of_the_server_is_in_the_wheel(installed: Installed) -> None:
-    (there,) = installed.folder.glob("lib/python*/site-packages/h2o_runtime/server/static")
-    here = ROOT / "runtime" / "h2o_runtime" / "server" / "static"
+    (there,) = installed.folder.glob("lib/python*/site-packages/h2o_server/static")
+    here = ROOT / "server" / "h2o_server" / "static"
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
 
 

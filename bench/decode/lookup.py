@@ -25,11 +25,11 @@ from typing import Any
 from h2o_runtime import Sampling
 from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.events import Prefilled
-from h2o_runtime.answers.grammar import GrammarCompiler
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.names import SPECULATIONS, Speculation
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text_model import TextModel
+from h2o_server.answers.grammar import GrammarCompiler
 
 ROOT = Path(__file__).parents[2]
 CODE = (

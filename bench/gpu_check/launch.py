@@ -31,7 +31,7 @@ def tell_version(build: Path) -> Path:
 
 
 def find_packages(build: Path) -> None:
-    sys.path[:0] = [str(REPO / folder) for folder in ("runtime", "plugins", "export", "cli")]
+    sys.path[:0] = [str(REPO / folder) for folder in ("runtime", "server", "plugins", "export", "cli")]
     sys.path += [str(build / "wheels"), str(tell_version(build))]
     native = [build / "plugins" / name for name in ("python", "ort") if (build / "plugins" / name).is_dir()]
     if native:

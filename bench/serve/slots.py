@@ -21,9 +21,9 @@ from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.execution.watch import Watch
 from h2o_runtime.generator import Generator
-from h2o_runtime.server.scheduling.scheduler import Scheduler
 from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.text_model import TextModel
+from h2o_server.scheduling.scheduler import Scheduler
 
 
 @dataclass

@@ -26,9 +26,9 @@ from h2o_runtime.files.inputs import read_input
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.names import METRICS_NAMES, Pooling
 from h2o_runtime.policies.prefill import policy_on_device
-from h2o_runtime.server.settings import RequestLimits, ServerSettings
 from h2o_runtime.text import decode_utf8
 from h2o_runtime.text_model import TextModel
+from h2o_server.settings import RequestLimits, ServerSettings
 
 _MIB = 1 << 20
 _KEYS = "H2O_API_KEY"  # unlike an option, other users cannot see it
@@ -219,8 +219,8 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     Ctrl-C or SIGTERM stops the requests; the next one ends at once.
     """
     try:
-        from h2o_runtime.server.http.logs import start_logging
-        from h2o_runtime.server.serve import serve
+        from h2o_server.http.logs import start_logging
+        from h2o_server.serve import serve
     except ModuleNotFoundError as error:
         raise BackendError(
             f"serving needs the package {error.name}: install h2o-edge with its extra serve, "

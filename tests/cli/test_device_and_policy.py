@@ -24,8 +24,8 @@ from h2o_runtime.answers.request import Request
 from h2o_runtime.backends import select_device
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
-from h2o_runtime.server import serve as server
-from h2o_runtime.server.request_builder import RequestBuilder
+from h2o_server import serve as server
+from h2o_server.request_builder import RequestBuilder
 
 NONE = {
     "prefill": None,

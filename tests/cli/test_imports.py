@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
 
+SERVING = {"fastapi", "httptools", "llguidance", "prometheus_client", "starlette", "uvicorn"}
 LARGE = {
+    *SERVING,
     *("torch", "transformers", "safetensors", "onnx", "onnxscript", "onnxruntime", "polygraphy"),
     *("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"),
-    *("fastapi", "uvicorn", "prometheus_client", "llguidance"),
     *("gguf", "matplotlib", "llama_cpp", "onnxruntime_genai", "openvino", "openvino_genai"),
 }
 
@@ -35,3 +38,16 @@ def test_a_benchmarks_process_loads_the_library_of_its_own_system_only() -> None
     loaded = _packages(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
     assert "h2o_cli" in loaded
     assert not loaded & LARGE
+
+
+def test_h2o_run_works_without_the_server_and_its_packages(tiny_bundle: Path) -> None:
+    script = (
+        "import runpy, sys\n"
+        f"sys.modules.update(dict.fromkeys({sorted(SERVING | {'h2o_server'})}))\n"  # None: cannot be imported
+        "runpy.run_module('h2o_cli.run', run_name='__main__', alter_sys=True)\n"
+    )
+    flags = ("--chat", "-p", "What is a module?", "-n", "4", "--json", "--ignore-eos")
+    command = [sys.executable, "-c", script, str(tiny_bundle), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)["tokens"]) == 4

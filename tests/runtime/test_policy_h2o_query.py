@@ -19,7 +19,7 @@ from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import BLOCK_SELECT, QUERY_SELECT
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import Span
-from h2o_runtime.server.about.memory_view import MemorySnapshot
+from h2o_server.about.memory_view import MemorySnapshot
 
 GROWING = Query(chunk_size=32, batch_size=64, local=4, heavy=6, grow=0, tile=12, dense_tail=0)
 

@@ -14,8 +14,8 @@ from h2o_runtime.answers.dialects.answer import Arguments, CallBegun
 from h2o_runtime.answers.dialects.reader import _BLOCK, AnswerReader
 from h2o_runtime.answers.dialects.speech import Speech
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.server.apis.chat.schema import Function
-from h2o_runtime.server.apis.messages.format import _object
+from h2o_server.apis.chat.schema import Function
+from h2o_server.apis.messages.format import _object
 
 NAME = next(iter(FUNCTIONS))
 

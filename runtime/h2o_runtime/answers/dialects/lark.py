@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from h2o_runtime.answers.dialects.answer import Schema
-from h2o_runtime.answers.grammar_process import COMPACT
 from h2o_runtime.errors import ConfigError
+
+# Small models tend to fill an answer with blanks, which flexible whitespace would allow endlessly. If members
+# of a `oneOf` overlap, an answer follows at least one of them, because llguidance cannot count matches.
+COMPACT: dict[str, Any] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 
 _LONGEST = 1 << 19  # characters; a schema that refers to itself several times could make endlessly many
 

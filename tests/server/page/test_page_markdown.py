@@ -1,0 +1,231 @@
+"""An answer's Markdown: what it looks like, what it cannot do, and how it grows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.page.person import ANSWER, HTML, MainThread, answer_once, ask, events, piece, whole
+from tests.server.running import wait_for
+
+pytestmark = pytest.mark.slow
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+LONG = 100_000
+STRUCTURE = """(text) => import("/static/markdown.js").then(({ Markdown }) => {
+  const root = document.createElement("div");
+  new Markdown(root).show(text, false);
+  for (const head of root.querySelectorAll(".code-head")) head.remove();
+  for (const node of root.querySelectorAll("*"))
+    for (const name of ["class", "dir", "tabindex", "rel", "target", "title"]) node.removeAttribute(name);
+  return root.innerHTML.replaceAll("<div>", "").replaceAll("</div>", "");
+})"""
+GROWN = """([text, cuts]) => import("/static/markdown.js").then(({ Markdown }) => {
+  const [whole, grown] = [document.createElement("div"), document.createElement("div")];
+  new Markdown(whole).show(text, false);
+  const growing = new Markdown(grown);
+  for (const cut of cuts) growing.show(text.slice(0, cut), true);
+  growing.show(text, false);
+  return [whole.innerHTML, grown.innerHTML];
+})"""
+
+# What CommonMark makes of it, but for headings, which are two levels lower, and line breaks, which are kept.
+CASES = {
+    "one\ntwo\n\nthree": "<p>one\ntwo</p><p>three</p>",
+    "# A #\n### B\n#no": "<h3>A</h3><h5>B</h5><p>#no</p>",
+    "**a *b* c** _d_ ~~e~~": "<p><strong>a <em>b</em> c</strong> <em>d</em> <del>e</del></p>",
+    "***a*** **b** __c__": "<p><strong><em>a</em></strong> <strong>b</strong> <strong>c</strong></p>",
+    "2 * 3 * 4 snake_case_name **no": "<p>2 * 3 * 4 snake_case_name **no</p>",
+    r"\*a\* \`b\`": "<p>*a* `b`</p>",
+    "`a*b*` ``c`d`` `e": "<p><code>a*b*</code> <code>c`d</code> `e</p>",
+    "- a\n- b\n  - c\n\n  d\n- e": "<ul><li><p>a</p></li><li><p>b</p><ul><li><p>c</p></li></ul><p>d</p></li>"
+    "<li><p>e</p></li></ul>",
+    "3. a\n4. b\n\ntext": '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol><p>text</p>',
+    "1. a\n   ```\n   x\n\n   y\n   ```\n2. b": '<ol start="1"><li><p>a</p><pre><code>x\n\ny</code></pre></li>'
+    "<li><p>b</p></li></ol>",
+    "> a\n> - b\n\nc": "<blockquote><p>a</p><ul><li><p>b</p></li></ul></blockquote><p>c</p>",
+    "```py\n\tif a < b:\n```\nx": "<pre><code>\tif a &lt; b:</code></pre><p>x</p>",
+    "````\n```\n````": "<pre><code>```</code></pre>",
+    "~~~\na": "<pre><code>a</code></pre>",
+    "a\n\n    def __init__():\n\n        pass\n\nb": "<p>a</p><pre><code>def __init__():\n\n    pass</code></pre>"
+    "<p>b</p>",
+    "a\n***\nb": "<p>a</p><hr><p>b</p>",
+    "|a|b|\n|-|:-:|\n|1|2|3|\n\nc": "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td>"
+    "<td>2</td></tr></tbody></table><p>c</p>",
+    "a | b\nc": "<p>a | b\nc</p>",
+    "[a **b**](https://x.org/a_(b)?c&d)": '<p><a href="https://x.org/a_(b)?c&amp;d">a <strong>b</strong></a></p>',
+    "(see https://x.org/a_b, too)": '<p>(see <a href="https://x.org/a_b">https://x.org/a_b</a>, too)</p>',
+    "<http://x.org/>": '<p><a href="http://x.org/">http://x.org/</a></p>',
+    "![a](https://x.org/a.png)": '<p><a href="https://x.org/a.png">a</a></p>',
+}
+
+
+def test_what_it_looks_like(page: Page) -> None:
+    for text, nodes in CASES.items():
+        assert page.evaluate(STRUCTURE, text) == nodes
+        assert page.evaluate(STRUCTURE, text.replace("\n", "\r\n")) == nodes
+
+
+# What the button says, from now on: each label for two seconds.
+LABELS = """() => {
+  const button = document.querySelector("button.copy");
+  window.labels = [];
+  new MutationObserver(() => labels.push(button.textContent)).observe(button, { childList: true });
+}"""
+
+
+def test_code_is_copied(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    answer_once(page, whole("So:\n\n```python\nprint('<b>')\n```\n"))
+    ask(page, "Hello.")
+    page.evaluate(LABELS)
+    page.get_by_role("button", name="Copy", exact=True).click()
+    wait_for(lambda: page.evaluate("labels")[:1] == ["Copied"])
+    assert page.evaluate("navigator.clipboard.readText()") == "print('<b>')"
+    assert page.locator(f"{ANSWER} .code-head").inner_text().startswith("python")
+    page.evaluate("void (navigator.clipboard.writeText = () => Promise.reject(new Error('no https')))")
+    page.get_by_role("button", name="Copy", exact=True).click()
+    wait_for(lambda: page.evaluate("labels")[:3] == ["Copied", "Copy", "Copied"])  # by the older way
+
+
+HOSTILE = [
+    HTML,
+    "<script>window.hacked = true</script>",
+    f"```{HTML}\n{HTML}\n",
+    f"| {HTML} |\n|-|\n| {HTML} |",
+    "[a](javascript:window.hacked=true) [b](JaVaScRiPt:x) [c](data:text/html,x) [d](//evil.example) [e](file:///etc)",
+    "[a](java\tscript:x) [b](\x01javascript:x) <javascript:x> [c](&#106;avascript:x) [d](/props) [e](vbscript:x)",
+    '[a](https://x.org/"onmouseover="window.hacked=true)',
+    '![a](https://x.org/a.png "onerror=x") https://x.org/"onclick="x"',
+]
+
+
+def test_what_it_cannot_do(page: Page) -> None:
+    """The page also asks nobody for anything: see watched_page."""
+    for text in HOSTILE:
+        answer_once(page, whole(text))
+        ask(page, "Hello.")
+    answers = page.locator(".answer .markdown")
+    tags = "img, b, script, iframe, form, style, [onerror], [onclick], [onmouseover]"
+    assert answers.count() == len(HOSTILE)
+    assert answers.locator(tags).count() == 0
+    addresses = answers.locator("a").evaluate_all("links => links.map((link) => link.href)")
+    assert addresses
+    assert all(re.match("https?://x[.]org/", address) for address in addresses), addresses
+    assert page.evaluate("window.hacked") is None
+
+
+PARTS = [
+    "a",
+    " ",
+    "\n",
+    "\n\n",
+    "*",
+    "**",
+    "_",
+    "`",
+    "```",
+    "~~",
+    "- ",
+    "1. ",
+    "> ",
+    "# ",
+    "|",
+    "-",
+    "    ",
+    "[",
+    "](",
+    ")",
+]
+
+
+def test_however_it_grows_it_ends_the_same(page: Page) -> None:
+    @settings(max_examples=150)
+    @given(st.lists(st.sampled_from([*PARTS, "https://x.org"]), max_size=40), st.data())
+    def grown(parts: list[str], data: Any) -> None:
+        text = "".join(parts)
+        cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=20)))
+        whole, after = page.evaluate(GROWN, [text, cuts])
+        assert after == whole
+
+    grown()
+
+
+COSTLY = [
+    "*a ",
+    "**a *b ",
+    "[a](b ",
+    "[a](()",
+    "`a ",
+    "> ",
+    "- ",
+    "# ",
+    "|",
+    "~",
+    " ",
+    "\n",
+    "\\",
+    "<a>",
+    "_",
+    "https://a.b/..) ",
+]
+
+
+def test_a_long_answer_takes_linear_time(page: Page) -> None:
+    """A square of its length would be minutes."""
+    thread = MainThread(page)
+    for part in COSTLY:
+        begin = thread.seconds()
+        page.evaluate(
+            """(text) => import("/static/markdown.js").then(({ Markdown }) => {
+              new Markdown(document.createElement("div")).show(text, false);
+            })""",
+            (part * LONG)[:LONG] + "x",
+        )
+        assert thread.seconds() - begin < 10, part
+
+
+def test_a_long_answer_is_shown(page: Page) -> None:
+    lines = "int a = 1; // **no**\n" * (LONG // 21)
+    answer_once(
+        page, events(*(piece(part) for part in ("```c\n", *lines.splitlines(keepends=True)))) + whole("")
+    )
+    ask(page, "Hello.")
+    assert page.locator(f"{ANSWER} pre code").text_content() == lines
+
+
+def test_half_a_mark_is_not_seen(page: Page) -> None:
+    text = "Some **bold** and `code`, *thin* [name](https://x.org/long).\n\n- one **b**\n\n```py\nx = 1\n```\nend"
+    seen = page.evaluate(
+        """(text) => import("/static/markdown.js").then(({ Markdown }) => {
+          const root = document.createElement("div");
+          const growing = new Markdown(root);
+          return [...text].map((_, index) => {
+            growing.show(text.slice(0, index + 1), true);
+            return root.textContent;
+          });
+        })""",
+        text,
+    )
+    assert not [each for each in seen if re.search("[*`]|https", each)]
+
+
+def test_what_is_selected_and_copied_stays(page: Page) -> None:
+    kept = page.evaluate(
+        """() => import("/static/markdown.js").then(({ Markdown }) => {
+          const root = document.createElement("div");
+          document.body.append(root);
+          const growing = new Markdown(root);
+          growing.show("- one\\n- two\\n\\n```\\na\\n", true);
+          const code = root.querySelector("code");
+          const nodes = [...root.querySelectorAll("li"), code, code.firstChild];
+          growing.show("- one\\n- two\\n\\n```\\na\\nb\\n```\\nmore", true);
+          return nodes.map((node) => node.isConnected);
+        })"""
+    )
+    assert kept == [True, True, True, True]

@@ -1,0 +1,139 @@
+"""The settings' form, which is made of what the policies say of their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.server.page.browser import watched_page
+from tests.server.page.person import CHAT, ask, choose, figures, send, sent, wait_until_answered
+from tests.server.running import Server, wait_for
+from tests.server.typed_policy import install
+
+pytestmark = pytest.mark.slow
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+
+def labels(page: Page) -> list[str]:
+    """What the part on reading the prompt shows."""
+    shown = page.locator("#prefill-fields label:visible")
+    return [str(label.evaluate("label => label.firstChild.textContent.trim()")) for label in shown.all()]
+
+
+def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
+    page.get_by_text("Chunks of 1,024, memory 512").click()
+    whole = [
+        "Attention",
+        "Chunk size",
+        "Local window",
+        "Heavy hitters",
+        "Heads",
+        "Dense tail",
+        "Tile",
+        "Queries",
+        "Candidates",
+        "Grow",
+        "Dense start",
+        "Checks",
+        "Missed",
+    ]
+    assert labels(page) == whole
+    page.get_by_label("Attention").select_option("full")
+    assert labels(page) == ["Attention"]
+    page.get_by_label("Attention").select_option("h2o score=window")
+    assert labels(page) == [*whole[:6], "Window"]
+    page.get_by_label("Attention").select_option("")
+    assert labels(page) == whole
+
+
+def test_a_preset_can_be_chosen_and_changed(page: Page) -> None:
+    choose(page, policy="fast")
+    page.get_by_text("Chunks of 512, memory 256").wait_for()
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "fast"
+    choose(page, heavy=100)
+    page.get_by_text("Chunks of 512, memory 164").wait_for()
+    page.reload()
+    page.get_by_text("Chunks of 512, memory 164").wait_for()  # it is kept
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "fast heavy=100"
+
+
+@pytest.mark.timeout(600)
+def test_a_policy_that_the_server_cannot_have_is_not_offered(browser: Browser, tiny_bundle: Path) -> None:
+    server = Server(tiny_bundle, "--prefill", "full batch_size=64")
+    try:
+        server.wait_until_ready()
+        forms = server.get("/props").json()["prefill_forms"]
+        assert forms[0]["title"] == "this server's: full batch_size=64"
+        with watched_page(browser, server.url) as page:
+            page.get_by_text("Full attention", exact=True).click()
+            offered = page.get_by_label("Attention").locator("option")
+            assert offered.all_inner_texts() == [form["title"] for form in forms]
+    finally:
+        server.stop()
+
+
+def reload_without_props(page: Page) -> Route:
+    """Reload → the request for what the server does, which waits for `continue_`."""
+    held: list[Route] = []
+    page.route("**/props", lambda route: held.append(route), times=1)
+    page.reload()
+    wait_for(lambda: page.evaluate("true") and held)  # handlers run while the page is asked something
+    return held[0]
+
+
+def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> None:
+    choose(page, policy="fast")
+    held = reload_without_props(page)
+    assert page.locator("[name=max_tokens]").input_value() == "24"
+    with page.expect_request(CHAT) as request:
+        send(page, "Hello.")
+        page.locator(".answer[aria-busy=true]").wait_for()
+        held.continue_()
+    body = request.value.post_data_json
+    assert (body["temperature"], body["max_tokens"], body["prefill"]) == (0, 24, "fast")
+    wait_until_answered(page)
+
+
+def test_a_message_that_waits_for_the_server_can_be_stopped(page: Page) -> None:
+    held = reload_without_props(page)
+    send(page, "Hello.")
+    page.keyboard.press("Escape")
+    page.get_by_text("Stopped before the answer began.").wait_for()
+    held.continue_()
+
+
+def test_settings_that_contradict(page: Page) -> None:
+    choose(page, heavy=1024)
+    button = page.locator("#summary")
+    page.locator("#summary[title*='must be below chunk_size']").wait_for()
+    assert button.inner_text() == "Settings contradict"
+    choose(page, heavy=128)
+    page.get_by_text("Chunks of 1,024, memory 192").wait_for()
+    assert button.get_attribute("title") == ""
+    choose(page, heavy=128, grow="never")
+    page.get_by_text("Chunks of 1,024, memory 192").wait_for()
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "heavy=128 grow=never"
+
+
+@pytest.mark.timeout(600)
+def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: Path) -> None:
+    server = Server(tiny_bundle, environment=install(tmp_path))
+    try:
+        server.wait_until_ready()
+        with watched_page(browser, server.url) as page:
+            choose(page, temperature=0, max_tokens=4, policy="typed")
+            choose(page, stride=3, careful="true", share=0.25)
+            page.get_by_text("Every 3th token").wait_for()
+            page.get_by_role("button", name="Settings").click()
+            assert labels(page) == ["Attention", "Stride", "Share", "Careful"]
+            page.get_by_role("button", name="Done").click()
+            body = sent(page, lambda: ask(page, "Hello."))
+            assert body["prefill"] == "typed stride=3 share=0.25 careful=true"
+            assert figures(page)["Chunks"] == "1"
+            page.get_by_role("button", name="Show memory").click()
+            page.get_by_text("has no memory to show").wait_for()
+    finally:
+        server.stop()

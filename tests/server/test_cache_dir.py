@@ -1,0 +1,61 @@
+"""--cache-dir: a folder that cannot take conversations is an error at start, and what it takes is private."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.forked import ROOT, commands
+from tests.server.conftest import Serve
+from tests.server.running import PATIENCE
+
+
+def refused(bundle: Path, folder: Path) -> str:
+    done = commands("serve").run(
+        "serve", [str(bundle), "--port", "0", "--cache-dir", str(folder)], None, PATIENCE
+    )
+    assert done.returncode in (1, 2)
+    assert b"Traceback" not in done.stderr
+    return done.stderr.decode()
+
+
+@pytest.mark.parametrize("place", ["", "conversations", "onnx/conversations"])
+def test_a_place_inside_the_bundle_is_refused(tiny_bundle: Path, place: str) -> None:
+    before = sorted(tiny_bundle.rglob("*"))
+    told = refused(tiny_bundle, tiny_bundle / place)
+    assert f"error: {tiny_bundle / place}: is {'inside the' if place else 'a'} bundle" in told
+    assert sorted(tiny_bundle.rglob("*")) == before
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/conversations", "/dev/null/conversations"])
+def test_a_place_that_takes_no_file_is_refused(tiny_bundle: Path, place: str) -> None:
+    told = refused(tiny_bundle, Path(place))
+    assert f"{place}: files cannot be written there: " in told
+    assert "ready" not in told
+
+
+def test_a_place_that_takes_no_more_bytes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    """A limit of the process stands for a full disk."""
+    command = f'ulimit -f 8; exec "{sys.executable}" -m h2o_cli.serve "$@"'
+    flags = [str(tiny_bundle), "--port", "0", "--cache-dir", str(tmp_path)]
+    done = subprocess.run(
+        ["bash", "-c", command, "bash", *flags], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path}: files cannot be written there: File too large" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_conversations_are_kept_for_their_owner_alone(serve: Serve, tmp_path: Path, number: int) -> None:
+    """Also in a folder that was there before, and others may enter; a closed terminal may say so twice."""
+    tmp_path.chmod(0o755)
+    server = serve("--cache-dir", tmp_path, "--prefill", "full")
+    server.complete("The module defines a class. " * 30)
+    server.process.send_signal(number)
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.wait(PATIENCE) == 128 + number
+    assert [file.stat().st_mode & 0o777 for file in tmp_path.iterdir()] == [0o600]

@@ -1,0 +1,225 @@
+"""Answers in one piece, as the official client asks for them and reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.server.running import Server
+
+ASK = [{"role": "user", "content": "Name a colour."}]
+
+
+def test_chat(openai: Any) -> None:
+    answer = openai.chat.completions.create(model="tool-llama", messages=ASK, max_tokens=6, seed=1)
+    assert answer.object == "chat.completion"
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.model == "tool-llama"
+    (choice,) = answer.choices
+    assert (choice.index, choice.message.role) == (0, "assistant")
+    assert choice.message.content
+    assert choice.message.tool_calls is None
+    assert choice.finish_reason == "length"
+    assert choice.logprobs is None
+    assert answer.usage.completion_tokens == 6
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 6
+
+
+def test_a_prompt_is_read_anew_where_the_cache_is_to_have_no_say(openai: Any) -> None:
+    def ask(**extra: Any) -> Any:
+        answer = openai.chat.completions.create(
+            model="tool-llama", messages=ASK, max_tokens=6, temperature=0, extra_body=extra
+        )
+        return answer.choices[0].message.content, answer.usage.prompt_tokens_details.cached_tokens
+
+    first, _ = ask(cache_prompt=False)
+    assert ask(cache_prompt=False) == (first, 0)
+    ask()
+    assert ask(cache_prompt=False) == (first, 0)
+
+
+def test_completion(openai: Any) -> None:
+    answer = openai.completions.create(model="any", prompt="Once upon a time", max_tokens=5, seed=1)
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 5
+
+
+def test_completion_has_16_tokens_unless_told_otherwise(openai: Any) -> None:
+    answer = openai.completions.create(
+        model="any", prompt="def f(x):", temperature=0, extra_body={"ignore_eos": True}
+    )
+    assert answer.usage.completion_tokens == 16
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(openai: Any) -> None:
+    def text(seed: int) -> str:
+        answer = openai.chat.completions.create(model="m", messages=ASK, max_tokens=12, seed=seed)
+        return str(answer.choices[0].message.content)
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(5)}) > 1
+
+
+def test_greedy_text_is_what_the_runtime_says(openai: Any, tiny_bundle: Path) -> None:
+    from h2o_runtime.answers.completion import Completion
+    from h2o_runtime.answers.request import Request
+    from h2o_runtime.text_model import TextModel
+
+    with TextModel.load(tiny_bundle, context=512) as model:
+        request = Request(model.text_prompt("The capital of"), max_tokens=12)
+        *_, last = model.complete(request)
+    assert isinstance(last, Completion)
+    answer = openai.completions.create(model="m", prompt="The capital of", max_tokens=12, temperature=0)
+    assert answer.choices[0].text == last.text
+
+
+def test_max_completion_tokens_is_the_new_name(openai: Any) -> None:
+    answer = openai.chat.completions.create(model="m", messages=ASK, max_completion_tokens=3, temperature=0)
+    assert answer.usage.completion_tokens <= 3
+
+
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(openai: Any) -> None:
+    whole = openai.completions.create(model="m", prompt="import os\n", max_tokens=24, temperature=0)
+    stop = whole.choices[0].text[6:9]
+    cut = openai.completions.create(
+        model="m", prompt="import os\n", max_tokens=24, temperature=0, stop=["never so", stop]
+    )
+    assert cut.choices[0].finish_reason == "stop"
+    assert cut.choices[0].text == whole.choices[0].text.partition(stop)[0]
+
+
+def test_logit_bias_forces_and_bans(openai: Any, server: Server) -> None:
+    token = server.post("/tokenize", {"content": " the"}).json()["tokens"][0]
+    forced = openai.completions.create(
+        model="m", prompt="x", max_tokens=3, temperature=0, logit_bias={str(token): 1000}
+    )
+    assert forced.choices[0].text == " the the the"
+    best = openai.completions.create(model="m", prompt="x", max_tokens=1, temperature=0, logprobs=1)
+    first = server.post("/tokenize", {"content": best.choices[0].text}).json()["tokens"][0]
+    banned = openai.completions.create(
+        model="m", prompt="x", max_tokens=1, temperature=0, logit_bias={str(first): -1000}
+    )
+    assert banned.choices[0].text != best.choices[0].text
+
+
+def test_penalties_change_a_repeating_answer(openai: Any) -> None:
+    def text(**penalties: Any) -> str:
+        answer = openai.completions.create(
+            model="m", prompt="a a a a a a a a", max_tokens=16, temperature=0, **penalties
+        )
+        return str(answer.choices[0].text)
+
+    plain = text()
+    assert text(frequency_penalty=2.0, presence_penalty=2.0) != plain
+    assert text(extra_body={"repetition_penalty": 2.0}) != plain
+    assert text(frequency_penalty=0.0, presence_penalty=0.0) == plain
+
+
+@pytest.mark.parametrize(
+    "narrow", [{"top_p": 0.0}, {"extra_body": {"top_k": 1}}, {"extra_body": {"min_p": 1.0}}]
+)
+def test_the_narrowest_sampling_is_greedy(openai: Any, narrow: dict[str, Any]) -> None:
+    def text(**sampling: Any) -> str:
+        answer = openai.completions.create(model="m", prompt="print(", max_tokens=8, **sampling)
+        return str(answer.choices[0].text)
+
+    assert text(temperature=1.5, seed=7, **narrow) == text(temperature=0)
+
+
+def test_a_list_of_text_parts_is_one_text(openai: Any) -> None:
+    parts = [{"type": "text", "text": "Name "}, {"type": "text", "text": "a colour."}]
+
+    def answer(content: Any) -> tuple[str, int]:
+        got = openai.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": content}], max_tokens=6, temperature=0
+        )
+        return got.choices[0].message.content, got.usage.prompt_tokens
+
+    assert answer(parts) == answer("Name a colour.")
+
+
+def test_a_developer_is_a_system(openai: Any) -> None:
+    def tokens(role: str) -> int:
+        messages = [{"role": role, "content": "Be brief."}, *ASK]
+        answer = openai.chat.completions.create(model="m", messages=messages, max_tokens=1)
+        return int(answer.usage.prompt_tokens)
+
+    assert tokens("developer") == tokens("system")
+
+
+def test_models(openai: Any) -> None:
+    (model,) = openai.models.list().data
+    assert model.id == "tool-llama"
+    assert model.meta["n_ctx"] == 512
+    assert openai.models.retrieve("tool-llama").id == "tool-llama"
+
+
+# Log-probabilities, checked with the generator's own logits and a float64 log-softmax of NumPy's
+
+
+def log_softmax(logits: Any) -> Any:
+    wide = np.asarray(logits, np.float64)
+    wide = wide - wide.max()
+    return wide - np.log(np.exp(wide).sum())
+
+
+def test_chat_logprobs_are_the_models_own(openai: Any, server: Server, tiny_generator: Any) -> None:
+    answer = openai.chat.completions.create(
+        model="m", messages=ASK, max_tokens=8, seed=3, temperature=1.3, logprobs=True, top_logprobs=5
+    )
+    text = (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nName a colour.<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    logits = tiny_generator.prefill(server.post("/tokenize", {"content": text}).json()["tokens"])
+    content = answer.choices[0].logprobs.content
+    assert len(content) == answer.usage.completion_tokens
+    vocabulary = tokens_by_bytes(server)
+    for entry in content:
+        expected = log_softmax(logits)
+        token = vocabulary[bytes(entry.bytes)]
+        assert entry.logprob == pytest.approx(expected[token], abs=1e-4)
+        assert len(entry.top_logprobs) == 5
+        best = np.sort(expected)[::-1][:5]
+        assert [top.logprob for top in entry.top_logprobs] == pytest.approx(list(best), abs=1e-4)
+        for top in entry.top_logprobs:
+            assert top.logprob == pytest.approx(expected[vocabulary[bytes(top.bytes)]], abs=1e-4)
+        logits = tiny_generator.decode(token)
+    assert b"".join(bytes(entry.bytes) for entry in content) == answer.choices[0].message.content.encode()
+
+
+def test_completion_logprobs_are_the_models_own(openai: Any, server: Server, tiny_generator: Any) -> None:
+    answer = openai.completions.create(model="m", prompt="x = 1\n", max_tokens=6, temperature=0, logprobs=2)
+    told = answer.choices[0].logprobs
+    logits = tiny_generator.prefill(
+        server.post("/tokenize", {"content": "x = 1\n", "add_special": True}).json()["tokens"]
+    )
+    for text, logprob, top, offset in zip(
+        told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset, strict=True
+    ):
+        expected = log_softmax(logits)
+        assert logprob == pytest.approx(expected.max(), abs=1e-4)
+        assert sorted(top.values(), reverse=True) == pytest.approx(sorted(expected)[:-3:-1], abs=1e-4)
+        assert answer.choices[0].text[offset:].startswith(text)
+        logits = tiny_generator.decode(int(expected.argmax()))
+
+
+def test_logprobs_zero_tells_of_the_tokens_only(openai: Any) -> None:
+    answer = openai.completions.create(model="m", prompt="x", max_tokens=3, temperature=0, logprobs=0)
+    told = answer.choices[0].logprobs
+    assert len(told.tokens) == len(told.token_logprobs) == 3
+    assert told.top_logprobs == [{}, {}, {}]
+
+
+def tokens_by_bytes(server: Server) -> dict[bytes, int]:
+    """Ids of all tokens of the example's vocabulary by the bytes that they stand for."""
+    from tests.conftest import EXAMPLE
+
+    from h2o_server.answers.grammar import GrammarCompiler
+
+    compiler = GrammarCompiler(EXAMPLE / "tokenizer.json", 4096, [1])
+    return {compiler.token_bytes(token): token for token in reversed(range(4096))}

@@ -1,0 +1,81 @@
+"""Errors, as the official client raises them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.server.conftest import Serve
+
+openai = pytest.importorskip("openai")
+ASK = [{"role": "user", "content": "Hello."}]
+
+
+def client(url: str, **options: Any) -> Any:
+    return openai.OpenAI(base_url=f"{url}/v1", **({"api_key": "none", "max_retries": 0} | options))
+
+
+def test_bad_values_are_bad_requests(server: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client(server.url).chat.completions.create(model="m", messages=ASK, n=0)
+    assert caught.value.param == "n"
+    assert caught.value.code == "invalid_value"
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_what_is_unknown_is_not_found(server: Any) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client(server.url).models.retrieve("gpt-4")
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        client(server.url).moderations.create(model="m", input="x")
+
+
+def test_a_prompt_that_does_not_fit(server: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client(server.url).completions.create(model="m", prompt="word " * 2000)
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.body["n_prompt_tokens"] > caught.value.body["n_ctx"] == 512
+
+
+def test_a_wrong_key(serve: Serve) -> None:
+    server = serve("--ctx-size", 64, key="sesame")
+    with pytest.raises(openai.AuthenticationError):
+        client(server.url).models.list()
+    assert client(server.url, api_key="sesame").models.list().data
+
+
+def test_an_error_within_a_stream(server: Any) -> None:
+    """Penalties that leave no token to choose show up only when the first token is to be chosen."""
+    with pytest.raises(openai.APIError, match="repetition_penalty"):
+        list(
+            client(server.url).completions.create(
+                model="m", prompt="a b", stream=True, extra_body={"repetition_penalty": 1e-300}
+            )
+        )
+
+
+def test_an_error_within_the_stream_of_a_response(server: Any) -> None:
+    with pytest.raises(openai.APIError, match="repetition_penalty") as caught:
+        list(
+            client(server.url).responses.create(
+                model="m", input="Hello.", stream=True, extra_body={"repetition_penalty": 1e-300}
+            )
+        )
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "repetition_penalty")
+
+
+def test_a_full_queue_is_worth_another_try(serve: Serve) -> None:
+    """The client sees a 503, waits for as long as Retry-After says, and gets its answer."""
+    server = serve("--limits", "queue=0", "--ctx-size", 2048)
+    stream = client(server.url).completions.create(
+        model="m", prompt="x", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    with pytest.raises(openai.InternalServerError) as caught:
+        client(server.url).completions.create(model="m", prompt="x", max_tokens=1)
+    assert caught.value.status_code == 503
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    stream.close()
+    patient = client(server.url, max_retries=5)
+    assert patient.completions.create(model="m", prompt="x", max_tokens=1).choices

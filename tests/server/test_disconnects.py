@@ -1,0 +1,220 @@
+"""Clients that leave, at every stage of a request: the slot is free again, and the next one is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.running import Server, request, wait_for
+
+# Each of these would keep the slot busy for many seconds, if nobody stopped it.
+LONG_ANSWER = {"prompt": "Once", "max_tokens": 16_000, "ignore_eos": True}
+LONG_PROMPT = {"prompt": [7] * 15_000, "max_tokens": 16, "prefill": {"policy": "full", "batch_size": 64}}
+LONG_TEXT = {"prompt": "word " * 100_000, "max_tokens": 1}  # too long, which its tokenization finds out
+SOON = 30.0  # a busy machine's moment
+
+
+@pytest.fixture(scope="module")
+def roomy(tiny_bundle: Path) -> Iterator[Server]:
+    server = Server(tiny_bundle, "--ctx-size", 16_384)
+    server.wait_until_ready()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _still_well(roomy: Server) -> Iterator[None]:
+    """After each test the server is idle and answers soon, and no defect is in its log."""
+    before = len(roomy.log)
+    yield
+    began = time.monotonic()
+    wait_for(lambda: busy(roomy) == (0, 0), SOON)
+    wait_for(lambda: roomy.chat().status_code == 200, SOON)  # requests that nobody waits for may still arrive
+    assert time.monotonic() < began + SOON
+    log = roomy.log[before:]
+    assert "Traceback" not in log, log
+    assert not re.search(r"/v1/\S+ 500 ", log), log
+
+
+def busy(server: Server) -> tuple[float, float]:
+    return server.metric("h2o_busy"), server.metric("h2o_queue_length")
+
+
+def outcomes(server: Server, *names: str) -> float:
+    return sum(server.metric("h2o_requests_total", outcome=name) for name in names)
+
+
+def completion(**body: Any) -> bytes:
+    return request("POST", "/v1/completions", json.dumps(body).encode())
+
+
+def leave(connected: socket.socket, abruptly: bool) -> None:
+    if abruptly:  # a reset instead of a farewell
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.close()
+
+
+abruptly = pytest.mark.parametrize("abruptly", [False, True], ids=["close", "reset"])
+
+
+@abruptly
+@pytest.mark.parametrize("sent", [0, 1, 20, 60])
+def test_before_the_headers_end(roomy: Server, sent: int, abruptly: bool) -> None:
+    with roomy.connection() as connected:
+        connected.sendall(completion(**LONG_ANSWER)[:sent])
+        time.sleep(0.05)
+        leave(connected, abruptly)
+
+
+@abruptly
+@pytest.mark.parametrize("missing", [1, 40])
+def test_before_the_body_ends(roomy: Server, missing: int, abruptly: bool) -> None:
+    with roomy.connection() as connected:
+        connected.sendall(completion(**LONG_ANSWER)[:-missing])
+        time.sleep(0.1)
+        leave(connected, abruptly)
+    assert busy(roomy) == (0, 0)
+
+
+@abruptly
+def test_while_the_text_is_tokenized(roomy: Server, abruptly: bool) -> None:
+    with roomy.connection() as connected:
+        connected.sendall(completion(**LONG_TEXT))
+        time.sleep(0.02)
+        leave(connected, abruptly)
+
+
+@abruptly
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_in_the_queue(roomy: Server, stream: bool, abruptly: bool) -> None:
+    left = outcomes(roomy, "left")
+    with roomy.connection() as first, roomy.connection() as second, roomy.connection() as third:
+        first.sendall(completion(**LONG_ANSWER, stream=True))
+        first.recv(1)
+        second.sendall(completion(**LONG_ANSWER, stream=stream))
+        wait_for(lambda: busy(roomy) == (1, 1))
+        third.sendall(completion(prompt="x", max_tokens=1))
+        wait_for(lambda: busy(roomy) == (1, 2))
+        leave(second, abruptly)
+        wait_for(lambda: busy(roomy) == (1, 1), SOON)
+        wait_for(lambda: outcomes(roomy, "left") == left + 1)
+        leave(first, abruptly)
+        assert third.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@abruptly
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_while_the_prompt_is_read(roomy: Server, stream: bool, abruptly: bool) -> None:
+    ended = outcomes(roomy, "cancelled")
+    tokens = roomy.metric("h2o_predicted_tokens_total")
+    with roomy.connection() as connected:
+        connected.sendall(completion(**LONG_PROMPT, stream=stream))
+        wait_for(lambda: busy(roomy)[0] == 1)
+        time.sleep(0.1)
+        leave(connected, abruptly)
+        wait_for(lambda: busy(roomy) == (0, 0), SOON)
+    wait_for(lambda: outcomes(roomy, "cancelled") == ended + 1)
+    assert roomy.metric("h2o_predicted_tokens_total") == tokens
+
+
+@abruptly
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_while_the_answer_is_made(roomy: Server, stream: bool, abruptly: bool) -> None:
+    ended = outcomes(roomy, "cancelled")
+    with roomy.connection() as connected:
+        connected.sendall(completion(**LONG_ANSWER, stream=stream))
+        wait_for(lambda: busy(roomy)[0] == 1)
+        if stream:
+            assert connected.recv(1000)
+        time.sleep(0.1)
+        leave(connected, abruptly)
+        wait_for(lambda: busy(roomy) == (0, 0), SOON)
+    wait_for(lambda: outcomes(roomy, "cancelled") == ended + 1)
+
+
+@abruptly
+def test_right_after_the_request(roomy: Server, abruptly: bool) -> None:
+    for _ in range(20):
+        with roomy.connection() as connected:
+            connected.sendall(completion(**LONG_ANSWER, stream=True))
+            leave(connected, abruptly)
+
+
+@abruptly
+def test_without_reading_the_answer(roomy: Server, abruptly: bool) -> None:
+    answered = outcomes(roomy, "length", "stop")
+    with roomy.connection() as connected:
+        connected.sendall(completion(prompt="x", max_tokens=3))
+        wait_for(lambda: outcomes(roomy, "length", "stop") == answered + 1)
+        leave(connected, abruptly)
+
+
+def test_a_client_that_never_reads_its_stream_and_then_leaves(roomy: Server) -> None:
+    """Its answer waits in buffers; nobody else's does."""
+    with roomy.connection() as connected:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connected.sendall(completion(prompt="x", max_tokens=500, ignore_eos=True, stream=True, logprobs=20))
+        wait_for(lambda: busy(roomy)[0] == 0)
+        assert roomy.chat().status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_a_pipelined_client_that_leaves(roomy: Server, stream: bool) -> None:
+    with roomy.connection() as connected:
+        raw = completion(**LONG_ANSWER, stream=stream)
+        connected.sendall(raw + raw)
+        wait_for(lambda: busy(roomy)[0] == 1)
+        time.sleep(0.2)
+        leave(connected, abruptly=True)
+
+
+def test_many_at_once(roomy: Server) -> None:
+    connections = [socket.create_connection(("127.0.0.1", roomy.port)) for _ in range(60)]
+    for index, connected in enumerate(connections):
+        raw = completion(**LONG_ANSWER, stream=bool(index % 2))
+        connected.sendall(raw[: len(raw) - (index % 3 == 0)])
+    wait_for(lambda: busy(roomy)[0] == 1)
+    for index, connected in enumerate(connections):
+        leave(connected, abruptly=index % 4 < 2)
+
+
+# Clients that send no more
+
+
+def whole(connected: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connected.recv(65536), b""))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_a_client_that_closes_its_sending_side_has_left(roomy: Server, stream: bool) -> None:
+    ended = outcomes(roomy, "cancelled")
+    with roomy.connection() as connected:
+        connected.sendall(completion(**LONG_PROMPT, stream=stream))
+        wait_for(lambda: busy(roomy)[0] == 1)
+        connected.shutdown(socket.SHUT_WR)
+        wait_for(lambda: busy(roomy) == (0, 0), SOON)
+    wait_for(lambda: outcomes(roomy, "cancelled") == ended + 1)
+
+
+def test_requests_that_were_sent_at_once_are_all_answered(roomy: Server) -> None:
+    with roomy.connection(SOON) as connected:
+        raw = completion(prompt="x", max_tokens=2)
+        last = raw.replace(b"Host:", b"Connection: close\r\nHost:", 1)
+        assert last != raw
+        connected.sendall(raw + raw + last)
+        assert whole(connected).count(b"HTTP/1.1 200 OK\r\n") == 3
+
+
+def test_a_part_of_a_request_has_no_answer_to_wait_for(roomy: Server) -> None:
+    for cut in (10, 60, -3):
+        with roomy.connection(SOON) as connected:
+            connected.sendall(completion(prompt="x")[:cut])
+            connected.shutdown(socket.SHUT_WR)
+            assert whole(connected) == b""

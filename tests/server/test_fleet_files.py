@@ -1,0 +1,114 @@
+"""examples/fleet: the dashboard asks for figures that a server has."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.server.conftest import Serve
+
+from h2o_cli.serve import main as h2o_serve
+from h2o_server.http.drain import LAST_WORDS
+
+FLEET = Path(__file__).parents[2] / "examples" / "fleet"
+# Of PromQL: what stands before a bracket, a brace or an operator and is no function.
+METRIC = re.compile(r"\bh2o_\w+")
+
+
+def test_every_figure_of_the_dashboard_is_told_by_a_server(serve: Serve) -> None:
+    dashboard = json.loads((FLEET / "grafana.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in METRIC.findall(target["expr"])
+    }
+    page = serve().get("/metrics").text
+    told = set(re.findall(r"^# TYPE (\S+) ", page, re.MULTILINE)) | set(
+        re.findall(r"^(\w+)", page, re.MULTILINE)
+    )
+    assert len(asked) >= 10
+    assert asked <= told
+
+
+PROMTOOL = shutil.which("promtool")
+
+
+def dashboard_rules() -> dict[str, object]:
+    """Every query of the dashboard as a recording rule, which promtool can check."""
+    panels = json.loads((FLEET / "grafana.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked = [re.sub(r"\$__\w+", "5m", query) for query in queries]
+    return {
+        "groups": [
+            {"name": "dashboard", "rules": [{"record": f"query:{i}", "expr": e} for i, e in enumerate(asked)]}
+        ]
+    }
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: it is in the package prometheus")
+def test_prometheus_takes_the_configuration_and_the_queries(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps(dashboard_rules()))
+    for kind, file in (("config", FLEET / "prometheus.yml"), ("rules", rules)):
+        command = [str(PROMTOOL), "check", kind, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+UNITS = [FLEET / "smg.service", FLEET.parents[1] / "docs" / "h2o-serve.service"]
+# What systemd.unit(5), systemd.exec(5), systemd.service(5) and systemd.kill(5) name, of what one may want here.
+KEYS = {
+    "Unit": {"Description", "Documentation", "After", "Wants", "Requires"},
+    "Service": {
+        *("Type", "User", "Group", "DynamicUser", "StateDirectory", "Environment", "ExecStart", "Restart"),
+        *("RestartSec", "TimeoutStopSec", "SuccessExitStatus", "KillSignal", "MemoryMax"),
+        *("LimitMEMLOCK", "NoNewPrivileges"),
+        *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectKernelTunables"),
+        *("ProtectControlGroups", "RestrictAddressFamilies"),
+    },
+    "Install": {"WantedBy"},
+}
+
+
+def unit_of(path: Path) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(interpolation=None, strict=True, delimiters=("=",))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text().replace("\\\n", " "))
+    return unit
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_have_keys_that_systemd_knows(path: Path) -> None:
+    unit = unit_of(path)
+    assert {name: set(unit[name]) - known for name, known in KEYS.items()} == {name: set() for name in KEYS}
+    assert set(unit.sections()) == set(KEYS)
+    assert unit["Service"]["ExecStart"].startswith("/")
+    for key, value in unit["Service"].items():
+        if key.startswith(("Private", "NoNew", "Dynamic")):
+            assert value in ("true", "false")
+
+
+def test_the_unit_gives_h2o_serve_flags_that_it_has(tmp_path: Path) -> None:
+    """And leaves it the time that it takes to stop."""
+    unit = unit_of(UNITS[1])["Service"]
+    _, _, *flags = shlex.split(unit["ExecStart"])
+    context = h2o_serve.make_context("h2o-serve", [str(tmp_path), *flags], resilient_parsing=True)
+    assert int(unit["TimeoutStopSec"]) > context.params["grace"] + LAST_WORDS
+
+
+def test_prometheus_asks_every_device_of_the_fleet() -> None:
+    found = yaml.safe_load((FLEET / "prometheus.yml").read_text())
+    h2o, gateway = (job["static_configs"][0]["targets"] for job in found["scrape_configs"])
+    workers = re.findall(r"http://(\S+)", unit_of(UNITS[0])["Service"]["ExecStart"])
+    assert h2o == workers
+    port = re.search(r"--prometheus-port (\d+)", unit_of(UNITS[0])["Service"]["ExecStart"])
+    assert port is not None
+    assert gateway[0].endswith(f":{port[1]}")

@@ -1,0 +1,384 @@
+"""Starting, stopping and breaking a server, from the outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.forked import ROOT, commands
+from tests.server.running import PATIENCE, Pace, Server, error_of, events, free_port, wait_for
+
+from h2o_runtime.errors import ServerError
+from h2o_server.http.drain import LAST_WORDS
+from h2o_server.scheduling import inference
+from h2o_server.serve import bind
+from h2o_server.settings import ServerSettings
+
+Serve = Callable[..., Server]
+
+FAILING_DECODE = """
+from h2o_runtime.execution.forward import Forward
+def broken(self, rows):
+    raise ValueError("a defect that nobody foresaw")
+Forward.decode_rows = broken
+"""
+ENDLESS_WRITING = """
+import time
+from pathlib import Path
+from h2o_runtime.sessions.folder import SessionFolder
+def endless(self):
+    Path({file!r}).touch()
+    time.sleep(10_000)
+SessionFolder.close = endless
+"""
+ENDLESS_DECODE = """
+import time
+from pathlib import Path
+from h2o_runtime.execution.forward import Forward
+def endless(self, rows):
+    Path({file!r}).touch()
+    time.sleep(10_000)
+Forward.decode_rows = endless
+"""
+
+
+def long_stream(server: Server, **parameters: object) -> Iterator[object]:
+    """The events of an answer that goes on until something ends it."""
+    body = {"prompt": "Once", "stream": True, "ignore_eos": True} | parameters
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        yield from events(response.iter_lines())
+
+
+def read_to_the_end(stream: Iterator[object]) -> list[object]:
+    return list(stream)
+
+
+def run_to_the_end(*flags: object) -> subprocess.CompletedProcess[str]:
+    done = commands("serve").run("serve", [str(flag) for flag in flags], None, PATIENCE)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_sigterm_lets_the_running_stream_finish_and_refuses_others(serve: Serve, tmp_path: Path) -> None:
+    pace = Pace(tmp_path)
+    server = serve("--grace", PATIENCE, code=pace.code)
+    pace.hold()
+    stream = long_stream(server, max_tokens=30)
+    first = next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.complete)
+        wait_for(lambda: server.metric("h2o_queue_length") == 1)
+        server.process.send_signal(signal.SIGTERM)
+        refused = waiting.result(PATIENCE)
+    assert error_of(refused, 503)["code"] == "shutting_down"
+    assert error_of(server.complete(), 503)["code"] == "shutting_down"
+    assert server.get("/health").status_code == 503
+    pace.go()
+    told = [first, *read_to_the_end(stream)]
+    assert told[-1] == "[DONE]"
+    assert server.process.wait(PATIENCE) == 143
+
+
+@pytest.mark.parametrize("second_signal", [False, True])
+def test_a_stream_that_outlives_the_grace_ends_with_an_error(
+    serve: Serve, tmp_path: Path, second_signal: bool
+) -> None:
+    grace = 600 if second_signal else 0.5
+    server = serve("--grace", grace, code=Pace(tmp_path, 0.05).code)
+    stream = long_stream(server, max_tokens=4000)
+    next(stream)
+    server.process.send_signal(signal.SIGTERM)
+    if second_signal:
+        wait_for(lambda: server.get("/health").status_code == 503)
+        server.process.send_signal(signal.SIGINT)
+    told = read_to_the_end(stream)
+    assert told[-1] != "[DONE]"
+    assert told[-1]["error"]["code"] == "shutting_down"  # type: ignore[index]
+    assert server.process.wait(PATIENCE) == 143
+
+
+def test_an_idle_server_stops_at_once_but_not_of_an_ignored_signal(serve: Serve) -> None:
+    server = serve("--grace", 600, code="import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n")
+    with server.client() as client:  # a kept connection does not keep the server
+        server.process.send_signal(signal.SIGHUP)  # as under nohup
+        assert client.get("/health").status_code == 200
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(PATIENCE) == 130
+    assert "Traceback" not in server.log
+
+
+def test_a_second_signal_ends_the_writing_of_conversations(serve: Serve, tmp_path: Path) -> None:
+    """But SIGHUP does not: a terminal that is closed sends it several times."""
+    code = ENDLESS_WRITING.format(file=str(tmp_path / "begun"))
+    server = serve("--cache-dir", tmp_path / "conversations", code=code)
+    server.process.send_signal(signal.SIGHUP)
+    wait_for((tmp_path / "begun").exists)
+    server.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.3)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE) == 143
+
+
+def test_the_service_managers_have_patience() -> None:
+    """For what the server may take: the grace, three times the last words, and the writing of conversations."""
+    unit = (ROOT / "docs" / "h2o-serve.service").read_text(encoding="utf-8")
+    grace, patience = (
+        float(*re.findall(rf"{name}[ =](\d+)", unit)) for name in ("--grace", "TimeoutStopSec")
+    )
+    assert patience >= grace + 3 * LAST_WORDS + inference.KEEPING
+    assert grace == ServerSettings.grace
+    guide = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    told = re.findall(r"(?:TimeoutStopSec=|--stop-timeout |eriod\w*: )(\d+)", guide)
+    assert [float(seconds) for seconds in told] == [patience] * 4
+
+
+def test_a_request_that_is_still_being_sent_does_not_keep_the_server(serve: Serve) -> None:
+    # uvicorn waits five seconds for the rest of it; here it would wait for longer than the test.
+    code = "from h2o_server import serve\nserve.LAST_WORDS = 600\n"
+    server = serve("--grace", 600, code=code)
+    with server.connection(PATIENCE) as connected:
+        connected.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n{"
+        )
+        assert connected.recv(1000).startswith(b"HTTP/1.1 100 ")  # the body is waited for
+        server.process.send_signal(signal.SIGTERM)
+        answer = b"".join(iter(lambda: connected.recv(65536), b""))
+        assert server.process.wait(PATIENCE) == 143
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"shutting_down"' in answer
+    assert "Traceback" not in server.log
+
+
+def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serve) -> None:
+    first = serve("--port", free_port())
+    stream = long_stream(first, max_tokens=4000)
+    next(stream)
+    first.process.kill()
+    with pytest.raises(httpx.HTTPError):
+        read_to_the_end(stream)
+    first.process.wait(PATIENCE)
+    second = serve("--port", first.port)
+    assert second.port == first.port
+    assert second.complete().status_code == 200
+
+
+def test_an_open_door_and_too_large_a_pool_are_told(serve: Serve) -> None:
+    open_door = serve("--host", "0.0.0.0")
+    closed = serve("--host", "0.0.0.0", key="k")
+    usual = serve("--cache-pool", 999_999_999)
+    assert ["anybody" in server.log for server in (open_door, closed, usual)] == [True, False, False]
+    wait_for(lambda: "a full --cache-pool the server takes" in usual.log)
+    assert "--cache-pool the server takes" not in open_door.log
+
+
+def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = run_to_the_end(tiny_bundle, "--port", taken.getsockname()[1])
+    assert ended.returncode == 1
+    assert "cannot listen on 127.0.0.1" in ended.stderr
+    assert "--port, or stop the program that uses it" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 300, "256.1.1.1", "fe80::1%nope"])
+def test_a_host_that_is_none_is_told(host: str) -> None:
+    with pytest.raises(ServerError, match=r"^cannot listen on .*--host") as caught:
+        bind(host, 0)
+    assert "while attempting" not in str(caught.value)
+    assert "stop the program" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated"])
+def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, copy)
+    file = copy / "onnx" / "dense_03.onnx"
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:100])
+    ended = run_to_the_end(copy, "--port", 0)
+    assert ended.returncode == 1
+    assert "dense_03.onnx" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (("--port", 70000), "port"),
+        (("--host", "localhost:8080"), "--host takes no port, but is 'localhost:8080': give that as --port"),
+        (("--host", "[::1]:80"), "--host takes no port, but is '[::1]:80'"),
+        (("--limits", "queue=-1"), "'--limits': queue must be at least 0"),
+        (("--limits", "queue=0 queue_timeout=9"), "queue_timeout needs queue, which is 0"),
+        (("--limits", "body_timeout=nan"), "body_timeout must be a number"),
+        (("--limits", "stall_timeout=0"), "stall_timeout must be above 0"),
+        (("--limits", "body=65"), "memory (64 MiB) must be at least body (65 MiB)"),
+        (("--limits", "que=1"), "there is no setting que: did you mean queue?"),
+        (("--grace", -1), "grace"),
+        (("--limits", "body=0"), "body must be at least 1"),
+        (("--limits", "body=nan"), "body must be an integer"),
+        (("--allowed-host", "http://a.b"), "--allowed-host"),
+        (("--allowed-host", "a.b:80"), "--allowed-host"),
+        (("--cache-dir-limit", 9), "--cache-dir-limit has no effect without --cache-dir"),
+        (("--slots", "1 piece=1024"), "piece has no effect with 1 slot"),
+        (("--slots", "1 memory=auto"), "memory has no effect with 1 slot"),
+        (("--alias", ""), "--alias"),
+        (("--alias", os.fsdecode(b"mod\xe8le")), "--alias is 'mod\\udce8le', which is not UTF-8"),
+        (("--cors-origin", "foo"), "--cors-origin"),
+        (("--cors-origin", "https://a.example/page"), "--cors-origin"),
+        (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
+        (("--prefill", "h2o vertical=9"), "h2o score=query has no vertical"),
+        (("--ctx-size", 0), "ctx-size"),
+    ],
+)
+def test_flags_out_of_range_are_told(flags: tuple[object, ...], word: str, tiny_bundle: Path) -> None:
+    ended = run_to_the_end(tiny_bundle, *flags)
+    assert ended.returncode == 2
+    assert word in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("text", ["\n\n", "# the laptop's\n  # another\n"])
+def test_an_empty_key_file_locks_nobody_in(tiny_bundle: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "keys").write_text(text)
+    ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
+    assert ended.returncode == 1
+    assert "holds no API key" in ended.stderr
+
+
+def test_a_key_that_no_header_can_carry_is_told(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("schlüssel\n", encoding="utf-8")
+    ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
+    assert ended.returncode == 2
+    assert "an API key must be printable ASCII characters" in ended.stderr
+
+
+def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "h2o_cli.serve", str(tiny_bundle), "--port", str(port)]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(command, stdout=full, stderr=full, cwd=ROOT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+
+        def ready() -> bool:
+            try:
+                return httpx.get(f"{url}/health").status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        wait_for(ready)
+        for _ in range(3):
+            answer = httpx.post(f"{url}/v1/completions", json={"prompt": "Once", "max_tokens": 2})
+            assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) in (143, 120)  # 120: Python could not flush its standard streams
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve) -> None:
+    server = serve(code=FAILING_DECODE)
+    assert server.complete(max_tokens=1).status_code == 200  # sampled from the prompt's own logits
+    told = read_to_the_end(long_stream(server, max_tokens=4000))
+    assert told[-1]["error"]["code"] == "inference_failed"  # type: ignore[index]
+    assert error_of(server.get("/health"), 500)["code"] == "inference_failed"
+    assert error_of(server.complete(), 500)["code"] == "inference_failed"
+    assert error_of(server.chat(), 500)["code"] == "inference_failed"
+    assert "a defect that nobody foresaw" in server.log
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE) == 143
+
+
+def test_requests_that_wait_while_the_thread_fails_are_told(serve: Serve, tmp_path: Path) -> None:
+    pace = Pace(tmp_path)
+    server = serve(code=FAILING_DECODE + pace.code)
+    pace.hold()
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(server.complete) for _ in range(4)]
+        with server.client() as other:
+            wait_for(lambda: "h2o_queue_length 3.0" in other.get("/metrics").text)
+        pace.go()
+        answers = [answer.result(PATIENCE) for answer in asked]
+    assert [answer.status_code for answer in answers] == [500] * 4
+    assert all(error_of(answer, 500)["code"] == "inference_failed" for answer in answers)
+
+
+def test_a_computation_that_does_not_end_does_not_keep_the_process(serve: Serve, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    server = serve("--grace", 0, code=ENDLESS_DECODE.format(file=str(inside)))
+    stream = long_stream(server, max_tokens=10)
+    next(stream)
+    wait_for(inside.exists)
+    server.process.send_signal(signal.SIGTERM)
+    assert "error" in read_to_the_end(stream)[-1]  # type: ignore[operator]
+    assert server.process.wait(PATIENCE) == 1
+    assert "Traceback" not in server.log
+
+
+def test_the_json_log_is_json_and_holds_no_secret(serve: Serve) -> None:
+    server = serve("--log-format", "json", key="a-secret-key")
+    headers = {"Authorization": "Bearer a-secret-key"}
+    body = {"prompt": "a secret prompt", "max_tokens": 2}
+    assert server.post("/v1/completions?note=a-secret-query", body, headers=headers).status_code == 200
+    assert server.post("/v1/completions", body, headers={"Authorization": "Bearer guess"}).status_code == 401
+    wait_for(lambda: " 401 " in server.log)
+    for line in server.log.splitlines():
+        entry = json.loads(line)
+        assert {"time", "level", "logger", "message"} <= set(entry)
+    assert "secret" not in server.log
+    assert "guess" not in server.log
+
+
+def test_health_says_that_the_model_is_being_loaded(serve: Serve, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    slow = f"""
+import time
+from pathlib import Path
+from h2o_runtime.text_model import TextModel
+load = TextModel.load.__func__
+def slow(cls, *args, **options):
+    while not Path({str(asked)!r}).exists():
+        time.sleep(0.01)
+    return load(cls, *args, **options)
+TextModel.load = classmethod(slow)
+"""
+    server = serve(code=slow, wait=False)
+    server.wait_until_listening()
+    assert error_of(server.get("/health"), 503)["code"] == "loading"
+    refused = server.complete()
+    assert error_of(refused, 503)["code"] == "loading"
+    assert int(refused.headers["retry-after"]) >= 1
+    asked.touch()
+    server.wait_until_ready()
+    assert server.complete().status_code == 200
+
+
+@pytest.mark.parametrize("outcome", ["time.sleep(10_000)", "time.sleep(1); raise MemoryError"])
+def test_ctrl_c_while_loading_ends_it(serve: Serve, outcome: str) -> None:
+    code = f"""
+import time
+from h2o_runtime.text_model import TextModel
+def load(*args, **options): {outcome}
+TextModel.load = load
+"""
+    server = serve(code=code, wait=False)
+    server.wait_until_listening()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(PATIENCE) in (130, 1)
+    assert "Traceback" not in server.log

@@ -1,0 +1,167 @@
+"""Thoughts apart from answers, however the text is cut, and how much a model is asked to think."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.conftest import Serve, with_template
+from tests.server.running import Server
+
+from h2o_runtime.answers.completion import Completion, TextDelta, Timings
+from h2o_runtime.answers.dialects import DIALECTS
+from h2o_runtime.answers.dialects.answer import Thought
+from h2o_runtime.answers.dialects.speech import Speech
+from h2o_runtime.answers.request import Prompt
+from h2o_runtime.policies.prefill import Query
+from h2o_server.apis.chat.schema import ChatRequest
+from h2o_server.apis.messages.format import MessageBlocks, MessageFormat
+from h2o_server.apis.responses.format import ResponseFormat
+from h2o_server.apis.responses.schema import ResponseRequest
+
+CASES = [
+    ("<think>\nTwo and two.\n</think>\n\nFour.", "", "Two and two.", "Four."),
+    ("\n<think>a </thin k> b</think>c</think>", "", "a </thin k> b", "c</think>"),
+    ("So be it.\n</think>\nYes", "<|assistant|><think>\n", "So be it.", "Yes"),
+    ("<think>\n\n</think>\n\nNo thought", "", "", "No thought"),
+    ("<think>cut off </th", "", "cut off </th", ""),
+    (" <thin ice", "", "", " <thin ice"),
+    ("Plain </think> text ", "", "", "Plain </think> text "),
+    ("", "", "", ""),
+]
+
+
+def read(text: str, prompt: str, cuts: list[int], thinks: bool = True) -> tuple[str, str]:
+    reader, found = Speech(DIALECTS["hermes"](), thinks, {}).reader({}, prompt), []
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    for begin, end in itertools.pairwise(ends):
+        found += reader.push(text[begin:end])
+    found += reader.finish()
+    thoughts = "".join(one.text for one in found if isinstance(one, Thought))
+    return thoughts, "".join(one for one in found if isinstance(one, str))
+
+
+@pytest.mark.parametrize(("text", "prompt", "thought", "answer"), CASES)
+@given(cuts=st.lists(st.integers(0, 40), max_size=12))
+def test_thoughts_and_answer(text: str, prompt: str, thought: str, answer: str, cuts: list[int]) -> None:
+    assert read(text, prompt, cuts) == (thought, answer)
+
+
+@given(cuts=st.lists(st.integers(0, 40), max_size=12))
+def test_where_the_template_knows_of_no_thoughts_all_is_answer(cuts: list[int]) -> None:
+    text = "<think>a</think> b"
+    assert read(text, "<think>", cuts, thinks=False) == ("", text)
+
+
+TEMPLATE = (
+    "{% if enable_thinking is false %}<think></think>{% endif %}"
+    "{% for message in messages %}{{ message['content'] }}{% endfor %}<think>\n"
+)
+
+
+def test_a_template_that_thinks(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> None:
+    """The example model never ends its thoughts; then there is no answer."""
+    template = tmp_path / "thinks.jinja"
+    template.write_text(TEMPLATE)
+    server = serve("--ctx-size", 512, bundle=with_template(tiny_bundle, tmp_path / "bundle", template))
+    message = server.chat(temperature=0).json()["choices"][0]["message"]
+    assert message["reasoning_content"]
+    assert message["content"] == ""
+    longer: Any = server.chat(temperature=0, reasoning_effort="none").json()["usage"]["prompt_tokens"]
+    assert longer > server.chat(temperature=0, reasoning_effort="high").json()["usage"]["prompt_tokens"]
+    talk = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
+    counts = [
+        server.post("/v1/messages/count_tokens", talk | more).json()["input_tokens"]
+        for more in ({}, {"thinking": {"type": "disabled"}})
+    ]
+    assert longer == counts[1] > counts[0]
+    schema = {"type": "integer", "minimum": 5, "maximum": 9}
+    assert server.chat(json_schema=schema).json()["choices"][0]["message"]["content"] in "56789"
+
+
+def test_a_template_that_cannot_be_told_to_think(server: Server) -> None:
+    answer = server.chat(reasoning_effort="low")
+    assert answer.status_code == 200
+    assert answer.headers["X-Left-Alone"] == "reasoning_effort"
+
+
+@pytest.fixture
+def thinking_server(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> Server:
+    template = tmp_path / "thinks.jinja"
+    template.write_text(TEMPLATE)
+    return serve("--ctx-size", 512, bundle=with_template(tiny_bundle, tmp_path / "bundle", template))
+
+
+def test_anthropics_client_finds_thinking_blocks(thinking_server: Server) -> None:
+    library = pytest.importorskip("anthropic")
+    client = library.Anthropic(base_url=thinking_server.url, api_key="none", max_retries=0)
+    asked = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello."}]}
+    whole = client.messages.create(**asked, extra_body={"temperature": 0.0})
+    (block,) = whole.content
+    assert block.type == "thinking"
+    assert (
+        block.thinking
+        == thinking_server.chat(max_tokens=8, temperature=0).json()["choices"][0]["message"][
+            "reasoning_content"
+        ]
+    )
+    with client.messages.stream(**asked, extra_body={"temperature": 0.0}) as stream:
+        deltas = [event.thinking for event in stream if event.type == "thinking"]
+    assert stream.get_final_message().content == whole.content
+    assert "".join(deltas) == block.thinking
+    talk = [*asked["messages"], {"role": "assistant", "content": whole.content}, asked["messages"][0]]
+    assert client.messages.create(**asked | {"messages": talk}).content
+
+
+def test_openais_client_finds_reasoning_items(thinking_server: Server) -> None:
+    library = pytest.importorskip("openai")
+    client = library.OpenAI(base_url=f"{thinking_server.url}/v1", api_key="none", max_retries=0)
+    asked: dict[str, Any] = {"model": "m", "input": "Hello.", "max_output_tokens": 8, "temperature": 0}
+    whole = client.responses.create(**asked)
+    (item,) = whole.output
+    assert (item.type, item.summary, item.status, whole.output_text) == ("reasoning", [], "incomplete", "")
+    with client.responses.stream(**asked) as stream:
+        told = list(stream)
+    deltas = [event.delta for event in told if event.type == "response.reasoning_text.delta"]
+    final = told[-1].response
+    assert "".join(deltas) == item.content[0].text == final.output[0].content[0].text
+    talk = [{"role": "user", "content": "Hello."}, item.model_dump(), {"role": "user", "content": "And?"}]
+    assert client.responses.create(**asked | {"input": talk}).output
+
+
+def test_an_answer_that_ended_inside_its_thoughts_comes_back(thinking_server: Server) -> None:
+    """Other servers give it no content, ours an empty one."""
+    sizes = set()
+    for content in (None, ""):
+        talk = [
+            {"role": "user", "content": "Hello."},
+            {"role": "assistant", "content": content, "reasoning_content": "So"},
+            {"role": "user", "content": "And?"},
+        ]
+        answer = thinking_server.chat(messages=talk)
+        assert answer.status_code == 200, answer.text
+        sizes.add(answer.json()["usage"]["prompt_tokens"])
+    assert len(sizes) == 1
+
+
+def test_thoughts_come_before_the_answer_in_both_forms() -> None:
+    """An answer whose thoughts end, in pieces."""
+    chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "?"}]})
+    body = ResponseRequest.model_validate({"input": "?"})
+    prompt = Prompt((1,), "? <think>")
+    speech = Speech(DIALECTS["hermes"](), True, {})
+    for form in (MessageFormat(chat, "m", speech), ResponseFormat(body, chat, "m", speech)):
+        choice = form.choice(0, prompt)
+        texts = ["Two and", " two.</th", "ink>\n\nFo", "ur."]
+        told = [chunk for text in texts for chunk in choice.text_delta(TextDelta(text, ()))]
+        timings = Timings.of(cache_n=0, prompt_n=1, prompt_ms=1, predicted_n=9, predicted_ms=1)
+        told += choice.end(Completion("".join(texts), "stop", (), timings, Query(), 0))
+        plain = str(told)
+        assert plain.index("Two and") < plain.index("Fo")
+        assert "think>" not in plain
+        made = choice.blocks if isinstance(choice, MessageBlocks) else choice.items
+        assert [one["type"] for one in made] in (["thinking", "text"], ["reasoning", "message"])

@@ -1,0 +1,152 @@
+"""The slot by itself: first come first served, whatever happens in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h2o_server.http.problems import Problem, unavailable
+from h2o_server.scheduling.slots import Slots, Ticket
+
+
+def called(ticket: Ticket) -> bool:
+    return ticket._turn.done() and ticket._turn.exception() is None
+
+
+def test_who_comes_first_is_served_first() -> None:
+    async def run() -> None:
+        slot = Slots(2, lambda: 7)
+        first, second, third = slot.enter(), slot.enter(), slot.enter()
+        assert await first.turn(None) < 1
+        assert (slot.busy, slot.waiting) == (True, 2)
+        assert not called(second)
+        first.leave()
+        await second.turn(1)
+        assert not called(third)
+        second.leave()
+        await third.turn(1)
+        third.leave()
+        assert (slot.busy, slot.waiting) == (False, 0)
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
+    async def run() -> None:
+        slot = Slots(1, lambda: 7)
+        first = slot.enter()
+        slot.enter()
+        with pytest.raises(Problem) as caught:
+            slot.enter()
+        assert (caught.value.status_code, caught.value.code) == (503, "queue_full")
+        assert caught.value.headers == {"Retry-After": "7"}
+        first.leave()
+        slot.enter()  # now there is room
+
+    asyncio.run(run())
+
+
+def test_a_queue_of_none_serves_one() -> None:
+    async def run() -> None:
+        slot = Slots(0, lambda: 1)
+        with slot.enter(), pytest.raises(Problem):
+            slot.enter()
+        with slot.enter():
+            pass
+
+    asyncio.run(run())
+
+
+def test_who_leaves_the_queue_is_not_called() -> None:
+    async def run() -> None:
+        slot = Slots(3, lambda: 1)
+        first, second, third = slot.enter(), slot.enter(), slot.enter()
+        second.leave()
+        second.leave()  # once more does nothing
+        first.leave()
+        assert called(third)
+        assert not called(second)
+
+    asyncio.run(run())
+
+
+def test_waiting_has_an_end() -> None:
+    async def run() -> None:
+        slot = Slots(3, lambda: 5)
+        slot.enter()
+        second = slot.enter()
+        with pytest.raises(Problem) as caught:
+            await second.turn(0.01)
+        assert (caught.value.status_code, caught.value.code) == (503, "queue_timeout")
+        assert caught.value.headers == {"Retry-After": "5"}
+        second.leave()
+        assert slot.waiting == 0
+
+    asyncio.run(run())
+
+
+def test_a_closed_slot_tells_all_but_the_one_it_serves() -> None:
+    async def run() -> None:
+        slot = Slots(3, lambda: 5)
+        first, second = slot.enter(), slot.enter()
+        slot.close(lambda: unavailable("closed", code="shutting_down"))
+        with pytest.raises(Problem, match="503"):
+            await second.turn(None)
+        second.leave()
+        with pytest.raises(Problem):
+            slot.enter()
+        await first.turn(None)
+        waiting = asyncio.create_task(slot.empty())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        first.leave()
+        await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(run())
+
+
+STEPS = st.lists(st.one_of(st.just("enter"), st.integers(0, 30), st.just("close")), max_size=80)
+
+
+@given(steps=STEPS, most_waiting=st.integers(0, 5))
+@settings(max_examples=300, deadline=None)
+def test_never_two_at_once_never_out_of_order_never_a_lost_place(steps: list[Any], most_waiting: int) -> None:
+    """Any order of coming and leaving, compared with a plain list: its first one is served."""
+
+    async def run() -> None:
+        slot = Slots(most_waiting, lambda: 1)
+        tickets: list[Ticket] = []
+        queue: list[Ticket] = []  # the model
+        closed = False
+        for step in steps:
+            if step == "enter":
+                try:
+                    ticket = slot.enter()
+                except Problem:
+                    assert closed or len(queue) == most_waiting + 1
+                    continue
+                assert not closed
+                assert len(queue) <= most_waiting
+                tickets.append(ticket)
+                queue.append(ticket)
+            elif step == "close":
+                slot.close(lambda: unavailable("closed"))
+                closed = True
+                del queue[1:]
+            elif tickets:
+                ticket = tickets[step % len(tickets)]
+                ticket.leave()
+                if ticket in queue:
+                    queue.remove(ticket)
+            assert slot.busy == bool(queue)
+            assert slot.waiting == max(len(queue) - 1, 0)
+            assert [one for one in tickets if called(one) and not one.left] == queue[:1]
+        for ticket in tickets:
+            ticket.leave()
+        assert (slot.busy, slot.waiting) == (False, 0)
+
+    asyncio.run(run())
