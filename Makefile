@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model clients test nightly forge check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
+.PHONY: demo model clients test speed coverage nightly forge check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,8 @@ help:
 	@echo "               MODEL=gemma3-270m (253 MB), a base model that only continues a text;"
 	@echo "               MODEL=qwen2.5-coder-0.5b (491 MB) or qwen2.5-coder-1.5b (1.1 GB): one for long prompts"
 	@echo "make test      lint, C++ tests, Python tests"
+	@echo "make speed     compare processor time with the parent commit's, and fail where it grew by 15 %"
+	@echo "make coverage  make test's Python tests, and the share of lines that they run"
 	@echo "make nightly   the tests that make test leaves out: more sizes and seeds of what it checks"
 	@echo "make forge     checks workflows, images and hooks: their linters, from npm and PyPI, take 86 MB"
 	@echo "make clients   Codex and Claude Code, for their tests: 360 MB to fetch, 850 MB installed"
@@ -87,6 +89,14 @@ test:
 	@$(MAKE) --no-print-directory --jobs=4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
 		lint cpp-test emulation packages smollm2 bytecode
 	@$(MAKE) --no-print-directory py-test
+
+speed: $(VENV)/installed
+	@$(BIN)/python -m tools.speed_check
+
+coverage: $(VENV)/installed packages smollm2
+	@$(PIP) coverage pytest-cov
+	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not nightly" \
+		$(addprefix --cov=,h2o_cli h2o_export h2o_plugins h2o_runtime h2o_server) --cov-report=term:skip-covered
 
 # Tests marked nightly (pyproject.toml): each repeats with more sizes or seeds what a test of `make test` checks.
 nightly: PYTEST_MARKERS = -m nightly

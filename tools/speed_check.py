@@ -1,0 +1,85 @@
+"""Compare the processor time of this commit with its parent's, and fail where it has grown by 15 %.
+
+    python -m tools.speed_check [BASE]    # BASE: the commit to compare with; default: the parent
+
+Each commit is installed into an environment of its own, exports the example checkpoint and answers a prompt of some
+7,000 tokens, in turns. Processor time depends little on what else the machine does, and the smallest of all rounds
+least. Without a parent, or where no file that a prompt passes through has changed, there is nothing to compare.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PASSED_THROUGH = ("plugins", "runtime", "export", "cli/h2o_cli/run", "CMakeLists.txt", "constraints.txt")
+EXAMPLE, TEXT = ROOT / "examples" / "tiny-llama", ROOT / "examples" / "tiny-llama" / "heldout.txt"
+ROUNDS, ALLOWED = 3, 1.15
+CHARACTERS, ANSWER = 28_000, "64"
+
+
+def main() -> int:
+    base = sys.argv[1] if len(sys.argv) > 1 else "HEAD^"
+    commit = _git("rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
+    if not commit:
+        sys.stdout.write(f"no commit {base} here: nothing to compare with\n")
+        return 0
+    if not _git("diff", "--name-only", commit, "--", *PASSED_THROUGH):
+        sys.stdout.write(f"nothing that a prompt passes through has changed since {commit[:8]}\n")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        ratio = compared(Path(folder), commit)
+    sys.stdout.write(f"{ratio:.2f} of the processor time of {commit[:8]}; {ALLOWED} is allowed\n")
+    return int(ratio > ALLOWED)
+
+
+def compared(folder: Path, commit: str) -> float:
+    """Processor time of the working tree by that of `commit`."""
+    source = folder / "source"
+    _git("worktree", "add", "--detach", "--force", str(source), commit)
+    try:
+        contestants = [prepared(folder / "now", ROOT), prepared(folder / "before", source)]
+    finally:
+        _git("worktree", "remove", "--force", str(source))
+    rounds = [[seconds_of_answer(each) for each in contestants] for _ in range(ROUNDS)]
+    now, before = (min(each) for each in zip(*rounds, strict=True))
+    return now / before
+
+
+def prepared(environment: Path, source: Path) -> Path:
+    """Install `source` into a new environment, and export the example's checkpoint there."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    # A path file brings the packages, and not what other path files do there: the editable install of the project.
+    packages = sysconfig.get_path("purelib", vars={"base": str(environment)})
+    Path(packages, "packages.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "--quiet", "install"]
+    arguments = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", source]
+    # Relative to each source's own folder, ccache takes a file that has not changed for the same.
+    subprocess.run([*pip, *arguments], check=True, env={**os.environ, "CCACHE_BASEDIR": str(source)})
+    export = [environment / "bin" / "h2o-export", EXAMPLE, "-o", environment / "bundle", "--no-validate"]
+    subprocess.run(export, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return environment
+
+
+def seconds_of_answer(environment: Path) -> float:
+    """Seconds of processors, in user mode, that the command h2o-run takes."""
+    prompt = environment / "prompt.txt"
+    prompt.write_text(TEXT.read_text()[:CHARACTERS])
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    command = [environment / "bin" / "h2o-run", environment / "bundle", "-f", prompt, "-n", ANSWER]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, text=True, capture_output=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
