@@ -216,30 +216,6 @@ def measure_layer(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str
     return result
 
 
-def measure_scaling(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str, Any]:
-    """The h2o layer alone, all lengths in turn: what twice the length costs."""
-    policies = {n: layer.H2O(kernels, *layer.inputs(n)) for n in lengths}
-    times: dict[int, list[float]] = defaultdict(list)
-    for _ in range(rounds + 1):
-        for n, call in policies.items():
-            times[n].append(clock(call))
-    typical = {n: median(x[1:]) for n, x in times.items()}
-    best = {n: min(x[1:]) for n, x in times.items()}
-    pairs = [(n, 2 * n) for n in lengths if 2 * n in policies]
-    return {
-        "seconds_median": typical,
-        "seconds_best": best,
-        "twice_the_length": {
-            str(b): {
-                "median": typical[b] / typical[a],
-                "best": best[b] / best[a],
-                "dot_products": work(b) / work(a),
-            }
-            for a, b in pairs
-        },
-    }
-
-
 def work(n: int) -> float:
     """Dot products of the h2o policy, a head."""
     return n * (CHUNK + 1) / 2 + (n - CHUNK) * SLOTS
@@ -288,7 +264,6 @@ def main() -> None:
     kernels = Kernels(args.threads, None, HQ, HKV, D, float(SCALE), False)
     result = {"machine": describe(args.threads, kernels.isa)}
     result["layer"] = measure_layer(kernels, args.lengths, args.rounds)
-    result["scaling"] = measure_scaling(kernels, args.lengths, 5 * args.rounds)
     result["rates"] = measure_kernels(kernels, args.build, 3 * args.rounds)
     text = json.dumps(result, indent=2)
     print(text)

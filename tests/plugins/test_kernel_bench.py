@@ -22,7 +22,7 @@ def test_what_measures_the_machine_compiles() -> None:
 
 
 def test_every_kernel_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.kernels import caches, layer, run
+    from bench.kernels import layer, run
 
     from h2o_plugins._cpu import Kernels
 
@@ -32,10 +32,6 @@ def test_every_kernel_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         call()
         assert work > 0
         assert against in ("matmul", "matmul_bfloat16", "read")
-    kernels = Kernels(1, None, caches.HEADS * caches.GROUP, caches.HEADS, caches.D, 1.0, False)
-    for dtype in ("float32", "float16", "int8"):
-        for pages in (None, np.array([1, 0], np.int32)):
-            caches.token(kernels, caches.stored(dtype, 2 * caches.PAGE), pages)()
 
 
 @pytest.mark.parametrize("tokens", [3072, 16384])
@@ -58,33 +54,3 @@ def test_phase_2_is_measured_by_the_default_rule(tokens: int) -> None:
     compared = 2 * (past // layer.BLOCK) + voted if voted else past
     pairs = voters * compared + 2 * rule.chunk_size * rule.memory_at(past)
     assert phase2.flops() == 2 * layer.D * layer.HQ * pairs
-
-
-def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
-    turns: list[str] = []
-    from bench.kernels import caches, policies, rounds
-
-    assert caches.measure is policies.measure is rounds.measure
-    found = rounds.measure({name: lambda name=name: turns.append(name) for name in "ab"}, 2)
-    assert "".join(turns) == "ababab"
-    assert all(0 <= times["least_ms"] <= times["median_ms"] for times in found.values())
-
-
-def test_choosing_is_measured_as_the_rule_calls_it() -> None:
-    """The chunks behind 12,288 to 14,336 tokens choose from all of them, the next one from candidates. Memory sets
-    are rising rows before each tile's chunk, the last one among them."""
-    from bench.kernels.choosing import OPERATORS, Batch
-
-    from h2o_plugins._cpu import Kernels
-
-    batch = Batch(Kernels(1, None, 2, 1, 64, 0.125, False), query_heads=2, kv_heads=1, d=64, tokens=16384)
-    taken = batch.run()
-    assert list(taken) == list(OPERATORS)
-    assert min(taken.values()) > 0
-    assert [[name for name, _ in calls] for calls in batch.calls] == [list(OPERATORS[1:]), list(OPERATORS)]
-    for calls, tiles in zip(batch.calls, (24, 8), strict=True):
-        (_, votes), (_, attention) = calls[-2:]
-        chosen = attention["memory"]
-        assert chosen.shape == (tiles, 1, 1920)
-        assert (np.diff(chosen) > 0).all()
-        assert (chosen.max(axis=(1, 2)) == votes["past"] - 1).all()
