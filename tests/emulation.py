@@ -84,17 +84,11 @@ def emulator_objects() -> list[Path]:
     return [folder / f"{source.relative_to(REPO)}.o" for source in sorted(sources)]
 
 
-def build_library() -> Path:
-    """libh2o_cuda as bench/gpu_check calls it."""
-    tests = _build("h2o_cuda_emulated") / "plugins" / "kernels" / "cuda" / "tests"
-    return tests / "libh2o_cuda_emulated.so"
-
-
 def build_everything() -> None:
     """Whatever tests of this machine ask for."""
     ptx = ["h2o_cuda_ptx"] if shutil.which("nvcc") else []
     _build("h2o_cuda_objects", *ptx)  # while pip's build compiles what the others have in common with it
-    _build("_cuda", "h2o_cuda_emulated_test", "h2o_cuda_emulated", "h2o_onnxruntime_cuda")
+    _build("_cuda", "h2o_cuda_emulated_test", "h2o_onnxruntime_cuda")
 
 
 @functools.cache

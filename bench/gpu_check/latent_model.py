@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-
 
 def write(tokenizer: Path, folder: Path) -> None:
     import torch
@@ -42,9 +40,8 @@ def write(tokenizer: Path, folder: Path) -> None:
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
-    for name in TOKENIZER_FILES:
-        if (tokenizer / name).exists():
-            shutil.copy(tokenizer / name, folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, folder / name)
 
 
 if __name__ == "__main__":

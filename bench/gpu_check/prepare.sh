@@ -1,20 +1,23 @@
 #!/bin/sh
-# Collects what run.py needs on a machine without a package index: bench/gpu_check/prepare.sh FOLDER
+# Collects what run.py needs on a machine with a GPU and without a package index: bench/gpu_check/prepare.sh FOLDER
 #
 # FOLDER gets wheels of what a machine with torch and transformers still lacks to export, run, serve and compare, without ONNX
-# Runtime, which does not fit; TensorRT's headers if this machine has them (TENSORRT_ROOT, or where CMake finds them); and
-# bundles: of the example model in float32, in int8 and int4 with float32 and float16, and of a small one with latent attention. A trained model's does
-# not fit: name its folder with run.py --trained. Run it where there is an index and h2o-edge is installed (PYTHON), then
-# take the checkout and FOLDER along: run.py --wheels FOLDER.
-# PYTHON_VERSION, PLATFORM and GLIBC (35 for 2.35) say what the wheels are for, MOST_MIB what checkout and FOLDER may take
-# together.
+# Runtime, which does not fit; the kernels' test programs, where nvcc is, with those of the plugins where TensorRT's headers
+# are (TENSORRT_ROOT, or where CMake finds them); the commit; and bundles: of the example model in float32, in int8 and int4
+# with float32 and float16, and of a small one with latent attention. Run it where there is an index and h2o-edge is installed
+# (PYTHON), then take the checkout and FOLDER along.
+# PYTHON_VERSION, PLATFORM and GLIBC (35 for 2.35) say what the wheels are for, ARCHITECTURE which GPU, MOST_MIB what
+# checkout and FOLDER may take together. h2o-edge itself is one of the wheels if PYTHON has that version; else build it there.
 set -eu
 folder=$1
 repo=$(cd "$(dirname "$0")/../.." && pwd)
 python=${PYTHON:-python3}
 version=${PYTHON_VERSION:-3.12}
 platform=${PLATFORM:-x86_64}
+architecture=${ARCHITECTURE:-90}
 mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+git -C "$repo" rev-parse HEAD >"$folder/commit"
 
 # Of pip's platform names it takes only those that it is given.
 platforms=""
@@ -33,19 +36,27 @@ for line in requires("h2o-edge"):
   --python-version "$version" --implementation cp $platforms --platform "manylinux2014_$platform" $wanted
 rm -f "$folder"/numpy-*.whl
 
-for root in "${TENSORRT_ROOT:-}" /opt/tensorrt /usr/local/tensorrt /usr; do
-  header=$(find "$root/include" -maxdepth 2 -name NvInferRuntime.h 2>/dev/null | head -n 1) || true
-  [ -n "$root" ] && [ -n "$header" ] || continue
-  mkdir -p "$folder/tensorrt/include"
-  cp "$(dirname "$header")"/Nv*.h "$folder/tensorrt/include/"
-  break
-done
-[ -d "$folder/tensorrt" ] || echo "No TensorRT headers were found: set TENSORRT_ROOT. Plugins will not be checked." >&2
+if command -v nvcc >/dev/null; then
+  build="$repo/build/gpu_check"
+  # Programs and libraries lie in one folder there.
+  cmake -S "$repo" -B "$build" -DH2O_CUDA=ON -DH2O_CUDA_TESTS=ON -DH2O_TENSORRT=OFF -DH2O_CUDA_ARCHITECTURES="$architecture-real" \
+    -DCMAKE_BUILD_RPATH='$ORIGIN' -DPython_EXECUTABLE="$(command -v "$python")" >&2
+  cmake --build "$build" --target h2o_cuda_test --parallel >&2
+  cp "$build"/plugins/kernels/cuda/libh2o_cuda.so "$build"/plugins/kernels/cuda/tests/h2o_cuda_test "$folder"
+  if cmake "$build" -DH2O_TENSORRT=ON >&2 && cmake --build "$build" --target h2o_trt_plugins h2o_trt_conformance --parallel >&2
+  then cp "$build"/plugins/tensorrt/h2o_trt_conformance "$build"/plugins/tensorrt/libh2o_trt_plugins.so "$folder"
+  else echo "TensorRT's headers were not found: set TENSORRT_ROOT. Plugins will not be checked." >&2
+  fi
+  if "$python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')"; then
+    "$python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" "$repo" -C cmake.define.H2O_CUDA=ON \
+      -C "cmake.define.H2O_CUDA_ARCHITECTURES=$architecture-real"
+  fi
+fi
 
 export_to() {
   from=$1 name=$2
   shift 2
-  "$python" -c 'import h2o_cli.export as e; e.main()' "$from" -o "$folder/$name" "$@" >&2
+  "$python" -m h2o_cli.export "$from" -o "$folder/$name" "$@" >&2
 }
 [ -f "$folder/bundle/manifest.json" ] || export_to "$repo/examples/tiny-llama" bundle
 for weights in int8 int4; do

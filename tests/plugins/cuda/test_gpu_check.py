@@ -1,8 +1,7 @@
-"""bench/gpu_check without a GPU: what it says then, and that no step stops another."""
+"""bench/gpu_check without a GPU: its steps on the emulation and on the CPU, and that none stops another."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -12,183 +11,96 @@ import time
 from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
-from bench.gpu_check import (
-    library,
-    machine,
-    plan,
-    report,
-    steps,
-)
+from bench.gpu_check import bundles, kernels, layers, rows, run
+from tests import latent_models
+from tests.prefill import altered
+
+from h2o_cli.bench import command
+from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.policies.prefill import Query
 
 REPO = Path(__file__).resolve().parents[3]
 
 
-def command(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-m", f"bench.gpu_check.{name}", *map(str, arguments)]
-
-
-def started(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """In a folder that is not the checkout, so that a file written there is seen."""
-    environment = os.environ | {"PYTHONPATH": str(REPO)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
-
-
-def test_without_a_gpu_every_step_says_so_within_seconds(tmp_path: Path) -> None:
-    if machine.first_gpu():
-        pytest.skip("this machine has a GPU")
-    begin = time.monotonic()
-    done = started(command("run", "--out", tmp_path / "out", "--wheels", tmp_path), tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert time.monotonic() - begin < 20
-    written = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert written["machine"]["gpu"] == "none"
-    names = [check["check"] for check in written["checks"]]
-    assert names[:5] == [
-        "configure",
-        "build kernels",
-        "tests, small",
-        "unpack wheels",
-        "build modules",
-    ]
-    assert names[5] == "runtime, plain", "what a user runs comes before times"
-    assert {
-        "build kernels",
-        "conformance",
-        "tests, full",
-        "sanitizer, racecheck",
-        "end to end, latents",
-    } < set(names)
-    assert {(check["result"], check["why"]) for check in written["checks"]} == {("not run", "no GPU")}
-    assert "not measured: phase1.plain_of_flash" in (tmp_path / "out" / "report.md").read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "log.txt", "report.json", "report.md", "rows.jsonl"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("ready", [False, True])
-def test_only_some_steps_run(tmp_path: Path, ready: bool) -> None:
-    """Nothing is compiled where the build folder is ready."""
-    some = ["--only", "policies|conformance", *(["--ready"] if ready else [])]
-    done = started(command("run", "--out", tmp_path / "out", *some), tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    written = json.loads((tmp_path / "out" / "report.json").read_text())
-    names = [
-        "configure", "build kernels", "unpack wheels", "build modules", "policies", "build plugins", "conformance",
-    ]  # fmt: skip
-    expected = [name for name in names if not (ready and name.startswith(("configure", "build")))]
-    assert [check["check"] for check in written["checks"]] == expected
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch, emulated_cuda: ModuleType) -> None:
+    monkeypatch.setenv("H2O_EMULATION_EAGER", "1")
 
 
 def python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def test_a_broken_step_stops_no_other(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    row = {"table": "flash", "head_size": 64, "tflop_s": 400.0}
-    write = f"open({str(rows)!r}, 'a').write({json.dumps(row)!r} + chr(10))"
-
-    def breaks() -> list[str]:
-        raise ZeroDivisionError("while it was prepared")
-
-    def lacks() -> list[str]:
-        raise steps.NotRun("nanobind is not installed")
-
-    hangs = "import subprocess, sys; print('waiting'); sys.stdout.flush(); subprocess.run(['sleep', '60'])"
-    broken = [
-        steps.Step("raises", lambda: python("print('begun'); raise ValueError('wrong')"), 20),
-        steps.Step("breaks", breaks, 20),
-        steps.Step("hangs", lambda: python(f"{write}; {hangs}"), 4),
-        steps.Step("crashes", lambda: python("import os; os.abort()"), 20),
-        steps.Step("not there", lambda: [str(tmp_path / "no such program")], 20),
-        steps.Step("lacks", lacks, 20),
-        steps.Step(
-            "cannot run", lambda: python("import sys; print('torch is not installed'); sys.exit(77)"), 20
-        ),
-        steps.Step(
-            "refused",
-            lambda: python("print('Device not supported'); raise SystemExit(1)"),
-            20,
-            (),
-            plan.REFUSAL,
-        ),
-        steps.Step("after one that failed", lambda: python(""), 20, ("raises",)),
-        steps.Step("after one that was not run", lambda: python(""), 20, ("lacks",)),
-        steps.Step("good", lambda: python("print('done')"), 20),
-    ]
-    told = []
-
-    def tell(outcomes: list[Any]) -> None:
-        told.append(len(outcomes))
-        report.write({"gpu": "a GPU"}, [vars(outcome) for outcome in outcomes], tmp_path)
-
-    runner = steps.Runner(tmp_path / "log.txt", time.monotonic() + 60, tell)
-    begin = time.monotonic()
-    outcomes = {outcome.check: (outcome.result, outcome.why) for outcome in runner.run(broken)}
-    assert time.monotonic() - begin < 40
-    assert outcomes == {
-        "raises": ("failed", "exit code 1: ValueError: wrong"),
-        "breaks": ("failed", "ZeroDivisionError: while it was prepared"),
-        "hangs": ("failed", "not done after 4 s"),
-        "crashes": ("failed", "ended by SIGABRT: it printed nothing"),
-        "not there": ("failed", outcomes["not there"][1]),
-        "lacks": ("not run", "nanobind is not installed"),
-        "cannot run": ("not run", "torch is not installed"),
-        "refused": ("not run", "Device not supported"),
-        "after one that failed": ("not run", "raises failed"),
-        "after one that was not run": ("not run", "nanobind is not installed"),
-        "good": ("passed", ""),
+def test_a_broken_step_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hangs = "import subprocess, sys; print('waiting', flush=True); subprocess.run(['sleep', '60'])"
+    steps = {
+        "raises": python("print('begun'); raise ValueError('wrong')"),
+        "hangs": python(hangs),
+        "crashes": python("import os; os.abort()"),
+        "not there": [str(tmp_path / "no such program")],
+        "cannot run": python(f"raise SystemExit({rows.NOT_HERE})"),
+        "good": python("print('done')"),
     }
-    assert "FileNotFoundError" in outcomes["not there"][1]
-    assert told == list(range(1, len(broken) + 1))
-    written = json.loads((tmp_path / "report.json").read_text())
-    assert [check["check"] for check in written["checks"]] == list(outcomes)
-    assert written["tables"]["flash"] == [{"head_size": 64, "tflop_s": 400.0}], "what a step measured is kept"
-    assert all(name in (tmp_path / "report.md").read_text() for name in outcomes)
-    assert "begun" in (tmp_path / "log.txt").read_text()
-
-
-def test_steps_for_which_no_time_is_left_are_not_run(tmp_path: Path) -> None:
-    sleeps = steps.Step("sleeps", lambda: python("import time; time.sleep(60)"), 60)
+    monkeypatch.setattr(run, "steps", lambda *_: steps)
+    flags = ["run.py", "--kit", str(tmp_path), "--out", str(tmp_path / "out"), "--limit", "4"]
+    monkeypatch.setattr(sys, "argv", flags)
     begin = time.monotonic()
-    outcomes = steps.Runner(tmp_path / "log.txt", begin + 3).run([sleeps, replace(sleeps, name="later")])
-    assert time.monotonic() - begin < 20
-    assert [outcome.result for outcome in outcomes] == ["failed", "not run"]
-    assert outcomes[1].why == "no time was left"
+    assert run.main() == 1
+    assert time.monotonic() - begin < 40
+    _, *ends = map(json.loads, (tmp_path / "out" / "run.jsonl").read_text().splitlines())
+    assert {end["step"]: end["result"] for end in ends} == {
+        "raises": "failed: exit code 1",
+        "hangs": "failed: not done after 4 s",
+        "crashes": "failed: exit code -6",
+        "not there": f"not run: [Errno 2] No such file or directory: '{tmp_path / 'no such program'}'",
+        "cannot run": "not run",
+        "good": "passed",
+    }
+    assert (tmp_path / "out" / "hangs.txt").read_text() == "waiting\n"
+    assert "ValueError: wrong" in (tmp_path / "out" / "raises.txt").read_text()
+    monkeypatch.setattr(sys, "argv", [*flags, "good"])
+    assert run.main() == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["step"] == "good"
+    monkeypatch.setattr(sys, "argv", [*flags, "better"])
+    with pytest.raises(SystemExit, match="no such step: better"):
+        run.main()
 
 
-def test_a_missing_package_is_not_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "needy.py").write_text("import numpy, no_such_package")
-    launch = command("launch", tmp_path, "needy")
-    done = started(launch, tmp_path)
-    assert (done.returncode, done.stdout) == (steps.NOT_HERE, "no_such_package is not installed\n")
-    (tmp_path / "wheels").mkdir()
-    (tmp_path / "wheels" / "no_such_package.py").write_text("print('of the wheels')")
-    done = started(launch, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "of the wheels\n")
+@pytest.mark.slow
+def test_a_rehearsal_runs_on_the_cpu(tmp_path: Path, tiny_bundle: Path) -> None:
+    (tmp_path / "tiny").symlink_to(tiny_bundle)
+    (tmp_path / "commit").write_text("0123abc\n")
+    flags = ["--kit", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    whole = [sys.executable, "-m", "bench.gpu_check.run", *flags]
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    done = subprocess.run(whole, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    machine, end = map(json.loads, (tmp_path / "out" / "run.jsonl").read_text().splitlines())
+    assert (machine["commit"], machine["command"]) == ("0123abc", flags)
+    assert (end["step"], end["result"]) == ("tiny", "passed")
+    found = [json.loads(line) for line in (tmp_path / "out" / "tiny.txt").read_text().splitlines()]
+    assert all(row["same"] for row in found)
+    assert {row.get("way") for row in found} == {None, "lookup", "quest"}
 
 
-def test_wheels_are_unpacked_without_an_index(tmp_path: Path) -> None:
-    wheels, options = tmp_path / "wheels", options_in(tmp_path)
-    with pytest.raises(steps.NotRun, match="no --wheels"):
-        plan.unpack(options)
-    wheels.mkdir()
-    with pytest.raises(steps.NotRun, match="no wheels in"):
-        plan.unpack(replace(options, wheels=wheels))
-    make_wheel(wheels)
-    unpack = plan.unpack(replace(options, wheels=wheels))
-    done = subprocess.run(unpack, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "build" / "wheels" / "tiny_wheel.py").read_text() == "here = True\n"
-    (wheels / "bundle").mkdir()
-    (wheels / "bundle" / "manifest.json").write_text("{}")
-    assert plan.bundle(replace(options, wheels=wheels), "bundle") == wheels / "bundle"
-    with pytest.raises(steps.NotRun, match="there is no bundle"):
-        plan.bundle(replace(options, wheels=wheels), "latent")
+def test_commands_of_steps_are_real(tmp_path: Path, tiny_bundle: Path) -> None:
+    (tmp_path / "tiny").symlink_to(tiny_bundle)
+    steps = run.steps(tmp_path, tmp_path, "cuda")
+    assert list(steps) == [
+        "tests", "tiny", "plugins", "layers", "kernels", "attention", "prefill", "decode"
+    ]  # fmt: skip
+    for name in run.MODELS:
+        _, _, module, asked, *words = steps[name]
+        assert (module, asked) == ("h2o_cli.bench", name)
+        context = command.main.commands[name].make_context(name, words)
+        assert context.params["device"] == "cuda"
 
 
 def test_what_exporting_needs_is_collected() -> None:
@@ -207,100 +119,82 @@ def name_of(requirement: str) -> str:
     return re.split(r"[^\w-]", requirement)[0]
 
 
-def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.shutil, "which", lambda name: None)
-    for command, why in ((plan.profiler, "ncu"), (lambda: plan.sanitizer("memcheck"), "compute-sanitizer")):
-        with pytest.raises(steps.NotRun, match=f"{why} is not installed"):
-            command()
-    monkeypatch.setattr(plan, "has", lambda package: True)
-    monkeypatch.setattr(plan.sysconfig, "get_path", lambda name: "/no/such/folder")
-    with pytest.raises(steps.NotRun, match="Python's headers are not installed"):
-        plan.modules()
+def test_sets_are_compared_by_what_is_in_them() -> None:
+    truth = np.array([[[1, 5, 9], [2, 3, 4]], [[0, 1, 2], [7, 8, 9]]], np.int32)
+    assert not layers.sets_differ(truth[..., ::-1], truth).any()
+    other = truth.copy()
+    other[1, 0, 1] = 6
+    assert layers.sets_differ(other, truth).tolist() == [[0, 0], [1, 0]]
 
 
-def test_programs_of_a_build_that_moved_find_their_libraries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_policies_on_random_tensors_agree_with_the_cpu(
+    emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan.shutil, "which", lambda name: name)
-    assert "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON" in plan.configure(options_in(tmp_path))
+    for name, value in {"CHUNK": 32, "HEADS": (4, 2), "HEAD_SIZES": (32,)}.items():
+        monkeypatch.setattr(layers, name, value)
+    found = list(layers.checks())
+    assert {(row["policy"], row["dtype"]) for row in found} >= {("full", "float16"), ("window", "float32")}
+    for row in found:
+        assert row["same"], row
+        assert row["sets_differ"] == 0
+    # An output that is off is found.
+    good = layers.attend
+
+    def bad(case: layers.Case, device: Any, provider: Any) -> layers.Result:
+        result = good(case, device, provider)
+        return result if device.name == "cpu" else replace(result, o=result.o * np.float32(1.01))
+
+    monkeypatch.setattr(layers, "attend", bad)
+    assert not layers.compare(layers.cases()[0], CudaDevice())["same"]
 
 
-def options_in(folder: Path) -> plan.Options:
-    return plan.Options(
-        build=folder / "build", rows=folder / "rows", architecture="90", gpu=True, wheels=None, tensorrt=None,
-        bundles={"bundle": folder / "none", "latent": folder / "none"}, jobs=1, quick=False,
-    )  # fmt: skip
+@pytest.mark.parametrize("latent", [False, True])
+def test_a_bundle_on_the_gpu_against_the_cpu(
+    latent: bool, tiny_bundle: Path, shared_folder: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Query(chunk_size=64, batch_size=128, local=16, heavy=16)
+    monkeypatch.setattr(
+        bundles, "policies_of", lambda generator: {"h2o": small, "full": altered(small, policy="full")}
+    )
+    for name, value in {"TOKENS": 150, "COUNT": 12, "REPEATED": 40, "COUNTS": (1, 4), "REPEATS": 2}.items():
+        monkeypatch.setattr(bundles, name, value)
+    bundle = latent_models.golden_bundle(shared_folder, latent_models.MODELS[0]) if latent else tiny_bundle
+    found = list(bundles.checks(bundle, "cuda"))
+    ways = [row.get("policy") or row.get("way") or row["rows"] for row in found]
+    assert ways == ["h2o", "full", 1, 4, "lookup", "offload", *([] if latent else ["quest"])]
+    for row in found:
+        assert row["same"], row
+        assert row["error"] < 1e-5
+        assert row.get("set_rows_that_differ", 0) == 0
 
 
-def make_wheel(folder: Path) -> None:
-    import zipfile
-
-    with zipfile.ZipFile(folder / "tiny_wheel-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tiny_wheel.py", "here = True\n")
-        info = "tiny_wheel-1.dist-info"
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-wheel\nVersion: 1\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+def test_what_differs_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rows.tell(lambda: [{"same": True}, {"ms": 1.0}]) == 0
+    assert rows.tell(lambda: [{"same": True}, {"same": False}, {"same": True}]) == 1
+    assert rows.tell(lambda: bundles.checks(REPO / "nowhere", "cpu")) == rows.NOT_HERE
+    assert str(REPO / "nowhere") in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_it_reads_the_c_interface_from_the_headers() -> None:
-    """ctypes checks nothing: an argument too many or too few, or a field too short, would be a crash on the GPU."""
-    declared = library.declarations()
-    header = (REPO / "tests" / "plugins" / "cuda" / "calls.h").read_text()
-    assert len(declared.functions) == header.count("\nH2O_CALL ")
-    structures = declared.structures
-    assert {name: ctypes.sizeof(structure) for name, structure in structures.items()} == {
-        "h2o_kv": 64,
-        "h2o_shape": 36,
-        "h2o_cuda_state": 24,
-        "h2o_cuda_next_memory": 32,
-        "h2o_subquadratic": 24,
-    }
-    result, arguments = declared.functions["cached_attention"]
-    shape, kv = (ctypes.POINTER(structures[name]) for name in ("h2o_shape", "h2o_kv"))
-    pointer = ctypes.c_void_p
-    assert result is ctypes.c_int32
-    assert arguments == [
-        pointer, shape, ctypes.c_int32, pointer, kv, pointer, pointer, pointer, ctypes.c_size_t,
-    ]  # fmt: skip
-
-
-def test_goals_are_shares_of_flash_attention_in_the_same_run(tmp_path: Path) -> None:
-    rows = [
-        {"table": "ceilings", "copy_gb_s": 1000.0, "matmul_tflop_s": 700.0},
-        {"table": "flash", "head_size": 64, "tflop_s": 400.0},
-        {"table": "phase1", "head_size": 64, "plain_tflop_s": 300.0, "scored_tflop_s": 100.0},
-        {"table": "phase1", "head_size": 128, "plain_tflop_s": 300.0, "scored_tflop_s": 100.0},
-        {"table": "phase2", "head_size": 64, "fused_tflop_s": 220.0, "gather_gb_s": 450.0},
-        {"table": "layer", "head_size": 64, "n": 4096, "h2o_tflop_s": 90.0, "window_tflop_s": 90.0},
-        {"table": "layer", "head_size": 64, "n": 16384, "h2o_tflop_s": 200.0, "window_tflop_s": 90.0},
-        {"table": "repeatable", "same": False},
-    ]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "rows.jsonl").write_text(text + '{"table": "layer", "head_si')
-    found = report.tables(tmp_path)
-    assert found["phase1"][0]["plain_of_flash"] == 0.75
-    assert "plain_of_flash" not in found["phase1"][1], "nothing to compare with was measured"
-    assert [line.split(":")[0] for line in report.missed_goals(found)] == [
-        "scored_of_flash at head_size 64",
-        "gather_of_copy at head_size 64",
-        "window_of_flash at head_size 64, n 16384",
-        "two runs of the same prefill differ",
-    ]
-    assert report.unmeasured(found) == ["decode.of_copy", "decode.step_of_copy"]
-    report.write({"gpu": "none"}, [{"check": "tests", "result": "passed"}], tmp_path)
-    written = (tmp_path / "report.md").read_text()
-    assert all(f"missed: {line}" in written for line in report.missed_goals(found))
-
-
-def test_a_rehearsal_runs_on_the_cpu(tmp_path: Path, tiny_bundle: Path) -> None:
-    """The parts of the runtime, from the command on; what is missing is named."""
-    some = ["--rehearse", "--only", "runtime, (quest|trained)|policies", "--bundle", tiny_bundle]
-    done = started(command("run", "--out", tmp_path / "out", "--trained", tmp_path, *some), tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    written = json.loads((tmp_path / "out" / "report.json").read_text())
-    results = {check["check"]: (check["result"], check["why"]) for check in written["checks"]}
-    assert results["runtime, quest"] == ("passed", "")
-    assert results["runtime, trained"][1].startswith("there is no bundle")
-    assert results["policies"] == ("not run", "no GPU")
-    assert [row["part"] for row in written["tables"]["parts"]] == ["quest"]
+@pytest.mark.slow
+def test_what_is_timed_runs(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a wrong argument would be found out when the time is already spent."""
+    rule = {"chunk_size": 64, "batch_size": 64, "tile": 16, "local": 8, "heavy": 8, "queries": 4}
+    sizes = {
+        "QUERY_HEADS": 4, "KV_HEADS": 2, "HEAD_SIZES": (64,), "LATENT_HEADS": (4,),
+        "PROMPT": 256, "CHUNK": 64, "TAIL": 16, "SLOTS": 16, "CACHED": (64,), "ROWS": (1, 2),
+        "KINDS": {"window": {"window": 50}, "cap": {"softcap": 50.0}},
+        "RULE": Query(**rule, candidates=64, grow=128),
+    }  # fmt: skip
+    for name, size in sizes.items():
+        monkeypatch.setattr(kernels, name, size)
+    monkeypatch.setattr(kernels, "milliseconds", lambda device, work: work() or 1.0)
+    device = CudaDevice()
+    found = {row["call"]: row for row in kernels.times(device)}
+    assert set(found) >= {"phase 1", "candidates", "tiles", "full", "step of 2 rows", "attention to pages"}
+    assert all(row["ms"] == 1 for row in found.values())
+    assert all("gb_s" in found[f"step of {count} rows"] for count in (1, 2))
+    layer = kernels.Layer(device, 256, 64, (4, 2))
+    q, o = layer.queries(256)
+    for work, _ in kernels.choosing(layer, q, o).values():
+        work()
+    assert np.isfinite(device.download(o[192:])).all()
