@@ -1,6 +1,6 @@
-"""A bundle on a device against the same bundle on the CPU: python -m bench.gpu_check.bundles BUNDLE cuda
+"""A bundle on a device against the same bundle on the CPU: python -m bench.gpu_check.bundles BUNDLE cuda 4000
 
-The CPU multiplies by the weights' exact numbers.
+The CPU multiplies by the weights' exact numbers. The last word is the prompt's length in tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from h2o_runtime.policies.prefill.h2o import H2O
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
-TOKENS, COUNT = 4000, 64  # of the prompt, and after it
+COUNT = 64  # tokens after the prompt
 REPEATED = 200  # tokens of a prompt with which it begins again and again, so that there are drafts
 BATCH = 1024
 ERROR = {"float32": 1e-3, "float16": 2e-2}  # of logits, of the largest
@@ -65,11 +65,11 @@ def answer(
     return Answer(tokens, logits, sets, 1e3 * (read - begin), 1e3 * (time.perf_counter() - again))
 
 
-def checks(bundle: Path, device: DeviceName) -> Iterator[Row]:
-    """Policies with each backend that the bundle has; steps of several rows; other caches and ways to decode."""
+def checks(bundle: Path, device: DeviceName, n: int) -> Iterator[Row]:
+    """A prompt of n tokens: policies with each backend that the bundle has; steps of several rows; other caches and ways to decode."""
     spec = Bundle.open(bundle).manifest.model
     latent = {"layers": {"latent": "absorbed"}} if spec.latent else {}
-    common: dict[str, Any] = {"context": TOKENS + COUNT + MOST_STEP_ROWS, **latent}
+    common: dict[str, Any] = {"context": n + COUNT + MOST_STEP_ROWS, **latent}
     quest: dict[str, Any] = {} if spec.latent else {"decoding": Quest()}  # it reads no latents
     with Generator.load(bundle, device="cpu", dense_form="exact", **common) as theirs:
         for backend in BACKENDS:
@@ -77,18 +77,18 @@ def checks(bundle: Path, device: DeviceName) -> Iterator[Row]:
                 continue
             with Generator.load(bundle, device=device, backend=backend, **common) as ours:
                 for name, policy in policies_of(ours).items():
-                    yield {"backend": backend, "policy": name, **compare(ours, theirs, policy)}
-                yield from ({"backend": backend, **row} for row in compare_steps(ours, theirs))
-                yield {"backend": backend, "way": "lookup", **compare(ours, theirs, Full(), "lookup")}
+                    yield {"backend": backend, "policy": name, **compare(ours, theirs, n, policy)}
+                yield from ({"backend": backend, **row} for row in compare_steps(ours, theirs, n))
+                yield {"backend": backend, "way": "lookup", **compare(ours, theirs, n, Full(), "lookup")}
         if device == "cuda":
             with Generator.load(bundle, device=device, cache=Offload(), **common) as ours:
-                yield {"way": "offload", **compare(ours, theirs, Full())}
+                yield {"way": "offload", **compare(ours, theirs, n, Full())}
     if quest:
         with (
             Generator.load(bundle, device=device, **common, **quest) as ours,
             Generator.load(bundle, device="cpu", dense_form="exact", **common, **quest) as theirs,
         ):
-            yield {"way": "quest", **compare(ours, theirs, Full())}
+            yield {"way": "quest", **compare(ours, theirs, n, Full())}
 
 
 def policies_of(generator: Generator) -> dict[str, PrefillPolicy[Any]]:
@@ -106,12 +106,12 @@ def policies_of(generator: Generator) -> dict[str, PrefillPolicy[Any]]:
 
 
 def compare(
-    ours: Generator, theirs: Generator, policy: PrefillPolicy[Any], speculate: Speculation = "off"
+    ours: Generator, theirs: Generator, n: int, policy: PrefillPolicy[Any], speculate: Speculation = "off"
 ) -> Row:
     """Greedy tokens must be the CPU's, unless float16 rounds; logits nearly; and two runs the same bits."""
-    ids = np.random.default_rng(5).integers(3, ours.model.vocab_size, TOKENS)
+    ids = np.random.default_rng(5).integers(3, ours.model.vocab_size, n)
     if speculate != "off":
-        ids = np.resize(ids[:REPEATED], TOKENS)
+        ids = np.resize(ids[:REPEATED], n)
     first, second = (answer(ours, ids, policy, speculate) for _ in range(2))
     drafted, truth = ours.drafts.drafted, answer(theirs, ids, policy)
     lacking = int(sets_differ(first.sets, truth.sets).sum()) if truth.sets.size else 0
@@ -136,9 +136,9 @@ def _error(logits: Logits, truth: Logits) -> float:
     return float(np.abs(logits - truth).max() / np.abs(truth).max())
 
 
-def compare_steps(ours: Generator, theirs: Generator) -> Iterator[Row]:
+def compare_steps(ours: Generator, theirs: Generator, n: int) -> Iterator[Row]:
     """Steps of 1 to 16 rows against steps of one row."""
-    ids = np.random.default_rng(4).integers(3, ours.model.vocab_size, TOKENS)
+    ids = np.random.default_rng(4).integers(3, ours.model.vocab_size, n)
     truth = one_by_one(theirs, ids)
     for count, ms, logits in steps(ours, ids):
         error = _error(logits, truth[:count])
@@ -170,4 +170,5 @@ def steps(generator: Generator, ids: Ids) -> Iterator[tuple[int, float, Logits]]
 
 
 if __name__ == "__main__":
-    sys.exit(tell(lambda: checks(Path(sys.argv[1]), "cpu" if sys.argv[2] == "cpu" else "cuda")))
+    where: DeviceName = "cpu" if sys.argv[2] == "cpu" else "cuda"
+    sys.exit(tell(lambda: checks(Path(sys.argv[1]), where, int(sys.argv[3]))))

@@ -84,10 +84,11 @@ class Layer:
         device: CudaDevice,
         n: int,
         head_size: int,
-        heads: tuple[int, int] = (QUERY_HEADS, KV_HEADS),
+        heads: tuple[int, int] | None = None,
         **more: Any,
     ) -> None:
         """heads: of queries, and of keys and values; more: fields of AttentionShape."""
+        heads = heads or (QUERY_HEADS, KV_HEADS)
         self.device, self.n, self.d, self.heads = device, n, head_size, heads
         self.provider = NativeCudaProvider(device)
         scale = head_size**-0.5

@@ -45,18 +45,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: rehearses the bundles"
     )
+    parser.add_argument("--tokens", type=int, default=4000, help="of the prompt that bundles read")
     parser.add_argument("--limit", type=float, default=240, help="seconds of a step")
     return parser.parse_args()
 
 
-def steps(kit: Path, out: Path, device: str) -> dict[str, list[str]]:
+def steps(kit: Path, out: Path, device: str, tokens: int) -> dict[str, list[str]]:
     """Commands by name."""
 
     def module(name: str, *words: object) -> list[str]:
         return [sys.executable, "-m", name, *map(str, words)]
 
     bundles = sorted(manifest.parent for manifest in kit.glob("*/manifest.json"))
-    found = {bundle.name: module("bench.gpu_check.bundles", bundle, device) for bundle in bundles}
+    check = "bench.gpu_check.bundles"
+    found = {bundle.name: module(check, bundle, device, tokens) for bundle in bundles}
     if device == "cpu":
         return found
     common = ("--device", device, "--dtype", "float16", "--repetitions", 3, "--work-dir", out / "models")
@@ -123,7 +125,7 @@ def _output(*command: str) -> str:
 def main() -> int:
     asked = arguments()
     kit, out = asked.kit.resolve(), asked.out.resolve()
-    known = steps(kit, out, asked.device)
+    known = steps(kit, out, asked.device, asked.tokens)
     if unknown := set(asked.steps) - set(known):
         raise SystemExit(f"no such step: {', '.join(sorted(unknown))}. There are: {', '.join(known)}")
     out.mkdir(parents=True, exist_ok=True)
