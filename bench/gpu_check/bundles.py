@@ -66,7 +66,9 @@ def answer(
 
 
 def checks(bundle: Path, device: DeviceName, n: int) -> Iterator[Row]:
-    """A prompt of n tokens: policies with each backend that the bundle has; steps of several rows; other caches and ways to decode."""
+    """A prompt of n tokens by several policies, with each backend that the bundle has; steps of several rows; other
+    caches and ways to decode.
+    """
     spec = Bundle.open(bundle).manifest.model
     latent = {"layers": {"latent": "absorbed"}} if spec.latent else {}
     common: dict[str, Any] = {"context": n + COUNT + MOST_STEP_ROWS, **latent}
