@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from h2o_server.about import fleet, info, text
 from h2o_server.apis import routes as completions
@@ -17,13 +17,10 @@ from h2o_server.apis.embeddings import routes as embeddings
 from h2o_server.apis.messages import routes as messages
 from h2o_server.apis.shared.answers import ErrorResponse
 from h2o_server.http import problems
-from h2o_server.http.access_log import AccessLog
-from h2o_server.http.guards import Admission, Authorization, BodyLimits
-from h2o_server.http.hosts import Hosts
+from h2o_server.http.exchange import Exchange
+from h2o_server.http.guards import BodyLimits, Gate, admission, authorization
+from h2o_server.http.hosts import Hosts, Origins
 from h2o_server.http.json_body import BodyReader, JsonRoute
-from h2o_server.http.origins import Origins
-from h2o_server.http.outcomes import Outcomes
-from h2o_server.http.paths import Paths
 from h2o_server.http.room import LISTS
 from h2o_server.http.stream import ClientGone
 from h2o_server.request_handler import LEFT_ALONE, LEFT_OUT
@@ -84,13 +81,11 @@ class _Page(StaticFiles):
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """A request passes the middleware in reverse order: the last one added comes first."""
     settings, handler = service.settings, service.handler
-    app.add_middleware(_HeadAsGet)
+    keys, answered = settings.api_keys, (*completions.PATHS, *LISTS, problems.MESSAGES)
     app.add_middleware(
         BodyLimits, limits=settings.limits, room=service.room_of, idle=handler.give_back_memory
     )
-    answered = (*completions.PATHS, *LISTS, problems.MESSAGES)
-    app.add_middleware(Admission, handler=handler, paths=answered)
-    app.add_middleware(Authorization, keys=settings.api_keys)
+    app.add_middleware(Gate, checks=[authorization(keys), admission(handler, answered)])
     app.add_middleware(
         Origins,
         allow_origins=settings.cors_origins,
@@ -99,21 +94,5 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
         allow_headers=["*"],  # clients send extra headers, such as x-stainless-os
         expose_headers=["Retry-After", LEFT_OUT, LEFT_ALONE],
     )
-    app.add_middleware(
-        Hosts, bound=settings.host, allowed=settings.allowed_hosts, keys=bool(settings.api_keys)
-    )
-    app.add_middleware(Outcomes, metrics=handler.metrics, paths=answered)
-    app.add_middleware(Paths)
-    app.add_middleware(AccessLog)  # with the path as it was sent
-
-
-class _HeadAsGet:
-    """Answers HEAD wherever GET is answered; uvicorn drops the body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)
+    app.add_middleware(Gate, checks=[Hosts(settings.host, settings.allowed_hosts, keys=bool(keys))])
+    app.add_middleware(Exchange, metrics=handler.metrics, paths=answered)

@@ -23,58 +23,69 @@ _OPEN = frozenset({"/", "/health"})  # the page asks for the key itself
 _CLOSE = {"Connection": "close"}  # the rest of the body is not read
 _SMALL = 64 << 10  # bytes of a body that are always accepted: as many are in buffers anyway
 
+Check = Callable[[Scope], Problem | None]
 
-class Authorization:
-    """Admits requests with an API key; /health and the page's own files are open."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._keys = [key.encode() for key in keys]
+class Gate:
+    """Refuses a request with the first problem that its checks find."""
+
+    def __init__(self, app: ASGIApp, checks: Sequence[Check]) -> None:
+        self._app, self._checks = app, checks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys or self._open(scope) or self._known(scope):
-            await self._app(scope, receive, send)
-            return
-        problem = Problem(
+        problem = next((problem for check in self._checks if (problem := check(scope)) is not None), None)
+        answer = self._app if problem is None else problem.response(scope["path"])
+        await answer(scope, receive, send)
+
+
+def authorization(keys: Sequence[str]) -> Check:
+    """Admits requests with an API key; /health and the page's own files are open."""
+    known = [key.encode() for key in keys]
+
+    def check(scope: Scope) -> Problem | None:
+        if not known or _is_open(scope) or _has_key(scope, known):
+            return None
+        return Problem(
             401,
             "the API key is missing or wrong: send the header Authorization: Bearer KEY, or x-api-key: KEY",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await problem.response(scope["path"])(scope, receive, send)
 
-    def _open(self, scope: Scope) -> bool:
-        path: str = scope["path"]
-        return scope["method"] in ("GET", "HEAD") and (path in _OPEN or path.startswith("/static/"))
-
-    def _known(self, scope: Scope) -> bool:
-        headers = Headers(scope=scope)
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        sent = [given] if scheme.lower() == "bearer" else []
-        sent += headers.getlist("x-api-key")[:1]
-        tried = [key_sent.strip().encode("utf-8", "replace") for key_sent in sent]
-        # All keys are compared, so that the time reveals nothing about a nearly correct key.
-        matches = [hmac.compare_digest(candidate, key) for candidate in tried for key in self._keys]
-        return any(matches)
+    return check
 
 
-class Admission:
-    """Refuses a request for an answer at once if the queue is full, before its body is read."""
+def _is_open(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return scope["method"] == "GET" and (path in _OPEN or path.startswith("/static/"))
 
-    def __init__(self, app: ASGIApp, handler: RequestHandler, paths: Collection[str]) -> None:
-        """paths: where answers are requested."""
-        self._app = app
-        self._handler = handler
-        self._paths = paths
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths:
+def _has_key(scope: Scope, keys: Sequence[bytes]) -> bool:
+    headers = Headers(scope=scope)
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    sent = [given] if scheme.lower() == "bearer" else []
+    sent += headers.getlist("x-api-key")[:1]
+    tried = [key_sent.strip().encode("utf-8", "replace") for key_sent in sent]
+    # All keys are compared, so that the time reveals nothing about a nearly correct key.
+    matches = [hmac.compare_digest(candidate, key) for candidate in tried for key in keys]
+    return any(matches)
+
+
+def admission(handler: RequestHandler, paths: Collection[str]) -> Check:
+    """Refuses a request for an answer at once if the queue is full, before its body is read.
+
+    paths: where answers are requested
+    """
+
+    def check(scope: Scope) -> Problem | None:
+        if scope["method"] == "POST" and scope["path"] in paths:
             try:
-                self._handler.check()
+                handler.check()
             except Problem as problem:
-                await problem.response(scope["path"])(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+                return problem
+        return None
+
+    return check
 
 
 class BodyLimits:
@@ -95,9 +106,6 @@ class BodyLimits:
         self._large = False  # when freed memory was last returned
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         length = Headers(scope=scope).get("content-length", "0")
         room = self._room(scope["path"])
         if length.isdecimal() and int(length) > room.body_bytes:

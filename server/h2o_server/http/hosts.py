@@ -1,4 +1,4 @@
-"""The host names that a server answers to.
+"""The host names that a server answers to, and the web pages that may use it.
 
 A foreign web page can make its own host name resolve to this machine. Its requests then look like those of the
 server's own page, but their header Host always has the foreign name.
@@ -11,7 +11,9 @@ import socket
 from collections.abc import Collection
 from ipaddress import ip_address
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from h2o_server.http.problems import Problem
 from h2o_server.settings import HOST
@@ -32,13 +34,12 @@ def host_name(value: str) -> str:
 
 
 class Hosts:
-    """Refuses requests whose Host is not one of the server's names, and those with none or several."""
+    """A check: refuses requests whose Host is not one of the server's names, and those with none or several."""
 
-    def __init__(self, app: ASGIApp, bound: str, allowed: Collection[str], keys: bool) -> None:
+    def __init__(self, bound: str, allowed: Collection[str], keys: bool) -> None:
         """bound: the address or name that the server listens on. allowed: further names, or "*" for any.
         keys: whether a key is required: a foreign page has none, so any name is allowed by default.
         """
-        self._app = app
         self._any = ANY in allowed or (keys and not allowed)
         self._names = {host_name(name) for name in allowed if name != ANY}
         self._local_only = _is_loopback(bound)
@@ -46,14 +47,7 @@ class Hosts:
             host = socket.gethostname().lower()
             self._names |= {bound.lower(), host, f"{host.partition('.')[0]}.local"}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        if problem is None:
-            await self._app(scope, receive, send)
-        else:
-            await problem.response(scope["path"])(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> Problem | None:
+    def __call__(self, scope: Scope) -> Problem | None:
         given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"host"]
         if not given and scope["http_version"] == "1.0":
             return None  # HTTP/1.0 has no Host; browsers do not use it
@@ -90,3 +84,26 @@ def _is_loopback(bound: str) -> bool:
         return ip_address(bound.partition("%")[0]).is_loopback
     except ValueError:
         return bound == "localhost"
+
+
+class Origins(CORSMiddleware):
+    """Refuses requests of other pages: browsers send many of them without asking first, and only hide the answer.
+
+    Programs other than browsers send no Origin.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._admits(Headers(scope=scope)):
+            await super().__call__(scope, receive, send)
+            return
+        message = "web pages of other origins may not use this server: its flag --cors-origin lets them in"
+        await Problem(403, message, code="cross_origin").response(scope["path"])(scope, receive, send)
+
+    def _admits(self, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        return (
+            origin is None
+            or origin.partition("://")[2] == headers.get("host")
+            or headers.get("sec-fetch-site") == "same-origin"  # behind a proxy that changes Host
+            or self.is_allowed_origin(origin)
+        )
