@@ -4,9 +4,8 @@ A template is a foreign program. Jinja's sandbox blocks files and modules, but n
 exhaustion. One long operation inside the interpreter would block every thread and every signal. Here the
 operating system enforces the limits.
 
-This file is run as a script by `renderer`. It imports nothing from the package, so it starts fast and stays
-small. Over a `Connection` it receives the templates, then one request per rendering, both pickled by the
-parent. Each answer is one of the letters below and a text.
+This file is a script of `killable`. Over a `Connection` it receives the templates, then one request per rendering,
+both pickled by the parent. Each answer is one of the letters below and a text.
 """
 
 from __future__ import annotations
@@ -15,27 +14,25 @@ import contextlib
 import json
 import pickle
 import resource
-import signal
-import sys
 from datetime import datetime
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from h2o_runtime.killable import Limits
 
 DONE, REFUSED, FORBIDDEN, FAILED = b"d", b"r", b"s", b"f"
 SECONDS = 5  # seconds of processor time per rendering
 MEMORY = 512 << 20  # bytes above the process's initial size
 
 
-def main(descriptor: int, seconds: int) -> None:
+def main(limits: Limits, descriptor: int, seconds: int) -> None:
     """Serve requests until the parent hangs up. `seconds` of processor time are allowed per rendering."""
-    # They are sent to the whole group; the parent decides.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as parent:
         templates: dict[str, str] = pickle.loads(parent.recv_bytes())
         environment = _environment()
-        _limit_memory()
-        _allow(seconds)
+        limits.memory(MEMORY)
+        _allow(limits, seconds)
         compiled = {}
         for name, text in templates.items():
             try:
@@ -46,7 +43,7 @@ def main(descriptor: int, seconds: int) -> None:
         parent.send_bytes(DONE)
         while True:
             name, names = pickle.loads(parent.recv_bytes())
-            _allow(seconds)
+            _allow(limits, seconds)
             letter, text = _rendered(compiled[name], names)
             parent.send_bytes(letter + text.encode("utf-8", "surrogatepass"))
 
@@ -126,20 +123,7 @@ def _strftime_now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
-        limit = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _allow(seconds: int) -> None:
-    """From now on; the system ends the process if it takes more."""
+def _allow(limits: Limits, seconds: int) -> None:
+    """From now on."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(used.ru_utime + used.ru_stime) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-
-
-if __name__ == "__main__":
-    del sys.path[0]  # this folder, whose modules the process must not import
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    limits.seconds(int(used.ru_utime + used.ru_stime) + 1 + seconds)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import socket
-import subprocess
-import sys
 import threading
-import weakref
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from h2o_runtime.errors import BackendError
+from h2o_runtime.killable import Killable
 from h2o_runtime.text.render_process import DONE, MEMORY, SECONDS
 
 SCRIPT = Path(__file__).with_name("render_process.py")
@@ -69,23 +65,14 @@ class Renderer:
 class _Worker:
     def __init__(self, templates: dict[str, str], seconds: int) -> None:
         self._seconds = seconds
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, str(SCRIPT), str(theirs.fileno()), str(seconds)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                )
-            except OSError as error:
-                ours.close()
-                raise BackendError(
-                    f"no process could be started for the chat template: {error.strerror}"
-                ) from error
-        self._connection = Connection(ours.detach())
-        self.end = weakref.finalize(self, _end, process, self._connection)
+        try:
+            process = Killable(SCRIPT, quiet=True, patience=0, seconds=seconds)
+        except OSError as error:
+            raise BackendError(
+                f"no process could be started for the chat template: {error.strerror}"
+            ) from error
+        self._process, self.end = process, process.end
+        self._connection = Connection(process.socket.detach())
         self.ask(templates)
 
     def ask(self, request: Any) -> str:
@@ -102,10 +89,3 @@ class _Worker:
         if kind != DONE:
             raise TemplateError(kind, text)
         return text
-
-
-def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
-    with contextlib.suppress(OSError):
-        connection.close()
-    process.kill()
-    process.wait()

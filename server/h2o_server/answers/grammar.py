@@ -8,8 +8,6 @@ import json
 import logging
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.answers.dialects.lark import COMPACT
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.killable import Killable
 from h2o_server.answers import grammar_process as process
 
 __all__ = ["Grammar", "GrammarCompiler", "UnfollowableError"]
@@ -239,39 +238,23 @@ class _ForkServer:
     """The process that reads the tokenizer and has one child per grammar. Raises BackendError."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, end_ids: list[int]) -> None:
-        ours, theirs = socket.socketpair()
-        self._socket = ours
         self._lock = threading.Lock()
         self._retired: deque[int] = deque()  # children to end
         self.alive = True
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    # Neither -m, which would import the whole runtime, nor the file's folder first on the
-                    # path.
-                    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(2)); "
-                    f"runpy.run_path({process.__file__!r}, run_name='__main__')",
-                    json.dumps(
-                        {
-                            "descriptor": theirs.fileno(),
-                            "tokenizer_file": str(tokenizer_file),
-                            "vocab_size": vocab_size,
-                            "end_ids": end_ids,
-                            "overrides": COMPACT,
-                        }
-                    ),
-                    json.dumps(sys.path),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        weakref.finalize(self, _end, ours, self._process)
-        ours.settimeout(_LONGEST_START)
+        # When its socket closes, it ends its children and itself.
+        self._process = Killable(
+            Path(process.__file__),
+            quiet=False,
+            patience=1,
+            tokenizer_file=str(tokenizer_file),
+            vocab_size=vocab_size,
+            end_ids=end_ids,
+            overrides=COMPACT,
+        )
+        self._socket = self._process.socket
+        self._socket.settimeout(_LONGEST_START)
         try:
-            told = ours.recv(65536)
+            told = self._socket.recv(65536)
         except OSError as error:
             told = str(error).encode()
         if told != process.READY:
@@ -309,7 +292,7 @@ class _ForkServer:
 
     def close(self) -> None:
         self.alive = False
-        _end(self._socket, self._process)
+        self._process.end()
 
     def _asked(self, child: int, *descriptors: int) -> int:
         try:
@@ -346,15 +329,6 @@ class _Child:
 def _close(server: _ForkServer, number: int, connection: Connection) -> None:
     connection.close()
     server.end(number)
-
-
-def _end(connection: socket.socket, server: subprocess.Popen[bytes]) -> None:
-    connection.close()  # it ends its children and itself when this closes
-    try:
-        server.wait(1)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
 
 
 def _library() -> Any:

@@ -8,8 +8,8 @@ and no grammar can harm another or the server.
 Without a fork each process would read the tokenizer again, half a second for 49,152 tokens, and a request may ask
 for 64 answers. multiprocessing's fork server would import the user's main script in each process.
 
-This file is run as a script by `grammar`. It imports nothing from the package, so the fork server stays small
-and has one thread, as forking requires.
+This file is a script of `killable`: it imports nothing from the package, so the fork server stays small and has one
+thread, as forking requires.
 
 Parent and fork server speak over a socket: an int64 that is 0, with a file descriptor, requests a process on
 that connection, and the answer is its id; an id ends that process. Parent and process speak over a
@@ -23,18 +23,19 @@ int64.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import resource
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from h2o_runtime.killable import Limits
 
 JSON_SCHEMA, GBNF, LARK = b"s", b"g", b"l"  # what a grammar is written in
 TOKEN, DRAFT = b"t", b"d"
@@ -50,12 +51,14 @@ MEMORY = 256 << 20  # bytes above the fork server's size
 
 
 def main(
-    descriptor: int, tokenizer_file: str, vocab_size: int, end_ids: list[int], overrides: dict[str, Any]
+    limits: Limits,
+    descriptor: int,
+    tokenizer_file: str,
+    vocab_size: int,
+    end_ids: list[int],
+    overrides: dict[str, Any],
 ) -> None:
     """The fork server: runs until the parent exits. overrides: options of the library, for every JSON schema."""
-    # A service manager and a closed terminal signal all processes; the parent decides.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent:
         import llguidance
 
@@ -67,27 +70,16 @@ def main(
             parent.sendall(str(error).encode() or b"no reason given")
             return
         parent.sendall(READY)
-        server = _ForkServer(parent, llguidance, tokenizer, (vocab_size + 31) // 32 * 4, end_ids, overrides)
+        follower = _Follower(llguidance, tokenizer, vocab_size, end_ids, overrides, limits)
+        server = _ForkServer(parent, follower.follow)
         while server.serve():
             pass
 
 
 class _ForkServer:
-    def __init__(
-        self,
-        parent: socket.socket,
-        library: Any,
-        tokenizer: Any,
-        mask_bytes: int,
-        end_ids: list[int],
-        overrides: dict[str, Any],
-    ) -> None:
-        self._parent = parent
-        self._end_ids = frozenset(end_ids)
-        self._library = library
-        self._tokenizer = tokenizer
-        self._mask_bytes = mask_bytes
-        self._overrides = overrides
+    def __init__(self, parent: socket.socket, work: Callable[[Connection], None]) -> None:
+        """work: what a child does until its parent hangs up."""
+        self._parent, self._work = parent, work
         self._children: set[int] = set()  # children are not reaped here, so their ids are not reused
 
     def serve(self) -> bool:
@@ -116,7 +108,7 @@ class _ForkServer:
             self._parent.close()
             try:
                 with Connection(descriptor) as connection:
-                    self._follow(connection)
+                    self._work(connection)
             finally:
                 os._exit(0)
         os.close(descriptor)
@@ -130,9 +122,29 @@ class _ForkServer:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
-    def _follow(self, connection: Connection) -> None:
-        """One grammar's process, until the parent hangs up."""
-        _limit()
+
+class _Follower:
+    """One grammar's process."""
+
+    def __init__(
+        self,
+        library: Any,
+        tokenizer: Any,
+        vocab_size: int,
+        end_ids: list[int],
+        overrides: dict[str, Any],
+        limits: Limits,
+    ) -> None:
+        self._library, self._tokenizer, self._overrides, self._limits = library, tokenizer, overrides, limits
+        self._mask_bytes = (vocab_size + 31) // 32 * 4
+        self._end_ids = frozenset(end_ids)
+
+    def follow(self, connection: Connection) -> None:
+        """Until the parent hangs up."""
+        with open("/dev/null", "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
+        self._limits.memory(MEMORY)
+        self._allow_seconds(0)
         with contextlib.suppress(EOFError, OSError):
             asked = connection.recv_bytes()
             try:
@@ -151,11 +163,11 @@ class _ForkServer:
                 kind, given = unpacked(connection.recv_bytes())
                 while kind == DRAFT:
                     tokens += len(given)
-                    _allow_seconds(tokens)
+                    self._allow_seconds(tokens)
                     connection.send_bytes(FITTING + INTEGER.pack(matcher.validate_tokens(given)))
                     kind, given = unpacked(connection.recv_bytes())
                 tokens += 1
-                _allow_seconds(tokens)
+                self._allow_seconds(tokens)
                 matcher.consume_token(*given)
 
     def _follow_forced(self, matcher: Any, tokens: int) -> list[int]:
@@ -171,7 +183,7 @@ class _ForkServer:
             if mask != 1 << token or token in self._end_ids:
                 break
             forced.append(token)
-            _allow_seconds(tokens + len(forced))
+            self._allow_seconds(tokens + len(forced))
             matcher.consume_token(token)
         return forced
 
@@ -193,6 +205,10 @@ class _ForkServer:
             return REFUSED
         return MASK + bytes(mask[: self._mask_bytes])
 
+    def _allow_seconds(self, tokens: int) -> None:
+        """For the next token."""
+        self._limits.seconds(SECONDS + int(SECONDS_PER_TOKEN * tokens))
+
 
 def reason_of(error: str) -> str:
     """An error of the library in one line, without places in grammars and patterns, and the state behind it."""
@@ -210,26 +226,3 @@ def packed(tokens: Iterable[int]) -> bytes:
 def unpacked(message: bytes) -> tuple[bytes, list[int]]:
     """The kind of a message, and its tokens."""
     return message[:1], [token for (token,) in INTEGER.iter_unpack(message[1:])]
-
-
-def _limit() -> None:
-    """From here on, exceeding a limit ends this process silently."""
-    with open("/dev/null", "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stderr.fileno())
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, ValueError):  # macOS has no such limit
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[0])
-        limit = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    _allow_seconds(0)
-
-
-def _allow_seconds(tokens: int) -> None:
-    """For the next token; the system counts whole seconds and ends a process that takes more."""
-    limit = SECONDS + int(SECONDS_PER_TOKEN * tokens)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
