@@ -150,7 +150,7 @@ class RequestHandler:
         Whatever is raised, the ticket and the grammar are given back.
         """
         self.check_inference()
-        ticket, left = self.slots.enter(ready=False), threading.Event()
+        ticket, left = self.slots.enter(), threading.Event()
         preparing = asyncio.ensure_future(self._prepare(ticket, make, constrain, left))
         try:
             waited = await unless_gone(http, ticket.turn(self._queue_timeout))

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from h2o_server import app, serve
-from h2o_server.http import json_body, old_http, protocol
+from h2o_server.http import json_body, protocol
 
 # Methods that the class on the right overrides, and that the library therefore has to call.
 OVERRIDDEN = [
@@ -87,12 +87,9 @@ def test_nothing_else_is_overridden(ours: type) -> None:
 def test_the_attributes_that_we_use_are_all() -> None:
     """The sets above are whole: what protocol.py takes of uvicorn's objects stands in them."""
     used: dict[str, set[str]] = {"self": set(), "self.flow": set(), "cycle": set()}
-    for module in (protocol, old_http):
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
-                owner = ast.unparse(node.value)
-                if owner != "self" or module is protocol:
-                    used.setdefault(owner, set()).add(node.attr)
+    for node in ast.walk(ast.parse(inspect.getsource(protocol))):
+        if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
+            used.setdefault(ast.unparse(node.value), set()).add(node.attr)
     assert used["self"] == OF_PROTOCOL
     assert used["self.flow"] == OF_FLOW
     assert used["cycle"] | used["self.cycle"] | used.get("cycle.message_event", set()) - {"set"} == OF_CYCLE

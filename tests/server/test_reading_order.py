@@ -10,8 +10,7 @@ from tests.server.scheduled import CONFIG, PIECE, SLOTS, Task, finish, load, req
 
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.text_model import TextModel
-from h2o_server.scheduling.reading_order import SHARE
-from h2o_server.scheduling.scheduler import STEP_TOKENS, Scheduler
+from h2o_server.scheduling.scheduler import SHARE, STEP_TOKENS, Scheduler
 
 LONG = 9 * PIECE
 

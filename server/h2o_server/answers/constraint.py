@@ -10,8 +10,8 @@ from h2o_runtime.errors import ConfigError
 from h2o_server.answers.followed_schema import followed
 from h2o_server.answers.tools import forced_tools
 from h2o_server.apis.chat.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
-from h2o_server.apis.shared.base import is_text
 from h2o_server.apis.shared.generation import Generation
+from h2o_server.apis.shared.types import is_text
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from h2o_runtime.errors import ConfigError
 from h2o_server.apis.chat.schema import AssistantMessage, ChatRequest, Tool, ToolChoice, ToolMessage
-from h2o_server.apis.shared.base import is_text
+from h2o_server.apis.shared.types import is_text
 
 _NO_PARAMETERS: Mapping[str, Any] = {"properties": {}}
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope
 
 from h2o_runtime.text.files import BYTE_ORDER_MARK
-from h2o_server.apis.shared.base import json_names
 from h2o_server.apis.shared.routers import RouterKeys
+from h2o_server.apis.shared.types import json_names
 from h2o_server.http.problems import Problem, of_validation
 from h2o_server.http.room import Room
 from h2o_server.request_handler import RequestHandler

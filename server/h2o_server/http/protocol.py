@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from h2o_server.http.old_http import unchunked
 from h2o_server.http.problems import Problem, unavailable
 
 
@@ -65,7 +64,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop_waiting()
         super().on_headers_complete()
         if self.parser.get_http_version() == "1.0":
-            self.cycle.send = unchunked(self.cycle)  # type: ignore[assignment, method-assign]
+            self.cycle.send = _unchunked(self.cycle)  # type: ignore[assignment, method-assign]
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if 1 < len(self._cycles) <= _MOST_AT_ONCE:
@@ -109,3 +108,25 @@ class PatientProtocol(HttpToolsProtocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+
+def _unchunked(cycle: RequestResponseCycle) -> Callable[[Any], Awaitable[None]]:
+    """The `send` of a client of HTTP/1.0, which knows no chunks: proxies use it, nginx by default. If the length is
+    unknown, the end of the connection ends the answer.
+
+    uvicorn closes the connection after such an answer. It counts bytes, so it gets the length of each part.
+    """
+    send = cycle.send
+    unsized = False
+
+    async def sending(message: Any) -> None:
+        nonlocal unsized
+        if message["type"] == "http.response.start":
+            unsized = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if unsized:
+                cycle.chunked_encoding = False
+        elif unsized:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return sending

@@ -9,25 +9,9 @@ oldest run always ends. Rows are moved back when blocks are free. No run is lost
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
 
 from h2o_runtime.generator import Generator
-
-
-class Holder(Protocol):
-    """A run in its slot.
-
-    begun  whether the slot's rows are its own
-    """
-
-    generator: Generator
-    begun: bool
-
-    def missing_blocks(self) -> int:
-        """Blocks that it needs in addition to its own, for its next step or for the rest of its prompt."""
-
-
-AnyHolder = TypeVar("AnyHolder", bound=Holder)
+from h2o_server.scheduling.running import Running
 
 
 class BlockRoom:
@@ -38,7 +22,7 @@ class BlockRoom:
         self._store, self._pool = generators[0].session.store, generators[0].pool
         self._shared = len(generators) > 1 and self._store.in_blocks
 
-    def fitting(self, holders: Sequence[AnyHolder]) -> Iterator[AnyHolder]:
+    def fitting(self, holders: Sequence[Running]) -> Iterator[Running]:
         """The runs that can continue, with their rows in place. holders: all runs, the oldest first."""
         promised = 0
         for holder in holders:
@@ -49,11 +33,11 @@ class BlockRoom:
                 promised += holder.missing_blocks()
             yield holder
 
-    def fits(self, holder: Holder) -> bool:
+    def fits(self, holder: Running) -> bool:
         """Whether the missing blocks of the run are free."""
         return not self._shared or holder.missing_blocks() <= self._store.free_blocks()
 
-    def _make(self, blocks: int, holder: Holder, holders: Sequence[Holder]) -> bool:
+    def _make(self, blocks: int, holder: Running, holders: Sequence[Running]) -> bool:
         """Free blocks until there are so many → whether there are."""
         ways = self._ways(holder, holders)
         while self._store.free_blocks() < blocks:
@@ -62,7 +46,7 @@ class BlockRoom:
             give()
         return True
 
-    def _ways(self, holder: Holder, holders: Sequence[Holder]) -> Iterator[Callable[[], object]]:
+    def _ways(self, holder: Running, holders: Sequence[Running]) -> Iterator[Callable[[], object]]:
         """Ways to free blocks, the cheapest first."""
         while len(self._pool):
             yield self._pool.give_up_session

@@ -1,115 +1,43 @@
 """Several answers at once: each turn computes one step of all answers; after a few steps it also reads a piece.
 
-So a stream waits for its next token no longer than a piece takes. `reading_order` chooses the prompt that is
+So a stream waits for its next token no longer than a piece takes. `ReadingOrder` chooses the prompt that is
 read. If slots share memory and it runs short, later runs wait (`block_room`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
-from h2o_runtime.answers.completion import TextEvent
-from h2o_runtime.answers.events import PromptPieceRead, Run, StepWanted
+from h2o_runtime.answers.events import PromptPieceRead, StepWanted
 from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.execution.answer_steps import decode_together
-from h2o_runtime.execution.watch import Watch
-from h2o_runtime.generator import Generator
-from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.text_model import TextModel
 from h2o_server.scheduling.block_room import BlockRoom
-from h2o_server.scheduling.reading_order import ReadingOrder
+from h2o_server.scheduling.running import Running, Task
 
 STEP_TOKENS = 256  # of a piece, for which all answers get one step: a step takes a small part of their time
+SHARE = 4  # pieces, one of which goes to the prompt that came first
 
 
-class Task(Protocol):
-    """A request, and the receiver of its events."""
-
-    @property
-    def request(self) -> Request: ...
-
-    @property
-    def watch(self) -> Watch: ...
-
-    @property
-    def shared(self) -> SharedPrompt | None:
-        """The prompt that several tasks share; None if only this task has it."""
-
-    def began(self, slot: int, generator: Generator) -> None:
-        """It has a slot, with this generator."""
-
-    def event(self, event: TextEvent) -> None:
-        """An event of the answer has arrived."""
-
-    def ended(self, error: Exception | None) -> None:
-        """Its slot is free again. error: why it did not finish."""
-
-
-class _Running:
-    """A task in its slot.
-
-    reading  whether its prompt is being read, or waits to be
-    wanted   tokens of the step that it waits for, after its prompt is read
-    begun    whether it has run at all
-    found    tokens of its prompt that need not be read, as estimated before it begins; None: not estimated
+class ReadingOrder:
+    """Whose prompt is read next: the one with the fewest tokens left, so that short prompts do not wait for long
+    ones and equal prompts are read one after another. One piece in `SHARE` goes to the prompt that came first, so
+    that none waits forever.
     """
 
-    def __init__(self, task: Task, slot: int, generator: Generator, run: Run[TextEvent]) -> None:
-        self.task, self.slot, self.generator, self.run = task, slot, generator, run
-        self.wanted: tuple[int, ...] = ()
-        self.reading, self.begun = True, False
-        self.found: int | None = None
+    def __init__(self) -> None:
+        self._overtaken = 0  # pieces read since the prompt that came first had one
 
-    @property
-    def left(self) -> int:
-        """Tokens of the prompt that are not read yet; before it begins, an estimate. 0 if the client has left: its
-        slot is then free at once.
-        """
-        if self.task.watch.cancelled():
-            return 0
-        prompt = len(self.task.request.prompt.ids)
-        if self.begun:
-            return prompt - self.generator.length
-        if self.found is None:
-            self.found = self._found()
-        return prompt - self.found
-
-    def _found(self) -> int:
-        """Tokens of the prompt that the slots and the pool hold."""
-        request, shared = self.task.request, self.task.shared
-        if shared is not None and shared.session is not None:
-            return len(request.prompt.ids)
-        if not request.reuse:
-            return 0
-        try:
-            return self.generator.finds(request.prompt.ids, request.prefill)
-        except H2OError:  # the prompt is refused once it runs
-            return len(request.prompt.ids)
-
-    def missing_blocks(self) -> int:
-        store, length = self.generator.session.store, self.generator.length
-        if self.wanted:
-            return store.missing_blocks(length, len(self.wanted))
-        prompt = min(len(self.task.request.prompt.ids), self.generator.context)
-        if self.begun:
-            return store.missing_blocks(length, prompt - length)
-        if self.task.shared is not None and self.task.shared.session is not None:
-            return 0
-        reused, pool = self._reused(), self.generator.pool
-        # The slot's conversation may then wait in the pool, where it keeps its blocks.
-        return store.missing_blocks(reused, prompt - reused, waiting=pool.several) + 1
-
-    def _reused(self) -> int:
-        """Tokens of the prompt that the slot holds."""
-        request = self.task.request
-        if not request.reuse:
-            return 0
-        try:
-            return min(self.generator.keeps(request.prompt.ids, request.prefill), self.generator.context)
-        except H2OError:  # the prompt is refused once it runs
-            return 0
+    def next(self, readers: Sequence[Running]) -> Running | None:
+        """The prompt whose piece is read now. readers: the one that came first, first."""
+        if not readers:
+            return None
+        first = readers[0]
+        turn = len(readers) == 1 or self._overtaken == SHARE - 1
+        chosen = first if turn else min(readers, key=lambda reader: reader.left)
+        self._overtaken = 0 if chosen is first else self._overtaken + 1
+        return chosen
 
 
 class Scheduler:
@@ -121,7 +49,7 @@ class Scheduler:
         """
         self._model, self._prompt_piece = model, prompt_piece
         self._free = list(range(len(model.slots)))  # least recently used first
-        self._running: list[_Running] = []  # the one that came first, first
+        self._running: list[Running] = []  # the one that came first, first
         self._order = ReadingOrder()
         self._steps_between = max(1, (prompt_piece or 0) // STEP_TOKENS)  # two pieces
         self._steps = 0  # since the last piece
@@ -142,7 +70,7 @@ class Scheduler:
         self._free.remove(slot)
         generator = self._model.slots[slot]
         run = self._model.run(task.request, task.watch, generator, self._prompt_piece, task.shared)
-        self._running.append(_Running(task, slot, generator, run))
+        self._running.append(Running(task, slot, generator, run))
         task.began(slot, generator)
 
     def turn(self) -> None:
@@ -167,7 +95,7 @@ class Scheduler:
         """The number of runs whose rows are moved out because memory is short."""
         return sum(run.generator.session.store.moved for run in self._running)
 
-    def _step(self, writing: list[_Running]) -> None:
+    def _step(self, writing: list[Running]) -> None:
         if not writing:
             return
         forward = self._model.generator.loaded.forward
@@ -181,7 +109,7 @@ class Scheduler:
         for running, logits in zip(writing, rows, strict=True):
             self._go_on(running, logits)
 
-    def _go_on(self, running: _Running, logits: object = None) -> None:
+    def _go_on(self, running: Running, logits: object = None) -> None:
         """Run the task to its next pause or its end."""
         running.wanted, running.reading, running.begun = (), False, True
         try:
@@ -199,7 +127,7 @@ class Scheduler:
             else:
                 running.wanted = item.tokens
 
-    def _end(self, running: _Running, error: H2OError | None) -> None:
+    def _end(self, running: Running, error: H2OError | None) -> None:
         running.run.close()
         if error is not None and not isinstance(error, ConfigError):
             running.generator.reset()

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 
 from h2o_server.http.problems import Problem, unavailable
 
@@ -14,9 +13,9 @@ from h2o_server.http.problems import Problem, unavailable
 class Ticket:
     """A place in the queue, then a slot. Leave it exactly once, however the request ends."""
 
-    def __init__(self, slots: Slots, ready: bool) -> None:
+    def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self.ready = ready
+        self.ready = False
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.taken_at = time.monotonic()
         self.left = False
@@ -51,14 +50,6 @@ class Ticket:
         if not self.left:
             self.left = True
             self._slots._leave(self)
-
-    def __enter__(self) -> Ticket:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
 
     def _call(self) -> None:
         if not self._turn.done():
@@ -103,15 +94,14 @@ class Slots:
                 "queue_full",
             )
 
-    def enter(self, ready: bool = True) -> Ticket:
-        """Take a ticket. Raises Problem if the queue is full or the slots are closed.
+    def enter(self) -> Ticket:
+        """Take a ticket. Until it is prepared, later tickets go first.
 
-        ready: whether the request can be served now; until it can, later tickets go first.
+        Raises Problem if the queue is full or the slots are closed.
         """
         self.check()
-        ticket = Ticket(self, ready)
+        ticket = Ticket(self)
         self._waiting.append(ticket)
-        self._call_next()
         return ticket
 
     @property
@@ -124,7 +114,7 @@ class Slots:
         waits for it."""
         if self.wanted or self.busy >= self.count:
             return None
-        ticket = Ticket(self, ready=True)
+        ticket = Ticket(self)
         self._served.append(ticket)
         ticket._call()
         return ticket

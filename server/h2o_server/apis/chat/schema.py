@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from h2o_server.apis.shared.base import TEXT_ALONE, WHOLE, Limit, Strict, in_words
 from h2o_server.apis.shared.generation import Generation
 from h2o_server.apis.shared.history import Arguments, HistoryPart
 from h2o_server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
+from h2o_server.apis.shared.types import TEXT_ALONE, WHOLE, Limit, Strict, in_words
 
 
 class Cacheable(Strict):

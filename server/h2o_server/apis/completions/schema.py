@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from h2o_server.apis.shared.base import WHOLE, Count, One
 from h2o_server.apis.shared.generation import MOST_CHOICES, Generation
+from h2o_server.apis.shared.types import WHOLE, Count, One
 
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Count], Field(min_length=1)]

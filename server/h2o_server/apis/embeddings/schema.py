@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from h2o_server.apis.completions.schema import Text, Tokens
-from h2o_server.apis.shared.base import Count
 from h2o_server.apis.shared.prefill import Prefill
 from h2o_server.apis.shared.routers import RouterKeys
+from h2o_server.apis.shared.types import Count
 
 
 class EmbeddingRequest(RouterKeys):

@@ -17,10 +17,10 @@ from h2o_server.apis.chat.schema import (
     own_or_foreign,
 )
 from h2o_server.apis.messages.documents import Document, SearchResult, or_document
-from h2o_server.apis.shared.base import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict, in_words
 from h2o_server.apis.shared.history import Arguments, HistoryPart
 from h2o_server.apis.shared.left_alone import LEFT_ALONE, Foreign, Ignored
 from h2o_server.apis.shared.prefill import Prefill
+from h2o_server.apis.shared.types import TEXT_ALONE, WHOLE, Count, Share, Stop, Strict, in_words
 
 ResultBlock = Annotated[
     TextContentPart | Document | SearchResult, Field(discriminator="type"), or_document(in_words("text"))

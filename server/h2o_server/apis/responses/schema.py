@@ -9,18 +9,18 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag
 from h2o_server.apis.chat.schema import (
     MOST_TOOLS,
     Effort,
+    Function,
     FunctionCall,
-    FunctionName,
-    Parameters,
+    JsonObjectFormat,
+    JsonSchema,
     Skipped,
+    TextFormat,
     own_or_foreign,
 )
-from h2o_server.apis.shared.base import TEXT_ALONE, Count, No, Real, Share, Strict, in_words
-from h2o_server.apis.shared.generation import TopK
+from h2o_server.apis.shared.generation import AnswerRequest
 from h2o_server.apis.shared.history import HistoryPart
 from h2o_server.apis.shared.left_alone import LEFT_ALONE, Ignored
-from h2o_server.apis.shared.prefill import Prefill
-from h2o_server.apis.shared.routers import RouterKeys
+from h2o_server.apis.shared.types import TEXT_ALONE, Count, No, Strict, in_words
 
 
 class InputText(HistoryPart):
@@ -81,12 +81,8 @@ Item = Annotated[
 ]
 
 
-class FlatFunction(Strict):
+class FlatFunction(Function):
     type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: Parameters | None = None
-    strict: bool | None = None
     allowed_callers: Ignored = None
     defer_loading: Ignored = None
     output_schema: Ignored = None
@@ -103,24 +99,15 @@ class FlatChoice(Strict):
     name: str = Field(min_length=1)
 
 
-class TextType(Strict):
-    type: Literal["text"]
-
-
-class JsonObjectType(Strict):
-    type: Literal["json_object"]
-
-
-class JsonSchemaType(Strict):
+class JsonSchemaType(JsonSchema):
     type: Literal["json_schema"]
-    name: str = Field(min_length=1, max_length=200)
-    description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
 
 
 class TextConfig(Strict):
-    format: Annotated[TextType | JsonObjectType | JsonSchemaType, Field(discriminator="type")] | None = None
+    format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaType, Field(discriminator="type")] | None = (
+        None
+    )
     verbosity: Ignored = None
 
 
@@ -153,29 +140,19 @@ OthersOutput = Literal[
 ]
 
 
-class ResponseRequest(RouterKeys):
-    model: str | None = Field(None, max_length=1000, description="Any name: there is one model.")
+class ResponseRequest(AnswerRequest):
     input: (
         Annotated[str, Field(min_length=1)]
         | Annotated[list[Item], Field(min_length=1), AfterValidator(_with_words)]
     )
     instructions: str | None = None
     max_output_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Share | None = None
-    top_k: TopK | None = None
-    min_p: Share | None = None
-    presence_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
-    frequency_penalty: Annotated[Real, Field(ge=-100, le=100)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    stream: bool | None = None
     stream_options: ObfuscationOptions | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     given_tools: Annotated[list[GivenTool], Field(max_length=MOST_TOOLS)] | None = Field(None, alias="tools")
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
-    prefill: Prefill | None = None
 
     store: Annotated[bool | None, LEFT_ALONE] = Field(
         None,
@@ -185,13 +162,6 @@ class ResponseRequest(RouterKeys):
     background: No | None = None
     truncation: Literal["disabled"] | None = None
     include: Annotated[list[OthersOutput] | None, LEFT_ALONE] = None
-    user: Annotated[str | None, LEFT_ALONE] = None
-    metadata: Annotated[dict[str, Any] | None, LEFT_ALONE] = None
-    service_tier: Annotated[str | None, LEFT_ALONE] = None
-    safety_identifier: Annotated[str | None, LEFT_ALONE] = None
-    prompt_cache_key: Annotated[str | None, LEFT_ALONE] = None
-    prompt_cache_retention: Ignored = None
-    prompt_cache_options: Ignored = None
     moderation: Ignored = None
     access_programs: Ignored = None
     background_options: Ignored = None

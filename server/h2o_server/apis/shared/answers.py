@@ -71,6 +71,13 @@ class H2OObject(BaseModel):
     summary: str
 
 
+class Answer(Open):
+    id: str
+    model: str
+    timings: TimingsObject
+    h2o: H2OObject
+
+
 class ChatChoice(Open):
     index: int
     message: dict[str, Any]
@@ -78,15 +85,11 @@ class ChatChoice(Open):
     logprobs: dict[str, Any] | None
 
 
-class ChatCompletion(Open):
-    id: str
+class ChatCompletion(Answer):
     object: Literal["chat.completion"]
     created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
-    timings: TimingsObject
-    h2o: H2OObject
 
 
 class TextChoice(Open):
@@ -96,42 +99,30 @@ class TextChoice(Open):
     logprobs: dict[str, Any] | None
 
 
-class TextCompletion(Open):
-    id: str
+class TextCompletion(Answer):
     object: Literal["text_completion"]
     created: int
-    model: str
     choices: list[TextChoice]
     usage: Usage
-    timings: TimingsObject
-    h2o: H2OObject
 
 
-class ResponseObject(Open):
-    id: str
+class ResponseObject(Answer):
     object: Literal["response"]
     created_at: int
-    model: str
     status: Literal["completed", "incomplete"]
     output: list[dict[str, Any]]
     usage: dict[str, Any]
-    timings: TimingsObject
-    h2o: H2OObject
 
 
-class MessageObject(Open):
-    id: str
+class MessageObject(Answer):
     type: Literal["message"]
     role: Literal["assistant"]
-    model: str
     content: list[dict[str, Any]]
     stop_reason: Literal[
         "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
     ]
     stop_sequence: str | None
     usage: dict[str, int]
-    timings: TimingsObject
-    h2o: H2OObject
 
 
 class TokenCount(BaseModel):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, model_validator
 
-from h2o_server.apis.shared.base import Strict, json_names
+from h2o_server.apis.shared.types import Strict, json_names
 
 _MEDIUM = re.compile(r"(image|audio|video|file|document|attachment)s?(_urls?)?")
 _SLIP = 0.85  # share of characters that a misspelt name has in common with the right one

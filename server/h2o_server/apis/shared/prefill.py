@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from h2o_runtime.components.options import MOST, Option, options_of, spelled
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
-from h2o_server.apis.shared.base import Strict
+from h2o_server.apis.shared.types import Strict
 
 _KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _MEANING = (

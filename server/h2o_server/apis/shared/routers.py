@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from h2o_server.apis.shared.base import WHOLE, No, Strict, exactly
+from h2o_server.apis.shared.types import WHOLE, No, Strict, exactly
 
 Yes = Annotated[Literal[True], BeforeValidator(exactly(bool))]
 Zero = Annotated[int, Field(ge=0, le=0), WHOLE]
