@@ -45,6 +45,8 @@ def test_a_completion(server: Server, limit: int, stream: bool) -> None:
     body = {"prompt": [7] * 500, "max_tokens": limit, "ignore_eos": True}
     found = ended(server, "/v1/completions", body, stream)
     assert [choice["finish_reason"] for one in found for choice in one["choices"]][-1] == "length"
+    if not stream:
+        assert found[0]["usage"]["total_tokens"] == CONTEXT + 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import inspect
 from importlib import metadata
@@ -43,20 +42,6 @@ OVERRIDDEN = [
     (StaticFiles, "get_response", app._Page),
 ]
 
-# Attributes that protocol.py and its helpers read or set: of the protocol, of its flow, of a request's cycle.
-OF_PROTOCOL = {"transport", "loop", "flow", "cycle", "parser"}
-OF_FLOW = {"resume_reading"}
-OF_CYCLE = {
-    "chunked_encoding",
-    "disconnected",
-    "expected_content_length",
-    "message_event",
-    "more_body",
-    "response_complete",
-    "response_started",
-    "send",
-}
-
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -82,17 +67,6 @@ def test_nothing_else_is_overridden(ours: type) -> None:
     inherited = {name for base in ours.__mro__[1:] for name in vars(base)}
     overridden = {name for name in vars(ours) if name in inherited and not name.startswith(("__", "_abc"))}
     assert overridden == {name for _, name, owner in OVERRIDDEN if owner is ours}
-
-
-def test_the_attributes_that_we_use_are_all() -> None:
-    """The sets above are whole: what protocol.py takes of uvicorn's objects stands in them."""
-    used: dict[str, set[str]] = {"self": set(), "self.flow": set(), "cycle": set()}
-    for node in ast.walk(ast.parse(inspect.getsource(protocol))):
-        if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
-            used.setdefault(ast.unparse(node.value), set()).add(node.attr)
-    assert used["self"] == OF_PROTOCOL
-    assert used["self.flow"] == OF_FLOW
-    assert used["cycle"] | used["self.cycle"] | used.get("cycle.message_event", set()) - {"set"} == OF_CYCLE
 
 
 def test_uvicorn_has_an_upper_bound() -> None:
@@ -137,19 +111,6 @@ async def connected(kind: type[HttpToolsProtocol], pipe: Pipe, *more: Any) -> Ht
     made = kind(*more, config, ServerState(), {})
     made.connection_made(pipe)
     return made
-
-
-def test_the_attributes_that_we_use_are_there() -> None:
-    async def look() -> None:
-        plain = await connected(HttpToolsProtocol, Pipe())
-        plain.data_received(REQUEST)
-        for owner, names in ((plain, OF_PROTOCOL), (plain.flow, OF_FLOW), (plain.cycle, OF_CYCLE)):
-            for name in names:
-                assert hasattr(owner, name), lacks(type(owner).__name__, name, protocol.__file__)
-        assert plain.cycle.response_complete is False
-        assert plain.cycle.disconnected is False
-
-    asyncio.run(look())
 
 
 def test_uvicorn_still_calls_what_we_override() -> None:

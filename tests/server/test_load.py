@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-from tests.server.running import Pace, Server, chat_bytes, request, wait_for
+from tests.server.running import Pace, Server, request, wait_for
 
 Serve = Callable[..., Server]
 
@@ -126,42 +125,6 @@ def test_who_waits_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
     assert [outcome.status for outcome in outcomes] == [200, 503, 503]
     assert outcomes[1].body["error"]["code"] == "queue_timeout"  # type: ignore[index]
     assert int(outcomes[1].headers["retry-after"]) >= 1
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_frees_the_slot_within_a_tile(serve: Serve, stream: bool) -> None:
-    server = serve(code=SLOW_TILES)
-    with server.connection() as leaving:
-        # 3,000 tokens in tiles of 1,024: three tiles of half a second in each of six layers, nine seconds.
-        prefill = {"batch_size": 1024}
-        leaving.sendall(
-            request(
-                "POST",
-                "/v1/completions",
-                json.dumps({"prompt": [7] * 3000, "stream": stream, "prefill": prefill}).encode(),
-            )
-        )
-        wait_for(lambda: server.metric("h2o_busy") == 1)
-    wait_for(lambda: server.metric("h2o_busy") == 0, seconds=5)
-    assert server.metric("h2o_requests_total", outcome="cancelled") == 1
-
-
-def test_who_leaves_the_queue_is_forgotten(serve: Serve, tmp_path: Path) -> None:
-    pace = Pace(tmp_path)
-    server = serve(code=pace.code)
-    pace.hold()
-    with server.connection() as first:
-        first.sendall(chat_bytes())
-        wait_for(lambda: server.metric("h2o_busy") == 1)
-        for _ in range(5):
-            with server.connection() as leaving:
-                leaving.sendall(chat_bytes())
-                wait_for(lambda: server.metric("h2o_queue_length") == 1)
-            wait_for(lambda: server.metric("h2o_queue_length") == 0)
-        pace.go()
-        assert first.recv(15) == b"HTTP/1.1 200 OK"
-    assert server.metric("h2o_requests_total", outcome="left") == 5
-    assert server.metric("h2o_requests_total", outcome="length") == 1
 
 
 def test_a_long_silence_is_no_dead_connection(serve: Serve) -> None:

@@ -48,18 +48,6 @@ def test_a_prompt_beyond_the_context(server: Server, stream: bool) -> None:
         assert error["message"].endswith(f"shorten it{larger if error['n_prompt_tokens'] < 8192 else ''}")
 
 
-def test_a_prompt_that_fills_the_context_has_one_token_of_answer(server: Server) -> None:
-    answer = server.complete([5] * 512, max_tokens=10, ignore_eos=True).json()
-    assert answer["usage"]["completion_tokens"] == 1
-    assert answer["choices"][0]["finish_reason"] == "length"
-
-
-def test_an_answer_ends_where_the_context_does(server: Server) -> None:
-    answer = server.complete([5] * 500, max_tokens=1000, ignore_eos=True).json()
-    assert answer["usage"]["total_tokens"] == 513  # the last token needs no place
-    assert answer["choices"][0]["finish_reason"] == "length"
-
-
 @pytest.mark.parametrize(("words", "status"), [(400_000, 413), (60_000, 400)])
 def test_an_endless_text_is_refused_by_what_the_context_holds(
     server: Server, words: int, status: int

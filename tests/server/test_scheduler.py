@@ -54,19 +54,6 @@ def together(bundle: Path) -> Iterator[TextModel]:
         yield model
 
 
-def test_sampled_answers_follow_their_seeds_in_any_company(alone: TextModel, together: TextModel) -> None:
-    wanted = [
-        request(seed, 40, 10, CONFIGS[0], sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(4)
-    ]
-    scheduler = Scheduler(together, PIECE)
-    tasks = [Task(one) for one in wanted]
-    for task in tasks:
-        scheduler.start(task)
-        scheduler.turn()
-    finish(scheduler)
-    assert [tokens_of(task.completion) for task in tasks] == [answer(alone, one) for one in wanted]
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
 def test_a_stream_waits_for_no_more_than_a_piece(together: TextModel, config: PrefillPolicy[Any]) -> None:
     """A token comes with every turn, and a turn reads a piece of one prompt, however many wait to be read."""

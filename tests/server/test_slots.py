@@ -35,6 +35,10 @@ def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
         assert caught.value.headers == {"Retry-After": "7"}
         first.leave()
         entered(slot)  # now there is room
+        slot.count = 2
+        entered(slot)
+        with pytest.raises(Problem, match="answers 2 requests at a time and 1 are waiting"):
+            slot.enter()
 
     asyncio.run(run())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.server.conftest import Serve
-from tests.server.running import PATIENCE, Pace, Server, error_of, events, wait_for
+from tests.server.running import Pace, Server, events, wait_for
 
 from h2o_cli.serve import main
 from h2o_runtime import Generator
@@ -112,64 +111,6 @@ def test_choices_of_one_leave_slots_to_others(three: Server) -> None:
         assert len(indices) > 1
         assert three.complete(max_tokens=1).status_code == 200
     three.wait_until_idle()
-
-
-def test_more_than_slots_and_queue_are_refused(serve: Serve, tmp_path: Path) -> None:
-    pace = Pace(tmp_path)
-    server = serve("--ctx-size", 512, "--slots", 2, "--limits", "queue=0", code=pace.code)
-    pace.set(0.05)
-    with server.client() as client:
-        body = {"prompt": "Once", "stream": True, **LONG}
-        with (
-            client.stream("POST", "/v1/completions", json=body) as first,
-            client.stream("POST", "/v1/completions", json=body) as second,
-        ):
-            streams = [events(one.iter_lines()) for one in (first, second)]
-            for stream in streams:
-                next(stream)
-            error = error_of(server.complete(), 503)
-            assert error["code"] == "queue_full"
-            assert "2 requests at a time" in error["message"]
-            pace.go()
-    server.wait_until_idle()
-    assert server.complete().status_code == 200
-
-
-def test_all_that_run_are_finished_when_the_server_stops(serve: Serve, tmp_path: Path) -> None:
-    pace = Pace(tmp_path)
-    server = serve("--ctx-size", 512, "--slots", 3, "--grace", 60, code=pace.code)
-    pace.set(0.05)
-    with ThreadPoolExecutor(3) as pool:
-        running = [
-            pool.submit(server.client().post, "/v1/completions", json={"prompt": "Once", **LONG})
-            for _ in "abc"
-        ]
-        wait_for(lambda: server.metric("h2o_busy") == 3)
-        server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: server.get("/health").status_code == 503)
-        pace.go()
-        answers = [one.result() for one in running]
-    assert [one.status_code for one in answers] == [200] * 3
-    assert len({one.json()["choices"][0]["text"] for one in answers}) == 1
-    assert server.process.wait(PATIENCE) == 143
-
-
-def test_all_that_run_are_stopped_when_time_is_up(serve: Serve) -> None:
-    server = serve("--ctx-size", 8192, "--slots", 2, "--grace", 0)
-    body = {"prompt": "Once", "stream": True, "max_tokens": 8000, "ignore_eos": True}
-    with (
-        server.client() as client,
-        client.stream("POST", "/v1/completions", json=body) as first,
-        client.stream("POST", "/v1/completions", json=body) as second,
-    ):
-        streams = [events(one.iter_lines()) for one in (first, second)]
-        for stream in streams:
-            next(stream)
-        server.process.send_signal(signal.SIGTERM)
-        for stream in streams:
-            *_, last = stream
-            assert last["error"]["code"] == "shutting_down"
-    assert server.process.wait(PATIENCE) == 143
 
 
 @pytest.mark.parametrize("slots", ["0", "-1", "many", "100000"])
