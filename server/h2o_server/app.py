@@ -14,7 +14,6 @@ from starlette.types import Scope
 from h2o_server.about import fleet, info, text
 from h2o_server.apis import routes as completions
 from h2o_server.apis.embeddings import routes as embeddings
-from h2o_server.apis.messages import routes as messages
 from h2o_server.apis.shared.answers import ErrorResponse
 from h2o_server.http import problems
 from h2o_server.http.exchange import Exchange
@@ -51,7 +50,8 @@ def create_app(service: Service) -> FastAPI:
 
     failures = {"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}}
     router = APIRouter(route_class=JsonRoute, responses=failures)  # type: ignore[arg-type]
-    for routes in (completions, messages, embeddings, text, fleet, info):
+    completions.add_message_routes(router, service)
+    for routes in (completions, embeddings, text, fleet, info):
         routes.add_routes(router, service)
     app.include_router(router)
     _add_page(app)

@@ -16,10 +16,10 @@ from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, I
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy, policy_on_device
 from h2o_runtime.text_model import TextModel
-from h2o_server.answers.choices import Choices
 from h2o_server.answers.constraint import (
     AnswerConstraint,
     CallGrammar,
+    Choices,
     Grammar,
     generation_constraint,
 )

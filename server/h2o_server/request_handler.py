@@ -19,8 +19,7 @@ from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import Cancelled, H2OError
 from h2o_runtime.process import give_back_memory
 from h2o_server.about.metrics import Metrics
-from h2o_server.answers.choices import Choices
-from h2o_server.answers.constraint import AnswerConstraint
+from h2o_server.answers.constraint import AnswerConstraint, Choices
 from h2o_server.answers.format import AnswerFormat
 from h2o_server.http.problems import Problem, unavailable
 from h2o_server.http.stream import ClientGone, EventStream, event, unless_gone

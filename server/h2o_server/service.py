@@ -12,8 +12,7 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text_model import TextModel
-from h2o_server.about.metrics import Metrics
-from h2o_server.about.vllm_metrics import VllmNames
+from h2o_server.about.metrics import Metrics, VllmNames
 from h2o_server.answers.grammar import GrammarCompiler
 from h2o_server.apis.shared.answers import Health
 from h2o_server.http.problems import shutting_down, unavailable

@@ -94,8 +94,6 @@ class ServerSettings:
             raise ConfigError(f"port must be from 0 to 65535, but is {self.port}", field="port")
         if not self.grace >= 0:
             raise ConfigError(f"grace must not be negative, but is {self.grace}", field="grace")
-        if self.prompt_piece < 1:
-            raise ConfigError(f"piece must be at least 1 token, but is {self.prompt_piece}", field="piece")
         if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
             raise ConfigError("an API key must be printable ASCII characters, and not empty", field="api_key")
         for origin in self.cors_origins:

@@ -15,7 +15,7 @@ import yaml
 from tests.server.conftest import Serve
 
 from h2o_cli.serve import main as h2o_serve
-from h2o_server.http.drain import LAST_WORDS
+from h2o_server.serve import LAST_WORDS
 
 FLEET = Path(__file__).parents[2] / "examples" / "fleet"
 # Of PromQL: what stands before a bracket, a brace or an operator and is no function.

@@ -20,9 +20,8 @@ from tests.forked import ROOT, commands
 from tests.server.running import PATIENCE, Pace, Server, error_of, events, free_port, wait_for
 
 from h2o_runtime.errors import ServerError
-from h2o_server.http.drain import LAST_WORDS
 from h2o_server.scheduling import inference
-from h2o_server.serve import bind
+from h2o_server.serve import LAST_WORDS, bind
 from h2o_server.settings import ServerSettings
 
 Serve = Callable[..., Server]

@@ -37,15 +37,14 @@ from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.text_model import TextModel
 from h2o_server.about.metrics import Metrics
-from h2o_server.answers.choices import Choices
-from h2o_server.answers.constraint import AnswerConstraint
-from h2o_server.http.drain import LAST_WORDS, drain
+from h2o_server.answers.constraint import AnswerConstraint, Choices
 from h2o_server.http.problems import RESTART, Problem
 from h2o_server.http.stream import ClientGone
 from h2o_server.request_handler import RequestHandler
 from h2o_server.scheduling.inference import Failure, InferenceThread, Job
 from h2o_server.scheduling.jobs import Constrain
 from h2o_server.scheduling.scheduler import Scheduler
+from h2o_server.serve import LAST_WORDS, drain
 
 Result = TypeVar("Result")
 

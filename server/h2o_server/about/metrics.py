@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from h2o_runtime.answers.completion import Completion
@@ -21,19 +21,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.prompt_tokens = Counter("h2o_prompt_tokens", "Prompt tokens that were run", registry=registry)
-        self.prompt_seconds = Counter("h2o_prompt_seconds", "Seconds of prefill", registry=registry)
-        self.cached_tokens = Counter(
-            "h2o_prompt_cached_tokens", "Prompt tokens that the cache held", registry=registry
-        )
-        self.predicted_tokens = Counter("h2o_predicted_tokens", "Tokens generated", registry=registry)
-        self.predicted_seconds = Counter("h2o_predicted_seconds", "Seconds of decode", registry=registry)
-        self.drafted_tokens = Counter(
-            "h2o_drafted_tokens", "Tokens that were drafted and verified", registry=registry
-        )
-        self.accepted_tokens = Counter(
-            "h2o_accepted_tokens", "Drafted tokens that are in an answer", registry=registry
-        )
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, registry=registry)
+
+        self.prompt_tokens = counter("h2o_prompt_tokens", "Prompt tokens that were run")
+        self.prompt_seconds = counter("h2o_prompt_seconds", "Seconds of prefill")
+        self.cached_tokens = counter("h2o_prompt_cached_tokens", "Prompt tokens that the cache held")
+        self.predicted_tokens = counter("h2o_predicted_tokens", "Tokens generated")
+        self.predicted_seconds = counter("h2o_predicted_seconds", "Seconds of decode")
+        self.drafted_tokens = counter("h2o_drafted_tokens", "Tokens that were drafted and verified")
+        self.accepted_tokens = counter("h2o_accepted_tokens", "Drafted tokens that are in an answer")
         self.prompt_rate = Gauge(
             "h2o_prompt_tokens_per_second", "Prefill rate of the last request", registry=registry
         )
@@ -122,3 +120,44 @@ class _BySlot(Collector):
         for slot, value in enumerate(self._values()):
             family.add_metric([str(slot)], value)
         yield family
+
+
+@dataclass(frozen=True)
+class VllmNames(Collector):
+    """vLLM's metric names, for routers and dashboards that expect them.
+
+    running, waiting: numbers of requests. usage: the share of the cache that running requests use, from 0 to
+    1."""
+
+    model: str
+    metrics: Metrics
+    running: Callable[[], float]
+    waiting: Callable[[], float]
+    usage: Callable[[], float]
+
+    def collect(self) -> Iterator[Metric]:
+        read, cached, written = (
+            counter.collect()[0].samples[0].value
+            for counter in (
+                self.metrics.prompt_tokens,
+                self.metrics.cached_tokens,
+                self.metrics.predicted_tokens,
+            )
+        )
+        for kind, name, text, value in (
+            (GaugeMetricFamily, "num_requests_running", "Requests that are being served", self.running()),
+            (GaugeMetricFamily, "num_requests_waiting", "Requests that wait for a slot", self.waiting()),
+            (
+                GaugeMetricFamily,
+                "kv_cache_usage_perc",
+                "Share of the cache in use, from 0 to 1",
+                self.usage(),
+            ),
+            (CounterMetricFamily, "prefix_cache_queries", "Prompt tokens that were asked for", read + cached),
+            (CounterMetricFamily, "prefix_cache_hits", "Of those the ones that the cache held", cached),
+            (CounterMetricFamily, "prompt_tokens", "Prompt tokens", read + cached),
+            (CounterMetricFamily, "generation_tokens", "Tokens generated", written),
+        ):
+            family = kind(f"vllm:{name}", text, labels=["model_name"])
+            family.add_metric([self.model], value)
+            yield family

@@ -1,4 +1,4 @@
-"""Constraints on an answer, from the several parameters that can set one."""
+"""A client's request as runtime requests, and the constraint on their answers, which several parameters can set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import ConfigError
 from h2o_server.answers.followed_schema import followed
 from h2o_server.answers.tools import forced_tools
@@ -76,6 +77,19 @@ class AnswerConstraint:
             )
         grammar, left_out = followed(schema, name=field, field=field)
         return cls(grammar, field, left_out, (GivenSchema(schema, lambda other: followed(other)[0]),))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One request for each choice.
+
+    constraint: what all of them follow; None if they are free. left_alone: what the client's request has that no
+    answer here depends on, by its names.
+    """
+
+    requests: list[Request]
+    constraint: AnswerConstraint | None
+    left_alone: frozenset[str] = frozenset()
 
 
 def chat_constraint(body: ChatRequest) -> AnswerConstraint | None:

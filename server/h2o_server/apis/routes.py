@@ -1,4 +1,4 @@
-"""/v1/chat/completions, /v1/completions and /v1/responses."""
+"""/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from h2o_server.apis.chat.format import ChatFormat
 from h2o_server.apis.chat.schema import ChatRequest
 from h2o_server.apis.completions.format import CompletionFormat
 from h2o_server.apis.completions.schema import CompletionRequest
+from h2o_server.apis.messages.format import MessageFormat
+from h2o_server.apis.messages.input import NAMES as OF_MESSAGES
+from h2o_server.apis.messages.input import chat_of as chat_of_message
+from h2o_server.apis.messages.schema import MessageRequest, TokenCountRequest
 from h2o_server.apis.responses.format import ResponseFormat
 from h2o_server.apis.responses.input import NAMES, chat_of
 from h2o_server.apis.responses.schema import ResponseRequest
-from h2o_server.apis.shared.answers import ChatCompletion, ResponseObject, TextCompletion
+from h2o_server.apis.shared.answers import (
+    AnthropicError,
+    ChatCompletion,
+    MessageObject,
+    ResponseObject,
+    TextCompletion,
+    TokenCount,
+)
+from h2o_server.http.problems import MESSAGES
 from h2o_server.service import Service
 
 _CHAT, _TEXT, _RESPONSE = "/chat/completions", "/completions", "/responses"
@@ -21,6 +33,7 @@ PATHS = tuple(prefix + path for path in (_CHAT, _TEXT, _RESPONSE) for prefix in 
 
 # With stream: true. The data of each event is a chunk as JSON, or an error object, and [DONE] at the end.
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+_FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": AnthropicError} for status in ("4XX", "5XX")}
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -67,6 +80,30 @@ def add_routes(router: APIRouter, service: Service) -> None:
             stream=bool(body.stream),
             progress=False,
         )
+
+
+def add_message_routes(router: APIRouter, service: Service) -> None:
+    @router.post(MESSAGES, responses=answers(MessageObject) | _FAILURES)
+    async def messages(http: Request, body: MessageRequest) -> Response:
+        """Answer a conversation, in Anthropic's form."""
+        builder, chat = service.builder, chat_of_message(body)
+        return await service.handler.answer(
+            http,
+            lambda: OF_MESSAGES.choices(body, lambda: builder.chat(chat)),
+            MessageFormat(chat, service.settings.alias, service.model.speech),
+            constrain=builder.constraint,
+            stream=bool(body.stream),
+            progress=False,
+        )
+
+    @router.post(MESSAGES + "/count_tokens", responses=_FAILURES)
+    async def count_tokens(http: Request, body: TokenCountRequest) -> TokenCount:
+        """How many tokens a prompt has, also one that is longer than the context."""
+        builder, chat, most = service.builder, chat_of_message(body), service.room.tokens
+        choices = await service.handler.look_up(
+            http, lambda: OF_MESSAGES.choices(body, lambda: builder.chat(chat, most))
+        )
+        return TokenCount(input_tokens=len(choices.requests[0].prompt.ids))
 
 
 def answers(model: Any) -> dict[int | str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel
 
 from h2o_runtime.errors import ConfigError, ContextOverflowError
-from h2o_server.answers.choices import Choices
+from h2o_server.answers.constraint import Choices
 from h2o_server.apis.shared.left_alone import left_alone
 
 

@@ -11,8 +11,7 @@ from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.request import Request
 from h2o_runtime.sessions.pool import SharedPrompt
-from h2o_server.answers.choices import Choices
-from h2o_server.answers.constraint import AnswerConstraint
+from h2o_server.answers.constraint import AnswerConstraint, Choices
 from h2o_server.http.problems import Problem, outcome_of
 from h2o_server.http.stream import ClientGone
 from h2o_server.scheduling.inference import Failure, Job, JobEvent
