@@ -136,14 +136,8 @@ class VllmNames(Collector):
     usage: Callable[[], float]
 
     def collect(self) -> Iterator[Metric]:
-        read, cached, written = (
-            counter.collect()[0].samples[0].value
-            for counter in (
-                self.metrics.prompt_tokens,
-                self.metrics.cached_tokens,
-                self.metrics.predicted_tokens,
-            )
-        )
+        counters = (self.metrics.prompt_tokens, self.metrics.cached_tokens, self.metrics.predicted_tokens)
+        read, cached, written = (next(iter(one.collect())).samples[0].value for one in counters)
         for kind, name, text, value in (
             (GaugeMetricFamily, "num_requests_running", "Requests that are being served", self.running()),
             (GaugeMetricFamily, "num_requests_waiting", "Requests that wait for a slot", self.waiting()),
