@@ -23,7 +23,7 @@ from h2o_runtime.components.options import check_options, option
 from h2o_runtime.engines import EngineManifest, Machine, Profile
 from h2o_runtime.engines.machine import find_plugins
 from h2o_runtime.errors import ConfigError, unimportable
-from h2o_runtime.names import Int4Products, TargetName
+from h2o_runtime.names import TargetName
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,6 @@ class TargetSettings:
         "profiles of a dense engine: 2 for one token and a batch, 1 for both; auto: 2, unless that stores weights "
         "twice",
         least=1,
-    )
-    int4: Int4Products = option(
-        "tensorrt", "multiplies 4-bit weights; plugin needs a float16 bundle and the target tensorrt"
     )
     plugins: str = option(
         "", "the plugin library libh2o_trt_plugins.so; default: the one installed with h2o-edge"
@@ -114,7 +111,7 @@ def main(
     start_logging(verbose)
     plugins, profiles = target.library, None if target.profiles == "auto" else target.profiles
     options = BuildOptions(
-        *(target.target, target.capabilities, max_context, batch_size, profiles, target.int4, plugins, force)
+        *(target.target, target.capabilities, max_context, batch_size, profiles, plugins, force)
     )
     selection = select_engines(Bundle.open(bundle), options)
     if dry_run:

@@ -208,5 +208,5 @@ def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:
 
 def on_device(arguments: dict[str, Any], manifest: Manifest, policy: PrefillPolicy[Any]) -> dict[str, Any]:
     """Arguments of `Generator.load` with a known device: "auto" is one that runs the bundle under the policy."""
-    refusal = refusal_on_gpu(manifest.model, policy)
+    refusal = refusal_on_gpu(manifest.model, policy, arguments["decoding"])
     return arguments | {"device": resolve_device(arguments["device"], arguments["backend"], refusal)}

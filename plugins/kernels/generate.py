@@ -39,8 +39,7 @@ class Header:
         self._operators = (*table.OPERATORS, *table.RUNTIME_OPERATORS, *table.DENSE_OPERATORS)
         self._parts = {table.KEYS: "kKeys", table.VALUES: "kValues", table.LENGTH: "kLength"}
         self._dense = table.DENSE_OPERATORS
-        in_graphs = (*table.OPERATORS, *table.DENSE_OPERATORS)
-        self._plugins = [each.name for each in in_graphs if each.plugin]
+        self._plugins = [each.name for each in table.OPERATORS if each.plugin]
         names = [size for op in self._operators for each in op.tensors for size in each.shape]
         self._sizes = list(dict.fromkeys(name for name in names if not name.isdecimal()))
 

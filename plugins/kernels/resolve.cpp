@@ -201,8 +201,6 @@ class Binding {
         };
         if (both(kSize_w, kSize_n) && size(kSize_w) > size(kSize_n))
             return refuse(say(kSize_w) + " and " + say(kSize_n) + ": voters must be tokens of the call");
-        if (both(kSize_K, kSize_Kb) && size(kSize_K) != 32 * int64_t{size(kSize_Kb)})
-            return refuse(say(kSize_K) + " and " + say(kSize_Kb) + ": blocks must be of 32 inputs");
         if (both(kSize_Hq, kSize_Hkv) && (size(kSize_Hkv) <= 0 || size(kSize_Hq) % size(kSize_Hkv) != 0))
             return refuse(say(kSize_Hq) + " and " + say(kSize_Hkv) + ": heads must divide");
         const int heads = size(kSize_Hkv) != kUnknown ? kSize_Hkv : kSize_Hq;

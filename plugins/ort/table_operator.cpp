@@ -54,8 +54,8 @@ Status* Node::read(const KernelInfo* info) {
 }
 
 bool dtype_of(ElementType type, h2o_dtype& dtype) {
-    if (type != kFloat && type != kHalf && type != kInt32) return false;
-    dtype = type == kFloat ? H2O_F32 : type == kHalf ? H2O_F16 : H2O_I32;
+    if (type != kFloat && type != kHalf) return false;
+    dtype = type == kFloat ? H2O_F32 : H2O_F16;
     return true;
 }
 
@@ -156,7 +156,7 @@ Status* create(const Operator* op, const Table* table, const KernelInfo* info, v
 
 ElementType element_type(const TableOperator& op, size_t tensor) {
     const Type type = op.spec->tensor[tensor].type;
-    return type == Type::kModel ? op.model : type == Type::kFloat ? kFloat : kInt32;
+    return type == Type::kModel ? op.model : kFloat;
 }
 
 TableOperator operator_of_table(const char* name, ElementType model) {

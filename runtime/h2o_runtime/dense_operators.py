@@ -1,20 +1,13 @@
 """The operators of dense graphs, which ONNX Runtime executes on a GPU with these kernels.
 
 A bundle's graphs name some of them, with bodies of standard operators for all other backends. The backend inserts
-ResidualNorm. h2o-build inserts BlockProduct into engines, whose plugins execute it. Sizes are those of
-`h2o_runtime.operators`, and so is the rule for imports.
+ResidualNorm. Sizes are those of `h2o_runtime.operators`, and so is the rule for imports.
 """
 
 from __future__ import annotations
 
-from h2o_runtime.operator_spec import Attribute, Operator, float_tensor, int32_tensor, model_tensor
+from h2o_runtime.operator_spec import Attribute, Operator, float_tensor, model_tensor
 
-BLOCK_PRODUCT = Operator(
-    "BlockProduct",
-    inputs=(model_tensor("x", "n K"), int32_tensor("weights", "Kb N 4"), model_tensor("scales", "Kb N")),
-    outputs=(model_tensor("y", "n N"),),
-    kernels=("cuda",),
-)
 _ROWS, _RESULT = model_tensor("x", "n K"), (model_tensor("y", "n K"),)
 _WEIGHT, _EPSILON = model_tensor("weight", "K"), (Attribute("epsilon"),)
 RMS_NORM = Operator(
@@ -53,5 +46,4 @@ ROTATION = Operator(
     kernels=("cuda",),
     plugin=False,
 )
-DENSE_OPERATORS = (BLOCK_PRODUCT, RMS_NORM, RESIDUAL_NORM, SWIGLU, CLAMPED_SWIGLU, GEGLU, ROTATION)
-PRODUCT_BLOCK = 32  # inputs of BlockProduct that share a scale
+DENSE_OPERATORS = (RMS_NORM, RESIDUAL_NORM, SWIGLU, CLAMPED_SWIGLU, GEGLU, ROTATION)

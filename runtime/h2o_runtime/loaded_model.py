@@ -51,7 +51,7 @@ class LoadedModel:
     @classmethod
     def of(cls, spec: SessionSpec, backend: Backend) -> LoadedModel:
         """With an active backend. Raises ConfigError for incompatible parts."""
-        check_layers(spec.layers, spec.cache, spec.decoding)
+        check_layers(spec.layers, spec.cache, spec.decoding, spec.device)
         device, manifest = spec.device, spec.bundle.manifest
         buffers = Activations(spec.model, spec.context, device)
         layers = spec.layers.load(backend, buffers, spec.context, device, spec.cache)
@@ -68,7 +68,7 @@ class LoadedModel:
             bundle.verify()
         context = _context(bundle.manifest.model, options.context)
         check_threads(options.threads)
-        refusal = refusal_on_gpu(bundle.manifest.model, bundle.manifest.prefill)
+        refusal = refusal_on_gpu(bundle.manifest.model, bundle.manifest.prefill, options.decoding)
         device = make_device(options.device, options.backend, refusal)
         place = options.packed_weights
         if isinstance(device, HostDevice):

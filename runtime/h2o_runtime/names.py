@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
 TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]  # those that need engines from h2o-build
-Int4Products: TypeAlias = Literal["tensorrt", "plugin"]  # what multiplies 4-bit weights in engines
 BackendName: TypeAlias = Literal["onnxruntime", TargetName]
 
 ProviderName: TypeAlias = Literal["native", "functions"]

@@ -67,7 +67,7 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """`plugin`: exported graphs contain it, so TensorRT has a plugin for it."""
+    """`plugin`: graphs that become engines contain it, so TensorRT has a plugin for it."""
 
     name: str
     inputs: tuple[TensorArgument, ...]

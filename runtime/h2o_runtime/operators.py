@@ -9,8 +9,7 @@ read the table itself. The ONNX bodies are in `h2o_export`. Sizes have the names
     head size of queries and keys, dv that of values and outputs (operators of landmarks, pages and lines want
     d), cap cache capacity, M memory slots, Mp slots of the memory before (may be 0) or of a list, R rows that
     have scores, t tiles of queries, Nb blocks of the cache's rows (blocks of landmarks, or pages), D
-    diagonals, of products: K inputs, Kb blocks of 32 inputs, N outputs, r pairs of a head's numbers that are
-    rotated.
+    diagonals, K numbers of a row of a dense graph, r pairs of a head's numbers that are rotated.
 
 A tensor of dtype T is float32 or float16; all tensors of a node have the same. This module imports only
 `operator_spec` and `dense_operators` from the package, because builds run it as a file.
@@ -161,6 +160,8 @@ LANDMARK_UPDATE = Operator(
     inputs=(*_CACHES, *_LANDMARKS, int64_tensor("start", ""), _LENGTH),
     outputs=_next(*_LANDMARKS),
     attributes=(Attribute("block_size", 1),),
+    kernels=("cpu",),
+    plugin=False,
 )
 SUBQUADRATIC_ATTENTION = Operator(
     "SubquadraticAttention",
@@ -174,6 +175,8 @@ SUBQUADRATIC_ATTENTION = Operator(
         _SCALE,
         _SOFTCAP,
     ),
+    kernels=("cpu",),
+    plugin=False,
 )
 _BOUNDS = (float_tensor("k_min", "Nb Hkv d"), float_tensor("k_max", "Nb Hkv d"))
 _PAGE_SIZE, _PAGE_LIST = Attribute("page_size", 1), int32_tensor("page_list", "Hs M")
@@ -211,12 +214,16 @@ VERTICAL_SLASH_SELECT = Operator(
         Attribute("near", 0),
         _SOFTCAP,
     ),
+    kernels=("cpu",),
+    plugin=False,
 )
 VERTICAL_SLASH_ATTENTION = Operator(
     "VerticalSlashAttention",
     inputs=(_Q, *_CACHES, *_LINES, _LENGTH),
     outputs=(_O,),
     attributes=(_SCALE, _SOFTCAP),
+    kernels=("cpu",),
+    plugin=False,
 )
 
 GATED_DELTA = Operator(  # of layers with a state in place of a cache: Hq heads of values, Hkv of keys

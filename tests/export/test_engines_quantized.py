@@ -76,7 +76,7 @@ def outputs(
 def test_words_are_the_same_rows(bundle: Bundle) -> None:
     """Bit by bit, for every token: negative bytes borrow from their neighbours in a word."""
     path = bundle.path(bundle.graph("dense_00"))
-    words = prepared(path, block_products=False)
+    words = prepared(path)
     tokens = np.arange(bundle.manifest.model.vocab_size)
     feed = {"tokens": tokens, "positions": tokens}
     expected, found = (outputs(model, path, feed, ["residual_out"])[0] for model in (str(path), words))
@@ -87,7 +87,7 @@ def test_products_of_the_same_rows_become_one(bundle: Bundle) -> None:
     """Of int8 alone: TensorRT leaves the others as small as they are."""
     assert bundle.manifest.model.weights is not None
     path = bundle.path(bundle.graph("dense_01"))
-    joined = prepared(path, block_products=False)
+    joined = prepared(path)
     model = onnx.load_from_string(joined)
     kinds = [node.op_type for node in model.graph.node]
     # o, gate and up, down, q and k and v; rotations have a Split each

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.reference.golden import GOLDEN
-from tests.runtime.stored_cases import HKV, HQ, OPERATORS, PAGE, Array, Stored, assert_alike
+from tests.runtime.stored_cases import HKV, HQ, ON_CPUS, PAGE, Array, Stored, assert_alike
 
 from h2o_runtime.attention.base import AttentionShape, append_rows
 from h2o_runtime.kv import KV
@@ -39,16 +39,16 @@ def provider_on(isa: str | None = None) -> NativeCpuProvider:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ON_CPUS)
 def test_shorter_rows_are_read_as_the_floats_that_they_are(name: str, dtype: str) -> None:
-    provider, kv, run = provider_on(), ROWS.rows(dtype), OPERATORS[name]
+    provider, kv, run = provider_on(), ROWS.rows(dtype), ON_CPUS[name]
     assert_alike(run(ROWS, provider, kv), run(ROWS, provider, ROWS.as_floats(kv)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ON_CPUS)
 def test_places_change_no_bit(name: str, dtype: str) -> None:
-    provider, kv, run = provider_on(), ROWS.rows(dtype), OPERATORS[name]
+    provider, kv, run = provider_on(), ROWS.rows(dtype), ON_CPUS[name]
     want = run(ROWS, provider, kv)
     assert all(np.isfinite(array).all() for array in want)
     for seed, page in ((1, PAGE), (2, PAGE), (3, 4)):

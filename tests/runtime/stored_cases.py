@@ -219,7 +219,7 @@ class Stored:
         provider.run(PAGE_ATTENTION, kv, q=q, page_list=pages, page_size=BLOCK, o=o)
         return (o,)
 
-    def lines(self, provider: AttentionProvider, kv: KV, n: int = 130) -> Results:
+    def lines(self, provider: AttentionProvider, kv: KV) -> Results:
         columns, distances = np.full((HQ, 20), -1, np.int32), np.full((HQ, 12), -1, np.int32)
         provider.run(
             VERTICAL_SLASH_SELECT,
@@ -230,7 +230,7 @@ class Stored:
             columns=columns,
             distances=distances,
         )
-        q = self.draw(n, HQ)
+        q = self.draw(130, HQ)
         o = np.full_like(q, np.nan)
         provider.run(VERTICAL_SLASH_ATTENTION, kv, q=q, columns=columns, distances=distances, o=o)
         return columns, distances, o
@@ -249,11 +249,13 @@ OPERATORS: Operators = {
     "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
     "queries choose of a list": lambda stored, provider, kv: stored.chosen(provider, kv, 70),
     "queries choose blocks": Stored.blocks,
+    "page bounds": Stored.bounds,
+    "page attention": Stored.paged,
+}
+ON_CPUS: Operators = OPERATORS | {  # with a kernel for CPUs
     "landmarks": Stored.landmarks,
     "subquadratic step": lambda stored, provider, kv: stored.subquadratic(provider, kv, 1),
     "subquadratic": lambda stored, provider, kv: stored.subquadratic(provider, kv, 90),
-    "page bounds": Stored.bounds,
-    "page attention": Stored.paged,
     "lines": Stored.lines,
 }
 # Each that has a kernel of its own for a head size, on few queries.
@@ -264,9 +266,7 @@ OF_A_HEAD_SIZE: Operators = {
     "memory": Stored.fused,
     "memory of a group": lambda stored, provider, kv: stored.fused(provider, kv, HKV),
     "queries choose": lambda stored, provider, kv: stored.chosen(provider, kv, 0),
-    "subquadratic step": lambda stored, provider, kv: stored.subquadratic(provider, kv, 1),
     "page attention": Stored.paged,
-    "lines": lambda stored, provider, kv: stored.lines(provider, kv, 20),
 }
 
 

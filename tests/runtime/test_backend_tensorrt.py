@@ -104,26 +104,6 @@ def test_engines_with_one_profile_serve_prompts_and_recorded_tokens(double: Runt
     assert double.failures == []
 
 
-def test_dense_engines_with_plugins_have_their_library_loaded_once(
-    double: RuntimeDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def need_plugins(bundle: Bundle) -> None:
-        path = bundle.folder / "engines" / "tensorrt" / "manifest.json"
-        path.write_text(path.read_text().replace('"int4": "tensorrt"', '"int4": "plugin"'))
-
-    double.libraries.clear()
-    with load(double):
-        assert double.libraries == []
-    need_plugins(double.bundle)
-    for _ in range(2):
-        with load(double):
-            assert len(double.libraries) == 1
-    double.libraries.clear()
-    monkeypatch.setattr(double, "_load_library", lambda path: None)
-    with pytest.raises(BackendError, match=r"libh2o_trt_plugins\.so: TensorRT cannot load it"):
-        load(double)
-
-
 def test_rows_at_odd_addresses_pass_through_aligned_buffers(
     shared_folder: Path, double: RuntimeDouble
 ) -> None:

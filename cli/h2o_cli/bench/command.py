@@ -123,7 +123,9 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         )
     bundled, backend = model.manifest.prefill, flags["backend"]
     prefill = prefill_policy(bundled, flags)
-    device = resolve_device(flags["device"], backend, refusal_on_gpu(model.manifest.model, prefill))
+    decoding = flags.get("decode") or FullDecode()
+    refusal = refusal_on_gpu(model.manifest.model, prefill, decoding)
+    device = resolve_device(flags["device"], backend, refusal)
     prefill = policy_on_device(prefill, device)
     entry = Entry(
         model,
@@ -132,7 +134,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
         backend,
         device,
         beside=tuple(policies_beside(flags.get("beside", ()), prefill, operator.eq)),
-        decoding=flags.get("decode") or FullDecode(),
+        decoding=decoding,
         openvino_model=_openvino_model(flags.get("openvino_model")),
         **asdict(flags["compute"]),
     )

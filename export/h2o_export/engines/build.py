@@ -38,7 +38,7 @@ def build(selection: EngineSelection, machine: Machine, progress: Progress) -> E
     check_folder(selection)
     known_timings = _timing_cache(selection.folder) if machine.target.plugins else None
     own_sm = () if machine.target.plugins else sm
-    builder = PlanBuilder(trt, own_sm, known_timings, selection.options.int4 == "plugin")
+    builder = PlanBuilder(trt, own_sm, known_timings)
     if machine.plugins is not None:
         builder.load_plugins(machine.plugins)
     with staged_folder(selection.folder, selection.options.force) as folder:
@@ -121,7 +121,6 @@ def _manifest(
         max_context=selection.limits.context,
         batch_size=selection.limits.batch,
         prefill=selection.prefill,
-        int4=selection.options.int4,
         checkpoint=bundle.checkpoint.sha256,
         bundle=bundle_sha256(bundle),
         engines=engines,

@@ -23,14 +23,12 @@ class PlanBuilder:
 
     sm              compute capabilities to build for; empty: TensorRT builds for the GPU that is there
     timing_cache    what earlier builds measured; layers that are alike are timed once, across all graphs
-    block_products  whether plugins multiply with weights of 4 bits
     stop            once set, a build ends at its next step and raises Cancelled
     """
 
     trt: Any
     sm: tuple[int, ...] = ()
     timing_cache: bytes | None = None
-    block_products: bool = False
     stop: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
@@ -57,10 +55,7 @@ class PlanBuilder:
         builder = self._new_builder()
         network = builder.create_network(1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self.trt.OnnxParser(network, self.logger)
-        if recorded:
-            parsed = parser.parse(prepared(model, self.block_products), str(model))
-        else:
-            parsed = parser.parse_from_file(str(model))
+        parsed = parser.parse(prepared(model), str(model)) if recorded else parser.parse_from_file(str(model))
         if not parsed:
             raise BackendError(f"{model}: TensorRT's parser refuses it: {self._parse_error(parser)}")
         config = self._configure(builder, recorded)

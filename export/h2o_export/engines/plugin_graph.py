@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import onnx
 from onnx import helper
@@ -23,11 +22,6 @@ def plugin_graph(path: Path) -> onnx.ModelProto:
     del model.functions[:]
     for node in model.graph.node:
         if node.domain == DOMAIN:
-            name_as_plugin(node)
+            node.attribute.append(helper.make_attribute("plugin_namespace", DOMAIN))
+            node.attribute.append(helper.make_attribute("plugin_version", VERSION))
     return model
-
-
-def name_as_plugin(node: Any) -> None:
-    """Give a node of our domain the attributes by which TensorRT's parser finds its plugin."""
-    node.attribute.append(helper.make_attribute("plugin_namespace", DOMAIN))
-    node.attribute.append(helper.make_attribute("plugin_version", VERSION))

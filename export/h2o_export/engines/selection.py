@@ -10,12 +10,10 @@ from h2o_export.engines.profiles import ProfileLimits, make_profiles
 from h2o_export.staging import check_output
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
-from h2o_runtime.dense_operators import PRODUCT_BLOCK
 from h2o_runtime.engines import EngineSpec, Target
 from h2o_runtime.engines.machine import find_target
 from h2o_runtime.errors import ConfigError, OutputError
 from h2o_runtime.limits import MAX_CONTEXT
-from h2o_runtime.names import Int4Products
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 
@@ -23,7 +21,6 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 class BuildOptions:
     """What the user asks for. Without `sm` engines are for the GPU that is there; `batch_size` is the bundle's.
 
-    int4      who multiplies with weights of 4 bits: TensorRT, or a plugin that never makes floats of a matrix
     profiles  of a dense engine: 2, for one token and a batch; 1 for both; None: 2 unless that holds weights twice
     """
 
@@ -32,7 +29,6 @@ class BuildOptions:
     max_context: int = 16384
     batch_size: int | None = None
     profiles: int | None = None
-    int4: Int4Products = "tensorrt"
     plugins: Path | None = None
     force: bool = False
 
@@ -62,7 +58,6 @@ class EngineSelection:
             "dtype": self.bundle.manifest.model.dtype,
             "max_context": self.limits.context,
             "batch_size": self.limits.batch,
-            "int4": self.options.int4,
             "engines": [engine.model_dump() for engine in self.engines],
         }
 
@@ -81,8 +76,6 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
             "leave out `plugins`",
             field="plugins",
         )
-    if options.int4 == "plugin":
-        _check_block_products(bundle, target)
     if target.plugins and len(set(options.sm)) > 1:
         raise ConfigError(
             f"sm is {' and '.join(map(str, options.sm))}, but {target.title} builds only for the GPU of this "
@@ -93,32 +86,11 @@ def select_engines(bundle: Bundle, options: BuildOptions) -> EngineSelection:
     if options.batch_size is not None:
         prefill = replace(prefill, batch_size=options.batch_size)
     limits = ProfileLimits.of(bundle.manifest.model, prefill, options.max_context)
-    built = {"dense", "latent", "layer"} | ({"attention"} if target.plugins else set())
+    attends = target.plugins and not bundle.manifest.prefill.only_on_cpu
+    built = {"dense", "latent", "layer"} | ({"attention"} if attends else set())
     graphs = [graph for graph in bundle.manifest.graphs if graph.kind in built]
     engines = tuple(_engine(graph, limits, options.profiles) for graph in graphs)
     return EngineSelection(bundle, target, options, prefill, limits, engines)
-
-
-def _check_block_products(bundle: Bundle, target: Target) -> None:
-    model = bundle.manifest.model
-    weights = model.weights
-    if not target.plugins:
-        raise ConfigError(
-            f"`int4=plugin` needs the target tensorrt: {target.title} has no plugins",
-            field="int4",
-        )
-    if weights is None or not weights.projections.startswith("int4") or weights.block_size != PRODUCT_BLOCK:
-        raise ConfigError(
-            f"`int4=plugin` needs weights of 4 bits in blocks of {PRODUCT_BLOCK}: export with "
-            f'--weights "int4 block_size={PRODUCT_BLOCK}"',
-            field="int4",
-        )
-    if model.dtype != "float16":
-        raise ConfigError(
-            f"`int4=plugin` needs a float16 bundle, and this one is {model.dtype}: export it with h2o-export "
-            "--dtype float16",
-            field="int4",
-        )
 
 
 def check_folder(selection: EngineSelection) -> None:

@@ -34,7 +34,6 @@ from h2o_export.operators.mamba2 import Mamba2
 from h2o_export.operators.opset import OPSET
 from h2o_export.operators.pages import PageAttention, PageBounds, PageSelect
 from h2o_export.operators.parts import HeadOutputs, HeadScores, HighestRising, SoftCap
-from h2o_export.operators.products import BlockProduct
 from h2o_export.operators.selection import (
     BestRows,
     BlockSelect,
@@ -70,7 +69,7 @@ OPERATORS = (
     Mamba2,
 )
 
-DENSE_OPERATORS = (BlockProduct, RMSNorm, ResidualNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
+DENSE_OPERATORS = (RMSNorm, ResidualNorm, SwiGLU, ClampedSwiGLU, GeGLU, Rotation)
 # In other bodies: no graph names them.
 INLINED = (
     SoftCap,

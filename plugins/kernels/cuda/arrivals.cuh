@@ -77,9 +77,6 @@ __device__ __forceinline__ void weigh_parts(const PartStates& parts, int rows, R
     }
 }
 
-__device__ __forceinline__ void put4(float* to, float4 x) {
-    *reinterpret_cast<float4*>(to) = x;
-}
 __device__ __forceinline__ void put4(half* to, float4 x) {
     *reinterpret_cast<uint2*>(to) = {pack_half2(x.x, x.y), pack_half2(x.z, x.w)};
 }
@@ -87,9 +84,9 @@ __device__ __forceinline__ void put4(half* to, float4 x) {
 // A row's output [dv] as the weighted sum of all parts' outputs. Called by one warp. A lane loads four
 // columns at once; empty parts hold zeros and are loaded too. If the row is narrower than the warp, the warp
 // reads several parts side by side.
-template <int DV, class T>
+template <int DV>
 __device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row, const float* weights,
-                                            T* out) {
+                                            half* out) {
     constexpr int kPieces = DV / 4;                            // of four columns
     constexpr int kNumbers = (kPieces + 31) / 32;              // of those, the columns of each lane
     constexpr int kBeside = kPieces <= 16 ? 32 / kPieces : 1;  // parts side by side
@@ -140,7 +137,7 @@ __device__ __forceinline__ void combine_row(const PartStates& parts, int64_t row
 
 // The end of a block of a split launch, if the launch has counters. All threads call it, and nothing reads
 // `shared` any more.
-template <int DV, class T>
+template <int DV>
 __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const Extent& extent, int set,
                                                 int first_row, int last_row, unsigned char* shared) {
     unsigned* const flag = reinterpret_cast<unsigned*>(shared);
@@ -158,7 +155,7 @@ __device__ __forceinline__ void combine_if_last(const AttentionArgs& args, const
         __syncwarp();
         for (int i = 0; i < count; ++i)
             combine_row<DV>(parts, row_at(i), weights + i * args.splits,
-                            static_cast<T*>(args.o) + row_at(i) * DV);
+                            static_cast<half*>(args.o) + row_at(i) * DV);
     }
 }
 

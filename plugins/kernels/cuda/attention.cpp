@@ -12,8 +12,7 @@ h2o_status launch_attention(const AttentionArgs& given, cudaStream_t stream) {
     const bool latent = args.keys.v == nullptr || args.keys.v == args.keys.k;
     switch (form_of(args.head_size, args.value_size, args.dtype, latent)) {
         case Form::kTiles:
-            return args.dtype == H2O_F16 ? launch_attention_f16(args, stream)
-                                         : launch_attention_f32(args, stream);
+            return launch_attention_f16(args, stream);
         case Form::kLatent:
             return launch_latent_f16(args, stream);
         case Form::kAny:
@@ -25,8 +24,7 @@ h2o_status launch_attention(const AttentionArgs& given, cudaStream_t stream) {
 BlockForm block_form(int64_t packed_rows, int head_size, int value_size, h2o_dtype dtype, bool latent) {
     switch (form_of(head_size, value_size, dtype, latent)) {
         case Form::kTiles:
-            return dtype == H2O_F16 ? block_form_f16(small_tile(packed_rows), head_size, value_size)
-                                    : block_form_f32(small_tile(packed_rows), head_size);
+            return block_form_f16(small_tile(packed_rows), head_size, value_size);
         case Form::kLatent:
             return block_form_latent(packed_rows);
         case Form::kAny:
@@ -53,7 +51,7 @@ h2o_status launch_column_sums(const ColumnSumArgs& args, cudaStream_t stream) {
     const int d = args.head_size;
     if (args.dtype == H2O_F16 && (has_tiles(d) || d == kMostTiledHeadSize || d == kMostHeadSize))
         return launch_column_sums_f16(args, stream);
-    return has_tiles(d) ? launch_column_sums_f32(args, stream) : launch_column_sums_any(args, stream);
+    return launch_column_sums_any(args, stream);
 }
 
 }  // namespace h2o::cuda

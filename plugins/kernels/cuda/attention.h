@@ -34,15 +34,12 @@ h2o_status launch_sum_of_parts(const float* parts, int splits, int64_t count, fl
                                cudaStream_t stream);
 
 h2o_status launch_attention_f16(const AttentionArgs& args, cudaStream_t stream);
-h2o_status launch_attention_f32(const AttentionArgs& args, cudaStream_t stream);
 h2o_status launch_latent_f16(const AttentionArgs& args, cudaStream_t stream);
 h2o_status launch_attention_any(const AttentionArgs& args, cudaStream_t stream);
 BlockForm block_form_f16(bool small, int head_size, int value_size);
-BlockForm block_form_f32(bool small, int head_size);
 BlockForm block_form_latent(int64_t packed_rows);
 BlockForm block_form_any(h2o_dtype dtype);
 h2o_status launch_column_sums_f16(const ColumnSumArgs& args, cudaStream_t stream);
-h2o_status launch_column_sums_f32(const ColumnSumArgs& args, cudaStream_t stream);
 h2o_status launch_column_sums_any(const ColumnSumArgs& args, cudaStream_t stream);
 
 }  // namespace h2o::cuda

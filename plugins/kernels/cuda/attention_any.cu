@@ -1,7 +1,7 @@
-// Attention and column sums for head sizes that have no tiled kernel. A warp owns a packed row (a key, for
-// column sums) and spreads its elements over the lanes. It reads the keys (the rows) one by one from global
+// Attention and column sums in float32, and for head sizes that have no tiles. A warp owns a packed row (a key,
+// for column sums) and spreads its elements over the lanes. It reads the keys (the rows) one by one from global
 // memory. The warps of a block read the same ones at about the same time, so L1 serves most reads. Exact and
-// simple, and far slower than tensor cores. Masks, parts, fusion and states are those of attention_f32.cuh.
+// simple, and far slower than tensor cores. Masks, parts, fusion and states are those of attention_f16.cuh.
 
 #include "attention.h"
 #include "grid.cuh"
@@ -71,14 +71,13 @@ __device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool p
     return shares;
 }
 
-// The cache row of key `key` of a set for packed row `row`; -1: none that it sees.
+// The cache row of key `key` of a set; -1: none.
 template <bool LISTED>
-__device__ __forceinline__ int cache_row(const AttentionArgs& args, const AttentionBlock& block, int row,
-                                         int key) {
+__device__ __forceinline__ int cache_row(const AttentionArgs& args, const AttentionBlock& block, int key) {
     const KeySource& keys = args.keys;
     if constexpr (LISTED) {
         const int at = block.listed.row(key);
-        return hidden(at, block.listed.position(args.rows, row)) ? -1 : at;
+        return block.listed.hides(at) ? -1 : at;
     }
     return keys.memory ? row_within(list_of(keys, block.extent, block.set)[key], keys.last_row) : key;
 }
@@ -88,7 +87,7 @@ template <class T, class S, bool LISTED>
 __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs args) {
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
-    const AttentionBlock block = attention_block<kAnyTileRows, kKeyTileF32, LISTED>(args);
+    const AttentionBlock block = attention_block<kAnyTileRows, kAnyKeyTile, LISTED>(args);
     const Extent& extent = block.extent;
     const int lane = threadIdx.x % 32, set = block.set;
     const int row = block.first_row + static_cast<int>(threadIdx.x) / 32;
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
     const int key_begin = LISTED ? block.keys.begin : max(block.keys.begin, first_key_of(extent, rows, row));
     const int key_end = LISTED ? block.keys.end : min(block.keys.end, last_key_of(extent, rows, row) + 1);
     for (int key = key_begin; key < key_end; ++key) {
-        const int at = cache_row<LISTED>(args, block, row, key);
+        const int at = cache_row<LISTED>(args, block, key);
         if (at < 0) continue;
         const float product = dot_row(q, k_rows.row(at), d) * k_rows.scale(at);
         const float score = capped(args.scores, product) * args.scores.scale;
@@ -152,7 +151,7 @@ template <class T, class S, int NUMBERS>
 __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs args) {
     const RowSource& rows = args.rows;
     const KeySource& keys = args.keys;
-    const ColumnSumBlock block = column_sum_block<kWarps, kColumnSumRowsF32>(args);
+    const ColumnSumBlock block = column_sum_block<kWarps, kAnyColumnSumRows>(args);
     const Extent& extent = block.extent;
     const int key = block.first_key + static_cast<int>(threadIdx.x) / 32;
     if (key >= extent.keys) return;  // the whole warp

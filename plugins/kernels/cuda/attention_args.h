@@ -13,18 +13,14 @@
 
 namespace h2o::cuda {
 
-// The cache rows that a key set attends to; each query sees the listed rows up to its own position. A list
-// begins with segments of consecutive rows and ends with single rows.
+// The segments of consecutive cache rows that a key set attends to. One token, at the last row of the cache,
+// sees those up to itself.
 struct KeyList {
-    const int32_t* entries = nullptr;  // [lists, stride]; negative: none. Null: no lists
-    int stride = 0;
-    const int32_t* counts =
-        nullptr;      // [lists, 2]: numbers of segments and single rows; null: `stride` segments alone
-    int segment = 1;  // rows of a segment
-    uint32_t reciprocal = 0;  // of `segment`, from reciprocal_of
-    int unit = 1;             // entry * unit is a segment's first row
-    const int64_t* length =
-        nullptr;  // on the device: rows in the cache; the last of them are the queries' own
+    const int32_t* entries = nullptr;  // [sets, count]; negative: none. Null: no lists
+    int count = 0;
+    int segment = 1;                  // rows of a segment; entry * segment is its first row
+    uint32_t reciprocal = 0;          // of `segment`, from reciprocal_of
+    const int64_t* length = nullptr;  // on the device: rows in the cache
 };
 
 // Location and number of a set's keys and values.

@@ -62,7 +62,7 @@ int large_tile_blocks_at_once() {
 }  // namespace
 
 BlockForm block_form_f16(bool small, int head_size, int value_size) {
-    BlockForm form{small ? kSmallTileRows : kLargeTileRowsF16, 1};
+    BlockForm form{small ? kSmallTileRows : kLargeTileRows, 1};
     dispatch_sizes(head_size, value_size, [&](auto size) {
         constexpr int D = decltype(size)::value, DV = decltype(size)::values;
         form.at_once = small ? tile_blocks_at_once<D, DV, 1, 1, kKeyTile, Lookup::kNone>()

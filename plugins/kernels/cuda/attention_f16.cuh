@@ -15,8 +15,7 @@
 //  - the global address of each copied 16 bytes is one multiply-add; its shared address is a constant;
 //  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only when
 //    a row of the warp has a new maximum.
-// Keys are consecutive rows, or a memory set or a list names them. A query sees the listed keys up to its own
-// position. With WARPS = MT = 1 a block is one warp with 16 rows, for decode. The floor is then the cache's
+// Keys are consecutive rows, or a memory set or a list names them. With WARPS = MT = 1 a block is one warp with 16 rows, for decode. The floor is then the cache's
 // bytes, and many small blocks per multiprocessor keep enough loads in flight. With two warps it has 64 rows:
 // for lists, and for memory sets that so few rows share, such as the votes of a tile's query head.
 #pragma once
@@ -45,7 +44,7 @@ struct AttentionTile {
     static constexpr int kRows = WARPS * MT * 16;
     static_assert(kRows == (WARPS == 1   ? kSmallTileRows
                             : WARPS == 2 ? kMediumTileRows
-                                         : kLargeTileRowsF16),
+                                         : kLargeTileRows),
                   "as the host takes it");
     static constexpr int kQBytes = kRows * D * 2;
     static constexpr int kKeyBytes = KEYS * D * 2;
@@ -233,8 +232,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
 
         cap_tile(args.scores, s);
         if constexpr (kListed) {
-            const int warp_row = first_row + warp * MT * 16;
-            mask_listed<MT, KEYS>(s, tile_rows, block.listed, rows, warp_row, last_row);
+            mask_listed<MT, KEYS>(s, tile_rows, block.listed);
         } else if (tile_key < all_from || tile_key + KEYS > all_until) {
 #pragma unroll
             for (int i = 0; i < MT; ++i)
@@ -372,7 +370,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
         }
     if constexpr (Tile::kStep) {
         if (parted && args.arrivals)
-            combine_if_last<DV, half>(args, extent, set, first_row, last_row, shared);
+            combine_if_last<DV>(args, extent, set, first_row, last_row, shared);
     }
     if (parted || !with_values || !args.o) return;
     __syncwarp();

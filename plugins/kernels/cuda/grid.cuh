@@ -88,7 +88,7 @@ __device__ __forceinline__ AttentionBlock attention_block(const AttentionArgs& a
     block.set = blockIdx.y;
     block.cache = args.keys.caches ? args.keys.caches + piece : nullptr;
     if constexpr (LISTED) {
-        block.listed = listed_keys(args.rows, args.keys, block.extent, block.set);
+        block.listed = listed_keys(args.keys, block.set);
         block.extent.keys = block.extent.first_position = block.listed.keys();
     }
     // Late rows see the most keys. They start first, so that short blocks fill the gaps at the end.

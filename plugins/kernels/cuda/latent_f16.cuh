@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
             }
         }
     if (block.parted && args.arrivals)
-        combine_if_last<DV, half>(args, extent, set, first_row, last_row, shared);
+        combine_if_last<DV>(args, extent, set, first_row, last_row, shared);
 }
 
 }  // namespace h2o::cuda

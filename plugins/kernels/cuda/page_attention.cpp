@@ -69,8 +69,8 @@ h2o_status run(const calls::PageAttention& call) {
     attention.keys.last_row = rows - 1;
     KeyList& list = attention.keys.list;
     list.entries = call.page_list;
-    list.stride = call.M;
-    list.segment = list.unit = call.page_size;
+    list.count = call.M;
+    list.segment = call.page_size;
     list.reciprocal = reciprocal_of(call.page_size);
     list.length = call.length;
     attention.splits = parts_of(call);

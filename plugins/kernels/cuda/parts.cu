@@ -12,8 +12,8 @@ constexpr int kThreads = 128;
 constexpr int kRows = kThreads / 32;  // of a combine_parts block
 
 // Floor: the bytes of the parts, read once.
-template <int D, class T>
-__global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, T* out) {
+template <int D>
+__global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, half* out) {
     const int warp = threadIdx.x / 32;
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows + warp;
     if (row >= parts.rows) return;  // the whole warp
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, T* o
     combine_row<D>(parts, row, weights, out + row * D);
 }
 
-// The same for rows of any size: every thread combines its own columns.
+// The same for rows of any size and type: every thread combines its own columns.
 template <class T>
 __global__ void __launch_bounds__(kThreads) combine_parts_any(const float* o, const float* m, const float* l,
                                                               int parts, int64_t rows, int d, T* out) {
@@ -70,23 +70,18 @@ __global__ void __launch_bounds__(kThreads)
 h2o_status launch_combine_parts(const float* o, const float* m, const float* l, int parts, int64_t rows,
                                 int head_size, h2o_dtype dtype, void* out, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(rows), 1, 1);
-    if (!has_tiles(head_size) && head_size != kMostValueSize) {
-        if (dtype == H2O_F16)
-            return launch(combine_parts_any<half>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
-                          static_cast<half*>(out));
+    if (dtype != H2O_F16)
         return launch(combine_parts_any<float>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
                       static_cast<float*>(out));
-    }
+    if (!has_tiles(head_size) && head_size != kMostValueSize)
+        return launch(combine_parts_any<half>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
+                      static_cast<half*>(out));
     const PartStates states = {o, m, l, parts, rows};
     const dim3 blocks(ceil_div(rows, kRows), 1, 1);
     const size_t shared = sizeof(float) * static_cast<size_t>(parts) * kRows;
     const auto combine = [&](auto size) {
-        constexpr int D = decltype(size)::value;
-        if (dtype == H2O_F16)
-            return launch(combine_parts<D, half>, blocks, kThreads, shared, stream, states,
-                          static_cast<half*>(out));
-        return launch(combine_parts<D, float>, blocks, kThreads, shared, stream, states,
-                      static_cast<float*>(out));
+        return launch(combine_parts<decltype(size)::value>, blocks, kThreads, shared, stream, states,
+                      static_cast<half*>(out));
     };
     if (head_size == kMostValueSize) return combine(HeadSize<kMostValueSize>());
     return dispatch_head_size(head_size, combine);

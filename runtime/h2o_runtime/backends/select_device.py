@@ -13,6 +13,7 @@ from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DEVICES, DeviceName
 from h2o_runtime.ort.cuda import CUDA_PROVIDER
 from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.providers.select import refusal_on_gpu as of_model
 
@@ -43,9 +44,12 @@ def resolve_device(name: str, backend: str, refusal: str = "") -> DeviceName:
     return "cuda"
 
 
-def refusal_on_gpu(model: ModelSpec, policy: PrefillPolicy[Any] | None) -> str:
+def refusal_on_gpu(
+    model: ModelSpec, policy: PrefillPolicy[Any] | None, decoding: DecodePolicy[Any] | None
+) -> str:
     """Why a GPU does not run a model, or a policy that was chosen for it; empty if it does."""
-    return of_model(model) or (policy.refusal("cuda") if policy else "")
+    of_policy = policy.refusal("cuda") if policy else ""
+    return of_model(model) or of_policy or (decoding.only_on_cpu if decoding else "")
 
 
 def make_device(name: str, backend: str, refusal: str = "") -> Device:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from h2o_runtime.backend import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.dense_operators import BLOCK_PRODUCT
 from h2o_runtime.devices.addresses import ALIGNMENT
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
@@ -19,7 +17,6 @@ from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import DensePrecision
-from h2o_runtime.operators import DOMAIN, VERSION
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Array
@@ -58,8 +55,7 @@ class TensorRTBackend:
             machine = Machine.here(self.name)
             engines = open_engines(self.bundle, machine, self._context)
             self.most_rows = engines.manifest.batch_size
-            library = machine.plugins if engines.manifest.int4 == "plugin" else None
-            self._loader = _Loader(import_tensorrt(machine.target), engines, library)
+            self._loader = _Loader(import_tensorrt(machine.target), engines)
         for graph in self.bundle.manifest.weighty_graphs():
             if only is None or graph.name in only:
                 self._engines[graph.name] = self._loader.load(graph.name, self._device.lanes.dense.handle)
@@ -136,25 +132,11 @@ class AlignedBuffers:
 class _Loader:
     """Makes engines from plan files. The runtime that made them must outlive them."""
 
-    def __init__(self, trt: Any, engines: EngineSet, plugins: Path | None) -> None:
+    def __init__(self, trt: Any, engines: EngineSet) -> None:
         self._trt = trt
         self._engines = engines
         self._logger = make_logger(trt)
-        if plugins is not None:
-            self._load_plugins(plugins)
         self._runtime = trt.Runtime(self._logger)
-
-    def _load_plugins(self, library: Path) -> None:
-        """The process may have them already, and the registry accepts a plugin only once."""
-        registry = self._trt.get_plugin_registry()
-        if registry.get_creator(BLOCK_PRODUCT.name, str(VERSION), DOMAIN) is not None:
-            return
-        try:
-            handle = registry.load_library(str(library))
-        except Exception as error:  # pybind's wrapper of the loader's error
-            raise BackendError(f"{library}: TensorRT cannot load it: {error}") from error
-        if handle is None:
-            raise BackendError(f"{library}: TensorRT cannot load it: {self._logger.reason}")
 
     def load(self, name: str, stream: int) -> _Engine:
         spec = next(engine for engine in self._engines.manifest.engines if engine.name == name)

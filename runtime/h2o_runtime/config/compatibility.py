@@ -34,10 +34,12 @@ def check_policy(layers: Layers, policy: PrefillPolicy[Any], device: Device) -> 
         )
 
 
-def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any]) -> None:
+def check_layers(layers: Layers, cache: Cache, decoding: DecodePolicy[Any], device: Device) -> None:
     """Raises ConfigError for a cache that cannot store the rows of the model's layers, and for a decode
-    policy whose operators do not support them.
+    policy that the device cannot run, or whose operators do not support them.
     """
+    if device.name != "cpu" and decoding.only_on_cpu:
+        raise ConfigError(f"{decoding.only_on_cpu}: use `device=cpu`, or leave it out", field="decode")
     for kind in layers.kinds.values():
         if reason := kind.cache_refusal(cache):
             raise ConfigError(reason, field="cache")

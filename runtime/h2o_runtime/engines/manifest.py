@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, Prefill, unreadable
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
-from h2o_runtime.names import Int4Products, TargetName
+from h2o_runtime.names import TargetName
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Strict(BaseModel):
@@ -48,8 +48,6 @@ class EngineSpec(_Strict):
 class EngineManifest(_Strict):
     """`sm` are compute capabilities in NVIDIA's form without a dot, as in SM87; `plugins` is the library's
     SHA-256.
-
-    int4: with "plugin", dense engines need that library too.
     """
 
     format: int = FORMAT
@@ -61,7 +59,6 @@ class EngineManifest(_Strict):
     max_context: int = Field(gt=0)
     batch_size: int = Field(gt=0)
     prefill: Prefill  # what the attention engines were built for, if there are any
-    int4: Int4Products = "tensorrt"
     checkpoint: str  # SHA-256 of the checkpoint, from the bundle's manifest
     bundle: str  # SHA-256 of the bundle's graphs and weights
     engines: tuple[EngineSpec, ...]

@@ -38,9 +38,7 @@ std::vector<size_t> workspaces_on(const char* multiprocessors) {
                                        h2o_cuda_cached_attention_workspace(&s, n, 1 << 14),
                                        h2o_cuda_query_select_workspace(&s, n, 16, 1, 0, 1 << 14),
                                        h2o_cuda_page_select_workspace(&s, n),
-                                       h2o_cuda_vertical_slash_select_workspace(&s, n, 1 << 14),
-                                       h2o_cuda_page_attention_workspace(&s, 16, n),
-                                       h2o_cuda_vertical_slash_attention_workspace(&s, n, 1 << 14, 8, 16)}) {
+                                       h2o_cuda_page_attention_workspace(&s, 16, n)}) {
                 EXPECT(bytes > 0);
                 found.push_back(bytes);
             }

@@ -131,7 +131,7 @@ void test_selections(std::mt19937& random) {
     }
 }
 
-// Starts, lengths and lists of the operators that keep landmarks and pages.
+// Starts, lengths and lists of the operators of pages.
 void test_blocks(const Case& c, std::mt19937& random) {
     name_case("bounds of blocks", c, "");
     const h2o_shape s = c.shape;
@@ -145,29 +145,19 @@ void test_blocks(const Case& c, std::mt19937& random) {
     const float *a = low.buffer.device<float>(), *b = high.buffer.device<float>();
     Buffer at(16, false), next[2] = {{numbers * 4, true}, {numbers * 4, true}};
     const int64_t *start = at.device<int64_t>(), *length = start + 1;
-    for (const bool means : {true, false})
-        expect_alike<int64_t>(at, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next[0], &next[1]}, [&] {
-            float *to = next[0].device<float>(), *too = next[1].device<float>();
-            return means ? h2o_cuda_landmark_update(nullptr, &s, &kv, start, length, kRows, kSize, kBlocks, a,
-                                                    b, to, too)
-                         : h2o_cuda_page_bounds(nullptr, &s, &kv, start, length, kRows, kSize, kBlocks, a, b,
-                                                to, too);
-        });
+    expect_alike<int64_t>(at, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next[0], &next[1]}, [&] {
+        return h2o_cuda_page_bounds(nullptr, &s, &kv, start, length, kRows, kSize, kBlocks, a, b,
+                                    next[0].device<float>(), next[1].device<float>());
+    });
 
     const size_t bytes = h2o_cuda_page_select_workspace(&s, kBlocks);
     Buffer list(s.score_heads * kBudget * 4, true), workspace(bytes, true),
         o(q.exact.size() * size_of(s.dtype), true);
-    for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, 1}}) {
+    for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, 1}})
         expect_alike<int64_t>(at, {wrong}, {right}, {&list}, [&] {
             return h2o_cuda_page_select(nullptr, &s, q.buffer.device(), start, kSize, kBlocks, a, b, kBudget,
                                         list.device<int32_t>(), workspace.device(), bytes);
         });
-        expect_alike<int64_t>(at, {wrong}, {right}, {&o}, [&] {
-            const h2o_subquadratic pattern = h2o_subquadratic_of(5, kSize, 1, 0);
-            return h2o_cuda_subquadratic_attention(nullptr, &s, &pattern, 1, q.buffer.device(), &kv, start, a,
-                                                   b, 0, nullptr, o.device());
-        });
-    }
     std::vector<int32_t> wrong, right;
     for (int i = 0; i < s.score_heads; ++i) {
         for (const int32_t page : {0, 2, -1, INT_MAX}) wrong.push_back(page);
@@ -220,45 +210,6 @@ void test_candidate_lists(const Case& c, std::mt19937& random) {
         }
 }
 
-// Lengths and lists of vertical-slash attention.
-void test_line_entries(const Case& c, std::mt19937& random) {
-    name_case("bounds of lines", c, "");
-    const h2o_shape s = c.shape;
-    const size_t d = size_t(s.head_size);
-    Numbers q(kTokens * s.query_heads * d, s.dtype), k(kRows * s.kv_heads * d, s.dtype),
-        v(kRows * s.kv_heads * d, s.dtype);
-    for (Numbers* all : {&q, &k, &v}) fill_normal(*all, s.dtype, 1, random);
-    const h2o_kv kv = cache_of(k, v, kRows);
-    const size_t votes = h2o_cuda_vertical_slash_select_workspace(&s, kTokens, kRows);
-    const size_t bytes = h2o_cuda_vertical_slash_attention_workspace(&s, kTokens, kRows, kSlots, kSlots);
-    Buffer length(8, false),
-        lists[2] = {{size_t(s.query_heads) * kSlots * 4, true}, {size_t(s.query_heads) * kSlots * 4, true}};
-    Buffer scratch(votes, true), workspace(bytes, true), o(q.exact.size() * size_of(s.dtype), true);
-    for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, kTokens}})
-        expect_alike<int64_t>(length, {wrong}, {right}, {&lists[0], &lists[1]}, [&] {
-            return h2o_cuda_vertical_slash_select(
-                nullptr, &s, kTokens, q.buffer.device(), &kv, length.device<int64_t>(), kSlots, kSlots, 1, 2,
-                lists[0].device<int32_t>(), lists[1].device<int32_t>(), scratch.device(), votes);
-        });
-    std::vector<int32_t> wrong, right;
-    for (int i = 0; i < s.query_heads * kSlots; ++i) {
-        const int32_t entries[] = {3, INT_MAX, INT_MIN, -1, 9};
-        wrong.push_back(entries[i % 5]);
-        right.push_back(i % 5 == 0 ? 3 : i % 5 == 4 ? 9 : -1);
-    }
-    for (Buffer& list : lists) {
-        Buffer& other = &list == &lists[0] ? lists[1] : lists[0];
-        std::memcpy(other.host().data(), right.data(), right.size() * 4);
-        other.reset();
-        expect_alike(list, wrong, right, {&o}, [&] {
-            return h2o_cuda_vertical_slash_attention(
-                nullptr, &s, kTokens, q.buffer.device(), &kv, length.device<int64_t>(), kSlots,
-                lists[0].device<int32_t>(), kSlots, lists[1].device<int32_t>(), o.device(),
-                workspace.device(), bytes);
-        });
-    }
-}
-
 }  // namespace
 
 void test_bounds(const Options& options) {
@@ -272,7 +223,6 @@ void test_bounds(const Options& options) {
         }
         test_lengths(grouped, random);
         test_blocks(grouped, random);
-        test_line_entries(grouped, random);
     }
     test_selections(random);
 }

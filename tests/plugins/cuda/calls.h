@@ -5,7 +5,6 @@
 #include "call_arguments.h"
 #include "h2o/cuda.h"
 #include "h2o/operator.h"
-#include "h2o/subquadratic.h"
 
 #ifndef H2O_CALL
 #define H2O_CALL inline
@@ -220,19 +219,6 @@ H2O_CALL h2o_status h2o_cuda_step_rows_attention(h2o_cuda_stream stream, const h
     return h2o::cuda::run(c);
 }
 
-H2O_CALL h2o_status h2o_cuda_landmark_update(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
-                                             const int64_t* start, const int64_t* length, int32_t most_rows,
-                                             int32_t block_size, int32_t blocks, const float* k_mean,
-                                             const float* v_mean, float* k_next, float* v_next) {
-    auto c = calls::on<h2o::calls::LandmarkUpdate>(stream, shape);
-    calls::read(c, kv);
-    c.start = start, c.length = length, c.block_size = block_size, c.Nb = blocks, c.k_mean = k_mean,
-    c.v_mean = v_mean, c.k_mean_next = k_next, c.v_mean_next = v_next;
-    const int64_t first = 0, last = most_rows;  // what counts is how many
-    c.start_on_host = &first, c.length_on_host = &last;
-    return h2o::cuda::run(c);
-}
-
 H2O_CALL h2o_status h2o_cuda_page_bounds(h2o_cuda_stream stream, const h2o_shape* shape, const h2o_kv* kv,
                                          const int64_t* start, const int64_t* length, int32_t most_rows,
                                          int32_t page_size, int32_t pages, const float* k_min,
@@ -268,52 +254,6 @@ H2O_CALL h2o_status h2o_cuda_page_attention(h2o_cuda_stream stream, const h2o_sh
     return h2o::cuda::run(c);
 }
 
-H2O_CALL h2o_status h2o_cuda_vertical_slash_select(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
-                                                   const void* q, const h2o_kv* kv, const int64_t* length,
-                                                   int32_t vertical, int32_t slash, int32_t sink,
-                                                   int32_t near, int32_t* columns, int32_t* distances,
-                                                   void* workspace, size_t workspace_bytes) {
-    auto c = calls::on<h2o::calls::VerticalSlashSelect>(stream, shape);
-    c.n = n, c.q = q;
-    calls::read(c, kv);
-    c.length = length, c.M = vertical, c.D = slash, c.sink = sink, c.near = near, c.columns = columns,
-    c.distances = distances, c.workspace = workspace, c.workspace_bytes = workspace_bytes;
-    return h2o::cuda::run(c);
-}
-
-H2O_CALL h2o_status h2o_cuda_vertical_slash_attention(h2o_cuda_stream stream, const h2o_shape* shape,
-                                                      int32_t n, const void* q, const h2o_kv* kv,
-                                                      const int64_t* length, int32_t vertical,
-                                                      const int32_t* columns, int32_t slash,
-                                                      const int32_t* distances, void* o, void* workspace,
-                                                      size_t workspace_bytes) {
-    auto c = calls::on<h2o::calls::VerticalSlashAttention>(stream, shape);
-    c.n = n, c.q = q;
-    calls::read(c, kv);
-    c.length = length, c.M = vertical, c.columns = columns, c.D = slash, c.distances = distances, c.o = o,
-    c.workspace = workspace, c.workspace_bytes = workspace_bytes;
-    return h2o::cuda::run(c);
-}
-
-H2O_CALL h2o_status h2o_cuda_subquadratic_attention(h2o_cuda_stream stream, const h2o_shape* shape,
-                                                    const h2o_subquadratic* pattern, int32_t n, const void* q,
-                                                    const h2o_kv* kv, const int64_t* length,
-                                                    const float* k_mean, const float* v_mean, int32_t slots,
-                                                    const int32_t* global_rows, void* o) {
-    auto c = calls::on<h2o::calls::SubquadraticAttention>(stream, shape);
-    c.n = n, c.q = q;
-    calls::read(c, kv);
-    c.length = length, c.k_mean = k_mean, c.v_mean = v_mean, c.M = slots, c.global_rows = global_rows,
-    c.o = o;
-    if (pattern) {
-        c.window = static_cast<int32_t>(pattern->window);
-        c.block_size = static_cast<int32_t>(pattern->block_size);
-        c.strides = pattern->strides;
-        c.count_bias = pattern->landmark_bias > 0;
-    }
-    return h2o::cuda::run(c);
-}
-
 H2O_CALL h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shape* shape, int32_t n,
                                           const void* k, const void* v, const int64_t* position,
                                           int64_t first, const h2o_kv* kv) {
@@ -321,15 +261,6 @@ H2O_CALL h2o_status h2o_cuda_cache_append(h2o_cuda_stream stream, const h2o_shap
     c.n = n, c.k = k, c.v = v, c.at = position;
     calls::read(c, kv);
     c.first = static_cast<int32_t>(first);
-    return h2o::cuda::run(c);
-}
-
-H2O_CALL h2o_status h2o_cuda_block_product(h2o_cuda_stream stream, h2o_dtype dtype, int32_t n, int32_t inputs,
-                                           int32_t outputs, const void* x, const int32_t* weights,
-                                           const void* scales, void* y) {
-    h2o::calls::BlockProduct c;
-    c.context = stream, c.shape.dtype = dtype, c.n = n, c.K = inputs, c.N = outputs, c.x = x,
-    c.weights = weights, c.scales = scales, c.y = y;
     return h2o::cuda::run(c);
 }
 
@@ -378,23 +309,8 @@ H2O_CALL size_t h2o_cuda_page_select_workspace(const h2o_shape* shape, int32_t p
     return h2o::cuda::workspace(c);
 }
 
-H2O_CALL size_t h2o_cuda_vertical_slash_select_workspace(const h2o_shape* shape, int32_t n,
-                                                         int32_t capacity) {
-    auto c = calls::on<h2o::calls::VerticalSlashSelect>(nullptr, shape);
-    c.n = n, c.cap = capacity;
-    return h2o::cuda::workspace(c);
-}
-
 H2O_CALL size_t h2o_cuda_page_attention_workspace(const h2o_shape* shape, int32_t page_size, int32_t budget) {
     auto c = calls::on<h2o::calls::PageAttention>(nullptr, shape);
     c.page_size = page_size, c.M = budget;
-    return h2o::cuda::workspace(c);
-}
-
-H2O_CALL size_t h2o_cuda_vertical_slash_attention_workspace(const h2o_shape* shape, int32_t n,
-                                                            int32_t capacity, int32_t vertical,
-                                                            int32_t slash) {
-    auto c = calls::on<h2o::calls::VerticalSlashAttention>(nullptr, shape);
-    c.n = n, c.cap = capacity, c.M = vertical, c.D = slash;
     return h2o::cuda::workspace(c);
 }

@@ -6,7 +6,7 @@
 namespace test {
 namespace {
 
-constexpr int kNear = 64, kPage = 16, kHeads = 32, kD = 128, kWords = 4 * kD;
+constexpr int kNear = 64, kPage = 16, kHeads = 32, kD = 128;
 
 // Device memory without a copy on the host. The emulation only reserves so much, and it reads as zeros.
 class Reserved {
@@ -151,33 +151,6 @@ void test_appended_to(Far& f) {
     });
 }
 
-// The last block of landmarks, of which some rows are new.
-void test_landmarks_of(Far& f) {
-    same_near_and_far(
-        "landmarks", f, size_t(kHeads) * kWords * 2, [&](const h2o_kv& kv, int first, Buffer& out) {
-            const int blocks = (first + kNear) / kPage;
-            const size_t block = size_t(kHeads) * kWords;
-            Reserved k(block * size_t(blocks)), v(block * size_t(blocks));
-            if (!k || !v) return H2O_OUT_OF_WORKSPACE;
-            const size_t last = block * size_t(blocks - 1);
-            must(cudaMemset(k.at(last), 0, block));
-            must(cudaMemset(v.at(last), 0, block));
-            const int64_t range[2] = {first + kNear - kPage, first + kNear};
-            Buffer at(16, false);
-            std::memcpy(at.host().data(), range, 16);
-            at.reset();
-            auto* const means = reinterpret_cast<float*>(k.at(0));
-            auto* const values = reinterpret_cast<float*>(v.at(0));
-            const h2o_status status = h2o_cuda_landmark_update(nullptr, &f.shape, &kv, at.device<int64_t>(),
-                                                               at.device<int64_t>() + 1, kPage, kPage, blocks,
-                                                               means, values, means, values);
-            auto* const to = out.device<unsigned char>();
-            must(cudaMemcpy(to, k.at(last), block, cudaMemcpyDeviceToDevice));
-            must(cudaMemcpy(to + block, v.at(last), block, cudaMemcpyDeviceToDevice));
-            return status;
-        });
-}
-
 }  // namespace
 
 void test_far(const Options& options) {
@@ -194,7 +167,6 @@ void test_far(const Options& options) {
             continue;
         }
         test_rows_of(f);
-        test_landmarks_of(f);
         test_appended_to(f);
     }
 #ifdef H2O_EMULATED

@@ -1,7 +1,6 @@
 // Tests of the CUDA kernels. h2o_cuda_test [--small] [--once] [--seed N] [--head-size D] [group ...]
 //
-// Groups: attention windows caps candidate rows select subquadratic pages lines products arguments graph
-// bounds far; all of them when none is named. --once: no call runs again to have its bytes compared. Exit
+// Groups: attention windows caps candidate rows select pages products arguments graph bounds far; all of them when none is named. --once: no call runs again to have its bytes compared. Exit
 // code 0 when every check held. The same program runs on a GPU, and on a CPU through the emulation beside it.
 
 #include "support.h"
@@ -22,8 +21,7 @@ int main(int argc, char** argv) {
                             {"windows", test::test_windows},     {"caps", test::test_caps},
                             {"rows", test::test_rows},           {"select", test::test_select},
                             {"arguments", test::test_arguments}, {"graph", test::test_graph},
-                            {"bounds", test::test_bounds},       {"subquadratic", test::test_subquadratic},
-                            {"pages", test::test_page_lists},    {"lines", test::test_line_lists},
+                            {"bounds", test::test_bounds},       {"pages", test::test_page_lists},
                             {"products", test::test_products},   {"far", test::test_far}};
     test::Options options;
     std::vector<std::string> wanted;

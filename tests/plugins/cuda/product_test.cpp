@@ -7,24 +7,6 @@
 namespace test {
 namespace {
 
-void test_product(h2o_dtype dtype, int n, int inputs, int outputs, std::mt19937& random) {
-    context = std::string("product ") + (dtype == H2O_F16 ? "f16" : "f32") + " n=" + std::to_string(n) +
-              " inputs=" + std::to_string(inputs) + " outputs=" + std::to_string(outputs);
-    BlockMatrix matrix(inputs, outputs, random);
-    Numbers x(size_t(n) * inputs, dtype), scales(size_t(inputs) / 32 * outputs, dtype);
-    fill_normal(x, dtype, 1, random);
-    fill_normal(scales, dtype, 0.01, random);  // of both signs, as checkpoints have them
-    matrix.scales = scales.exact;
-    Buffer words(matrix.words.size() * 4, false), y(size_t(n) * outputs * (dtype == H2O_F16 ? 2 : 4), true);
-    fill_ints(words, matrix.words);
-    run_twice({&y}, [&] {
-        return h2o_cuda_block_product(nullptr, dtype, n, inputs, outputs, x.buffer.device(),
-                                      words.device<int32_t>(), scales.buffer.device(), y.device());
-    });
-    const std::vector<double> exact = matrix.times(x.exact, false), low = matrix.times(x.exact, true);
-    compare("y", download(y, dtype), exact, dtype == H2O_F16 ? &low : nullptr, dtype);
-}
-
 // One matrix for all numbers of rows, so that a row's bits alone and beside others can be compared.
 void test_integers(int bits, int block, int inputs, int outputs, int most, std::mt19937& random) {
     const std::string of = "integers, bits=" + std::to_string(bits) + " block=" + std::to_string(block) +
@@ -72,40 +54,10 @@ void test_refused_integers() {
     EXPECT(call(4, 32, 1, 1 << 26, 1 << 11, p) == H2O_UNSUPPORTED);
 }
 
-void test_refusals() {
-    context = "product, refused";
-    Buffer memory(1 << 16, false);
-    memory.reset();
-    void* const p = memory.device();
-    const auto call = [&](h2o_dtype dtype, int n, int inputs, int outputs, const void* x) {
-        return h2o_cuda_block_product(nullptr, dtype, n, inputs, outputs, x, static_cast<int32_t*>(p), p, p);
-    };
-    EXPECT(call(H2O_F16, 0, 32, 8, p) == H2O_BAD_ARGUMENT);
-    EXPECT(call(H2O_F16, 1, 0, 8, p) == H2O_BAD_ARGUMENT);
-    EXPECT(call(H2O_F16, 1, 32, -8, p) == H2O_BAD_ARGUMENT);
-    EXPECT(call(H2O_F16, 1, 32, 8, nullptr) == H2O_BAD_ARGUMENT);
-    EXPECT(call(H2O_F16, 1, 48, 8, p) == H2O_UNSUPPORTED);
-    EXPECT(call(H2O_F16, 1, 32, 12, p) == H2O_UNSUPPORTED);
-    EXPECT(call(H2O_I8, 1, 32, 8, p) == H2O_UNSUPPORTED);
-}
-
 }  // namespace
 
 void test_products(const Options& options) {
     std::mt19937 random(options.seed + 11);
-    // One row; both sides of 8 and 16 rows; tiles of 128 rows and columns, whole and not. Stripes of 32
-    // columns, whole and not. Fewer blocks than warps, as many as are under way together, and more.
-    const struct {
-        int n, inputs, outputs;
-    } small[] = {{1, 32, 8},     {1, 96, 40}, {1, 1088, 32}, {3, 288, 24},    {8, 64, 64},   {9, 288, 40},
-                 {16, 1056, 24}, {17, 32, 8}, {40, 160, 40}, {130, 128, 136}, {128, 96, 128}},
-      large[] = {{1, 2048, 2048}, {1, 8192, 512}, {16, 2048, 1000}, {300, 2048, 1032}, {1500, 576, 1536}};
-    for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
-        for (const auto& c : small) test_product(dtype, c.n, c.inputs, c.outputs, random);
-        if (options.small) continue;
-        for (const auto& c : large) test_product(dtype, c.n, c.inputs, c.outputs, random);
-    }
-    test_refusals();
     // Outputs that fill no thread block; pieces that fill no warp, one warp each, and as many as are under
     // way together and more; every block size.
     for (const int bits : {4, 8}) {

@@ -29,13 +29,12 @@ def test_kernels_against_float64(program: str) -> None:
     run(program, "--small", *one_size)
 
 
-@pytest.mark.parametrize(("seed", "group"), [(1, "pages"), (2, "lines")])
-def test_other_numbers_than_usual(program: str, seed: int, group: str) -> None:
+def test_other_numbers_than_usual(program: str) -> None:
     """Large scores in float32 whose errors happen to be larger than those of another order of adding up.
 
     Once: that a second run has the same bytes does not depend on these numbers.
     """
-    run(program, "--small", "--once", "--seed", str(seed), group)
+    run(program, "--small", "--once", "--seed", "1", "pages")
 
 
 def test_wide_heads_with_little_shared_memory_run_in_tiles_of_half_as_many_keys(program: str) -> None:

@@ -8,12 +8,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.plugins.cuda.test_module_stored import OnHost
 from tests.runtime.latent_cases import FULL_SIZE, TINY, Sizes, cached, check, check_all, fused
-
-from h2o_runtime.operators import LANDMARK_UPDATE
 
 # Heads of eight halves start on 16 bytes, those of four do not.
 WHOLE = [sizes for sizes in TINY if sizes.dtype == "float32" or sizes.dv % 8 == 0]
@@ -58,15 +55,3 @@ def test_sizes_that_no_kernel_takes_are_refused(emulated_cuda: ModuleType) -> No
     for sizes in (Sizes(4, 4, 24, 12, dtype="float16"), Sizes(4, 1, 584, 512), Sizes(4, 1, 576, 520)):
         with pytest.raises(ValueError, match="head_size at most 576 and value_size 512"):
             OnHost(sizes)
-    sizes = Sizes(4, 4, 24, 16)
-    provider: Any = OnHost(sizes)
-    means = np.zeros((2, 4, 24), np.float32)
-    with pytest.raises(ValueError, match="landmark_update: no kernel for these head sizes"):
-        provider.run(
-            LANDMARK_UPDATE,
-            sizes.cache(20),
-            k_mean=means,
-            v_mean=means[:, :, :16].copy(),
-            start=0,
-            block_size=16,
-        )

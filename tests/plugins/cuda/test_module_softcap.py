@@ -20,9 +20,6 @@ from h2o_runtime.operators import (
     CACHED_CANDIDATE_SCORE,
     PAGE_ATTENTION,
     QUERY_SELECT,
-    SUBQUADRATIC_ATTENTION,
-    VERTICAL_SLASH_ATTENTION,
-    VERTICAL_SLASH_SELECT,
 )
 
 if h2o_plugins.cpu_kernels() is None:
@@ -63,26 +60,9 @@ def test_all_keys(model: Model, n: int) -> None:
     agree(model, CACHED_ATTENTION, n)
 
 
-@pytest.mark.parametrize("count_bias", [0, 1])
-def test_landmarks_and_strides(model: Model, count_bias: int) -> None:
-    """What counts a landmark's tokens is added to its capped score."""
-    pattern = {"window": 9, "block_size": 8, "strides": 1, "count_bias": count_bias}
-    marks = {name: model.rows(20, HKV) for name in ("k_mean", "v_mean")}
-    agree(model, SUBQUADRATIC_ATTENTION, 20, **pattern, **marks, global_rows=np.arange(3, dtype=np.int32))
-
-
 def test_pages(model: Model) -> None:
     pages = np.tile(np.array([0, 2, 7, 8, -1], np.int32), (HKV, 1))
     agree(model, PAGE_ATTENTION, 1, page_list=pages, page_size=16)
-
-
-def test_lines(model: Model) -> None:
-    lines = {name: np.empty((HQ, size), np.int32) for name, size in (("columns", 12), ("distances", 9))}
-    q = 6 * model.rows(40, HQ)
-    expected, got = both(model, VERTICAL_SLASH_SELECT, lines, q=q, sink=2, near=2)
-    for name in lines:
-        np.testing.assert_array_equal(got[name], expected[name])
-    agree(model, VERTICAL_SLASH_ATTENTION, 90, **expected)
 
 
 def test_votes(model: Model) -> None:

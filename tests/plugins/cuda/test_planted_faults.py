@@ -48,56 +48,38 @@ OUTSIDE, ALIGNMENT = "outside of", "misaligned"
 
 EXECUTED = [
     Fault(
-        "missing __syncthreads before shared memory is written again",
-        "block_product.cu",
-        "__syncthreads();  // this block of inputs has arrived, and all threads have finished with the previous",
-        "",
-        "block_product.cu",
-        "products",
-        RACE,
-    ),
-    Fault(
-        "missing __syncthreads between a sum's parts and their reader",
-        "block_product.cu",
-        "    __syncthreads();\n    const int row = threadIdx.x / 16",
-        "    const int row = threadIdx.x / 16",
-        "block_product.cu",
-        "products",
-        RACE,
-    ),
-    Fault(
         "cp.async waited for one group too late",
-        "block_product.cu",
-        "copy_wait<kStages - 2>()",
-        "copy_wait<kStages - 1>()",
-        "block_product.cu",
-        "products",
+        "votes_f16.cu",
+        "copy_wait<0>();\n            __syncthreads();  // keys,",
+        "copy_wait<1>();\n            __syncthreads();  // keys,",
+        "votes_f16.cu",
+        "select",
         RACE,
     ),
     Fault(
         "registers of an mma fragment swapped",
-        "block_product.cu",
-        "operands.of[j][0], inputs.x, inputs.y)",
-        "operands.of[j][0], inputs.y, inputs.x)",
-        "block_product.cu",
+        "integer_product.cu",
+        "operands[0], inputs[0], inputs[1])",
+        "operands[0], inputs[1], inputs[0])",
+        "integer_product.cu",
         "products",
         VALUES,
     ),
     Fault(
         "a vector load of 16 bytes from an address of 8",
-        "block_product.cu",
-        "x + row * inputs + block * kBlock + 8 * t",
-        "x + row * inputs + block * kBlock + 4 * t",
-        "block_product.cu",
+        "integer_product.cu",
+        "there ? row * inputs + piece * kPiece : 0",
+        "there ? row * inputs + piece * kPiece + 4 : 0",
+        "integer_product.cu",
         "products",
         ALIGNMENT,
     ),
     Fault(
         "an address beyond the block's shared memory",
-        "block_product.cu",
-        "shared + (warp * kRows + 8 * tile",
-        "shared + (2 * warp * kRows + 8 * tile",
-        "block_product.cu",
+        "integer_product.cu",
+        "shared[(warp * kRows + 8 * tile",
+        "shared[(2 * warp * kRows + 8 * tile",
+        "integer_product.cu",
         "products",
         OUTSIDE,
     ),
@@ -220,10 +202,10 @@ EXECUTED = [
     ),
     Fault(
         "votes beyond 1 without tensor cores",
-        "column_sums_f32.cuh",
+        "attention_any.cu",
         "args.at_most_one ? 1.f : INFINITY",
         "INFINITY",
-        "column_sums_f32.cu",
+        "attention_any.cu",
         "select",
         VALUES,
     ),
@@ -290,15 +272,6 @@ EXECUTED = [
         "select",
         VALUES,
     ),
-    Fault(
-        "missing __syncwarp between a warp's weights and their readers",
-        "subquadratic.cu",
-        "        shared.landmark[lane] = place.landmark;\n        __syncwarp();\n",
-        "        shared.landmark[lane] = place.landmark;\n",
-        "subquadratic.cu",
-        "subquadratic",
-        RACE,
-    ),
 ]
 
 IN_MACHINE_CODE = [
@@ -329,14 +302,13 @@ IN_MACHINE_CODE = [
     )
 ]  # fmt: skip
 KERNEL = (
-    '#include "attention_f32.cuh"\ntemplate __global__ void h2o::cuda::attention_f32<64, 1, false, float>('
+    '#include "attention_f16.cuh"\ntemplate __global__ void h2o::cuda::attention_f16<'
+    "64, 64, 1, 1, 64, h2o::cuda::Lookup::kNone, half>(h2o::cuda::AttentionArgs);\n"
 )
-KERNEL += "h2o::cuda::AttentionArgs);\n"
 
 
 # Faults that the same check finds in another place.
 FOUND_LIKE_OTHERS = (
-    "missing __syncthreads between a sum's parts and their reader",
     "threads behind the last row not left out",
     "keys of the next tile copied before every warp has its keys",
     "a mask of lanes that takes in the lane itself",

@@ -14,10 +14,5 @@ void check_candidate_score(Trial& t);
 void check_memory_select(Trial& t);
 void check_query_select(Trial& t);
 void check_cached_attention(Trial& t);
-void check_landmark_update(Trial& t);
-void check_subquadratic_attention(Trial& t);
-void check_vertical_slash_select(Trial& t);
-void check_vertical_slash_attention(Trial& t);
-void check_block_product(Trial& t);
 
 }  // namespace conformance

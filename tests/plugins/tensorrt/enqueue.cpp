@@ -23,11 +23,6 @@ Check check_of(const std::string& op) {
         {"MemorySelect", check_memory_select},
         {"QuerySelect", check_query_select},
         {"CachedAttention", check_cached_attention},
-        {"LandmarkUpdate", check_landmark_update},
-        {"SubquadraticAttention", check_subquadratic_attention},
-        {"VerticalSlashSelect", check_vertical_slash_select},
-        {"VerticalSlashAttention", check_vertical_slash_attention},
-        {"BlockProduct", check_block_product},
     };
     const auto found = checks.find(op);
     if (found != checks.end()) return found->second;

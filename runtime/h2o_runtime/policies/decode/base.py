@@ -48,6 +48,7 @@ class DecodePolicy(ABC, Generic[State]):
     full_attention_only  whether a step is attention to all cached rows, and nothing else
     appends whether `attend` brings the token's row into the cache where it is given: as `step_attention` does
     slow_on_gpu  what a GPU loses with it, for a warning
+    only_on_cpu  why a GPU refuses it, for messages; empty if it does not
     """
 
     name: ClassVar[str]
@@ -59,6 +60,7 @@ class DecodePolicy(ABC, Generic[State]):
     full_attention_only: ClassVar[bool] = False
     appends: ClassVar[bool] = False
     slow_on_gpu: ClassVar[str] = ""
+    only_on_cpu: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_options(self)

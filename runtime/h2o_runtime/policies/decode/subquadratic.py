@@ -19,6 +19,7 @@ from h2o_runtime.policies.subquadratic import Landmarks, Pattern
 class SubquadraticDecode(DecodePolicy[Landmarks]):
     name: ClassVar[str] = "subquadratic"
     title: ClassVar[str] = "window, strides and landmarks"
+    only_on_cpu: ClassVar[str] = "`decode=subquadratic` has kernels for CPUs only"
 
     window: int = option(128, "Earlier tokens that a generated token sees.", least=0)
     global_tokens: int = option(1, "First tokens of the prompt that every generated token sees.", least=0)

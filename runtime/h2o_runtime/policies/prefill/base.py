@@ -176,6 +176,7 @@ class PrefillPolicy(ABC, Generic[State]):
     spanning_lists  whether one list of rows may serve several key heads
     mixed_rows    whether layers may differ in what their caches keep of a token
     joined_by_sinks  whether its operators are those that sinks join: see `h2o_runtime.attention.sinks`
+    only_on_cpu   why a GPU refuses it, for messages; empty if it does not
 
     Raises ConfigError for values that contradict. Only `attend` and `visible_pairs` must be written; what is
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
@@ -191,6 +192,7 @@ class PrefillPolicy(ABC, Generic[State]):
     spanning_lists: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
     joined_by_sinks: ClassVar[bool] = False
+    only_on_cpu: ClassVar[str] = ""
 
     batch_size: int = option(
         4096,
@@ -267,7 +269,7 @@ class PrefillPolicy(ABC, Generic[State]):
 
     def refusal(self, device: str) -> str:
         """Why it does not run on a device of this name (`Device.name`), for messages; empty if it does."""
-        return ""
+        return "" if device == "cpu" else self.only_on_cpu
 
     def counts(self, n: int) -> dict[str, int]:
         """For a run over n new tokens: the number of `chunks`, and `memory_size`, the keys kept of the

@@ -26,6 +26,7 @@ class Subquadratic(PrefillPolicy[Landmarks]):
     name: ClassVar[str] = "subquadratic"
     title: ClassVar[str] = "window, strides and landmarks"
     phases: ClassVar[tuple[str, ...]] = ("attention",)
+    only_on_cpu: ClassVar[str] = "`policy=subquadratic` has kernels for CPUs only"
 
     window: int = option(128, "Earlier tokens that a query sees besides itself.", least=0)
     global_tokens: int = option(1, "First tokens of the prompt that every query sees.", least=0)
