@@ -17,7 +17,16 @@ from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.policies.prefill import Full, Query, VerticalSlash, Window, by_device, policy_on_device
+from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
+from h2o_runtime.policies.prefill import (
+    Full,
+    Query,
+    Subquadratic,
+    VerticalSlash,
+    Window,
+    by_device,
+    policy_on_device,
+)
 
 REPO = Path(__file__).resolve().parents[2]
 CONTEXT = 260
@@ -71,6 +80,10 @@ def test_what_is_slow_on_a_gpu_says_so(
         assert "`decode=quest` saved no time" in caplog.text
         with pytest.raises(ConfigError, match=r"minference` took 5 times as long.*: use `device=cpu`"):
             generator.prefill(bundles.random_ids(20), VerticalSlash())
+    with pytest.raises(
+        ConfigError, match=r"decode=subquadratic` has kernels for CPUs only: use `device=cpu`"
+    ):
+        Generator.load(bundle, context=CONTEXT, device="cuda", decoding=SubquadraticDecode())
 
 
 @pytest.mark.usefixtures("dense_graphs_wait")
@@ -112,8 +125,12 @@ def test_without_a_gpu_nothing_is_said(
 
 def test_what_a_gpu_refuses(bundle: Path) -> None:
     model: Any = Bundle.open(bundle).manifest.model
-    assert refusal_on_gpu(model, Query()) == ""
-    assert "works only on the CPU" in refusal_on_gpu(model, Query(missed=0.0025))
-    assert "took 5 times as long" in refusal_on_gpu(model, VerticalSlash())
+    assert refusal_on_gpu(model, Query(), Quest()) == ""
+    assert "works only on the CPU" in refusal_on_gpu(model, Query(missed=0.0025), None)
+    assert "took 5 times as long" in refusal_on_gpu(model, VerticalSlash(), None)
+    assert refusal_on_gpu(model, Subquadratic(), None) == "`policy=subquadratic` has kernels for CPUs only"
+    assert (
+        refusal_on_gpu(model, None, SubquadraticDecode()) == "`decode=subquadratic` has kernels for CPUs only"
+    )
     wide = model.model_copy(update={"head_size": 1024})
-    assert "no kernel takes keys of 1024" in refusal_on_gpu(wide, Query())
+    assert "no kernel takes keys of 1024" in refusal_on_gpu(wide, Query(), None)

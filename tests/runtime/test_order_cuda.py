@@ -28,8 +28,7 @@ from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.execution.watch import Watch
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
-from h2o_runtime.policies.prefill import Full, Subquadratic
+from h2o_runtime.policies.prefill import Full
 
 CONTEXT, BATCH = 256, 32
 SMALL: dict[str, Any] = {"chunk_size": 16, "batch_size": BATCH, "local": 4, "heavy": 6}
@@ -38,7 +37,6 @@ POLICIES = {
     "colsum": prefill_of(**SMALL, score="colsum", dense_tail=20),
     "query": prefill_of(**SMALL, score="query", tile=8, candidates=12),
     "window": prefill_of(**SMALL, score="window", window=3, dense_tail=0),
-    "subquadratic": Subquadratic(batch_size=BATCH),
 }
 CACHES = {
     "contiguous": Contiguous(),
@@ -46,11 +44,7 @@ CACHES = {
     "int8": Contiguous(rows="int8"),
     "offload": Offload(buffers=2),
 }
-DECODING: dict[str, DecodePolicy[Any]] = {
-    "full": FullDecode(),
-    "quest": Quest(),
-    "subquadratic": SubquadraticDecode(),
-}
+DECODING: dict[str, DecodePolicy[Any]] = {"full": FullDecode(), "quest": Quest()}
 # Statements that wait for another reason than order: they keep the host from running ahead, or end a phase.
 OTHER_REASONS = ("CudaFlow._enqueue", "CudaFlow.needs", "CudaDevice.synchronize")
 

@@ -1,7 +1,8 @@
-// Attention and column sums in float32, and for head sizes that have no tiles. A warp owns a packed row (a key,
-// for column sums) and spreads its elements over the lanes. It reads the keys (the rows) one by one from global
-// memory. The warps of a block read the same ones at about the same time, so L1 serves most reads. Exact and
-// simple, and far slower than tensor cores. Masks, parts, fusion and states are those of attention_f16.cuh.
+// Attention and column sums in float32, and for head sizes that have no tiles. A warp owns a packed row (a
+// key, for column sums) and spreads its elements over the lanes. It reads the keys (the rows) one by one from
+// global memory. The warps of a block read the same ones at about the same time, so L1 serves most reads.
+// Exact and simple, and far slower than tensor cores. Masks, parts, fusion and states are those of
+// attention_f16.cuh.
 
 #include "attention.h"
 #include "grid.cuh"

@@ -15,9 +15,10 @@
 //  - the global address of each copied 16 bytes is one multiply-add; its shared address is a constant;
 //  - masks are computed only in tiles that cross the diagonal or the end; accumulators are rescaled only when
 //    a row of the warp has a new maximum.
-// Keys are consecutive rows, or a memory set or a list names them. With WARPS = MT = 1 a block is one warp with 16 rows, for decode. The floor is then the cache's
-// bytes, and many small blocks per multiprocessor keep enough loads in flight. With two warps it has 64 rows:
-// for lists, and for memory sets that so few rows share, such as the votes of a tile's query head.
+// Keys are consecutive rows, or a memory set or a list names them. With WARPS = MT = 1 a block is one warp
+// with 16 rows, for decode. The floor is then the cache's bytes, and many small blocks per multiprocessor
+// keep enough loads in flight. With two warps it has 64 rows: for lists, and for memory sets that so few rows
+// share, such as the votes of a tile's query head.
 #pragma once
 
 #include "arrivals.cuh"
@@ -369,8 +370,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             }
         }
     if constexpr (Tile::kStep) {
-        if (parted && args.arrivals)
-            combine_if_last<DV>(args, extent, set, first_row, last_row, shared);
+        if (parted && args.arrivals) combine_if_last<DV>(args, extent, set, first_row, last_row, shared);
     }
     if (parted || !with_values || !args.o) return;
     __syncwarp();

@@ -266,8 +266,7 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
                 *reinterpret_cast<uint32_t*>(static_cast<half*>(args.o) + at) = pack_half2(x, y);
             }
         }
-    if (block.parted && args.arrivals)
-        combine_if_last<DV>(args, extent, set, first_row, last_row, shared);
+    if (block.parted && args.arrivals) combine_if_last<DV>(args, extent, set, first_row, last_row, shared);
 }
 
 }  // namespace h2o::cuda

@@ -25,7 +25,7 @@ constexpr int kKeyTile = 64;  // keys that a block reads at a time
 constexpr int kAnyKeyTile = 32;
 
 constexpr int kColumnSumKeys = 128;  // keys that a block of the column sums keeps
-constexpr int kColumnSumRows = 64;  // and packed rows that it reads at a time
+constexpr int kColumnSumRows = 64;   // and packed rows that it reads at a time
 constexpr int kAnyColumnSumRows = 32;
 
 inline bool small_tile(int64_t packed_rows) {

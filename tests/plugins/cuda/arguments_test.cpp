@@ -33,12 +33,12 @@ std::vector<size_t> workspaces_on(const char* multiprocessors) {
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
         for (const int n : {1, 40, 700}) {
             const h2o_shape s = {8, 2, 2, 64, 1, dtype, 0, 0, 0};
-            for (const size_t bytes : {h2o_cuda_memory_attention_workspace(&s, n, 100),
-                                       h2o_cuda_candidate_score_workspace(&s, 16, n, 100),
-                                       h2o_cuda_cached_attention_workspace(&s, n, 1 << 14),
-                                       h2o_cuda_query_select_workspace(&s, n, 16, 1, 0, 1 << 14),
-                                       h2o_cuda_page_select_workspace(&s, n),
-                                       h2o_cuda_page_attention_workspace(&s, 16, n)}) {
+            for (const size_t bytes :
+                 {h2o_cuda_memory_attention_workspace(&s, n, 100),
+                  h2o_cuda_candidate_score_workspace(&s, 16, n, 100),
+                  h2o_cuda_cached_attention_workspace(&s, n, 1 << 14),
+                  h2o_cuda_query_select_workspace(&s, n, 16, 1, 0, 1 << 14),
+                  h2o_cuda_page_select_workspace(&s, n), h2o_cuda_page_attention_workspace(&s, 16, n)}) {
                 EXPECT(bytes > 0);
                 found.push_back(bytes);
             }

@@ -1,7 +1,8 @@
 // Tests of the CUDA kernels. h2o_cuda_test [--small] [--once] [--seed N] [--head-size D] [group ...]
 //
-// Groups: attention windows caps candidate rows select pages products arguments graph bounds far; all of them when none is named. --once: no call runs again to have its bytes compared. Exit
-// code 0 when every check held. The same program runs on a GPU, and on a CPU through the emulation beside it.
+// Groups: attention windows caps candidate rows select pages products arguments graph bounds far; all of them
+// when none is named. --once: no call runs again to have its bytes compared. Exit code 0 when every check
+// held. The same program runs on a GPU, and on a CPU through the emulation beside it.
 
 #include "support.h"
 

@@ -127,18 +127,15 @@ namespace {
 using Numbers = std::map<std::string, int64_t>;
 
 // Sizes and integers by name, as the table has them; and those that are others for an operator.
-const Numbers kNumbers = {{"n", 20},       {"w", 5},          {"Hq", 4},          {"Hkv", 2},
-                          {"Hs", 2},       {"d", 64},         {"dv", 64},         {"cap", 90},
-                          {"M", 12},       {"Mp", 12},        {"t", 3},           {"Hl", 2},
-                          {"chunk_size", 8}, {"score_heads", 2}, {"local", 4}, {"heavy", 8},
-                          {"tile", 8}, {"stride", 4}, {"reach", 1}};
-const std::map<std::string, Numbers> kOthers = {{"ChunkedIntraAttention", {{"dv", 32}}},
-                                                {"MemoryGather", {{"dv", 32}}},
-                                                {"MemoryAttention", {{"dv", 32}}},
-                                                {"OnlineSoftmaxFusion", {{"dv", 32}}},
-                                                {"MemoryFusedAttention", {{"dv", 32}}},
-                                                {"QuerySelect", {{"M", 10}, {"heavy", 6}}},
-                                                {"CachedAttention", {{"n", 1}, {"dv", 32}}}};
+const Numbers kNumbers = {{"n", 20},    {"w", 5},    {"Hq", 4},         {"Hkv", 2},         {"Hs", 2},
+                          {"d", 64},    {"dv", 64},  {"cap", 90},       {"M", 12},          {"Mp", 12},
+                          {"t", 3},     {"Hl", 2},   {"chunk_size", 8}, {"score_heads", 2}, {"local", 4},
+                          {"heavy", 8}, {"tile", 8}, {"stride", 4},     {"reach", 1}};
+const std::map<std::string, Numbers> kOthers = {
+    {"ChunkedIntraAttention", {{"dv", 32}}},    {"MemoryGather", {{"dv", 32}}},
+    {"MemoryAttention", {{"dv", 32}}},          {"OnlineSoftmaxFusion", {{"dv", 32}}},
+    {"MemoryFusedAttention", {{"dv", 32}}},     {"QuerySelect", {{"M", 10}, {"heavy", 6}}},
+    {"CachedAttention", {{"n", 1}, {"dv", 32}}}};
 
 int64_t number(const std::string& op, const std::string& name) {
     const auto others = kOthers.find(op);
