@@ -40,38 +40,6 @@ __device__ __forceinline__ float dot_row(const float (&a)[MOST], const S* row, i
     return lanes_sum<32>(sum);
 }
 
-// Stores the state of a row, fused with another state if there is one. Returns the factors of its own and of
-// the other output. All lanes read the other state before any lane writes.
-struct Shares {
-    float of_pass, with;
-};
-__device__ __forceinline__ Shares finish_state(const AttentionArgs& args, bool parted, int64_t index,
-                                               int64_t part, float top, float sum) {
-    float m = top, l = sum;
-    Shares shares = {sum > 0 ? 1.f / sum : 0.f, 0.f};
-    if (fused_with_other(args)) {
-        const auto [wm, wl] = other_state(args, index);
-        m = fmaxf(top, wm);
-        const float weight = sum > 0 ? sum * expf(top - m) : 0.f;
-        const float with_weight = wl > 0 ? wl * expf(wm - m) : 0.f;
-        l = weight + with_weight;
-        shares.of_pass = l > 0 ? shares.of_pass * weight / l : 0.f;
-        shares.with = args.with_o && l > 0 ? with_weight / l : 0.f;
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 != 0) return shares;
-    if (parted) {
-        args.partial_m[part] = m;
-        args.partial_l[part] = l;
-        return shares;
-    }
-    if (args.m) args.m[index] = m;
-    if (args.l) args.l[index] = l;
-    if (args.own_m) args.own_m[index] = top;
-    if (args.own_l) args.own_l[index] = sum;
-    return shares;
-}
-
 // The cache row of key `key` of a set; -1: none.
 template <bool LISTED>
 __device__ __forceinline__ int cache_row(const AttentionArgs& args, const AttentionBlock& block, int key) {
@@ -128,21 +96,22 @@ __global__ void __launch_bounds__(kThreads) attention_any(const AttentionArgs ar
         }
     }
 
-    const int64_t part =
-        block.parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
-    const Shares shares = finish_state(args, block.parted, index, part, top, sum);
+    const int64_t part = place_of(args, block.parted, index);
+    const FinishedRow finished = finish_row(args, true, index, top, sum, [](float x) { return expf(x); });
+    __syncwarp();  // all lanes have read the other state
+    if (lane == 0) put_state(args, finished, block.parted, index);
     if (!v_rows.first || (!block.parted && !args.o)) return;
 #pragma unroll
     for (int i = 0; i < kValueNumbers; ++i) {
         const int c = lane + 32 * i;
         if (c >= dv) break;
-        float x = o[i] * shares.of_pass;
+        float x = o[i] * finished.factor;
         if (block.parted) {
             args.partial_o[part * dv + c] = x;
             continue;
         }
-        if (shares.with > 0)
-            x = fmaf(to_float(static_cast<const T*>(args.with_o)[index * dv + c]), shares.with, x);
+        if (finished.with_factor > 0)
+            x = fmaf(to_float(static_cast<const T*>(args.with_o)[index * dv + c]), finished.with_factor, x);
         put(static_cast<T*>(args.o) + index * dv + c, x);
     }
 }
@@ -181,13 +150,10 @@ __global__ void __launch_bounds__(kThreads) column_sums_any(const ColumnSumArgs 
 
 template <class T, bool LISTED>
 h2o_status attend_to(const AttentionArgs& args, cudaStream_t stream) {
-    const auto run = [&](auto kernel) {
-        return launch(kernel, attention_grid(args, kAnyTileRows), kThreads, 0, stream, args);
-    };
-    if (args.keys.dtype == H2O_I8) return run(attention_any<T, int8_t, LISTED>);
-    if (args.keys.dtype == H2O_F16) return run(attention_any<T, half, LISTED>);
-    if constexpr (sizeof(T) == 4) return run(attention_any<T, float, LISTED>);
-    return H2O_UNSUPPORTED;
+    return with_stored<T>(args.keys.dtype, [&](auto zero) {
+        return launch(attention_any<T, decltype(zero), LISTED>, attention_grid(args, kAnyTileRows), kThreads,
+                      0, stream, args);
+    });
 }
 
 template <class T>
@@ -202,10 +168,8 @@ h2o_status sum_columns(const ColumnSumArgs& args, cudaStream_t stream) {
     };
     // Of moments, which have the queries' type.
     if (args.head_size > kMostHeadSize) return run(column_sums_any<T, T, 2 * kKeyNumbers>);
-    if (args.keys.dtype == H2O_I8) return run(column_sums_any<T, int8_t, kKeyNumbers>);
-    if (args.keys.dtype == H2O_F16) return run(column_sums_any<T, half, kKeyNumbers>);
-    if constexpr (sizeof(T) == 4) return run(column_sums_any<T, float, kKeyNumbers>);
-    return H2O_UNSUPPORTED;
+    return with_stored<T>(args.keys.dtype,
+                          [&](auto zero) { return run(column_sums_any<T, decltype(zero), kKeyNumbers>); });
 }
 
 }  // namespace

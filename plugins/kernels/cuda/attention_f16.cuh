@@ -321,33 +321,13 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attention_f16(
             const int row = first_row + warp * MT * 16 + i * 16 + h * 8 + lane / 4;
             const bool valid = row <= last_row;
             const float sum = lanes_sum<4>(row_sum[i][h]);
-            const float maximum = row_max[i][h] * args.scores.scale;
-            float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0;
-            float m = maximum, l = sum;
             const int64_t index = valid ? row_index(rows, extent, set, row) : 0;
-            if (valid && fused_with_other(args)) {
-                const auto [wm, wl] = other_state(args, index);
-                m = fmaxf(maximum, wm);
-                const float weight = sum > 0 ? sum * exp2_fast((maximum - m) * kLog2E) : 0.f;
-                const float with_weight = wl > 0 ? wl * exp2_fast((wm - m) * kLog2E) : 0.f;
-                l = weight + with_weight;
-                factor = l > 0 ? factor * weight / l : 0.f;
-                with_factor = args.with_o && l > 0 ? with_weight / l : 0.f;
-            }
-            const int64_t part =
-                parted ? static_cast<int64_t>(part_index(args)) * rows.tokens * rows.heads + index : index;
-            __syncwarp();  // the row's four lanes have read the other state; now it may be overwritten
-            if (valid && lane % 4 == 0) {
-                if (parted) {
-                    put_between_blocks(args.partial_m + part, m);
-                    put_between_blocks(args.partial_l + part, l);
-                } else {
-                    if (args.m) args.m[index] = m;
-                    if (args.l) args.l[index] = l;
-                    if (args.own_m) args.own_m[index] = maximum;
-                    if (args.own_l) args.own_l[index] = sum;
-                }
-            }
+            const FinishedRow finished = finish_row(args, valid, index, row_max[i][h] * args.scores.scale,
+                                                    sum, [](float x) { return exp2_fast(x * kLog2E); });
+            const float factor = finished.factor, with_factor = finished.with_factor;
+            const int64_t part = place_of(args, parted, index);
+            __syncwarp();  // the row's four lanes have read the other state
+            if (valid && lane % 4 == 0) put_state(args, finished, parted, index);
             if (!with_values) continue;
 #pragma unroll
             for (int nn = 0; nn < DV / 8; ++nn) {

@@ -13,6 +13,7 @@
 
 #include "choose_by_votes.cuh"
 #include "numbers.cuh"
+#include "pieces.cuh"
 
 namespace h2o::cuda {
 namespace {
@@ -26,11 +27,6 @@ struct Lists {
     int heavy;  // other cache rows of a list: M - local
 
     bool good() const { return votes.good() && block > 0 && local >= 0 && heavy >= 0 && local + heavy > 0; }
-};
-
-template <class S, int COUNT>
-struct alignas(COUNT * sizeof(S)) Piece {
-    S numbers[COUNT];
 };
 
 // Variances and squares may be beyond the largest half.
@@ -47,7 +43,7 @@ __device__ __forceinline__ void put_within(half* to, float x) {
 //
 // One pass: sums are of distances from the block's first row. Its own distance from the mean is at most
 // sqrt(block) deviations, so that little is cancelled, whatever the mean is.
-template <class S, class T, int COUNT = 16 / static_cast<int>(sizeof(T))>
+template <class S, class T, int COUNT = kPieceWidth<T>>
 __global__ void __launch_bounds__(kMomentThreads)
     find_moments(const S* k, const float* scales, int d, int width, int rows, int block, int64_t count,
                  const int64_t* past, int tiles, T* moments, int64_t* whole) {
@@ -62,10 +58,10 @@ __global__ void __launch_bounds__(kMomentThreads)
     // Numbers of a row, less those that are given.
     const auto less = [&](int row, float (&numbers)[COUNT]) {
         const int64_t at = (index * block + row) * width + first % width;
-        const auto piece = *reinterpret_cast<const Piece<S, COUNT>*>(k + at);
+        const auto piece = load_piece<COUNT>(k + at);
         const float scale = sizeof(S) == 1 ? scales[at / d] : 1.f;
 #pragma unroll
-        for (int j = 0; j < COUNT; ++j) numbers[j] = fmaf(to_float(piece.numbers[j]), scale, -numbers[j]);
+        for (int j = 0; j < COUNT; ++j) numbers[j] = fmaf(to_float(piece.of[j]), scale, -numbers[j]);
     };
     float origin[COUNT] = {}, sum[COUNT] = {}, squares[COUNT] = {};
     if (summed > 0) less(0, origin);
@@ -86,17 +82,17 @@ __global__ void __launch_bounds__(kMomentThreads)
 #pragma unroll
     for (int j = 0; j < COUNT; ++j) {
         const float shift = sum[j] / all;
-        put(mean.numbers + j, origin[j] + shift);
-        put_within(variance.numbers + j, fmaxf(squares[j] / all - shift * shift, 0.f));
+        put(mean.of + j, origin[j] + shift);
+        put_within(variance.of + j, fmaxf(squares[j] / all - shift * shift, 0.f));
     }
     T* const to = moments + first / d * 2 * d + first % d;
-    *reinterpret_cast<Piece<T, COUNT>*>(to) = mean;
-    *reinterpret_cast<Piece<T, COUNT>*>(to + d) = variance;
+    store_piece(to, mean);
+    store_piece(to + d, variance);
 }
 
 // out [votes, Hq, 2d] = the voting rows of q, then scale / 2 times their squares. `together` heads vote for
 // the same sums; a whole tile has `votes`.
-template <class T, int COUNT = 16 / static_cast<int>(sizeof(T))>
+template <class T, int COUNT = kPieceWidth<T>>
 __global__ void __launch_bounds__(kMomentThreads)
     spread_votes(const T* q, VotingTiles tiles, int votes, int heads, int together, int d, float scale,
                  int64_t count, T* out) {
@@ -105,16 +101,16 @@ __global__ void __launch_bounds__(kMomentThreads)
     const int64_t number = i * COUNT / d, c = i * COUNT % d;  // of [votes, Hq], and of a head
     const int vote = static_cast<int>(number / heads), head = static_cast<int>(number % heads);
     const int64_t row = tiles.row(vote / votes, vote % votes, head, together);
-    const auto query = *reinterpret_cast<const Piece<T, COUNT>*>(q + (row * heads + head) * d + c);
+    const auto query = load_piece<COUNT>(q + (row * heads + head) * d + c);
     Piece<T, COUNT> squares;
 #pragma unroll
     for (int j = 0; j < COUNT; ++j) {
-        const float x = to_float(query.numbers[j]);
-        put_within(squares.numbers + j, scale / 2 * x * x);
+        const float x = to_float(query.of[j]);
+        put_within(squares.of + j, scale / 2 * x * x);
     }
     T* const to = out + number * 2 * d + c;
-    *reinterpret_cast<Piece<T, COUNT>*>(to) = query;
-    *reinterpret_cast<Piece<T, COUNT>*>(to + d) = squares;
+    store_piece(to, query);
+    store_piece(to + d, squares);
 }
 
 struct RankedBlocks {
@@ -215,7 +211,7 @@ struct BlockSelect {
 
     template <class T>
     h2o_status prepare(const Scratch& scratch) const {
-        constexpr int kCount = 16 / static_cast<int>(sizeof(T));
+        constexpr int kCount = kPieceWidth<T>;
         const int d = shape.head_size, width = shape.kv_heads * d, tiles = lists.votes.count();
         const int64_t queries = static_cast<int64_t>(scratch.spread.n) * shape.query_heads * d / kCount;
         const h2o_status status = launch(
@@ -225,7 +221,7 @@ struct BlockSelect {
         if (status != H2O_OK) return status;
         const int64_t count = static_cast<int64_t>(scratch.votes.places) * width / kCount;
         const int64_t threads = count > tiles ? count : tiles;
-        return with_stored<T>(kv, [&](auto zero) {
+        return with_stored<T>(kv.dtype, [&](auto zero) {
             using S = decltype(zero);
             return launch(find_moments<S, T>, dim3(ceil_div(threads, kMomentThreads), 1, 1), kMomentThreads,
                           0, stream, static_cast<const S*>(kv.k), kv.k_scales, d, width,

@@ -98,20 +98,6 @@ AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_
     return attention;
 }
 
-h2o_status take_parts(AttentionArgs& attention, Workspace& pieces) {
-    const int64_t rows = static_cast<int64_t>(attention.rows.tokens) * attention.rows.heads;
-    attention.partial_o = pieces.take<float>(attention.splits * rows * attention.value_size);
-    attention.partial_m = pieces.take<float>(attention.splits * rows);
-    attention.partial_l = pieces.take<float>(attention.splits * rows);
-    return pieces.enough() ? H2O_OK : H2O_OUT_OF_WORKSPACE;
-}
-
-h2o_status combine(const AttentionArgs& args, const h2o_shape& shape, void* o, cudaStream_t stream) {
-    const int64_t rows = static_cast<int64_t>(args.rows.tokens) * args.rows.heads;
-    return launch_combine_parts(args.partial_o, args.partial_m, args.partial_l, args.splits, rows,
-                                args.value_size, shape.dtype, o, stream);
-}
-
 // m and l [n, Hq] are the rows' final states, or null if nobody asks for them.
 h2o_status attend(cudaStream_t stream, const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
                   const int64_t* length, const float* sinks, void* o, float* m, float* l, Workspace& pieces) {
@@ -128,7 +114,7 @@ h2o_status attend(cudaStream_t stream, const h2o_shape& shape, int n, const void
     if (status != H2O_OK) return status;
     status = launch_attention(attention, stream);
     if (status != H2O_OK) return status;
-    status = combine(attention, shape, o, stream);
+    status = launch_combine_parts(attention, o, stream);
     if (status != H2O_OK || !m) return status;
     return launch_combine_states(attention.partial_m, attention.partial_l, attention.splits, rows, m, l,
                                  stream);
@@ -167,7 +153,7 @@ h2o_status run_step(AttentionArgs& step, const Step& call, bool latent, Workspac
     if (const h2o_status status = take_parts(step, pieces); status != H2O_OK) return status;
     if (cut.inside) step.arrivals = call.counters;
     const h2o_status status = launch_attention(step, stream);
-    return status == H2O_OK && !cut.inside ? combine(step, call.shape, call.o, stream) : status;
+    return status == H2O_OK && !cut.inside ? launch_combine_parts(step, call.o, stream) : status;
 }
 
 }  // namespace

@@ -99,15 +99,6 @@ inline State given(const void* o, const float* m, const float* l) {
     return {const_cast<void*>(o), const_cast<float*>(m), const_cast<float*>(l)};
 }
 
-// The number of rows from `start` to `length` if the host knows it; 0: none. If only the device knows both,
-// the call is a decode step with one row.
-template <class Update>
-int32_t most_rows_of(const Update& call, bool in_place) {
-    if (call.start_on_host && call.length_on_host)
-        return static_cast<int32_t>(*call.length_on_host - *call.start_on_host);
-    return in_place ? 1 : call.cap;
-}
-
 template <class... P>
 bool any_null(const P*... pointers) {
     return ((pointers == nullptr) || ...);

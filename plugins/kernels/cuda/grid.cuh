@@ -69,6 +69,47 @@ __device__ __forceinline__ OtherState other_state(const AttentionArgs& args, int
     return {args.sinks[head], 1.f};
 }
 
+// A row's softmax state behind its last key, alone and fused with the other state if there is one, and the
+// factors of this pass's output and of the other one.
+struct FinishedRow {
+    float own_m, own_l, m, l, factor, with_factor;
+};
+
+template <class Exp>
+__device__ __forceinline__ FinishedRow finish_row(const AttentionArgs& args, bool valid, int64_t index,
+                                                  float own_m, float own_l, Exp&& exp) {
+    FinishedRow row = {own_m, own_l, own_m, own_l, own_l > 0 ? 1.f / own_l : 0.f, 0.f};
+    if (!valid || !fused_with_other(args)) return row;
+    const auto [with_m, with_l] = other_state(args, index);
+    row.m = fmaxf(own_m, with_m);
+    const float weight = own_l > 0 ? own_l * exp(own_m - row.m) : 0.f;
+    const float with_weight = with_l > 0 ? with_l * exp(with_m - row.m) : 0.f;
+    row.l = weight + with_weight;
+    row.factor = row.l > 0 ? row.factor * weight / row.l : 0.f;
+    row.with_factor = args.with_o && row.l > 0 ? with_weight / row.l : 0.f;
+    return row;
+}
+
+// Where a row's output and state go: its own place, or that of the part.
+__device__ __forceinline__ int64_t place_of(const AttentionArgs& args, bool parted, int64_t index) {
+    return parted ? static_cast<int64_t>(part_index(args)) * args.rows.tokens * args.rows.heads + index
+                  : index;
+}
+
+// Called by one lane, when all that share the row have read the other state: it may be overwritten here.
+__device__ __forceinline__ void put_state(const AttentionArgs& args, const FinishedRow& row, bool parted,
+                                          int64_t index) {
+    if (parted) {
+        put_between_blocks(args.partial_m + place_of(args, parted, index), row.m);
+        put_between_blocks(args.partial_l + place_of(args, parted, index), row.l);
+        return;
+    }
+    if (args.m) args.m[index] = row.m;
+    if (args.l) args.l[index] = row.l;
+    if (args.own_m) args.own_m[index] = row.own_m;
+    if (args.own_l) args.own_l[index] = row.own_l;
+}
+
 struct AttentionBlock {
     Extent extent;
     int set;

@@ -22,14 +22,10 @@ __global__ void __launch_bounds__(kThreads) append_step_row(const AttentionArgs 
 
 template <class T>
 h2o_status append(const AttentionArgs& args, cudaStream_t stream) {
-    const auto run = [&](auto kernel) {
-        const dim3 grid(static_cast<unsigned>(args.rows.sets), pieces_of(args.rows), 1);
-        return launch(kernel, grid, kThreads, 0, stream, args);
-    };
-    if (args.keys.dtype == H2O_I8) return run(append_step_row<T, int8_t>);
-    if (args.keys.dtype == H2O_F16) return run(append_step_row<T, half>);
-    if constexpr (sizeof(T) == 4) return run(append_step_row<T, float>);
-    return H2O_UNSUPPORTED;
+    const dim3 grid(static_cast<unsigned>(args.rows.sets), pieces_of(args.rows), 1);
+    return with_stored<T>(args.keys.dtype, [&](auto zero) {
+        return launch(append_step_row<T, decltype(zero)>, grid, kThreads, 0, stream, args);
+    });
 }
 
 }  // namespace

@@ -205,35 +205,18 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
     }
 
     // The threads of each row write its state, and publish the factor for its output.
-    const int64_t all = static_cast<int64_t>(rows.tokens) * rows.heads;
     __syncthreads();  // every warp has read the previous factors
     {
         const bool valid = packed <= last_row;
         const int64_t index = valid ? row_index(rows, extent, set, packed) : 0;
-        const float sum = lanes_sum<Tile::kThreadsARow>(row_sum), maximum = row_max * args.scores.scale;
-        float factor = sum > 0 ? 1.f / sum : 0.f, with_factor = 0, m = maximum, l = sum;
-        if (valid && fused_with_other(args)) {
-            const auto [wm, wl] = other_state(args, index);
-            m = fmaxf(maximum, wm);
-            const float weight = sum > 0 ? sum * exp2_fast((maximum - m) * kLog2E) : 0.f;
-            const float with_weight = wl > 0 ? wl * exp2_fast((wm - m) * kLog2E) : 0.f;
-            l = weight + with_weight;
-            factor = l > 0 ? factor * weight / l : 0.f;
-            with_factor = args.with_o && l > 0 ? with_weight / l : 0.f;
-        }
-        __syncwarp();  // the row's lanes have read the other state; now it may be overwritten
+        const float sum = lanes_sum<Tile::kThreadsARow>(row_sum);
+        const FinishedRow finished = finish_row(args, valid, index, row_max * args.scores.scale, sum,
+                                                [](float x) { return exp2_fast(x * kLog2E); });
+        __syncwarp();  // the row's lanes have read the other state
         if (own_keys == 0) {
-            factors[own_row] = factor;
-            factors[kRows + own_row] = with_factor;
-            if (valid && block.parted) {
-                put_between_blocks(args.partial_m + part_index(args) * all + index, m);
-                put_between_blocks(args.partial_l + part_index(args) * all + index, l);
-            } else if (valid) {
-                if (args.m) args.m[index] = m;
-                if (args.l) args.l[index] = l;
-                if (args.own_m) args.own_m[index] = maximum;
-                if (args.own_l) args.own_l[index] = sum;
-            }
+            factors[own_row] = finished.factor;
+            factors[kRows + own_row] = finished.with_factor;
+            if (valid) put_state(args, finished, block.parted, index);
         }
     }
     __syncthreads();
@@ -249,12 +232,10 @@ __global__ void __launch_bounds__(LatentTile<D, DV, MT>::kThreads, 1) latent_f16
 #pragma unroll
             for (int nn = 0; nn < Tile::kColumns / 8; ++nn) {
                 const int column = warp * Tile::kColumns + nn * 8 + lane % 4 * 2;
-                const int64_t at = index * DV + column;
+                const int64_t at = place_of(args, block.parted, index) * DV + column;
                 float x = o[i][nn][h * 2] * factor, y = o[i][nn][h * 2 + 1] * factor;
                 if (block.parted) {
-                    put_between_blocks(
-                        reinterpret_cast<float2*>(args.partial_o + part_index(args) * all * DV + at),
-                        make_float2(x, y));
+                    put_between_blocks(reinterpret_cast<float2*>(args.partial_o + at), make_float2(x, y));
                     continue;
                 }
                 if (with_factor > 0) {

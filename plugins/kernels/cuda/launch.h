@@ -77,9 +77,9 @@ h2o_status dispatch_head_size(int d, F&& f) {
     }
 }
 
-// The same for kernels without tiles, which only unroll their loops: the sizes of models.
+// The same for votes, which have tiles of more sizes.
 template <class F>
-h2o_status dispatch_plain_size(int d, F&& f) {
+h2o_status dispatch_vote_size(int d, F&& f) {
     switch (d) {
         case 160:
             return f(HeadSize<160>());

@@ -24,9 +24,9 @@ __device__ __forceinline__ void put(half* to, float x) {
 
 // Calls `run` with a zero of the rows' storage type; T is the type of the queries.
 template <class T, class Run>
-h2o_status with_stored(const h2o_kv& kv, Run&& run) {
-    if (kv.dtype == H2O_I8) return run(int8_t{});
-    if (kv.dtype == H2O_F16) return run(half{});
+h2o_status with_stored(h2o_dtype dtype, Run&& run) {
+    if (dtype == H2O_I8) return run(int8_t{});
+    if (dtype == H2O_F16) return run(half{});
     if constexpr (sizeof(T) == 4) return run(0.f);
     return H2O_UNSUPPORTED;
 }

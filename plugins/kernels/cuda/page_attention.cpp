@@ -30,17 +30,6 @@ int parts_of(const calls::PageAttention& call) {
     return wanted < 1 ? 1 : wanted < most ? wanted : most;
 }
 
-struct Parts {
-    float *o, *m, *l;
-
-    Parts(const h2o_shape& shape, int parts, Workspace& workspace) {
-        const int64_t states = static_cast<int64_t>(parts) * shape.query_heads;
-        o = workspace.take<float>(states * shape.head_size);
-        m = workspace.take<float>(states);
-        l = workspace.take<float>(states);
-    }
-};
-
 h2o_status check(const calls::PageAttention& call) {
     if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
     if (call.page_size <= 0 || call.M <= 0) return H2O_BAD_ARGUMENT;
@@ -52,8 +41,10 @@ h2o_status check(const calls::PageAttention& call) {
 
 size_t workspace(const calls::PageAttention& call) {
     if (check(call) != H2O_OK) return 0;
+    AttentionArgs attention = attention_of(call.shape, rows_of(call.shape, nullptr, 1, 1), {});
+    attention.splits = most_parts(call);
     Workspace pieces;
-    Parts(call.shape, most_parts(call), pieces);
+    take_parts(attention, pieces);
     return pieces.used();
 }
 
@@ -79,15 +70,9 @@ h2o_status run(const calls::PageAttention& call) {
         return launch_attention(attention, stream);
     }
     Workspace pieces(call.workspace, call.workspace_bytes);
-    const Parts parts(shape, attention.splits, pieces);
-    if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-    attention.partial_o = parts.o;
-    attention.partial_m = parts.m;
-    attention.partial_l = parts.l;
+    if (const h2o_status status = take_parts(attention, pieces); status != H2O_OK) return status;
     const h2o_status status = launch_attention(attention, stream);
-    if (status != H2O_OK) return status;
-    return launch_combine_parts(parts.o, parts.m, parts.l, attention.splits, shape.query_heads,
-                                shape.head_size, shape.dtype, call.o, stream);
+    return status == H2O_OK ? launch_combine_parts(attention, call.o, stream) : status;
 }
 
 }  // namespace h2o::cuda

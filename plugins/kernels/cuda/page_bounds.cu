@@ -50,6 +50,14 @@ __global__ void __launch_bounds__(kThreads)
     max_next[to] = high;
 }
 
+// The number of rows from `start` to `length` if the host knows it; 0: none. If only the device knows both,
+// the call is a decode step with one row.
+int32_t most_rows_of(const calls::PageBounds& call, bool in_place) {
+    if (call.start_on_host && call.length_on_host)
+        return static_cast<int32_t>(*call.length_on_host - *call.start_on_host);
+    return in_place ? 1 : call.cap;
+}
+
 }  // namespace
 }  // namespace h2o::cuda
 
@@ -57,7 +65,8 @@ namespace h2o::cuda {
 
 h2o_status run(const calls::PageBounds& call) {
     const cudaStream_t stream = stream_of(call);
-    const int32_t most_rows = most_rows_of(call, call.k_min_next == call.k_min);
+    const bool in_place = call.k_min_next == call.k_min && call.k_max_next == call.k_max;
+    const int32_t most_rows = most_rows_of(call, in_place);
     if (most_rows == 0) return H2O_OK;
     if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
     if (most_rows <= 0 || call.page_size <= 0 || call.Nb <= 0) return H2O_BAD_ARGUMENT;
@@ -65,7 +74,6 @@ h2o_status run(const calls::PageBounds& call) {
         any_null(call.k_min, call.k_max, call.k_min_next, call.k_max_next))
         return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_keys(call.shape, call.kv, 1); status != H2O_OK) return status;
-    const bool in_place = call.k_min_next == call.k_min && call.k_max_next == call.k_max;
     const int width = call.shape.kv_heads * call.shape.head_size;
     const int64_t touched = (static_cast<int64_t>(most_rows) + call.page_size - 2) / call.page_size + 1;
     const int64_t height = in_place && touched < call.Nb ? touched : call.Nb;
@@ -79,7 +87,7 @@ h2o_status run(const calls::PageBounds& call) {
                         call.kv->k_scales,
                         in_place};
     const dim3 grid(ceil_div(width, kThreads), static_cast<unsigned>(height), 1);
-    return with_stored<float>(*call.kv, [&](auto zero) {
+    return with_stored<float>(call.kv->dtype, [&](auto zero) {
         using S = decltype(zero);
         return launch(update_bounds<S>, grid, kThreads, 0, stream, args, static_cast<const S*>(call.kv->k),
                       call.k_min, call.k_max, call.k_min_next, call.k_max_next);

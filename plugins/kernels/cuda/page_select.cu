@@ -1,8 +1,7 @@
 // PageSelect: the last page, and the other pages whose keys may score highest.
 //
 // First the upper bounds of the scores, one warp for each page and set; this reads the page bounds once, and
-// is the whole cost. Then one block for each set finds the threshold by bisection over the bits of the
-// bounds, and keeps pages in order.
+// is the whole cost. Then one block for each set takes the best pages (select.cuh).
 
 #include <climits>
 
@@ -11,14 +10,13 @@
 #include "numbers.cuh"
 #include "ptx.cuh"
 #include "row_range.cuh"
+#include "select.cuh"
 
 namespace h2o::cuda {
 namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kSelectThreads = 512;
-constexpr int kSelectWarps = kSelectThreads / 32;
 
 struct SelectArgs {
     const int64_t* length;  // [] on the device: cache rows in use
@@ -35,10 +33,10 @@ struct SelectArgs {
     }
 };
 
-// Bits that order like the floats; 0 for NaN.
+// Bits above 0 that order like the floats; the lowest for NaN.
 __device__ __forceinline__ unsigned ordered(float x) {
     const unsigned bits = __float_as_uint(x);
-    if (!(x == x)) return 0;
+    if (!(x == x)) return 1;
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
@@ -62,69 +60,25 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == 0) bits[static_cast<int64_t>(set) * args.most_pages + page] = ordered(best);
 }
 
-struct Shared {
-    int count[kSelectWarps];
-    int above[kSelectWarps], equal[kSelectWarps];
-};
+struct Candidates {
+    const unsigned* of_pages;
 
-// The number of threads whose `value` is set, returned to all threads.
-__device__ __forceinline__ int block_sum(int value, int* shared) {
-    for (int i = 16; i > 0; i /= 2) value += __shfl_xor_sync(kAllLanes, value, i);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
-    __syncthreads();
-    int sum = 0;
-    for (int w = 0; w < kSelectWarps; ++w) sum += shared[w];
-    return sum;
-}
+    __device__ __forceinline__ int position(int i) const { return i; }
+    __device__ __forceinline__ uint32_t bits(int i) const { return of_pages[i]; }
+};
 
 __global__ void __launch_bounds__(kSelectThreads)
     choose_pages(SelectArgs args, const unsigned* all_bits, int32_t* page_list) {
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared());
-    const int set = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int pages = args.pages(), budget = args.budget, others = pages - 1, wanted = budget - 1;
-    const unsigned* const bits = all_bits + static_cast<int64_t>(set) * args.most_pages;
+    const int set = blockIdx.x, pages = args.pages(), budget = args.budget;
+    const Candidates candidates{all_bits + static_cast<int64_t>(set) * args.most_pages};
     int32_t* const out = page_list + static_cast<int64_t>(set) * budget;
     if (pages <= budget) {
         for (int i = threadIdx.x; i < budget; i += kSelectThreads) out[i] = i < pages ? i : -1;
         return;
     }
-    if (threadIdx.x == 0) out[wanted] = others;
-    if (wanted == 0) return;
-    // The largest threshold that at least `wanted` pages reach.
-    unsigned threshold = 0;
-    for (unsigned bit = 0x80000000u; bit != 0; bit >>= 1) {
-        int reached = 0;
-        for (int i = threadIdx.x; i < others; i += kSelectThreads) reached += bits[i] >= (threshold | bit);
-        if (block_sum(reached, shared.count) >= wanted) threshold |= bit;
-    }
-    int higher = 0;
-    for (int i = threadIdx.x; i < others; i += kSelectThreads) higher += bits[i] > threshold;
-    const int equals =
-        wanted - block_sum(higher, shared.count);  // pages to take among those at the threshold
-
-    int above_before = 0, equal_before = 0;
-    for (int first = 0; first < others; first += kSelectThreads) {
-        const int i = first + static_cast<int>(threadIdx.x);
-        const bool above = i < others && bits[i] > threshold, equal = i < others && bits[i] == threshold;
-        const unsigned above_lanes = __ballot_sync(kAllLanes, above);
-        const unsigned equal_lanes = __ballot_sync(kAllLanes, equal);
-        __syncthreads();  // the previous counts have been read
-        if (lane == 0) {
-            shared.above[warp] = __popc(above_lanes);
-            shared.equal[warp] = __popc(equal_lanes);
-        }
-        __syncthreads();
-        int above_rank = above_before + __popc(above_lanes & ((1u << lane) - 1));
-        int equal_rank = equal_before + __popc(equal_lanes & ((1u << lane) - 1));
-        for (int w = 0; w < kSelectWarps; ++w) {
-            above_rank += w < warp ? shared.above[w] : 0;
-            equal_rank += w < warp ? shared.equal[w] : 0;
-            above_before += shared.above[w];
-            equal_before += shared.equal[w];
-        }
-        if (above || (equal && equal_rank < equals)) out[above_rank + min(equal_rank, equals)] = i;
-    }
+    if (threadIdx.x == 0) out[budget - 1] = pages - 1;
+    take_best<kSelectThreads>(candidates, pages - 1, budget - 1,
+                              *reinterpret_cast<SelectShared*>(dynamic_shared()), out);
 }
 
 }  // namespace
@@ -171,7 +125,7 @@ h2o_status run(const calls::PageSelect& call) {
                                            static_cast<const float*>(call.q), call.k_min, call.k_max, bits);
     if (status != H2O_OK) return status;
     return launch(choose_pages, dim3(static_cast<unsigned>(call.shape.score_heads), 1, 1), kSelectThreads,
-                  sizeof(Shared), stream, args, static_cast<const unsigned*>(bits), call.page_list);
+                  sizeof(SelectShared), stream, args, static_cast<const unsigned*>(bits), call.page_list);
 }
 
 }  // namespace h2o::cuda

@@ -23,23 +23,32 @@ __global__ void __launch_bounds__(kThreads) combine_parts(PartStates parts, half
     combine_row<D>(parts, row, weights, out + row * D);
 }
 
+struct Combined {
+    float m, l;
+};
+__device__ __forceinline__ Combined combined(const float* m, const float* l, int parts, int64_t rows,
+                                             int64_t row) {
+    Combined state = {-INFINITY, 0.f};
+    for (int p = 0; p < parts; ++p)
+        if (l[p * rows + row] > 0) state.m = fmaxf(state.m, m[p * rows + row]);
+    for (int p = 0; p < parts; ++p)
+        if (l[p * rows + row] > 0) state.l += l[p * rows + row] * expf(m[p * rows + row] - state.m);
+    return state;
+}
+
 // The same for rows of any size and type: every thread combines its own columns.
 template <class T>
-__global__ void __launch_bounds__(kThreads) combine_parts_any(const float* o, const float* m, const float* l,
-                                                              int parts, int64_t rows, int d, T* out) {
+__global__ void __launch_bounds__(kThreads) combine_parts_any(PartStates parts, int d, T* out) {
     const int64_t row = blockIdx.x;
-    float top = -INFINITY, total = 0;
-    for (int p = 0; p < parts; ++p)
-        if (l[p * rows + row] > 0) top = fmaxf(top, m[p * rows + row]);
-    for (int p = 0; p < parts; ++p)
-        if (l[p * rows + row] > 0) total += l[p * rows + row] * expf(m[p * rows + row] - top);
+    const Combined all = combined(parts.m, parts.l, parts.count, parts.rows, row);
     for (int c = threadIdx.x; c < d; c += kThreads) {
         float sum = 0;
-        for (int p = 0; p < parts; ++p) {
-            const int64_t at = p * rows + row;
-            if (l[at] > 0) sum = fmaf(l[at] * expf(m[at] - top), o[at * d + c], sum);
+        for (int p = 0; p < parts.count; ++p) {
+            const int64_t at = p * parts.rows + row;
+            if (parts.l[at] > 0)
+                sum = fmaf(parts.l[at] * expf(parts.m[at] - all.m), parts.o[at * d + c], sum);
         }
-        put(out + row * d + c, total > 0 ? sum / total : 0.f);
+        put(out + row * d + c, all.l > 0 ? sum / all.l : 0.f);
     }
 }
 
@@ -47,13 +56,9 @@ __global__ void __launch_bounds__(kThreads)
     combine_states(const float* m, const float* l, int parts, int64_t rows, float* m_out, float* l_out) {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (row >= rows) return;
-    float top = -INFINITY, total = 0;
-    for (int p = 0; p < parts; ++p)
-        if (l[p * rows + row] > 0) top = fmaxf(top, m[p * rows + row]);
-    for (int p = 0; p < parts; ++p)
-        if (l[p * rows + row] > 0) total += l[p * rows + row] * expf(m[p * rows + row] - top);
-    m_out[row] = top;
-    l_out[row] = total;
+    const Combined all = combined(m, l, parts, rows, row);
+    m_out[row] = all.m;
+    l_out[row] = all.l;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -67,24 +72,23 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-h2o_status launch_combine_parts(const float* o, const float* m, const float* l, int parts, int64_t rows,
-                                int head_size, h2o_dtype dtype, void* out, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>(rows), 1, 1);
-    if (dtype != H2O_F16)
-        return launch(combine_parts_any<float>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
-                      static_cast<float*>(out));
-    if (!has_tiles(head_size) && head_size != kMostValueSize)
-        return launch(combine_parts_any<half>, grid, kThreads, 0, stream, o, m, l, parts, rows, head_size,
-                      static_cast<half*>(out));
-    const PartStates states = {o, m, l, parts, rows};
-    const dim3 blocks(ceil_div(rows, kRows), 1, 1);
-    const size_t shared = sizeof(float) * static_cast<size_t>(parts) * kRows;
+h2o_status launch_combine_parts(const AttentionArgs& args, void* o, cudaStream_t stream) {
+    const int64_t rows = static_cast<int64_t>(args.rows.tokens) * args.rows.heads;
+    const PartStates parts = {args.partial_o, args.partial_m, args.partial_l, args.splits, rows};
+    const int dv = args.value_size;
+    const dim3 a_row(static_cast<unsigned>(rows), 1, 1), blocks(ceil_div(rows, kRows), 1, 1);
+    if (args.dtype != H2O_F16)
+        return launch(combine_parts_any<float>, a_row, kThreads, 0, stream, parts, dv,
+                      static_cast<float*>(o));
+    if (!has_tiles(dv) && dv != kMostValueSize)
+        return launch(combine_parts_any<half>, a_row, kThreads, 0, stream, parts, dv, static_cast<half*>(o));
+    const size_t shared = sizeof(float) * static_cast<size_t>(parts.count) * kRows;
     const auto combine = [&](auto size) {
-        return launch(combine_parts<decltype(size)::value>, blocks, kThreads, shared, stream, states,
-                      static_cast<half*>(out));
+        return launch(combine_parts<decltype(size)::value>, blocks, kThreads, shared, stream, parts,
+                      static_cast<half*>(o));
     };
-    if (head_size == kMostValueSize) return combine(HeadSize<kMostValueSize>());
-    return dispatch_head_size(head_size, combine);
+    if (dv == kMostValueSize) return combine(HeadSize<kMostValueSize>());
+    return dispatch_head_size(dv, combine);
 }
 
 h2o_status launch_combine_states(const float* m, const float* l, int parts, int64_t rows, float* m_out,

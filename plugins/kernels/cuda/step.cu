@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) append_rows(Append args, const T* k,
 template <class T>
 h2o_status append(const Append& args, const void* k, const void* v, const h2o_kv& kv, cudaStream_t stream) {
     const int64_t warps = static_cast<int64_t>(args.rows) * args.heads;
-    return with_stored<T>(kv, [&](auto zero) {
+    return with_stored<T>(kv.dtype, [&](auto zero) {
         using S = decltype(zero);
         const unsigned kinds = h2o_kv_latent(&kv) ? 1 : 2;
         return launch(append_rows<T, S>, dim3(ceil_div(warps, kThreads / 32), kinds, 1), kThreads, 0, stream,

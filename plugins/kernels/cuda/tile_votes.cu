@@ -12,19 +12,16 @@ constexpr int kCopyThreads = 256;
 constexpr int kStateThreads = 128;
 
 // votes [tiles * votes_of_whole] = a row of q for each stride of rows, for each of the `group` query heads
-// that vote together another one. If the last tile has fewer, the rest keep their old contents.
+// that vote together another one. If the last tile has fewer, the rest are its last row.
 __global__ void __launch_bounds__(kCopyThreads)
     take_votes(const uint4* q, VotingTiles tiles, int votes, int group, int64_t head_pieces,
                int64_t row_pieces, int64_t count, uint4* out) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kCopyThreads + threadIdx.x;
     if (i >= count) return;
-    const int64_t vote = i / row_pieces;
-    const int64_t start = vote / votes * tiles.tile, run = start + vote % votes * tiles.stride;
-    if (run >= tiles.n) return;
-    const int64_t piece = i - vote * row_pieces, head = piece / head_pieces % group;
-    const int64_t end = start + tiles.tile < tiles.n ? start + tiles.tile : tiles.n;
-    const int64_t own = run + head * tiles.stride / group;
-    out[i] = __ldg(q + (own < end ? own : end - 1) * row_pieces + piece);
+    const int vote = static_cast<int>(i / row_pieces);
+    const int64_t piece = i - vote * row_pieces;
+    const int64_t row = tiles.row(vote / votes, vote % votes, static_cast<int>(piece / head_pieces), group);
+    out[i] = __ldg(q + row * row_pieces + piece);
 }
 
 h2o_status copy_votes(const h2o_shape& shape, const VotingTiles& tiles, const void* q,
@@ -86,16 +83,12 @@ template <class T>
 h2o_status find_states(const h2o_shape& shape, const VotingTiles& tiles, const void* q, const KeySource& keys,
                        const OwnRows& own, const VoteScratch& scratch, cudaStream_t stream) {
     const int64_t count = static_cast<int64_t>(tiles.votes()) * shape.query_heads;
-    const auto run = [&](auto zero) {
+    return with_stored<T>(keys.dtype, [&](auto zero) {
         return launch(sampled_states<T, decltype(zero)>, dim3(ceil_div(count * 32, kStateThreads), 1, 1),
                       kStateThreads, 0, stream, static_cast<const T*>(q), tiles, tiles.votes_of_whole(), own,
                       keys, scores_of(shape), shape.query_heads, shape.query_heads / shape.score_heads,
                       shape.query_heads / own_heads(shape), shape.head_size, count, scratch.m, scratch.l);
-    };
-    if (keys.dtype == H2O_I8) return run(int8_t{});
-    if (keys.dtype == H2O_F16) return run(half{});
-    if constexpr (sizeof(T) == 4) return run(0.f);
-    return H2O_UNSUPPORTED;
+    });
 }
 
 }  // namespace

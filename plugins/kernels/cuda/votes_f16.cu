@@ -63,21 +63,20 @@ struct VoteArgs {
 // The votes of one tile for one key set: packed row = vote * group + query head.
 struct Voters {
     const VoteArgs& args;
-    int set;
+    int tile, set;
     int first, end;  // rows of q
     int rows;        // packed
 
-    __device__ __forceinline__ Voters(const VoteArgs& args, int tile, int set) : args(args), set(set) {
+    __device__ __forceinline__ Voters(const VoteArgs& args, int tile, int set)
+        : args(args), tile(tile), set(set) {
         first = tile * args.tiles.tile;
         end = min(first + args.tiles.tile, args.tiles.n);
         rows = (end - first + args.tiles.stride - 1) / args.tiles.stride * args.group;
     }
-    // Of q. Each of the heads that vote together takes another row of a stride.
+    // Of q.
     __device__ __forceinline__ int row(int packed) const {
-        const int vote = packed / args.group, member = packed - vote * args.group;
-        const int voter = set % args.spanned * args.group + member;
-        const int shift = voter * args.tiles.stride / (args.group * args.spanned);
-        return min(first + vote * args.tiles.stride + shift, end - 1);
+        const int vote = packed / args.group, head = set * args.group + packed - vote * args.group;
+        return args.tiles.row(tile, vote, head, args.group * args.spanned);
     }
     // Of [n, heads].
     __device__ __forceinline__ int64_t index(int packed) const {
@@ -371,7 +370,7 @@ h2o_status sum_half_votes(const h2o_shape& shape, const VotingTiles& tiles, cons
                            sharing,
                            scratch.score,
                            scratch.places};
-    return dispatch_plain_size(shape.head_size, [&](auto size) {
+    return dispatch_vote_size(shape.head_size, [&](auto size) {
         constexpr int D = decltype(size)::value;
         using Tile = VoteTile<D>;
         const auto sum = [&](auto kernel) {

@@ -229,30 +229,12 @@ EXECUTED = [
     ),
     Fault(
         "a ballot of too few lanes",
-        "page_select.cu",
-        "__ballot_sync(kAllLanes, equal)",
-        "__ballot_sync(0x7fffffffu, equal)",
+        "select.cuh",
+        "__ballot_sync(kAllLanes, is_equal(bits))",
+        "__ballot_sync(0x7fffffffu, is_equal(bits))",
         "page_select.cu",
         "pages",
         MASK,
-    ),
-    Fault(
-        "a mask of lanes that takes in the lane itself",
-        "page_select.cu",
-        "__popc(above_lanes & ((1u << lane) - 1))",
-        "__popc(above_lanes & ((2u << lane) - 1))",
-        "page_select.cu",
-        "pages",
-        VALUES,
-    ),
-    Fault(
-        "counts overwritten while others read them",
-        "page_select.cu",
-        "    __syncthreads();\n    if (threadIdx.x % 32 == 0) shared",
-        "    if (threadIdx.x % 32 == 0) shared",
-        "page_select.cu",
-        "pages",
-        RACE,
     ),
     Fault(
         "places of a warp that begin behind its own candidates",
@@ -311,8 +293,6 @@ KERNEL = (
 FOUND_LIKE_OTHERS = (
     "threads behind the last row not left out",
     "keys of the next tile copied before every warp has its keys",
-    "a mask of lanes that takes in the lane itself",
-    "counts overwritten while others read them",
     "votes beyond 1",
     "a count of three rounds ago that is not zero again",
 )

@@ -12,8 +12,7 @@
 // Where v is the address of k, values are the first dv numbers of each key, and have its stride.
 //
 // Operators that do not take dv other than d, or Hs below Hkv, return H2O_UNSUPPORTED; docs/operators.md
-// names them. VerticalSlashSelect and SubquadraticAttention also want d to be 32, 64, 80, 96, 128, 160, 192
-// or 256.
+// names them.
 //
 // Integers that a kernel reads on the device (entries of a memory set, lengths, ranges) are clamped to their
 // range: wrong values give wrong results, but no access outside the arrays. ScatterScores and CacheAppend
