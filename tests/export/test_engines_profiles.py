@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from h2o_export.engines.selection import BuildOptions, EngineSelection, select_e
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import TARGETS, Machine, Profile
 from h2o_runtime.errors import BackendError, ConfigError, H2OError
-from h2o_runtime.policies.prefill import ColumnSum
+from h2o_runtime.policies.prefill import ColumnSum, Subquadratic
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,12 @@ def test_dense_graphs_have_a_profile_of_one_token_and_one_of_a_batch(bundle: Bun
     assert sizes(prefill, "attention") == ((1, 4, 64), (2048, 4, 64), (2048, 4, 64))
     assert sizes(prefill, "cos") == ((1, 32), (2048, 32), (2048, 32))
     assert sizes(profiles(selection, "dense_00")[1], "tokens") == ((1,), (2048,), (2048,))
+
+
+def test_attention_under_a_policy_that_gpus_refuse_gets_no_engine(bundle: Bundle) -> None:
+    manifest = bundle.manifest.model_copy(update={"prefill": Subquadratic()})
+    selection = select_engines(replace(bundle, manifest=manifest), BuildOptions("tensorrt"))
+    assert [engine.name for engine in selection.engines] == ["dense_00", "dense_01", "dense_02"]
 
 
 def test_the_head_runs_on_few_rows(bundle: Bundle) -> None:
