@@ -146,17 +146,16 @@ def test_a_score_rule_has_its_settings_and_checks(tiny_bundle: Path) -> None:
     assert "h2o score=every has no tile: it belongs to h2o score=query" in refused("h2o score=every tile=3")
 
 
-def test_a_score_rules_bundle_is_compared_with_its_own_single_pass(tmp_path: Path) -> None:
+def test_a_score_rules_bundle_is_compared(tmp_path: Path) -> None:
     example = Path(__file__).parents[1] / "examples" / "tiny-llama"
     sizes = ("--prefill", f"{SMALL} every=3")
     run("h2o_cli.export", example, "-o", tmp_path / "bundle", *sizes, "--no-validate")
     prefill = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["prefill"]
     assert (prefill["score"], prefill["every"]) == ("every", 3)
-    stages = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--json")
+    stages = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--against", "functions", "--json")
     report = json.loads(run("h2o_cli.compare", tmp_path / "bundle", *stages, *sizes))
-    compared = [(row["graph"], row["reference"]) for row in report["rows"]]
-    assert ("h2o score=every batch_size=64 chunk_size=32 local=4 heavy=8 every=3", "single pass") in compared
-    assert {"phase1", "phase2"} <= {graph for graph, _ in compared}
+    policy = "h2o score=every batch_size=64 chunk_size=32 local=4 heavy=8 every=3"
+    assert {"phase1", "phase2", "full", policy} <= {row["graph"] for row in report["rows"]}
     assert report["passed"]
 
 

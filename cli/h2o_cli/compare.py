@@ -129,7 +129,7 @@ _machine_options = grouped(
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_comparison_options
 @_machine_options
-@needing(_in_stages("pipeline"), prefill_options)
+@needing(_in_stages("pipeline"), needing(Beside("against"), prefill_options))
 @json_option
 @verbose_option
 @guarded
@@ -148,13 +148,13 @@ def main(
     files      the hash of every file against the manifest
     dense      each dense graph against its float64 twin
     attention  each attention graph against the ONNX function bodies in float64
-    pipeline   log-probabilities against transformers (policy full) and against an independent
-               computation of the sparse policy
+    pipeline   log-probabilities under full attention against transformers; with --against also those
+               under the policy of --prefill, of both attention providers
 
     For integer weights and bfloat16 products, the loss from rounding has rows of its own (rounding, quantization).
 
-    The policy of --prefill is that of the pipeline stage (by default h2o with small chunks, so that a prompt
-    of 1,100 tokens has several). Exit code 3: a tolerance was missed.
+    The policy of --prefill is by default h2o with small chunks, so that a prompt of 1,100 tokens has several.
+    Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
     opened = Bundle.open(bundle, check_graphs=False)
@@ -235,12 +235,10 @@ def _run(library: Any, options: CompareOptions, notes: list[str], progress: Prog
             )
         if "pipeline" in options.stages:
             whole = library.PipelineComparison(compared, options.ids)
-            configs = library.compared_policies(options.prefill)
             if options.against:
-                rows += whole.between(configs, options.against, progress)
+                rows += whole.between(options.prefill, options.against, progress)
             if options.reference is not None:
-                notes += library.without_reference(configs)
-                rows += whole.against_checkpoint(options.reference, configs, progress)
+                rows += whole.against_checkpoint(options.reference, progress)
     except BundleError as error:
         if all(row.passed for row in rows):
             raise

@@ -20,18 +20,11 @@ from tests import bundles
 from tests.cli.conftest import Run, Start, work_for
 
 from h2o_cli.compare import main
-from h2o_runtime.policies.prefill import ColumnSum, Query, Window
-from h2o_runtime.policies.prefill.h2o import H2O
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 NAME = "llama-g2-d64-llama3"
-SMALL = ("-n", 300, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32)
-# What is compared where nothing is asked for.
-SMALL_RULES = (
-    Query(**Query.small),
-    ColumnSum(**H2O.small),
-    Window(**Window.small),
-)
+SHORT = ("-n", 300)
+SMALL = ("--against", "functions", *SHORT, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +94,7 @@ def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) ->
         ("decode", "o"),
     ]
     assert [(row["graph"], row["reference"]) for row in _of(document, "pipeline")] == [
-        ("full", "transformers"),
-        *((str(policy), "single pass") for policy in SMALL_RULES),
+        ("full", "transformers")
     ]
     for row in document["rows"]:
         assert row["passed"]
@@ -111,12 +103,11 @@ def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) ->
     for row in _of(document, "dense") + _of(document, "attention"):
         assert row["reference"] == "float64"
         assert row["tolerance"] == pytest.approx(2e-5 * row["max_value"] * (row["output"] != "memory_next"))
-    for row in _of(document, "pipeline")[1:]:
-        assert row["note"].endswith(" 0 entries wrong")
 
 
 def test_a_table_for_people(h2o: Run, small: Path) -> None:
-    done = h2o("compare", small, "--stage", "files", "--stage", "pipeline", *SMALL)
+    flags = ("--prefill", "score=window")
+    done = h2o("compare", small, "--stage", "files", "--stage", "pipeline", *SMALL, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode()
     for words in (
@@ -126,12 +117,12 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
         "p99",
         "dense_01",
         "transformers",
-        "single pass",
+        "onnxruntime+functions",
         "h2o score=window",
     ):
         assert words in shown
-    assert (shown.count("good"), shown.count("MISSED")) == (7 + 4, 0)
-    assert "11 rows, all within their tolerance" in shown
+    assert (shown.count("good"), shown.count("MISSED")) == (7 + 3, 0)
+    assert "10 rows, all within their tolerance" in shown
     assert "float64" not in shown  # the stages that were not asked for
 
 
@@ -139,24 +130,24 @@ def test_the_provider_that_was_asked_for_is_the_one_compared(
     compare_here: Callable[..., Any], small: Path
 ) -> None:
     stages = ("--stage", "attention", "--stage", "pipeline", "--json")
-    for provider, policy, flags in (("native", "h2o", SMALL), ("functions", "full", ("-n", 300, "-b", 128))):
-        done = compare_here(small, "--compute", f"attention={provider}", "--prefill", policy, *stages, *flags)
+    for provider in ("native", "functions"):
+        done = compare_here(small, "--compute", f"attention={provider}", *stages, *SHORT)
         document = _json(done.stdout)
         assert (done.exit_code, document["passed"]) == (0, True)
         assert {row["subject"] for row in _of(document, "attention")} == {provider}
-        assert {row["subject"] for row in _of(document, "pipeline")} == {f"onnxruntime+{provider}"}
-        assert len(_of(document, "pipeline")) == (4 if policy == "h2o" else 1)
+        assert [row["subject"] for row in _of(document, "pipeline")] == [f"onnxruntime+{provider}"]
 
 
 def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., Any], small: Path) -> None:
     flags = ("--stage", "attention", "--stage", "pipeline", "--prefill", "heads=query", *SMALL)
-    done = compare_here(small, "--compute", "attention=native", "--against", "functions", "--json", *flags)
+    done = compare_here(small, "--compute", "attention=native", "--json", *flags)
     document = _json(done.stdout)
     assert (done.exit_code, document["passed"]) == (0, True)
     assert [row["subject"] for row in _of(document, "attention")] == ["native"] * 7 + ["functions"] * 7
     pairs = [(row["subject"], row["reference"]) for row in _of(document, "pipeline")]
-    assert pairs[:4] == [("onnxruntime+native", "onnxruntime+functions")] * 4
-    assert {reference for _, reference in pairs[4:]} == {"transformers", "single pass"}
+    assert pairs == [("onnxruntime+native", "onnxruntime+functions")] * 2 + [
+        ("onnxruntime+native", "transformers")
+    ]
     assert _of(document, "pipeline")[1]["graph"] == (
         "h2o score=query batch_size=128 chunk_size=128 local=32 heavy=32 heads=query tile=64 queries=16 grow=512"
     )
@@ -167,7 +158,7 @@ def test_a_float16_bundle_passes(
 ) -> None:
     checkpoint, _ = bundles.named(shared_folder, NAME)
     half = bundles.export(checkpoint, tmp_path / "half", "float16")
-    done = compare_here(half, "--json", *SMALL)
+    done = compare_here(half, "--json", *SHORT)
     document = _json(done.stdout)
     assert (done.exit_code, document["passed"]) == (0, True), done.stderr
     full = _of(document, "pipeline")[0]
@@ -180,7 +171,7 @@ def test_a_float16_bundle_passes(
 def test_a_flipped_byte_is_told_with_the_graph_it_is_in(h2o: Run, copy: Path) -> None:
     weights = "onnx/weights/dense_01.bin"
     _flip(copy, weights, 9001, 0x01)
-    done = h2o("compare", copy, "--json", *SMALL)
+    done = h2o("compare", copy, "--json", *SHORT)
     assert done.returncode == 3
     assert done.stderr.decode() == f"error: dense_01 differs first (files, content): altered: {weights}\n"
     document = _json(done.stdout)
@@ -205,7 +196,7 @@ def test_a_wrong_weight_with_a_right_hash_is_found_by_the_numbers(
     compare_here: Callable[..., Any], copy: Path
 ) -> None:
     _flip(copy, "onnx/weights/dense_01.bin", 4 * 100 + 3, 0x80, consistent=True)  # another sign
-    done = compare_here(copy, "--json", "--stage", "files", "--stage", "dense", "--stage", "pipeline", *SMALL)
+    done = compare_here(copy, "--json", "--stage", "files", "--stage", "dense", "--stage", "pipeline", *SHORT)
     assert done.exit_code == 3
     assert done.stderr.startswith("error: full differs first (pipeline, logprobs): error ")
     assert "tolerance" in done.stderr
@@ -219,7 +210,7 @@ def test_errors_beyond_all_numbers_are_told_as_well(
     compare_here: Callable[..., Any], copy: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     _flip(copy, "onnx/weights/dense_01.bin", 4 * 100 + 3, 0x40, consistent=True)  # an exponent of 2^120 or so
-    done = compare_here(copy, "--json", "--stage", "dense", "--stage", "pipeline", *SMALL)
+    done = compare_here(copy, "--json", "--stage", "dense", "--stage", "pipeline", *SHORT)
     assert done.exit_code == 3
     document = _json(done.stdout)  # JSON has no infinity
     assert not any(row["passed"] for row in _of(document, "pipeline"))
@@ -233,7 +224,7 @@ def test_a_graph_that_cannot_be_read_is_told_and_ends_the_comparison(
 ) -> None:
     file = copy / "onnx" / f"{name}.onnx"
     file.write_bytes(b"\xff" * file.stat().st_size)
-    done = compare_here(copy, "--json", *SMALL)
+    done = compare_here(copy, "--json", *SHORT)
     assert done.exit_code == 3
     assert done.stderr == f"error: {name} differs first (files, content): altered: onnx/{name}.onnx\n"
     document = _json(done.stdout)
@@ -263,7 +254,7 @@ def test_another_checkpoint_is_no_truth(
     compare_here: Callable[..., Any], small: Path, shared_folder: Path
 ) -> None:
     other, _ = bundles.named(shared_folder, "llama-g1-d32")
-    done = compare_here(small, "--stage", "pipeline", "--checkpoint", other, *SMALL)
+    done = compare_here(small, "--stage", "pipeline", "--checkpoint", other, *SHORT)
     assert (done.exit_code, done.stdout) == (1, "")
     says = f"{other} is not the checkpoint that {small} was exported from (its hash differs)"
     sentence = f"error: {says}: name that one with --checkpoint\n"
@@ -279,18 +270,18 @@ def test_a_checkpoint_elsewhere_serves_as_well(
     for source in (str(tmp_path / "gone"), "owner/name"):
         manifest["checkpoint"]["source"] = source
         (copy / "manifest.json").write_text(json.dumps(manifest))
-        done = compare_here(copy, "--json", *SMALL, "--stage", "dense", "--stage", "pipeline")
+        done = compare_here(copy, "--json", *SHORT, "--stage", "dense", "--stage", "pipeline")
         document = _json(done.stdout)
         assert (done.exit_code, done.stderr, document["passed"]) == (0, "", True)
         note = f"no comparison with transformers: {source} is not here; give --checkpoint"
         assert document["notes"] == [note]
         assert {row["stage"] for row in document["rows"]} == {"dense"}
-    done = compare_here(copy, "--stage", "files", "--stage", "pipeline", "--against", "functions", *SMALL)
+    done = compare_here(copy, "--stage", "files", "--stage", "pipeline", "--against", "functions", *SHORT)
     assert done.exit_code == 0
     assert note in " ".join(done.stdout.split())
     assert "onnxruntime+functions" in done.stdout
-    done = compare_here(copy, "--json", "--stage", "pipeline", "--checkpoint", moved, *SMALL)
-    assert (done.exit_code, len(_json(done.stdout)["rows"])) == (0, 4)
+    done = compare_here(copy, "--json", "--stage", "pipeline", "--checkpoint", moved, *SHORT)
+    assert (done.exit_code, len(_json(done.stdout)["rows"])) == (0, 1)
 
 
 # Polygraphy's files
@@ -359,6 +350,6 @@ def test_a_wrong_checkpoint_is_refused_before_the_work(
         raise AssertionError("the work has begun")
 
     monkeypatch.setattr(comparison, "compare_files", work)
-    done = compare_here(small, "--checkpoint", tmp_path, *SMALL)
+    done = compare_here(small, "--checkpoint", tmp_path, *SHORT)
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"{tmp_path}: has no config.json" in done.stderr

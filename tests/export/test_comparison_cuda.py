@@ -82,7 +82,7 @@ def test_onnx_runtime_with_cuda_attention(
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
     truth = open_checkpoint(str(checkpoint))
-    rows += PipelineComparison(subject, ids).against_checkpoint(truth, [policy], str)
+    rows += PipelineComparison(subject, ids).against_checkpoint(truth, str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {row.subject for row in rows} == {"onnxruntime", "native-cuda", "onnxruntime+native-cuda"}
     assert {row.graph for row in rows} >= {"dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode"}
@@ -95,7 +95,7 @@ def test_tensorrt_engines_of_every_graph(bundle: Bundle, double: RuntimeDouble, 
     ids = bundles.random_ids(110).tolist()
     rows = [*graphs.dense(ids[:64], str), *graphs.attention(["auto"], str)]
     checkpoint = open_checkpoint(str(bundles.named(shared_folder, NAME)[0]))
-    rows += PipelineComparison(subject, ids).against_checkpoint(checkpoint, [POLICY], str)
+    rows += PipelineComparison(subject, ids).against_checkpoint(checkpoint, str)
     assert [row.graph for row in rows if not row.passed] == []
     assert {(row.graph, row.subject) for row in rows} >= {
         *((f"dense_{part:02}", "tensorrt") for part in range(3)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from .operators import memory_select, selection_margin
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Ids = Sequence[int] | NDArray[np.integer[Any]]
+Attend = Callable[[Float64, Float64, Float64], Float64]  # q [N, Hq, d]; k, v [N, Hkv, d] → [N, Hq, d]
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ROWS = 1024  # rows of a block, bounding temporaries to ROWS x N
@@ -218,23 +219,30 @@ def masked_attention(
     return (weights @ v[columns]) * inverse[:, None], sums
 
 
-def full_hidden(model: Model, ids: Ids) -> Float64:
-    """Final normed hidden states [N, hidden] under plain causal attention."""
+def hidden_under(attend: Attend, model: Model, ids: Ids) -> Float64:
+    """Final normed hidden states [N, hidden] under any attention of a layer's whole prompt."""
     x = model.weights["model.embed_tokens.weight"][np.asarray(ids)]
-    length, group = len(x), model.query_heads // model.kv_heads
     for layer in range(model.layers):
-        q, k, v = project_qkv(model, layer, x, 0)
+        x = finish_layer(model, layer, x, attend(*project_qkv(model, layer, x, 0)))
+    return final_norm(model, x)
+
+
+def full_hidden(model: Model, ids: Ids) -> Float64:
+    """The same under plain causal attention."""
+
+    def attend(q: Float64, k: Float64, v: Float64) -> Float64:
         attention = np.empty_like(q)
-        for start in range(0, length, ROWS):
-            stop = min(start + ROWS, length)
+        for start in range(0, len(q), ROWS):
+            stop = min(start + ROWS, len(q))
             causal = np.arange(stop)[None, :] <= np.arange(start, stop)[:, None]
             for h in range(model.query_heads):
-                kv = h // group
+                kv = h // (model.query_heads // model.kv_heads)
                 attention[start:stop, h], _ = masked_attention(
                     q[start:stop, h], k[:stop, kv], v[:stop, kv], causal, model.scale
                 )
-        x = finish_layer(model, layer, x, attention)
-    return final_norm(model, x)
+        return attention
+
+    return hidden_under(attend, model, ids)
 
 
 def full_logits(model: Model, ids: Ids) -> Float64:

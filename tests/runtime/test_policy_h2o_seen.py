@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.reference import operators
 
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
@@ -20,6 +21,7 @@ from h2o_runtime.layer_spec import AttentionShape
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import LayerCall, PromptCall, Seen
 from h2o_runtime.policies.prefill.h2o import Query
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
 from h2o_runtime.policies.prefill.h2o.seen import TIE, checked_rows
 from h2o_runtime.providers.native import NativeCpuProvider
 from h2o_runtime.schedule import Span
@@ -106,6 +108,7 @@ class Run:
             where = policy.sets_of_tiles(policy.begun(self.call), past, tiles, chunk, self.state.heads)
             sets = self.state.sets(0, where)  # [t, Hs, M]
             for tile, own in zip(tiles, sets, strict=True):
+                self.check_choice(tile, before, own)
                 for head in range(HEADS):
                     visible[head, tile.start : tile.stop, own[head * len(own) // HEADS]] = True
             of_chunk = []
@@ -126,6 +129,30 @@ class Run:
         if not saw:
             return None, o
         return Seen(*map(float, (np.mean(saw), min(saw), np.mean(missed), max(missed), np.mean(widened)))), o
+
+    def check_choice(self, tile: Span, before: int, sets: Array) -> None:
+        """That a tile's votes choose its sets [Hs, M] from the `before` rows below its chunk, by the operators'
+        references."""
+        policy, q = self.policy, self.q[tile.start : tile.stop]
+        stride, candidates = policy.stride_at(before), np.zeros((1, min(KV_HEADS, len(sets)), 0), np.int32)
+        past, first = np.array([before]), self.past + tile.start
+        rule: dict[str, Any] = {"scale": D**-0.5, "stride": stride, "local": policy.local}
+        if narrowed := policy.narrowed_to(before):
+            candidates = operators.block_select(
+                q, self.k, past, tile=len(q), block_size=BLOCK, heavy=narrowed - policy.local,
+                score_heads=candidates.shape[1], **rule,
+            )  # fmt: skip
+        (expected,) = operators.query_select(
+            q, self.k, candidates, past, np.array([first]), tile=len(q), reach=stride // 2,
+            heavy=policy.memory_at(before) - policy.local, score_heads=len(sets), **rule,
+        )  # fmt: skip
+        lists = candidates[0].repeat(len(sets) // candidates.shape[1], axis=0)
+        score = operators.query_score(
+            q, self.k, lists, before, first, scale=D**-0.5, stride=stride, reach=stride // 2
+        )
+        assert operators.same_but_for_near_ties(
+            expected, sets, score, stop=before, local=policy.local, rtol=1e-4
+        )
 
 
 @st.composite

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
 from tests.prefill import altered, prefill_of
-from tests.reference import lines, operators
+from tests.reference import lines, llama, operators
 from tests.reference.golden import GOLDEN
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
 from tests.runtime.test_policy_subquadratic import case_of, native
@@ -21,6 +21,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
 from h2o_runtime.policies.prefill import Full, VerticalSlash
+from h2o_runtime.policies.prefill.minference import VOTES
 
 
 def select(
@@ -179,6 +180,24 @@ def test_a_fraction_of_the_keys_is_a_budget() -> None:
     assert by_share.line_counts(1000) == (60, 240)
     assert by_share.line_counts(100) == (31, 100)
     assert VerticalSlash(vertical=1, slash=1).line_counts(1000) == (30, 50)
+
+
+def test_a_prompt_is_the_reference_of_every_chunk(bundle: Path, shared_folder: Path) -> None:
+    policy, ids = VerticalSlash(chunk_size=100, vertical=40, slash=60), bundles.random_ids(300)
+    model = bundles.reference_model(bundles.named(shared_folder, "llama-g2-d64-llama3")[0])
+
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        parts = []
+        for start in range(0, len(q), policy.chunk_size):
+            stop = min(start + policy.chunk_size, len(q))
+            votes = q[max(start, stop - VOTES) : stop]
+            found = lines.select(votes, k[:stop], *policy.line_counts(stop), scale=model.scale)
+            parts.append(lines.attention(q[start:stop], k[:stop], v[:stop], found, scale=model.scale))
+        return np.concatenate(parts)
+
+    expected = llama.logprobs_of(model, llama.hidden_under(attend, model, ids), ids)
+    with Generator.load(bundle, context=300) as generator:
+        np.testing.assert_allclose(generator.logprobs(ids, policy), expected, atol=1e-4)
 
 
 def test_recall_grows_with_the_budget(bundle: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import bundles
-from tests.reference import subquadratic
+from tests.reference import llama, subquadratic
 from tests.reference.golden import GOLDEN
 from tests.reference.subquadratic import Pattern
 from tests.runtime.operator_cases import Array, Case, cases, check, provider_for
@@ -213,6 +213,19 @@ def test_weighing_landmarks_by_count_comes_nearer_to_full_attention() -> None:
 # --- The policies -----------------------------------------------------------------------------------------
 
 SMALL = {"window": 9, "global_tokens": 2, "block": 8}
+
+
+def test_a_prompt_is_the_references(shared_folder: Path) -> None:
+    checkpoint, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
+    model, ids = bundles.reference_model(checkpoint), bundles.random_ids(300)
+
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        return subquadratic.attention(q, k, v, Pattern(20, 16, (0,)), scale=model.scale)
+
+    expected = llama.logprobs_of(model, llama.hidden_under(attend, model, ids), ids)
+    with Generator.load(bundle, context=300) as generator:
+        found = generator.logprobs(ids, Subquadratic(window=20, block=16))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_a_step_sees_what_a_prompts_row_sees(shared_folder: Path) -> None:

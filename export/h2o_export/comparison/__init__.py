@@ -3,13 +3,11 @@
 from h2o_export.comparison.compared import ComparedBundle
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.graphs import GraphComparison
-from h2o_export.comparison.pipeline import PipelineComparison, compared_policies, without_reference
+from h2o_export.comparison.pipeline import PipelineComparison
 
 __all__ = [
     "ComparedBundle",
     "GraphComparison",
     "PipelineComparison",
     "compare_files",
-    "compared_policies",
-    "without_reference",
 ]

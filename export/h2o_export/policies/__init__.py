@@ -1,7 +1,7 @@
 """Prefill policies, as exporter and comparison know them.
 
 A new policy is a file in this folder and its entry in `POLICIES`. A policy without an entry is exported with
-decode's graph only, and has no independent reference.
+decode's graph only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from h2o_export.attention_graphs import AttentionGraph, AttentionStep
 from h2o_export.attention_graphs.decode import Decode
 from h2o_export.attention_graphs.window import WindowAttention
-from h2o_export.policies.base import MakeReference, PolicyEntry, Reference
-from h2o_export.policies.full import FullEntry
+from h2o_export.policies.base import PolicyEntry
 from h2o_export.policies.h2o import SCORE_ENTRIES
 from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry
@@ -26,10 +25,8 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 
 __all__ = [
     "POLICIES",
-    "MakeReference",
     "PolicyEntries",
     "PolicyEntry",
-    "Reference",
     "model_graphs",
     "policy_entry",
     "policy_graphs",
@@ -64,7 +61,7 @@ class PolicyEntries:
 
 
 POLICIES = PolicyEntries(
-    FullEntry, *SCORE_ENTRIES, SubquadraticEntry, VerticalSlashEntry, group="h2o_edge.exported_policies"
+    *SCORE_ENTRIES, SubquadraticEntry, VerticalSlashEntry, group="h2o_edge.exported_policies"
 )
 
 

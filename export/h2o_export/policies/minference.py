@@ -1,4 +1,4 @@
-"""Vertical-slash prefill: its two graphs, and its masked softmax reference."""
+"""Vertical-slash prefill: its two graphs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from h2o_export.attention_graphs.graph import (
     CACHE,
@@ -20,13 +18,12 @@ from h2o_export.attention_graphs.graph import (
     queries,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.base import LayerAttention, MakeReference, PolicyEntry, Reference
-from h2o_export.reference.softmax import capped, masked_softmax
+from h2o_export.policies.base import PolicyEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
-from h2o_runtime.policies.prefill.minference import NEAR, SINK, TILE, VOTES, VerticalSlash
+from h2o_runtime.policies.prefill.minference import NEAR, SINK, VOTES, VerticalSlash
 
 _LENGTH = TensorSpec(name="length", dtype="int64", shape=())
 
@@ -126,68 +123,8 @@ class TileStep(AttentionStep):
         )
 
 
-@dataclass(frozen=True)
-class SinglePass(LayerAttention):
-    """All pairs of a layer at once; the tiles' visible keys are a mask."""
-
-    policy: VerticalSlash
-
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None
-    ) -> Tensor:
-        k, v = (rows.repeat_interleave(len(q) // len(rows), dim=0) for rows in (k, v))
-        dots = capped(q @ k.transpose(1, 2), softcap)
-        n = dots.shape[1]
-        size = self.policy.chunk_size if self.policy.estimate == "chunk" else n
-        seen = torch.zeros_like(dots, dtype=torch.bool)
-        for start in range(0, n, size):
-            stop = min(start + size, n)
-            for head, lines in enumerate(self._lines(dots[:, max(start, stop - VOTES) : stop, :stop])):
-                for first in range(start, stop, TILE):
-                    seen[head, first : min(first + TILE, stop), : first + TILE] = _tile(first + TILE, *lines)[
-                        :n
-                    ]
-        seen &= torch.ones(n, n, dtype=torch.bool).tril()
-        weights = masked_softmax(dots, seen, sinks)
-        return weights @ v
-
-    def _lines(self, dots: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Columns and distances of every head; dots [Hq, votes, keys] are of the last rows."""
-        _, votes, keys = dots.shape
-        back = torch.arange(keys - votes, keys)[:, None] - torch.arange(keys)
-        p = torch.softmax(dots.masked_fill(back < 0, -torch.inf), dim=-1)
-        turned = p.gather(2, back.clamp(min=0).expand_as(p)).masked_fill(back < 0, 0)
-        budgets = zip((p, turned), self.policy.line_counts(keys), (SINK, NEAR), strict=True)
-        columns, distances = (_best(x.sum(1), count, forced) for x, count, forced in budgets)
-        return list(zip(columns, distances, strict=True))
-
-
-def _best(score: Tensor, count: int, forced: int) -> Tensor:
-    """The first `forced` and the best others: [Hq, count] from [Hq, keys]."""
-    rank = torch.where(score < 1e-30, 0.0, score)
-    rank[:, :forced] = torch.inf
-    return torch.sort(rank, dim=1, descending=True, stable=True).indices[:, :count]
-
-
-def _tile(end: int, columns: Tensor, distances: Tensor) -> Tensor:
-    """The keys that the tile of rows before `end` sees, bool [end]; its later rows see fewer of them."""
-    seen = torch.zeros(end, dtype=torch.bool)
-    seen[columns[columns < end]] = True
-    last = -end - TILE
-    for distance in sorted({0, *distances[distances < end].tolist()}, reverse=True):
-        stop = max(end - distance, TILE)
-        if stop <= last:
-            continue
-        last = stop if stop > last + TILE else last + TILE
-        seen[last - TILE : last] = True
-    return seen
-
-
 class VerticalSlashEntry(PolicyEntry[VerticalSlash]):
     policy = VerticalSlash
 
     def steps(self, policy: VerticalSlash) -> tuple[AttentionStep, ...]:
         return LineStep(policy), TileStep()
-
-    def reference(self, policy: VerticalSlash) -> MakeReference:
-        return lambda model, sets: Reference("single pass", SinglePass(policy))

@@ -1,4 +1,4 @@
-"""The subquadratic pattern: its graph, and its masked softmax reference."""
+"""The subquadratic pattern: its graph."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
-from torch import Tensor
 
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.attention_graphs.graph import (
@@ -25,8 +23,7 @@ from h2o_export.attention_graphs.graph import (
     standard,
 )
 from h2o_export.attention_graphs.step import Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.base import LayerAttention, MakeReference, PolicyEntry, Reference
-from h2o_export.reference.softmax import capped, masked_softmax
+from h2o_export.policies.base import PolicyEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSizes, TensorSpec
 from h2o_runtime.kv import KV
@@ -118,49 +115,11 @@ class PatternStep(AttentionStep):
         )
 
 
-@dataclass(frozen=True)
-class SinglePass(LayerAttention):
-    """All pairs of a layer at once, tokens beside landmarks, one mask."""
-
-    pattern: Pattern
-
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None
-    ) -> Tensor:
-        marks = q.shape[1] // self.pattern.block if self.pattern.block else 0
-        keys, values = (torch.cat((x, self._means(x, marks)), dim=1) for x in (k, v))
-        group = len(q) // len(k)
-        dots = q @ keys.repeat_interleave(group, dim=0).transpose(1, 2)  # [Hq, N, N + marks]
-        dots = capped(dots, softcap)
-        if self.pattern.count_bias and marks:
-            dots[:, :, q.shape[1] :] += float(np.log(self.pattern.block))
-        weights = masked_softmax(dots, torch.from_numpy(self._visible(q.shape[1], marks)), sinks)
-        return weights @ values.repeat_interleave(group, dim=0)
-
-    def _means(self, rows: Tensor, marks: int) -> Tensor:
-        block = self.pattern.block
-        return rows[:, : marks * block].reshape(len(rows), marks, max(block, 1), rows.shape[2]).mean(2)
-
-    def _visible(self, n: int, marks: int) -> NDArray[np.bool_]:
-        i, j = np.arange(n)[:, None], np.arange(n)
-        seen = (i - j <= self.pattern.window) | (j < self.pattern.global_tokens) | self._power(i - j)
-        gap = (i + 1) // max(self.pattern.block, 1) - 1 - np.arange(marks)
-        seen_marks = (gap >= 0) & ((gap <= 1) | self._power(gap))
-        return np.concatenate([(j <= i) & seen, seen_marks], axis=1)
-
-    def _power(self, distance: NDArray[Any]) -> NDArray[np.bool_]:
-        powers = (1 << np.arange(32)).tolist() if self.pattern.strides else []
-        return np.isin(distance, powers)
-
-
 class SubquadraticEntry(PolicyEntry[Subquadratic]):
     policy = Subquadratic
 
     def steps(self, policy: Subquadratic) -> tuple[AttentionStep, ...]:
         return (PatternStep(policy.pattern),)
-
-    def reference(self, policy: Subquadratic) -> MakeReference:
-        return lambda model, sets: Reference("single pass", SinglePass(policy.pattern))
 
 
 def _constant(name: str, array: NDArray[Any]) -> NodeProto:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
-from itertools import accumulate
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,43 +19,28 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
 from h2o_export.dense.graphs import EMBEDDING
 from h2o_export.layers import each_spec
-from h2o_export.reference.softmax import capped, masked_softmax
 from h2o_runtime.errors import CheckpointError
-from h2o_runtime.layer_spec import LayerSpec
 
-Attention = Callable[..., tuple[Tensor, None]]
 ROWS = 512  # whose scores are in memory at a time
 DECIDING = "e_score_correction_bias"  # float32 in transformers, whatever the model is
 
 
 class StreamedModel:
-    """A causal language model of transformers in `dtype`.
+    """A causal language model of transformers in `dtype`."""
 
-    With full attention, unless `attention` is given: a function with the signature of transformers' attention
-    interface that replaces it, in layers without a window; it numbers only those.
-    """
-
-    def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype, attention: Attention | None = None
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         from transformers import AttentionInterface, AutoModelForCausalLM
 
         self.checkpoint = checkpoint
         self.dtype = dtype
         self._layers = each_spec(checkpoint.config)
-        name, attend = "h2o_exact", exact_attention
-        if attention is not None:
-            name, attend = (
-                "h2o_reference",
-                _but_for_windows(attention, self._layers, checkpoint.config.blocks),
-            )
-        AttentionInterface.register(name, attend)
+        AttentionInterface.register("h2o_exact", exact_attention)
         try:
             config = checkpoint.transformers_config()
             config.use_cache = False
             with torch.device("meta"):
                 build: Any = AutoModelForCausalLM.from_config  # untyped in transformers
-                self._model = build(config, attn_implementation=name).to(dtype)
+                self._model = build(config, attn_implementation="h2o_exact").to(dtype)
         except Exception as error:  # a setting that it refuses can raise anything
             raise CheckpointError(
                 f"{checkpoint.config_file}: transformers cannot build the model: {_reason(error)}"
@@ -296,22 +279,18 @@ def exact_attention(
     return out[None], None
 
 
-def _but_for_windows(
-    attention: Attention, layers: Sequence[LayerSpec], blocks: Sequence[Sequence[int]]
-) -> Attention:
-    """`attention`, except in layers with a mask, which see exactly what it shows. Only layers that see everything
-    are numbered. blocks: transformers' numbers of a layer, where they are others.
+def capped(scores: Tensor, softcap: float | None) -> Tensor:
+    """Scores that a tanh keeps below `softcap`; None: as they are."""
+    return scores if softcap is None else (scores / softcap).tanh() * softcap
+
+
+def masked_softmax(scores: Tensor, visible: Tensor, sinks: Tensor | None = None) -> Tensor:
+    """Softmax over the visible keys, [Hq, rows, keys]; a row that sees none gives zeros.
+
+    sinks  [Hq], a score of each head that takes part and has no key
     """
-    counted = accumulate((spec.sees_all for spec in layers[:-1]), initial=0)
-    places = blocks or [(layer,) for layer in range(len(layers))]
-    numbers = {place: number for number, own in zip(counted, places, strict=True) for place in own}
-
-    def attend(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **more: Any
-    ) -> tuple[Tensor, None]:
-        if mask is not None:
-            return exact_attention(module, query, key, value, mask, scaling, **more)
-        numbered = SimpleNamespace(layer_idx=numbers[module.layer_idx])
-        return attention(numbered, query, key, value, mask, scaling, **more)
-
-    return attend
+    hidden = scores.masked_fill(~visible, -torch.inf)
+    if sinks is None:
+        return torch.softmax(hidden, dim=-1).nan_to_num(0.0)
+    sink = sinks.to(hidden.dtype)[:, None, None].expand(*hidden.shape[:2], 1)
+    return torch.softmax(torch.cat((hidden, sink), dim=-1), dim=-1)[..., :-1]

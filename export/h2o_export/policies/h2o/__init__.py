@@ -1,4 +1,4 @@
-"""Chunked sparse prefill as exporter and comparison know it: its graphs, and an independent single pass."""
+"""Chunked sparse prefill as exporter and comparison know it: its graphs."""
 
 from __future__ import annotations
 

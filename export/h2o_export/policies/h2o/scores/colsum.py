@@ -1,22 +1,16 @@
-"""The score rule `colsum`: its step as a graph, and its single-pass reference."""
+"""The score rule `colsum`: its step as a graph."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto
-from torch import Tensor
 
 from h2o_export.attention_graphs.graph import standard
 from h2o_export.policies.h2o.base import ScoreEntry
-from h2o_export.policies.h2o.single_pass import ChainPass
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
-from h2o_export.reference.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
-from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSum
 
 
@@ -38,18 +32,8 @@ class ColumnSumPhase2(ChainPhase2):
         return True
 
 
-@dataclass
-class ColumnSumPass(ChainPass[ColumnSum]):
-    def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
-        gained = masked_softmax(dots, intra).sum(1) + masked_softmax(dots, inter.expand_as(dots)).sum(1)
-        score += gained.double().view(len(score), -1, score.shape[1]).sum(1)
-
-
 class ColumnSumsEntry(ScoreEntry[ColumnSum]):
     policy = ColumnSum
 
     def phase2(self, policy: ColumnSum) -> ColumnSumPhase2:
         return ColumnSumPhase2(policy)
-
-    def single_pass(self, policy: ColumnSum, model: ModelSpec, sets: NDArray[np.int32]) -> ColumnSumPass:
-        return ColumnSumPass(policy, model, sets)

@@ -1,23 +1,16 @@
-"""The score rule `window`: its step as a graph, and its single-pass reference."""
+"""The score rule `window`: its step as a graph."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from onnx import NodeProto
-from torch import Tensor
 
 from h2o_export.attention_graphs.graph import constant, operator, standard
 from h2o_export.policies.h2o.base import ScoreEntry
-from h2o_export.policies.h2o.single_pass import ChainPass
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
-from h2o_export.reference.softmax import masked_softmax
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape
-from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 from h2o_runtime.policies.prefill.h2o.scores.window import Window
 
@@ -75,22 +68,8 @@ class VotePhase2(ChainPhase2):
         return False
 
 
-@dataclass
-class VotePass(ChainPass[Window]):
-    def update(self, score: Tensor, dots: Tensor, intra: Tensor, inter: Tensor) -> None:
-        w = self.policy.window
-        seen = (intra | inter)[:, -w:]
-        votes = masked_softmax(dots[:, -w:], seen).sum(1).double()
-        candidates = seen.any(1).view(len(score), -1, score.shape[1]).any(1)
-        votes = votes.view(len(score), -1, score.shape[1]).sum(1)
-        score.copy_(torch.where(candidates, votes, score))
-
-
 class LastQueriesEntry(ScoreEntry[Window]):
     policy = Window
 
     def phase2(self, policy: Window) -> VotePhase2:
         return VotePhase2(policy)
-
-    def single_pass(self, policy: Window, model: ModelSpec, sets: NDArray[np.int32]) -> VotePass:
-        return VotePass(policy, model, sets)

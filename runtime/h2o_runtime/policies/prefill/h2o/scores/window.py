@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Tensor
@@ -24,7 +22,6 @@ class Window(ChosenAhead):
 
     score_title: ClassVar[str] = "votes of a chunk's last queries"
     spanning_lists: ClassVar[bool] = False  # votes are counted separately for each key head
-    small: ClassVar[Mapping[str, Any]] = MappingProxyType({**ChosenAhead.small, "window": 32})
 
     score: Literal["window"] = score_rule("window")
     window: int = option(64, "Last queries of a chunk that vote.", least=1)
