@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.bundles.graph_file import GraphFile
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BundleError
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
@@ -144,15 +143,3 @@ def test_damage_of_every_kind_is_a_sentence(bundle: Path) -> None:
             BundleError, match=r"dense_00.onnx: (not a readable ONNX file|holds the graph '')"
         ):
             Bundle.open(bundle)
-
-
-def test_what_is_read_of_a_graph_is_what_onnx_reads(tiny_bundle: Path) -> None:
-    for graph in Manifest.read(tiny_bundle).graphs:
-        path = tiny_bundle / graph.file
-        model, own = onnx.load(path, load_external_data=False), GraphFile.read(path)
-        assert own.name == model.graph.name
-        assert own.opsets == {opset.domain: opset.version for opset in model.opset_import}
-        assert list(own.inputs) == [value.name for value in model.graph.input]
-        assert list(own.outputs) == [value.name for value in model.graph.output]
-        locations = {e.value for i in model.graph.initializer for e in i.external_data if e.key == "location"}
-        assert own.external == locations

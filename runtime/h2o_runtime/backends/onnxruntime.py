@@ -44,9 +44,6 @@ from h2o_runtime.process import default_threads
 
 log = logging.getLogger(__name__)
 
-WITHOUT_ONNX = (
-    "running dense graphs needs the package onnx: pip install 'h2o-edge[cpu]' or 'h2o-edge[gpu]' brings it"
-)
 # Limit of an MLP's intermediate activations on a CPU, except for calls of few rows. More rows take more memory,
 # where these activations are kept for all rows at once. With fewer rows, all weights are read more often, and
 # threads wait for each other more often.
@@ -167,7 +164,7 @@ class OnnxRuntimeBackend:
         last = self.bundle.manifest.dense_graphs()[-1]
         path = self.bundle.path(last)
         self.bundle.held.check_places([last.file, *last.weights])
-        model = without_head(read_model(path, WITHOUT_ONNX), path)
+        model = without_head(read_model(path), path)
         self._weights[HIDDEN] = self._weights[last.name]
         if self.device.memory == "cpu":
             multiply = functools.partial(multiply_natively, precision=self._precision)
@@ -187,7 +184,7 @@ class OnnxRuntimeBackend:
         )
         for graph in self.bundle.manifest.draft_graphs():
             path = self._held(graph)
-            model = read_model(path, WITHOUT_ONNX)
+            model = read_model(path)
             for value in model.graph.output:
                 if value.name == "logits":
                     value.type.tensor_type.shape.dim[1].dim_value = tokens
@@ -276,7 +273,7 @@ class OnnxRuntimeBackend:
     def _load(self, graph: GraphSpec) -> BoundSession:
         path = self._held(graph)
         try:
-            model = read_model(path, WITHOUT_ONNX)
+            model = read_model(path)
             if self.device.memory == "cpu":
                 self._unnamed |= graph.kind == "dense" and not names_functions(model)
                 rewritten = self._rewritten(model, path, self._multiplying(graph))

@@ -61,12 +61,8 @@ class FunctionProvider:
         return True
 
     def activate(self, shape: AttentionShape) -> None:
-        """Raises BackendError without the onnx package, BundleError for a broken graph."""
-        model = read_model(
-            self.bundle.path(self.bundle.graph("decode")),
-            "running attention through ONNX function bodies needs the package onnx: pip install onnx, or choose "
-            "the native attention provider",
-        )
+        """Raises what `read_model` raises."""
+        model = read_model(self.bundle.path(self.bundle.graph("decode")))
         self.shape = shape
         self._functions = list(model.functions)
         self._opsets = list(model.opset_import)
