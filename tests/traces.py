@@ -30,12 +30,18 @@ Trace = Callable[[Any, Sequence[Any], Sequence[str], str], Traced]
 
 
 def share() -> None:
-    """From now on this process reads what any process has traced before, and writes what it traces."""
+    """From now on this process reads what any process has traced before, and writes what it traces.
+
+    ONNX's library for torch is read once a process: 500 functions, whose source torch parses for each graph.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
     from h2o_export.dense import graphs
 
     names = vars(graphs)
     if not hasattr(names["trace"], "__wrapped__"):
         names["trace"] = _shared(names["trace"])
+        ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
 
 
 def _shared(trace: Trace) -> Trace:

@@ -14,7 +14,6 @@ import onnxscript.optimizer
 import torch
 from torch import Tensor, nn
 
-from h2o_export.dense import spared
 from h2o_export.dense.translate import to_onnx
 from h2o_export.operators.opset import OPSET
 from h2o_runtime.bundles.manifest import TensorSpec
@@ -34,8 +33,7 @@ def trace(
     free = [{axis: n for axis, size in enumerate(spec.shape) if isinstance(size, str)} for spec in inputs]
     shapes = _by_argument(module, free)
     with _quiet():
-        with spared.capture():
-            program = torch.export.export(module.eval(), tuple(examples), dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(module.eval(), tuple(examples), dynamic_shapes=shapes, strict=False)
         model = to_onnx(
             program,
             opset_version=OPSET,

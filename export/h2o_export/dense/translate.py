@@ -13,8 +13,6 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from h2o_export.dense import spared
-
 aten = torch.ops.aten
 
 
@@ -25,14 +23,15 @@ def to_onnx(program: ExportedProgram, **options: Any) -> torch.onnx.ONNXProgram:
     """
     _rewrite_casts(program)
     if not any(_changes_its_input(node) for node in program.graph.nodes):
-        with contextlib.suppress(torch.onnx.OnnxExporterError), spared.decompositions():
+        vars(program)["run_decompositions"] = lambda table: program
+        with contextlib.suppress(torch.onnx.OnnxExporterError):
             return _export(program, options)
+        del vars(program)["run_decompositions"]
     return _export(program, options)
 
 
 def _export(program: ExportedProgram, options: dict[str, Any]) -> torch.onnx.ONNXProgram:
-    with spared.translation():
-        exported = torch.onnx.export(program, dynamo=True, verbose=False, **options)
+    exported = torch.onnx.export(program, dynamo=True, verbose=False, **options)
     assert exported is not None
     return exported
 
