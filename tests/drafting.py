@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_export.plan import Plan
 from h2o_runtime import Generator
 from tests import latent_models
 from tests.family_models import MODELS, VOCAB, save
@@ -47,7 +48,7 @@ def save_drafting(
     tensors, described = load_file(file), ModelConfig.from_huggingface(raw)
     draw, draft = torch.Generator().manual_seed(5), described.draft
     assert draft is not None
-    for name, shape in checkpoint_tensors(described).items():
+    for name, shape in checkpoint_tensors(Plan.of(described)).items():
         if name not in tensors:
             spread = 0.1 if len(shape) == 1 else shape[1] ** -0.5
             mean = 1 - described.arrangement.less if "norm" in name else 0

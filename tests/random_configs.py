@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from h2o_export.architecture.families import FAMILIES
-from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.families.family import FULL, SLIDING
 from h2o_export.architecture.rope import ORIGINAL
 
 LAYERS = 4

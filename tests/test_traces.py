@@ -11,6 +11,7 @@ import pytest
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense import graphs
+from h2o_export.plan import Plan
 from tests import traces
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
@@ -36,9 +37,9 @@ def described(traced: traces.Traced) -> tuple[bytes, list[tuple[object, ...]]]:
 
 
 def test_a_file_holds_all_of_a_traced_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = open_checkpoint(str(EXAMPLE)).config
+    plan = open_checkpoint(str(EXAMPLE)).plan
     monkeypatch.setattr(graphs, "trace", inspect.unwrap(graphs.trace))
-    traced = graphs.trace_graph(graphs.dense_graphs(config)[-1], config, "float32")
+    traced = graphs.trace_graph(graphs.dense_graphs(plan)[-1], plan, "float32")
     traces.write(*traced, folder / "graph.onnx")
     assert described(traces.read(folder / "graph.onnx")) == described(traced)
 
@@ -52,7 +53,7 @@ def test_graphs_that_differ_in_their_weights_alone_are_traced_once(monkeypatch: 
         return ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 21}, name=name), ir_version=10), []
 
     config = open_checkpoint(str(EXAMPLE)).config
-    first, second, third, *_, last = graphs.dense_graphs(config)
+    first, second, third, *_, last = graphs.dense_graphs(Plan.of(config))
     traced_anew = [
         (first, config, "float32"),
         (first, config, "float16"),
@@ -69,7 +70,7 @@ def test_graphs_that_differ_in_their_weights_alone_are_traced_once(monkeypatch: 
     for _ in range(2):
         monkeypatch.setattr(graphs, "trace", traces._shared(trace))  # of another process
         for dense, its_config, dtype in (*traced_anew, *alike):
-            model, _ = graphs.trace_graph(dense, its_config, dtype)
+            model, _ = graphs.trace_graph(dense, Plan.of(its_config), dtype)
             assert model.graph.name == dense.name
     assert calls == [dense.name for dense, *_ in traced_anew]
 

@@ -190,8 +190,8 @@ def main(
         return
     from h2o_export.memory import warn_of_work
 
-    warn_of_work(opened.config, options, validate)
-    steps = exporter.count_stages(opened.config, options, validate)
+    warn_of_work(opened.plan, options, validate)
+    steps = exporter.count_stages(opened.plan, options, validate)
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:

@@ -14,7 +14,6 @@ import onnx
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.calibration import CompensatedCheckpoint, calibrate
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.draft import draft_spec
 from h2o_export.dense.experts import UNGATED
 from h2o_export.dense.graphs import (
     DenseExporter,
@@ -26,9 +25,9 @@ from h2o_export.dense.graphs import (
 from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.formats.offsets import holds_offsets
-from h2o_export.layers import each_kind, each_spec, kinds_with_draft
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.operators.opset import OPSET
+from h2o_export.plan import Plan
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
@@ -85,7 +84,7 @@ class ExportOptions:
         """The same for a checkpoint of its own kind: int4 keeps the offsets of the checkpoint's 4-bit
         blocks.
         """
-        names = [name for name in checkpoint_tensors(checkpoint.config) if name.startswith(FIRST_LAYER)]
+        names = [name for name in checkpoint_tensors(checkpoint.plan) if name.startswith(FIRST_LAYER)]
         offsets = self.weights == "int4" and holds_offsets(checkpoint, names, self.block_size)
         return replace(self, weights="int4+offset") if offsets else self
 
@@ -94,13 +93,14 @@ class ExportOptions:
         return choose_formats(self.dtype, self.weights, self.block_size, self.head_weights, config.tied)
 
 
-def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
+def model_spec(plan: Plan, options: ExportOptions) -> ModelSpec:
     """The part of the model's configuration that the runtime needs. Raises ConfigError."""
-    dtype, formats = options.dtype, options.formats(config)
-    kinds = each_kind(config)
-    specs = each_spec(config)
+    config, dtype, formats = plan.config, options.dtype, options.formats(plan.config)
+    specs = tuple(layer.spec for layer in plan.layers)
     first = specs[0]
-    fields = {name: value for kind in kinds for name, value in kind.manifest_fields(config).items()}
+    fields: dict[str, Any] = {}
+    for layer in plan.layers:
+        fields |= layer.kind.manifest_fields(config)
     model = ModelSpec(
         family=config.family,
         hidden_size=config.hidden_size,
@@ -108,17 +108,17 @@ def model_spec(config: ModelConfig, options: ExportOptions) -> ModelSpec:
         query_heads=first.query_heads,
         kv_heads=first.kv_heads,
         head_size=first.head_size,
-        intermediate_size=max(config.at(layer).intermediate_size for layer in range(config.layers)),
+        intermediate_size=max(layer.config.intermediate_size for layer in plan.layers),
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
-        parameters=parameter_count(config),
+        parameters=parameter_count(plan),
         tied=config.tied,
         scale=first.scale,
         dtype=dtype,
-        weights=weight_spec(config, dtype, formats),
+        weights=weight_spec(plan, dtype, formats),
         experts=_experts_spec(config),
         layer_embedding=config.layer_embedding.size if config.layer_embedding else 0,
-        draft=draft_spec(config),
+        draft=plan.draft.layers[0].spec if plan.draft else None,
         rope_ends=any(rope.ends for rope in config.ropes),
         **fields,
     )
@@ -145,11 +145,11 @@ def _matrices(config: ModelConfig) -> Literal[2, 3]:
     return 2 if config.activation == UNGATED else 3
 
 
-def count_stages(config: ModelConfig, options: ExportOptions, validated: bool) -> int:
+def count_stages(plan: Plan, options: ExportOptions, validated: bool) -> int:
     """How often `progress` is called while a bundle is written, and while it is `validated`."""
-    small = sum(bool(kind.small_graphs(config, options.dtype)) for kind in kinds_with_draft(config))
-    written = options.calibrated + len(all_dense_graphs(config)) + small + 3
-    return written + (config.layers + 2 + options.quantized if validated else 0)
+    small = sum(bool(kind.small_graphs(plan.config, options.dtype)) for kind in plan.kinds)
+    written = options.calibrated + len(all_dense_graphs(plan)) + small + 3
+    return written + (len(plan.layers) + 2 + options.quantized if validated else 0)
 
 
 def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
@@ -184,7 +184,7 @@ def write_bundle(
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
-    model = _with_learned(_with_rounding(model_spec(checkpoint.config, options), checkpoint), checkpoint)
+    model = _with_learned(_with_rounding(model_spec(checkpoint.plan, options), checkpoint), checkpoint)
     opset = BLOCKS_OPSET if options.weights != "float" else OPSET
     for graph in model_graphs(options.prefill, model):
         _set_opset(graph.model, opset)
@@ -231,7 +231,7 @@ def _with_rounding(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
 
 def _with_learned(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
     """`model` with the numbers of its layers that no graph holds."""
-    learned = [kind.learned(checkpoint, layer) for layer, kind in enumerate(each_kind(checkpoint.config))]
+    learned = [layer.kind.learned(checkpoint, number) for number, layer in enumerate(checkpoint.plan.layers)]
     if not any(learned):
         return model
     specs = (spec.model_copy(update=fields) for spec, fields in zip(model.each_layer, learned, strict=True))

@@ -10,7 +10,6 @@ import numpy as np
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import all_dense_graphs, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
-from h2o_export.layers import each_kind
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import GraphSpec, ModelSpec
@@ -71,12 +70,12 @@ def preview_export(
     Raises CheckpointError for a checkpoint that contradicts itself, as the export would.
     """
     check_checkpoint(checkpoint)
-    config, options = checkpoint.config, options.of(checkpoint)
-    model = model_spec(config, options)
-    context = context or min(config.max_position_embeddings, 8192)
-    graphs = [dense_spec(dense, config, options.dtype) for dense in all_dense_graphs(config)]
-    for layer, kind in enumerate(each_kind(config)):
-        graphs += [graph.spec(layer) for graph in kind.small_graphs(config, options.dtype)]
+    plan, options = checkpoint.plan, options.of(checkpoint)
+    model = model_spec(plan, options)
+    context = context or min(plan.config.max_position_embeddings, 8192)
+    graphs = [dense_spec(dense, plan, options.dtype) for dense in all_dense_graphs(plan)]
+    for number, layer in enumerate(plan.layers):
+        graphs += [graph.spec(number) for graph in layer.kind.small_graphs(plan.config, options.dtype)]
     graphs += [graph.spec for graph in model_graphs(options.prefill, model)]
     native = options.dtype == "float32"  # as on a CPU with our own products; float16 as on a GPU
     memory = footprint(model, context, options.prefill, native_products=native)

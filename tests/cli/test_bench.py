@@ -280,7 +280,7 @@ def test_floor_of_the_example(tiny_bundle: Path) -> None:
 def test_all_of_the_last_layer_but_its_keys_values_and_queries_runs_on_one_row(shared_folder: Path) -> None:
     checkpoint, bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")
     model = Manifest.read(bundle).model
-    shapes = checkpoint_tensors(open_checkpoint(str(checkpoint)).config)
+    shapes = checkpoint_tensors(open_checkpoint(str(checkpoint)).plan)
     sizes = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2}
     sizes.pop("model.embed_tokens.weight", None)
     last = f"model.layers.{model.layers - 1}."

@@ -65,7 +65,7 @@ def _greedy(model: Any, ids: list[int], ends: list[int]) -> list[int]:
 
 def test_every_tensor_equals_transformers(smollm2: Path, transformers_model: Any) -> None:
     opened, weights = open_checkpoint(str(smollm2)), transformers_model.state_dict()
-    for name, shape in checkpoint_tensors(opened.config).items():
+    for name, shape in checkpoint_tensors(opened.plan).items():
         assert torch.equal(opened.tensor(name, shape), weights[name]), name
 
 

@@ -74,7 +74,7 @@ def test_text_models_of_more_than_text_have_base_models_too(tmp_path: Path, name
     whole = family_models.save(tmp_path / "whole", name, tied)
     opened = [open_checkpoint(str(folder)) for folder in (whole, save_base(whole, tmp_path / "base"))]
     assert opened[0].config == opened[1].config
-    tensors = checkpoint_tensors(opened[1].config)
+    tensors = checkpoint_tensors(opened[1].plan)
     assert not opened[1].unused(tensors)
     for tensor, shape in tensors.items():
         assert torch.equal(*(checkpoint.tensor(tensor, shape) for checkpoint in opened))
@@ -134,4 +134,4 @@ def test_a_gguf_file_says_its_pooling(small_checkpoint: Path, tmp_path: Path) ->
 
 def test_all_tensors_of_a_base_model_are_used(tmp_path: Path) -> None:
     opened = open_checkpoint(str(without_head(tmp_path / "base", tied=True)))
-    assert not opened.unused(checkpoint_tensors(opened.config))
+    assert not opened.unused(checkpoint_tensors(opened.plan))

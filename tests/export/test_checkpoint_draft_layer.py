@@ -26,11 +26,11 @@ def drafting(tmp_path: Path) -> Path:
 
 def test_its_tensors_are_the_files(drafting: Path) -> None:
     opened = open_checkpoint(str(drafting))
-    names = checkpoint_tensors(opened.config)
+    names = checkpoint_tensors(opened.plan)
     assert names.keys() == load_file(drafting / FILE).keys()
     assert not opened.unused(names)
     check_checkpoint(opened)
-    spec = model_spec(opened.config, ExportOptions(str(drafting), drafting / "bundle"))
+    spec = model_spec(opened.plan, ExportOptions(str(drafting), drafting / "bundle"))
     assert spec.draft is not None
     assert (spec.draft.gate_size, spec.draft.row.elements) == (4 * 32, 2 * 2 * 32)
 
@@ -41,7 +41,7 @@ def test_nothing_of_it_is_left_out_in_other_families(
 ) -> None:
     opened = open_checkpoint(str(save_drafting(tmp_path / "checkpoint", family=family)))
     assert opened.config.draft is not None
-    names = {*checkpoint_tensors(opened.config), *opened.config.draft.copies.values()}
+    names = {*checkpoint_tensors(opened.plan), *opened.config.draft.copies.values()}
     assert names == load_file(tmp_path / "checkpoint" / FILE).keys()
     check_checkpoint(opened)
     assert "left out" not in caplog.text
@@ -60,7 +60,7 @@ def test_an_embedding_of_its_own_is_not_supported(tmp_path: Path, caplog: pytest
 
 def test_weights_of_its_norms_are_one_less_too(drafting: Path) -> None:
     opened, stored = open_checkpoint(str(drafting)), load_file(drafting / FILE)
-    for name, shape in checkpoint_tensors(opened.config).items():
+    for name, shape in checkpoint_tensors(opened.plan).items():
         if name.startswith("mtp.") and len(shape) == 1:
             assert (opened.tensor(name, shape) - stored[name] - 1).abs().max() < 1e-6
 

@@ -58,7 +58,7 @@ def transformers_model(path: Path) -> Any:
 
 def assert_equal_tensors(opened: Checkpoint, model: Any) -> None:
     expected = model.state_dict()
-    tensors = checkpoint_tensors(opened.config)
+    tensors = checkpoint_tensors(opened.plan)
     assert set(tensors) == set(expected) - ({"lm_head.weight"} if opened.config.tied else set())
     for name, shape in tensors.items():
         torch.testing.assert_close(opened.tensor(name, shape), expected[name], rtol=0, atol=0)
@@ -128,7 +128,7 @@ def test_the_configuration_is_the_one_that_transformers_reads(
 def test_mistral_is_read_like_llama(folders: dict[str, Path], tmp_path: Path) -> None:
     opened = open_checkpoint(str(gguf_files.write(folders["mistral"], tmp_path / "model.gguf")))
     original = open_checkpoint(str(folders["mistral"]))
-    for name, shape in checkpoint_tensors(original.config).items():
+    for name, shape in checkpoint_tensors(original.plan).items():
         torch.testing.assert_close(opened.tensor(name, shape), original.tensor(name, shape), rtol=0, atol=0)
 
 
@@ -159,7 +159,7 @@ def test_blocks_are_the_very_integers_of_the_file(
 ) -> None:
     for family in ("llama", "qwen3"):
         opened = open_checkpoint(str(gguf_files.write(folders[family], tmp_path / f"{family}.gguf", kind)))
-        for name, shape in checkpoint_tensors(opened.config).items():
+        for name, shape in checkpoint_tensors(opened.plan).items():
             blocks = opened.blocks(name)
             if len(shape) == 1 or shape[1] % gguf.GGML_QUANT_SIZES[kind][0]:
                 assert blocks is None
@@ -202,7 +202,7 @@ def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: 
     opened = open_checkpoint(str(path))
     found = validate(bundle, opened, lambda stage: None)
     assert found.relative_error <= found.tolerance
-    formats, shape = formats_of(model), checkpoint_tensors(opened.config)[Q]
+    formats, shape = formats_of(model), checkpoint_tensors(opened.plan)[Q]
     assert formats is not None
     kept, truth = formats.projections.rounded(opened, Q, shape), opened.tensor(Q, shape)
     torch.testing.assert_close(kept, truth, rtol=0, atol=float(truth.abs().max()) * 2**-20)

@@ -50,14 +50,14 @@ def test_integers_of_a_file_are_its_values(tmp_path: Path, name: str, value_size
     folder = family_models.save(tmp_path / "checkpoint", name, {name: (family, settings)})
     opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "model.gguf", Kind.Q8_0)))
     kept = 0
-    for tensor, shape in checkpoint_tensors(opened.config).items():
+    for tensor, shape in checkpoint_tensors(opened.plan).items():
         integers = opened.blocks(tensor) if len(shape) == 2 else None
         if integers is not None:
             np.testing.assert_array_equal(integers.dequantize(), opened.tensor(tensor, shape).numpy(), tensor)
             kept += 1
     whole = any(
         name.endswith("out_proj.weight") and opened.blocks(name) is not None
-        for name in checkpoint_tensors(opened.config)
+        for name in checkpoint_tensors(opened.plan)
     )
     assert kept > 20
     assert not family.startswith("qwen") or family == "qwen3_next" or whole == (value_size == 32)
@@ -73,15 +73,15 @@ def test_an_older_qwen3_next_has_one_tensor_of_queries_keys_values_and_gates(tmp
     for part, size in (("qkv", 160), ("z", 96)):
         own = f"model.layers.0.linear_attn.in_proj_{part}.weight"
         np.testing.assert_array_equal(opened.tensor(own, (size, 64)), original.tensor(own, (size, 64)))
-    assert not opened.unused(checkpoint_tensors(opened.config))
+    assert not opened.unused(checkpoint_tensors(opened.plan))
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
 def test_a_draft_layer_is_that_of_the_checkpoint(tmp_path: Path, family: str) -> None:
     folder = save_drafting(tmp_path / "checkpoint", family=family)
     opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "m.gguf")))
-    original, names = open_checkpoint(str(folder)), checkpoint_tensors(opened.config)
-    assert names.keys() == checkpoint_tensors(original.config).keys()
+    original, names = open_checkpoint(str(folder)), checkpoint_tensors(opened.plan)
+    assert names.keys() == checkpoint_tensors(original.plan).keys()
     assert not opened.unused(names)
     check_checkpoint(opened)
     drafting = {name: shape for name, shape in names.items() if name.startswith("mtp.")}

@@ -34,7 +34,7 @@ def test_a_file_is_the_folder_that_it_is_of(
     for key, value in dataclasses.asdict(theirs.rope).items():
         expected = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
         assert getattr(ours.rope, key) == expected, key
-    tensors = checkpoint_tensors(original.config)
+    tensors = checkpoint_tensors(original.plan)
     for tensor, shape in tensors.items():
         assert torch.equal(opened.tensor(tensor, shape), original.tensor(tensor, shape)), tensor
     assert not opened.unused(tensors)

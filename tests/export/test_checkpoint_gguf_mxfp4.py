@@ -44,7 +44,7 @@ def test_four_bits_are_what_transformers_makes_of_them(tmp_path: Path) -> None:
     integers = opened.blocks(EXPERT)
     assert integers is not None
     np.testing.assert_array_equal(integers.dequantize(), expected.numpy())
-    assert not opened.unused(checkpoint_tensors(opened.config))
+    assert not opened.unused(checkpoint_tensors(opened.plan))
 
 
 def test_integer_weights_keep_four_bits_as_they_are(tmp_path: Path) -> None:
@@ -52,5 +52,5 @@ def test_integer_weights_keep_four_bits_as_they_are(tmp_path: Path) -> None:
     opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "model.gguf", Kind.MXFP4)))
     blocks = Blocks(8, 32, "float32")
     for name in (EXPERT, EXPERT.replace("up", "down"), "model.layers.0.self_attn.q_proj.weight"):
-        shape = checkpoint_tensors(opened.config)[name]
+        shape = checkpoint_tensors(opened.plan)[name]
         assert torch.equal(blocks.rounded(opened, name, shape), opened.tensor(name, shape)), name

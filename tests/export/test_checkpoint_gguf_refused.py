@@ -295,7 +295,7 @@ def test_parts_are_one_checkpoint_whichever_is_named(
     assert [part.name for part in parts] == [f"model-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     whole = open_checkpoint(str(gguf_files.write(small_checkpoint, tmp_path / "whole.gguf", Kind.Q8_0)))
     opened = [open_checkpoint(str(part)) for part in parts]
-    for name, shape in checkpoint_tensors(whole.config).items():
+    for name, shape in checkpoint_tensors(whole.plan).items():
         for checkpoint in opened:
             assert checkpoint.config == whole.config
             assert torch.equal(checkpoint.tensor(name, shape), whole.tensor(name, shape))

@@ -31,7 +31,7 @@ def first_and_last(names: Iterable[str]) -> set[str]:
 def test_every_tensor_is_checked(tmp_path: Path, name: str) -> None:
     folder = family_models.save(tmp_path, name)
     stored = load_file(folder / "model.safetensors")
-    needed = checkpoint_tensors(open_checkpoint(str(folder)).config)
+    needed = checkpoint_tensors(open_checkpoint(str(folder)).plan)
     for own in sorted(first_and_last(stored)):
         tensor = stored[own]
         missing = {other: value for other, value in stored.items() if other != own}

@@ -91,7 +91,7 @@ def test_every_value_is_what_float64_says(plain: Path, tmp_path: Path, form: str
     truth = packed_folders.write(plain, tmp_path / "model", settings, packer)
     opened, original = open_checkpoint(str(tmp_path / "model")), open_checkpoint(str(plain))
     assert opened.config == original.config
-    for name, shape in checkpoint_tensors(opened.config).items():
+    for name, shape in checkpoint_tensors(opened.plan).items():
         tensor, blocks = opened.tensor(name, shape), opened.blocks(name)
         if name not in truth:
             assert torch.equal(tensor, original.tensor(name, shape))

@@ -54,7 +54,7 @@ def test_four_bits_are_what_transformers_makes_of_them(folder: Path, tmp_path: P
         for name, matrix in expected.items():
             ours = opened.tensor(EXPERTS.format(layer, f"{expert}.{name}_proj.weight"), tuple(matrix.shape))
             torch.testing.assert_close(ours, matrix, rtol=0, atol=0)
-    assert not opened.unused(checkpoint_tensors(opened.config))
+    assert not opened.unused(checkpoint_tensors(opened.plan))
 
 
 def test_gates_above_ups_are_taken_apart(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_gates_above_ups_are_taken_apart(tmp_path: Path) -> None:
         tensors[EXPERTS.format(layer, "down_proj")] = each["down"]
     save_file(tensors, tmp_path / "together/model.safetensors")
     together = open_checkpoint(str(tmp_path / "together"))
-    for name, shape in checkpoint_tensors(apart.config).items():
+    for name, shape in checkpoint_tensors(apart.plan).items():
         assert torch.equal(together.tensor(name, shape), apart.tensor(name, shape)), name
-    assert not together.unused(checkpoint_tensors(apart.config))
+    assert not together.unused(checkpoint_tensors(apart.plan))
 
 
 def test_floats_are_taken_apart(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_floats_are_taken_apart(folder: Path) -> None:
         bias = tensors[EXPERTS.format(1, "gate_up_proj_bias")][3, at::2]
         ours = opened.tensor(EXPERTS.format(1, f"3.{name}_proj.bias"), tuple(bias.shape))
         torch.testing.assert_close(ours, bias, rtol=0, atol=0)
-    assert not opened.unused(checkpoint_tensors(opened.config))
+    assert not opened.unused(checkpoint_tensors(opened.plan))
     with pytest.raises(CheckpointError, match="expert 3 has gate_proj"):
         opened.tensor(EXPERTS.format(1, "3.gate_proj.weight"), (1, 2))
     with pytest.raises(CheckpointError, match="cannot read tensor"):

@@ -88,7 +88,7 @@ def test_the_text_model_is_transformers(
     (said,) = [record.message for record in caplog.records if "checkpoints" in record.name]
     assert said.endswith("only its text model is exported; left out: multi_modal_projector, vision_tower")
     assert opened.config.family == "gemma3_text"
-    assert not opened.unused(checkpoint_tensors(opened.config))
+    assert not opened.unused(checkpoint_tensors(opened.plan))
     ids = bundles.random_ids(40, vocab=VOCAB)
     ids[ids == 7] = 8  # stands for an image
     streamed = StreamedModel(opened, torch.float32)

@@ -20,7 +20,6 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.comparison.files import compare_files
 from h2o_export.comparison.report import compare_arrays
 from h2o_export.comparison.twin import float64_twin, save_twin
-from h2o_export.layers import layer_kind
 from h2o_export.policies import policy_graphs
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError
@@ -134,11 +133,7 @@ def test_the_twin_of_attention_graphs_computes_in_float64(shared_folder: Path, t
     for policy in (ColumnSum(**sizes), Window(**sizes, window=w)):
         bundle = tmp_path / policy.score
         (bundle / "onnx").mkdir(parents=True)
-        shape = (
-            layer_kind(open_checkpoint(str(checkpoint)).config, 0)
-            .spec(open_checkpoint(str(checkpoint)).config)
-            .attention("float32")
-        )
+        shape = open_checkpoint(str(checkpoint)).plan.layers[0].spec.attention("float32")
         for graph in policy_graphs(policy, shape):
             (bundle / graph.spec.file).write_bytes(graph.model.SerializeToString())
         q, o = (draw.standard_normal((S, 4, 64)).astype(np.float32) for _ in range(2))
@@ -207,7 +202,7 @@ def test_a_graph_that_is_none_is_named(shared_folder: Path, tmp_path: Path) -> N
         float64_twin(graph)
 
 
-# The single pass under transformers
+# Rows
 
 
 def _row(actual: list[float], expected: list[float], tolerance: float = 1e-3) -> Any:

@@ -94,7 +94,7 @@ def test_dense_graphs_are_not_decomposed(
     dtype: str, decomposed: list[ExportedProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "trace", trace)  # not what an earlier test has traced
-    config = open_checkpoint(str(EXAMPLE)).config
-    for dense in graphs.dense_graphs(config)[-2:]:
-        graphs.trace_graph(dense, config, dtype)
+    plan = open_checkpoint(str(EXAMPLE)).plan
+    for dense in graphs.dense_graphs(plan)[-2:]:
+        graphs.trace_graph(dense, plan, dtype)
     assert not decomposed

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.dense.graphs import parameter_count
-from h2o_export.layers import layer_kind
+from h2o_export.plan import Plan
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 LLAMA: dict[str, Any] = {
@@ -79,7 +79,7 @@ def test_every_size_is_read() -> None:
         rotated_size=32,
         kinds=("grouped-query",) * 3,
     )
-    assert layer_kind(config, 0).spec(config).scale == pytest.approx(32**-0.5)
+    assert Plan.of(config).layers[0].spec.scale == pytest.approx(32**-0.5)
 
 
 def test_keys_that_may_be_missing() -> None:
@@ -168,7 +168,7 @@ def test_the_number_of_parameters_is_transformers(name: str) -> None:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(theirs)
         model.tie_weights()
-        assert parameter_count(config) == sum(p.numel() for p in model.parameters())
+        assert parameter_count(Plan.of(config)) == sum(p.numel() for p in model.parameters())
 
 
 def test_an_architecture_may_be_spelled_with_more_underscores() -> None:

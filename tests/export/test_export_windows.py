@@ -8,7 +8,7 @@ import pytest
 from tests.export.test_export_config import LLAMA, of_family, read
 
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.families.family import FULL, SLIDING
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 W, G, N = "window", "grouped-query", "grouped-query-without-rotation"

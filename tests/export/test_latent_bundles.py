@@ -214,7 +214,7 @@ def test_the_dry_run_of_deepseek_v2_lite(tmp_path: Path) -> None:
     save_file({"model.norm.weight": torch.ones(2048)}, folder / "model.safetensors")
     for file in latent_models.TOKENIZER_FILES:
         shutil.copy(latent_models.EXAMPLE / file, folder / file)
-    shapes = checkpoint_tensors(open_checkpoint(str(folder)).config)
+    shapes = checkpoint_tensors(open_checkpoint(str(folder)).plan)
     (folder / "model.safetensors").unlink()
     write_hollow(folder, shapes, parts=16)
     arguments = [str(folder), "--dry-run", "--dtype", "float16"]
@@ -234,7 +234,7 @@ def test_floors_count_what_a_token_needs(shared_folder: Path) -> None:
     model = Bundle.open(latent_models.golden_bundle(shared_folder, MODELS[2])).manifest.model
     sizes = {
         name: math.prod(shape)
-        for name, shape in checkpoint_tensors(checkpoint.config).items()
+        for name, shape in checkpoint_tensors(checkpoint.plan).items()
         if len(shape) == 2
     }
     experts = sum(size for name, size in sizes.items() if ".experts." in name)

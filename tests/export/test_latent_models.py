@@ -26,6 +26,7 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.experts import Router
 from h2o_export.dense.graphs import parameter_count
 from h2o_export.layers import latent
+from h2o_export.plan import Plan
 from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
@@ -220,7 +221,10 @@ def test_every_weight_is_counted_once(name: str) -> None:
         model = AutoModelForCausalLM.from_config(raw)
     model.tie_weights()
     biases = sum(buffer.numel() for key, buffer in model.named_buffers() if key.endswith("correction_bias"))
-    assert parameter_count(config) == sum(parameter.numel() for parameter in model.parameters()) + biases
+    assert (
+        parameter_count(Plan.of(config))
+        == sum(parameter.numel() for parameter in model.parameters()) + biases
+    )
 
 
 def test_layers_that_guess_further_tokens_are_left_out(

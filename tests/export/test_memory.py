@@ -36,15 +36,15 @@ def test_work_beyond_the_free_memory(
 ) -> None:
     monkeypatch.setattr("h2o_runtime.process.available_bytes", lambda: free)
     options = ExportOptions(str(small_checkpoint), tmp_path, weights=weights, calibrated=calibrated)
-    warn_of_work(open_checkpoint(str(small_checkpoint)).config, options, validate)
+    warn_of_work(open_checkpoint(str(small_checkpoint)).plan, options, validate)
     assert (says in caplog.text) == (free == 0)
     assert bool(caplog.records) == (free == 0)
 
 
 def test_an_export_takes_the_largest_layer_or_tensor_in_float32(small_checkpoint: Path) -> None:
-    config = open_checkpoint(str(small_checkpoint)).config
+    plan = open_checkpoint(str(small_checkpoint)).plan
     tensors = load_file(small_checkpoint / "model.safetensors")
     layer = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("model.layers.1."))
     largest = max(tensor.numel() for tensor in tensors.values())
-    assert work_bytes(config, whole_layers=True) == 4 * max(layer, largest)
-    assert work_bytes(config, whole_layers=False) == 4 * largest
+    assert work_bytes(plan, whole_layers=True) == 4 * max(layer, largest)
+    assert work_bytes(plan, whole_layers=False) == 4 * largest

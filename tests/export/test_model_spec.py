@@ -20,12 +20,12 @@ FAMILIES = ["smollm3", "nemotron_h", "nemotron_h-mixed", "granitemoehybrid-mixed
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_token_meets_the_mlps_that_there_are(tmp_path: Path, family: str) -> None:
     """Of the experts of a layer those that are chosen."""
-    config = open_checkpoint(save(tmp_path, family)).config
-    model, share = model_spec(config, ExportOptions(tmp_path, tmp_path)), 1.0
+    plan = open_checkpoint(save(tmp_path, family)).plan
+    model, share = model_spec(plan, ExportOptions(tmp_path, tmp_path)), 1.0
     if model.experts is not None:
         share = model.experts.chosen / model.experts.count
-    met = [0.0] * config.layers
-    for tensor, shape in checkpoint_tensors(config).items():
+    met = [0.0] * len(plan.layers)
+    for tensor, shape in checkpoint_tensors(plan).items():
         if (found := NAME.match(tensor)) and len(shape) == 2:
             met[int(found[1])] += prod(shape) * (share if found[2] else 1)
     assert model.each_mlp == tuple(map(round, met))
@@ -33,7 +33,7 @@ def test_a_token_meets_the_mlps_that_there_are(tmp_path: Path, family: str) -> N
     assert bool(model.mlp_weights) == family.startswith("nemotron_h"), "written where it does not follow"
     unchosen = [
         prod(shape) * (1 - share)
-        for tensor, shape in checkpoint_tensors(config).items()
+        for tensor, shape in checkpoint_tensors(plan).items()
         if (found := NAME.match(tensor)) and found[2]
     ]
     if model.experts is not None:

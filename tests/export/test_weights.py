@@ -160,7 +160,7 @@ class _Blocked(SafetensorsCheckpoint):
     """A checkpoint whose files hold blocks: of 4 bits, in blocks of 32."""
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        shape = checkpoint_tensors(self.config).get(name, ())
+        shape = checkpoint_tensors(self.plan).get(name, ())
         return quantize(self.tensor(name, shape), 4, 32, "float32", name) if len(shape) == 2 else None
 
 
@@ -180,7 +180,7 @@ def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     )
     formats = choose_formats("float32", weights, block_size, None, True)
     for name in ("model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"):
-        shape = checkpoint_tensors(opened.config)[name]
+        shape = checkpoint_tensors(opened.plan)[name]
         own = checkpoint.blocks(name)
         assert own is not None
         format = formats.table if "embed" in name else formats.projections

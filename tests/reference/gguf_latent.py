@@ -40,7 +40,7 @@ def _tensors(checkpoint: Path, config: dict[str, Any], apart: bool) -> Arrays:
     opened = open_checkpoint(str(checkpoint))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, config["num_hidden_layers"])
     found: Arrays = {}
-    for name, shape in checkpoint_tensors(opened.config).items():
+    for name, shape in checkpoint_tensors(opened.plan).items():
         array = opened.tensor(name, shape).float().numpy()
         layer = name.split(".")[2] if name.startswith("model.layers.") else ""
         if ".experts." in name:

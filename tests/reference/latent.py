@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.latent import LatentConfig
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.dense.graphs import FREQUENCIES, DenseGraph, dense_graphs, parameter_source
-from h2o_export.layers import each_kind, layer_kind
 from h2o_export.layers.latent import Absorb, Contract, Expand
+from h2o_export.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,18 @@ class EagerModel:
     ) -> None:
         self.checkpoint = checkpoint
         self.config = config or checkpoint.config
+        self.plan = Plan.of(self.config)
         patch.setattr(torch.onnx.ops, "symbolic", _computed)
-        self.parts = [self._loaded(part) for part in dense_graphs(self.config)]
+        self.parts = [self._loaded(part) for part in dense_graphs(self.plan)]
         self.matrices = [
-            kind.small_parameters(checkpoint, layer, torch.float32)
-            for layer, kind in enumerate(each_kind(self.config))
+            layer.kind.small_parameters(checkpoint, number, torch.float32)
+            for number, layer in enumerate(self.plan.layers)
         ]
 
     @torch.no_grad()
     def run(self, ids: NDArray[np.int64], form: str = "absorbed") -> Run:
         """A whole prompt, every token seeing those before it."""
-        scale = layer_kind(self.config, 0).spec(self.config).scale
+        scale = self.plan.layers[0].spec.scale
         tokens = torch.from_numpy(ids.astype(np.int64))
         residual, cos, sin, q, k = self.parts[0](tokens, torch.arange(len(ids)))
         latents = []
@@ -81,14 +82,14 @@ class EagerModel:
 
     def _loaded(self, part: DenseGraph) -> nn.Module:
         with torch.device("meta"):
-            module = part.make(self.config)
+            module = part.make(self.plan)
         state: dict[str, Tensor] = {}
         for name, parameter in module.named_parameters():
             if name.endswith(FREQUENCIES):
-                size = layer_kind(self.config, 0).spec(self.config).rotary_size
+                size = self.plan.rotary_sizes[0]
                 state[name] = torch.from_numpy(self.config.rope.inverse_frequencies(size))
             else:
-                source = parameter_source(part, name, self.config)
+                source = parameter_source(part, name, self.plan)
                 state[name] = self.checkpoint.tensor(source, tuple(parameter.shape)).float()
         module.load_state_dict(state, assign=True)
         return module

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.layers.base import rows
 from h2o_export.layers.grouped_query import GroupedQuery
+from h2o_export.layers.kind import rows
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.layer_spec import LayerSpec, StateSizes
 

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from toy_score import EveryKth
 
 from h2o_export.attention_graphs.graph import standard
-from h2o_export.policies.h2o.base import ScoreEntry
+from h2o_export.policies.h2o.score_entry import ScoreEntry
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
 from h2o_runtime.attention import AttentionProvider, AttentionShape
 

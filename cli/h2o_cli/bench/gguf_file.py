@@ -58,7 +58,7 @@ def write_gguf(checkpoint: Path, folder: Path, projections: str, head: str) -> N
     )
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, c.layers)
-    for source, shape in checkpoint_tensors(c).items():
+    for source, shape in checkpoint_tensors(opened.plan).items():
         array = opened.tensor(source, shape).float().numpy()
         heads = {"q_proj": c.query_heads, "k_proj": c.kv_heads}.get(source.split(".")[-2])
         if heads is not None:

@@ -11,7 +11,7 @@ from h2o_export.architecture.arrangement import AS_HERE, Arrangement
 from h2o_export.architecture.draft import DraftLayer
 from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.families import Family, find_family
-from h2o_export.architecture.families.base import (
+from h2o_export.architecture.families.family import (
     GROUPED_QUERY,
     LLAMA_NORMS,
     NO_MULTIPLIERS,

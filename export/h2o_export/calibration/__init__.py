@@ -16,7 +16,6 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
-from h2o_export.layers import each_kind
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 
@@ -44,7 +43,7 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
         return CompensatedCheckpoint.of(
             checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
         )
-    unscaled = {kind.title for kind in each_kind(checkpoint.config) if not kind.scalable}
+    unscaled = {layer.kind.title for layer in checkpoint.plan.layers if not layer.kind.scalable}
     if checkpoint.config.experts is not None and not unscaled:
         unscaled = {"mixtures of experts"}
     if unscaled:
@@ -72,7 +71,7 @@ def as_stored(checkpoint: Checkpoint, bundle: Bundle) -> Checkpoint:
 
 def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
     """Whether any matrix of a layer is taken unchanged from the checkpoint."""
-    for name, shape in checkpoint_tensors(checkpoint.config).items():
+    for name, shape in checkpoint_tensors(checkpoint.plan).items():
         format = tensor_format(name, shape, formats)
         if format is not formats.projections or not isinstance(format, Blocks):
             continue

@@ -56,7 +56,7 @@ class LayerRounding:
             original.path, original.source, original.config, original, self
         )
         self._format, self._formats = formats.projections, formats
-        self._shapes = checkpoint_tensors(original.config)
+        self._shapes = checkpoint_tensors(original.plan)
         self._made: dict[int, dict[str, QuantizedTensor]] = {}  # by layer and name
         self._moments = Moments()
         self._floats = StreamedModel(original, torch.float32)

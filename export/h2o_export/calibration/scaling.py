@@ -87,7 +87,7 @@ def scaling_factors(checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> d
     states = model.embed(texts)
     for layer in range(checkpoint.config.layers):
         states = model.layer(layer, states)
-    shapes = checkpoint_tensors(checkpoint.config)
+    shapes = checkpoint_tensors(checkpoint.plan)
     factors = {}
     for layer in range(checkpoint.config.layers):
         for source, readers in scaled_pairs(checkpoint.config):

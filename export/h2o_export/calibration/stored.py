@@ -27,7 +27,7 @@ class StoredCheckpoint(DerivedCheckpoint):
         return cls(original.path, original.source, original.config, original, bundle)
 
     def blocks(self, name: str) -> QuantizedTensor | None:
-        for dense in dense_graphs(self.config):
+        for dense in dense_graphs(self.plan):
             layers = tuple(f"model.layers.{layer}." for layer in (dense.before, dense.after))
             if name.startswith(layers):
                 found = self._in_graph(dense, name)
@@ -40,7 +40,7 @@ class StoredCheckpoint(DerivedCheckpoint):
         graph = read_model(path).graph
         tensors: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
         for product in quantized_products(graph):
-            if parameter_source(dense, product.weight, self.config) == name:
+            if parameter_source(dense, product.weight, self.plan) == name:
                 matrix = Matrix.read(product, tensors, path.parent)
                 return QuantizedTensor(
                     product.bits, product.block_size, matrix.q, matrix.scales.astype(np.float32)

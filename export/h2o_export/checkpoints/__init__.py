@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from h2o_export.checkpoints.adapters import check_without_adapter
 from h2o_export.checkpoints.arranged import arranged
-from h2o_export.checkpoints.base import Checkpoint, CheckpointInFiles
+from h2o_export.checkpoints.checkpoint import Checkpoint, CheckpointInFiles
 from h2o_export.checkpoints.drafting import with_present_draft
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.layer_slices import with_layer_slices

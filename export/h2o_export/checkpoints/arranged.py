@@ -14,7 +14,7 @@ from torch import Tensor
 
 from h2o_export.architecture.arrangement import AS_HERE, halves
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.tensors import QuantizedTensor
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.bundles.manifest import EmbeddingSpec
 

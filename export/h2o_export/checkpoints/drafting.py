@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from h2o_export.architecture.draft import DraftLayer
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 
 log = logging.getLogger(__name__)

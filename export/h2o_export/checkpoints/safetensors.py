@@ -17,7 +17,7 @@ from torch import Tensor
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_export.checkpoints import adapters
-from h2o_export.checkpoints.base import CheckpointInFiles
+from h2o_export.checkpoints.checkpoint import CheckpointInFiles
 from h2o_export.checkpoints.sentence import MODULES, embedding_spec
 from h2o_export.checkpoints.text_model import text_config, text_names
 from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h2o_export.checkpoints.base import Checkpoint
+from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 from h2o_runtime.errors import CheckpointError

@@ -8,45 +8,30 @@ drafted.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
-from h2o_export.architecture.config import ModelConfig
 from h2o_export.dense.modules import Angles, norm
-from h2o_export.layers import each_spec, layer_kind
 from h2o_export.layers.blocks import RMSNorm, embedding
-from h2o_runtime.layer_spec import LayerSpec
+from h2o_export.plan import Plan
 
 
 class DraftFirst(nn.Module):
     """tokens, positions int64 [n], hidden [n, D] of the tokens before → residual [n, D], and what the layer's kind
     gives to attention and cache."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__()
+        config, layer = plan.config, plan.layers[0]
         self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
         self.token_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.merging = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
-        self.rotations = nn.ModuleList((Angles(config, 0),))
+        self.rotations = nn.ModuleList((Angles(plan, 0),))
         self.before_attention = norm(config, config.norms.before_attention)
-        self.qkv = layer_kind(config, 0).projection(config)
+        self.qkv = layer.kind.projection(layer.config)
 
     def forward(self, tokens: Tensor, positions: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
         both = self.token_norm(self.embed_tokens(tokens)), self.hidden_norm(hidden)
         residual = self.merging(torch.cat(both, dim=-1))
         return residual, *self.qkv(self.before_attention(residual), *self.rotations[0](positions))
-
-
-def draft_config(config: ModelConfig) -> ModelConfig:
-    """A model of the draft layer alone. It has a mixture of experts where any layer has one."""
-    assert config.draft is not None
-    experts = None if config.experts is None else replace(config.experts, layers=frozenset({0}))
-    return replace(config, layers=1, kinds=(config.draft.kind,), ropes=config.ropes[:1], experts=experts)
-
-
-def draft_spec(config: ModelConfig) -> LayerSpec | None:
-    """The layer's shape; None: the model has none."""
-    return each_spec(draft_config(config))[0] if config.draft else None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from h2o_export.architecture.config import ExpertsConfig, ModelConfig
-from h2o_export.architecture.families.base import Activation
+from h2o_export.architecture.families.family import Activation
 from h2o_export.dense.mlp import feed_forward
 from h2o_runtime.operators import DOMAIN
 

@@ -17,17 +17,17 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
-from h2o_export.dense.draft import DraftFirst, draft_config
+from h2o_export.dense.draft import DraftFirst
 from h2o_export.dense.experts import lay_out_experts
 from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
 from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
-from h2o_export.layers import LAYERS, kinds_with_draft, layer_kind, rotary_size
+from h2o_export.layers import LAYERS
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
+from h2o_export.plan import Plan
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.layer_spec import rotation_names
@@ -60,19 +60,21 @@ class DenseGraph:
     after: int | None  # the layer whose q, k and v it makes
     kind: Literal["dense", "draft"] = "dense"
 
-    def of(self, config: ModelConfig) -> ModelConfig:
-        """The configuration whose layers `before` and `after` are."""
-        return draft_config(config) if self.kind == "draft" else config
+    def of(self, plan: Plan) -> Plan:
+        """The plan whose layers `before` and `after` are."""
+        own = plan.draft if self.kind == "draft" else plan
+        assert own is not None
+        return own
 
-    def make(self, config: ModelConfig) -> nn.Module:
+    def make(self, plan: Plan) -> nn.Module:
         """The module; what it is made of may differ from layer to layer."""
-        config = self.of(config)
-        module: nn.Module = self.module(config) if self.before is None else self.module(config, self.before)
+        plan = self.of(plan)
+        module: nn.Module = self.module(plan) if self.before is None else self.module(plan, self.before)
         return module
 
-    def alike(self, config: ModelConfig) -> Alike:
+    def alike(self, plan: Plan) -> Alike:
         """Dense graphs for which this is equal differ in their weights alone."""
-        config = self.of(config)
+        config = self.of(plan).config
         routed = self.before is not None and config.routed(self.before)
         whole = self.before is None or config.has_mlp(self.before)
         before, after = (None if at is None else config.kinds[at] for at in (self.before, self.after))
@@ -94,17 +96,17 @@ class DenseGraph:
         return f"weights/{self.name}.bin"
 
 
-def dense_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
+def dense_graphs(plan: Plan) -> tuple[DenseGraph, ...]:
     """dense_00 … dense_n: one more than there are layers."""
-    layers = config.layers
+    layers = len(plan.layers)
     middle = (DenseGraph(f"dense_{i:02d}", DenseMiddle, i - 1, i) for i in range(1, layers))
     first = DenseGraph("dense_00", DenseFirst, None, 0)
     return first, *middle, DenseGraph(f"dense_{layers:02d}", DenseLast, layers - 1, None)
 
 
-def draft_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
+def draft_graphs(plan: Plan) -> tuple[DenseGraph, ...]:
     """draft_00 and draft_01, before and after the attention of the layer that drafts; none without it."""
-    if config.draft is None:
+    if plan.draft is None:
         return ()
     return (
         DenseGraph("draft_00", DraftFirst, None, 0, "draft"),
@@ -112,16 +114,17 @@ def draft_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
     )
 
 
-def all_dense_graphs(config: ModelConfig) -> tuple[DenseGraph, ...]:
+def all_dense_graphs(plan: Plan) -> tuple[DenseGraph, ...]:
     """The model's own, and those of its draft layer."""
-    return *dense_graphs(config), *draft_graphs(config)
+    return *dense_graphs(plan), *draft_graphs(plan)
 
 
 def dense_interface(
-    dense: DenseGraph, config: ModelConfig, dtype: str
+    dense: DenseGraph, plan: Plan, dtype: str
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of a dense graph."""
-    config = dense.of(config)
+    plan = dense.of(plan)
+    config = plan.config
 
     def residual(name: str) -> TensorSpec:
         return TensorSpec(name=name, dtype=dtype, shape=("n", config.hidden_size))  # type: ignore[arg-type]
@@ -129,18 +132,19 @@ def dense_interface(
     outputs: tuple[TensorSpec, ...] = ()
     given: tuple[TensorSpec, ...] = ()  # of the tokens before
     if dense.after is not None:
-        after, sizes = layer_kind(config, dense.after), config.at(dense.after)
-        outputs, given = after.interface(sizes, dtype), after.given(sizes, dtype)
+        after = plan.layers[dense.after]
+        outputs, given = after.kind.interface(after.config, dtype), after.kind.given(after.config, dtype)
     attended: tuple[TensorSpec, ...] = ()
     beside: tuple[TensorSpec, ...] = ()
     if dense.before is not None:
-        before, sizes = layer_kind(config, dense.before), config.at(dense.before)
-        attended, beside = (before.attended(sizes, dtype),), before.gate(sizes, dtype)
+        before = plan.layers[dense.before]
+        attended = (before.kind.attended(before.config, dtype),)
+        beside = before.kind.gate(before.config, dtype)
         if config.layer_embedding is not None:
             beside += (TensorSpec(name="tokens", dtype="int64", shape=("n",)), residual("embedded"))
 
     def angles(table: int) -> Iterator[TensorSpec]:
-        shape = ("n", rotary_size(config, table) // 2)
+        shape = ("n", plan.rotary_sizes[table] // 2)
         return (TensorSpec(name=name, dtype="float32", shape=shape) for name in rotation_names(table))
 
     tokens = tuple(TensorSpec(name=name, dtype="int64", shape=("n",)) for name in ("tokens", "positions"))
@@ -157,11 +161,9 @@ def dense_interface(
     return (*attended, residual("residual"), *beside), (logits, *hidden)
 
 
-def dense_spec(
-    dense: DenseGraph, config: ModelConfig, dtype: str, weights: tuple[str, ...] = ()
-) -> GraphSpec:
+def dense_spec(dense: DenseGraph, plan: Plan, dtype: str, weights: tuple[str, ...] = ()) -> GraphSpec:
     """What the manifest says of a dense graph; `weights` are files of the bundle."""
-    inputs, outputs = dense_interface(dense, config, dtype)
+    inputs, outputs = dense_interface(dense, plan, dtype)
     rows = FreeSize(name="n", counts="logits" if dense.after is None else "rows")
     return GraphSpec(
         name=dense.name,
@@ -174,8 +176,9 @@ def dense_spec(
     )
 
 
-def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> str:
+def parameter_source(dense: DenseGraph, parameter: str, plan: Plan) -> str:
     """The checkpoint's name of a module's parameter."""
+    config = plan.config
     if parameter == "embed_tokens.weight" or (parameter == HEAD and config.tied):
         return EMBEDDING
     if parameter == HEAD:
@@ -192,44 +195,44 @@ def parameter_source(dense: DenseGraph, parameter: str, config: ModelConfig) -> 
     if in_layer.startswith("own."):
         return layer_embedding.source(in_layer.removeprefix("own."), layer)
     prefix = f"model.layers.{layer}." if layer_names is None else layer_names.layer
-    return prefix + _name_in_layer(in_layer, dense.of(config), layer)
+    return prefix + _name_in_layer(in_layer, dense.of(plan), layer)
 
 
-def _name_in_layer(parameter: str, config: ModelConfig, layer: int) -> str:
+def _name_in_layer(parameter: str, plan: Plan, layer: int) -> str:
     """The checkpoint's name of a parameter in a layer: who makes a module knows it."""
     module, _, rest = parameter.partition(".")
     if module in ("mlp", "layer_scalar"):
         return parameter
     if module == "experts_beside":
         return rest
-    norm = getattr(config.norms, module, None)
-    return layer_kind(config, layer).checkpoint_name(parameter) if norm is None else f"{norm}.{rest}"
+    norm = getattr(plan.config.norms, module, None)
+    return plan.layers[layer].kind.checkpoint_name(parameter) if norm is None else f"{norm}.{rest}"
 
 
-def checkpoint_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def checkpoint_tensors(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model is made of, by its name in the checkpoint, with its shape."""
     found: dict[str, tuple[int, ...]] = {}
     shapes: dict[Alike, dict[str, tuple[int, ...]]] = {}
-    for dense in all_dense_graphs(config):
-        alike = dense.alike(config)
+    for dense in all_dense_graphs(plan):
+        alike = dense.alike(plan)
         if alike not in shapes:
             with torch.device("meta"):
-                parameters = dense.make(config).named_parameters()
+                parameters = dense.make(plan).named_parameters()
             shapes[alike] = {
                 name: tuple(parameter.shape)
                 for name, parameter in parameters
                 if not name.endswith(FREQUENCIES)
             }
         for name, shape in shapes[alike].items():
-            found[parameter_source(dense, name, config)] = shape
-    for layer, kind in enumerate(kinds_with_draft(config)):
-        found |= kind.small_tensors(config, layer)
+            found[parameter_source(dense, name, plan)] = shape
+    for layer, kind in enumerate(plan.kinds):
+        found |= kind.small_tensors(plan.config, layer)
     return found
 
 
-def parameter_count(config: ModelConfig) -> int:
+def parameter_count(plan: Plan) -> int:
     """Number of weights, a tied embedding counted once."""
-    return sum(math.prod(shape) for shape in checkpoint_tensors(config).values())
+    return sum(math.prod(shape) for shape in checkpoint_tensors(plan).values())
 
 
 def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
@@ -244,11 +247,11 @@ def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -
     return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
 
 
-def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> WeightSpec:
+def weight_spec(plan: Plan, dtype: str, formats: MatrixFormats) -> WeightSpec:
     """What weights take on disk, by what they are for."""
     sizes = dict.fromkeys(("projections", "table", "head", "layer tables", "rest"), 0)
     elements = 0
-    for name, shape in checkpoint_tensors(config).items():
+    for name, shape in checkpoint_tensors(plan).items():
         matrix = tensor_format(name, shape, formats)
         kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if matrix else "rest")
         kind = "layer tables" if name.endswith(layer_embedding.ROWS) else kind
@@ -257,7 +260,7 @@ def weight_spec(config: ModelConfig, dtype: str, formats: MatrixFormats) -> Weig
         elements += math.prod(shape) if kind == "projections" else 0
     return WeightSpec(
         projections=formats.projections.name,
-        head=(formats.table if config.tied else formats.head).name,
+        head=(formats.table if plan.config.tied else formats.head).name,
         block_size=formats.projections.block_size,
         projection_elements=elements,
         projection_bytes=sizes["projections"],
@@ -295,7 +298,7 @@ class DenseExporter:
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
         """Write every graph; `progress` is called with the name of each as it begins."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for dense in all_dense_graphs(self.checkpoint.config):
+        for dense in all_dense_graphs(self.checkpoint.plan):
             progress(dense.name)
             yield self._export_graph(dense)
         opset = max(traced.model.opset_imports[""] for traced in self._traced.values())
@@ -304,7 +307,7 @@ class DenseExporter:
         self.files |= small.files
 
     def _export_graph(self, dense: DenseGraph) -> GraphSpec:
-        alike = dense.alike(self.checkpoint.config)
+        alike = dense.alike(self.checkpoint.plan)
         if alike not in self._traced:
             self._traced[alike] = self._trace(dense)
         traced = self._traced[alike]
@@ -315,10 +318,10 @@ class DenseExporter:
                 files.add(f"onnx/{tensor.file}")
         traced.model.graph.name = dense.name
         (self.folder / f"{dense.name}.onnx").write_bytes(ir.to_proto(traced.model).SerializeToString())
-        return dense_spec(dense, self.checkpoint.config, self.dtype, tuple(sorted(files)))
+        return dense_spec(dense, self.checkpoint.plan, self.dtype, tuple(sorted(files)))
 
     def _trace(self, dense: DenseGraph) -> TracedGraph:
-        model, parameters = trace_graph(dense, self.checkpoint.config, self.dtype)
+        model, parameters = trace_graph(dense, self.checkpoint.plan, self.dtype)
         stands_for: dict[str, tuple[ir.Value, ...]] = {}
         for value in parameters:
             assert value.name is not None
@@ -329,7 +332,7 @@ class DenseExporter:
     def _format(self, dense: DenseGraph, value: ir.Value) -> WeightFormat:
         assert value.name is not None
         assert value.shape is not None
-        source = parameter_source(dense, value.name, self.checkpoint.config)
+        source = parameter_source(dense, value.name, self.checkpoint.plan)
         matrix = tensor_format(source, tuple(value.shape.numpy()), self.formats)
         return matrix or FLOATS["float32" if source.endswith(FLOAT32) else self.dtype]
 
@@ -341,7 +344,7 @@ class DenseExporter:
                 assert value.name is not None
                 assert value.shape is not None
                 shape = tuple(value.shape.numpy())
-                source = parameter_source(dense, value.name, self.checkpoint.config)
+                source = parameter_source(dense, value.name, self.checkpoint.plan)
                 if value.name.endswith(FREQUENCIES):
                     stored[value.name] = (file.add(self._inverse_frequencies(value.name)),)
                 elif source == EMBEDDING or (source == HEAD and self.checkpoint.config.draft):
@@ -365,8 +368,8 @@ class DenseExporter:
 
     def _inverse_frequencies(self, parameter: str) -> Tensor:
         """Of the table whose parameter has this name: rotations.0.inv_freq, rotations.1.inv_freq, …"""
-        config, table = self.checkpoint.config, int(parameter.split(".")[1])
-        angles = config.rotations[table].inverse_frequencies(rotary_size(config, table))
+        plan, table = self.checkpoint.plan, int(parameter.split(".")[1])
+        angles = plan.config.rotations[table].inverse_frequencies(plan.rotary_sizes[table])
         return torch.from_numpy(np.ascontiguousarray(angles))
 
 
@@ -379,13 +382,13 @@ def _add_functions(model: ir.Model) -> None:
         model.functions[function.identifier()] = function
 
 
-def trace_graph(dense: DenseGraph, config: ModelConfig, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
+def trace_graph(dense: DenseGraph, plan: Plan, dtype: str) -> tuple[ir.Model, list[ir.Value]]:
     """Trace one kind of dense graph on the meta device: no weight is in memory."""
-    inputs, outputs = dense_interface(dense, config, dtype)
+    inputs, outputs = dense_interface(dense, plan, dtype)
     with torch.device("meta"):
-        module = dense.make(config).to(FLOATS[dtype].dtype)
+        module = dense.make(plan).to(FLOATS[dtype].dtype)
         for name, parameter in module.named_parameters():
-            if parameter_source(dense, name, config).endswith(FLOAT32) or name.endswith(FREQUENCIES):
+            if parameter_source(dense, name, plan).endswith(FLOAT32) or name.endswith(FREQUENCIES):
                 parameter.data = parameter.data.float()  # angles lose all meaning in float16
     model, parameters = trace(module, inputs, [spec.name for spec in outputs], dense.name)
     lay_out_experts(model)

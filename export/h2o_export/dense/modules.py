@@ -16,23 +16,13 @@ from h2o_export.dense.experts import MixtureOfExperts
 from h2o_export.dense.experts_beside import ExpertsBeside
 from h2o_export.dense.layer_embedding import OwnEmbedding
 from h2o_export.dense.mlp import feed_forward
-from h2o_export.layers import layer_kind, rotary_size
 from h2o_export.layers.blocks import RMSNorm, embedding
+from h2o_export.plan import Plan
 
 
 def norm(config: ModelConfig, name: str | None) -> nn.Module:
     """The RMS norm that a checkpoint's layer has under `name`; None: it has none there."""
     return nn.Identity() if name is None else RMSNorm(config.hidden_size, config.rms_norm_eps)
-
-
-def gates(config: ModelConfig, layer: int) -> int:
-    """How many gates a layer has: one, or none."""
-    return 1 if layer_kind(config, layer).spec(config.at(layer)).gate_size else 0
-
-
-def beside(config: ModelConfig, layer: int) -> int:
-    """How many tensors the graph behind a layer takes beside attention and residual stream."""
-    return gates(config, layer) + (2 if config.layer_embedding else 0)
 
 
 class AfterAttention(nn.Module):
@@ -41,31 +31,30 @@ class AfterAttention(nn.Module):
     Some layers end before their MLP.
     """
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, plan: Plan, layer: int) -> None:
         super().__init__()
-        sizes = config.at(layer)
-        self.o_proj = layer_kind(config, layer).output(sizes)
+        config, own = plan.config, plan.layers[layer]
+        self.o_proj = own.kind.output(own.config)
         self.after_attention = norm(config, config.norms.after_attention)
         self.has_mlp = config.has_mlp(layer)
         if self.has_mlp:
-            self._add_mlp(config, layer)
+            self._add_mlp(config, layer, own.config.intermediate_size)
         self.multiplier = config.multipliers.residual
-        self.gates = gates(config, layer)
+        self.gates = int(own.spec.gate_size > 0)
+        self.beside = self.gates + (
+            2 if config.layer_embedding else 0
+        )  # inputs besides attention and residual
         if config.layer_embedding is not None:
             self.own = OwnEmbedding(config)
         if config.layer_scalar:
             self.layer_scalar = nn.Parameter(torch.empty(1))
         self.scales = config.layer_scalar
 
-    def _add_mlp(self, config: ModelConfig, layer: int) -> None:
+    def _add_mlp(self, config: ModelConfig, layer: int, size: int) -> None:
         self.before_mlp = norm(config, config.norms.before_mlp)
         experts = config.experts if config.routed(layer) else None
         beside = experts is not None and experts.beside_mlp
-        self.mlp = (
-            feed_forward(config, config.at(layer).intermediate_size)
-            if experts is None or beside
-            else MixtureOfExperts(config)
-        )
+        self.mlp = feed_forward(config, size) if experts is None or beside else MixtureOfExperts(config)
         self.experts_beside = ExpertsBeside(config) if beside else None
         self.after_mlp = norm(config, config.norms.after_mlp)
 
@@ -94,10 +83,10 @@ def scaled(x: Tensor, by: float) -> Tensor:
 class Angles(nn.Module):
     """A table of angles: positions int64 [n] → cos, sin float32 [n, d/2], which grow as queries do."""
 
-    def __init__(self, config: ModelConfig, table: int) -> None:
+    def __init__(self, plan: Plan, table: int) -> None:
         super().__init__()
-        self.inv_freq = nn.Parameter(torch.empty(rotary_size(config, table) // 2), requires_grad=False)
-        rope = config.rotations[table]
+        self.inv_freq = nn.Parameter(torch.empty(plan.rotary_sizes[table] // 2), requires_grad=False)
+        rope = plan.config.rotations[table]
         self.attention_factor, self.query_growth = rope.attention_factor, rope.query_growth
         self.original_context = rope.original_context
 
@@ -115,12 +104,13 @@ class DenseFirst(nn.Module):
     """dense_0: tokens, positions int64 [n] → residual [n, D], cos, sin float32 [n, d/2] of each table of angles,
     q, k, v. `given` are what the layer kind names so."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__()
+        config, layer = plan.config, plan.layers[0]
         self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
-        self.rotations = nn.ModuleList(Angles(config, table) for table in range(len(config.rotations)))
+        self.rotations = nn.ModuleList(Angles(plan, table) for table in range(len(config.rotations)))
         self.before_attention = norm(config, config.norms.before_attention)
-        self.qkv = layer_kind(config, 0).projection(config.at(0))
+        self.qkv = layer.kind.projection(layer.config)
         self.rotation = config.rotation(0)
         self.multiplier = config.multipliers.embedding
 
@@ -138,12 +128,13 @@ class DenseMiddle(nn.Module):
     needed, and what is given of the tokens before to layer i.
     """
 
-    def __init__(self, config: ModelConfig, before: int) -> None:
+    def __init__(self, plan: Plan, before: int) -> None:
         super().__init__()
-        self.after = AfterAttention(config, before)
+        config, layer = plan.config, plan.layers[before + 1]
+        self.after = AfterAttention(plan, before)
         self.before_attention = norm(config, config.norms.before_attention)
-        self.qkv = layer_kind(config, before + 1).projection(config.at(before + 1))
-        self.beside = beside(config, before)
+        self.qkv = layer.kind.projection(layer.config)
+        self.beside = self.after.beside
 
     def forward(
         self, attention: Tensor, residual: Tensor, cos: Tensor, sin: Tensor, *more: Tensor
@@ -157,9 +148,10 @@ class DenseLast(nn.Module):
     reads [n, D] where a draft layer reads it too.
     """
 
-    def __init__(self, config: ModelConfig, before: int) -> None:
+    def __init__(self, plan: Plan, before: int) -> None:
         super().__init__()
-        self.after = AfterAttention(config, before)
+        config = plan.config
+        self.after = AfterAttention(plan, before)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.multiplier = config.multipliers.logits

@@ -11,8 +11,8 @@ import torch
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS
-from h2o_export.layers import LayerKind, kinds_with_draft
-from h2o_export.layers.base import SmallGraph
+from h2o_export.layers import LayerKind
+from h2o_export.layers.kind import SmallGraph
 from h2o_export.operators.opset import OPSET
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, GraphSpec
@@ -34,9 +34,9 @@ class SmallGraphExporter:
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
         """`progress` is called with a name for each layer's graphs before they are written."""
-        config = self.checkpoint.config
-        for layer, kind in enumerate(kinds_with_draft(config)):
-            drafts = layer == config.layers  # it reads no prompt
+        plan = self.checkpoint.plan
+        for layer, kind in enumerate(plan.kinds):
+            drafts = layer == len(plan.layers)  # it reads no prompt
             graphs = self._graphs(kind)
             if not graphs:
                 continue

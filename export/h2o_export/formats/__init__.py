@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from h2o_export.formats.base import WeightFormat
 from h2o_export.formats.blocks import BLOCK_SIZES, Blocks
 from h2o_export.formats.floats import Floats
 from h2o_export.formats.offsets import OffsetBlocks
+from h2o_export.formats.weight_format import WeightFormat
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model_spec import ModelSpec
 

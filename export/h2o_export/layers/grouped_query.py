@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.checkpoints.base import Checkpoint
-from h2o_export.layers.base import LayerKind, causal_attention
 from h2o_export.layers.blocks import RMSNorm, UnitNorm, of_length, rotate_first
+from h2o_export.layers.kind import LayerKind, Tensors, causal_attention
 from h2o_runtime.layer_spec import LayerSpec
 
 
@@ -54,7 +53,7 @@ class GroupedQuery(LayerKind):
     def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
         return {f"model.layers.{layer}.self_attn.sinks": (config.query_heads,)} if config.sinks else {}
 
-    def learned(self, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
+    def learned(self, checkpoint: Tensors, layer: int) -> dict[str, Any]:
         tensors = self.small_tensors(checkpoint.config, layer)
         return {
             name.rpartition(".")[2]: tuple(checkpoint.tensor(name, shape).float().tolist())

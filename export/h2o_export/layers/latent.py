@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.latent import NORM_EPS, LatentConfig
-from h2o_export.checkpoints import Checkpoint
-from h2o_export.layers.base import LayerKind, SmallGraph, causal_attention, rows
 from h2o_export.layers.blocks import RMSNorm, rotate
+from h2o_export.layers.kind import LayerKind, SmallGraph, Tensors, causal_attention, rows
 from h2o_export.tensors import to_dtype
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.model_spec import LatentSpec
@@ -94,7 +93,7 @@ class Latent(LayerKind):
         size = config.query_heads * (latent.nope_size + latent.value_size)
         return {f"model.layers.{layer}{MATRICES}": (size, latent.rank)}
 
-    def small_parameters(self, checkpoint: Checkpoint, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    def small_parameters(self, checkpoint: Tensors, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
         """keys: W_uk [Hq, dn, r]; values: W_uv [Hq, r, dv]. Each is stored once, for two graphs."""
         config, latent = checkpoint.config, _latent(checkpoint.config)
         ((name, shape),) = self.small_tensors(config, layer).items()

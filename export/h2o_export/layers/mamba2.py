@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.mamba2 import Mamba2Config
-from h2o_export.layers.base import LayerKind, rows
 from h2o_export.layers.blocks import RMSNorm, UnitNorm, convolved, swiglu
+from h2o_export.layers.kind import LayerKind, rows
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.layer_spec import LayerSpec, StateSizes
 

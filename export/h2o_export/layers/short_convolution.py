@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.short_convolution import ConvolutionConfig
-from h2o_export.layers.base import LayerKind, rows
 from h2o_export.layers.blocks import convolved
+from h2o_export.layers.kind import LayerKind, rows
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.layer_spec import LayerSpec, StateSizes
 

@@ -14,7 +14,7 @@ from typing import Any
 from h2o_export.attention_graphs import AttentionGraph, AttentionStep
 from h2o_export.attention_graphs.decode import Decode
 from h2o_export.attention_graphs.window import WindowAttention
-from h2o_export.policies.base import PolicyEntry
+from h2o_export.policies.entry import PolicyEntry
 from h2o_export.policies.h2o import SCORE_ENTRIES
 from h2o_export.policies.minference import VerticalSlashEntry
 from h2o_export.policies.subquadratic import SubquadraticEntry

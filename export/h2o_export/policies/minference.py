@@ -18,7 +18,7 @@ from h2o_export.attention_graphs.graph import (
     queries,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.base import PolicyEntry
+from h2o_export.policies.entry import PolicyEntry
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
 from h2o_runtime.kv import KV

@@ -18,7 +18,6 @@ from h2o_export.architecture.arrangement import neighbours
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
 from h2o_export.dense.graphs import EMBEDDING
-from h2o_export.layers import each_spec
 from h2o_runtime.errors import CheckpointError
 
 ROWS = 512  # whose scores are in memory at a time
@@ -33,7 +32,6 @@ class StreamedModel:
 
         self.checkpoint = checkpoint
         self.dtype = dtype
-        self._layers = each_spec(checkpoint.config)
         AttentionInterface.register("h2o_exact", exact_attention)
         try:
             config = checkpoint.transformers_config()
@@ -143,7 +141,7 @@ class StreamedModel:
         """The keys visible to the rows of a layer with a window, bool [1, 1, n, n]; None: all up to their
         own.
         """
-        window = self._layers[index].window
+        window = self.checkpoint.plan.layers[index].spec.window
         if not window:
             return None
         distance = torch.arange(n)[:, None] - torch.arange(n)

@@ -62,7 +62,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 def _check_tensors(checkpoint: Checkpoint) -> None:
     config = checkpoint.config
-    used = checkpoint_tensors(config)
+    used = checkpoint_tensors(checkpoint.plan)
     copies = config.draft.copies.values() if config.draft else ()
     left = sorted(name for name in checkpoint.unused({*used, *copies}) if not _COMPUTED.search(name))
     if HEAD in left and config.tied:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from h2o_export.architecture.families.base import Family
 from h2o_export.architecture.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, YOUTU
 from h2o_export.architecture.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from h2o_export.architecture.families.exaone import EXAONE4
+from h2o_export.architecture.families.family import Family
 from h2o_export.architecture.families.gemma import GEMMA2, GEMMA3
 from h2o_export.architecture.families.gemma4 import GEMMA4
 from h2o_export.architecture.families.glm import GLM4

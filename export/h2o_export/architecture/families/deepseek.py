@@ -7,7 +7,7 @@ from typing import Any
 
 from h2o_export.architecture.draft import DraftLayer, as_in_deepseek
 from h2o_export.architecture.experts import ExpertsConfig, Router, read_routed
-from h2o_export.architecture.families.base import LATENT, Family
+from h2o_export.architecture.families.family import LATENT, Family
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.architecture.rope import SHARE, rotation

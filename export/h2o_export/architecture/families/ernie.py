@@ -7,7 +7,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import Biases, Family
+from h2o_export.architecture.families.family import Biases, Family
 from h2o_export.architecture.values import integer
 from h2o_runtime.errors import UnsupportedModelError
 

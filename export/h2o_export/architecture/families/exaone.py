@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families.base import GROUPED_QUERY, WITHOUT_ROTATION, Family, Norms
+from h2o_export.architecture.families.family import GROUPED_QUERY, WITHOUT_ROTATION, Family, Norms
 from h2o_export.architecture.values import integer
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
-from h2o_export.architecture.families.base import FULL, SLIDING, Family, Multipliers, Norms
+from h2o_export.architecture.families.family import FULL, SLIDING, Family, Multipliers, Norms
 from h2o_export.architecture.values import integer, number
 from h2o_runtime.errors import UnsupportedModelError
 

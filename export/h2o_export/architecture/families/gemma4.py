@@ -10,7 +10,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import FULL, SLIDING, Multipliers
+from h2o_export.architecture.families.family import FULL, SLIDING, Multipliers
 from h2o_export.architecture.families.gemma import NORMS, GemmaFamily
 from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE

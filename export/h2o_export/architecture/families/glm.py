@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.arrangement import GATE_UP, Arrangement
-from h2o_export.architecture.families.base import Biases, Family, Norms
+from h2o_export.architecture.families.family import Biases, Family, Norms
 from h2o_export.architecture.rope import SHARE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families.base import Family, Multipliers
+from h2o_export.architecture.families.family import Family, Multipliers
 from h2o_export.architecture.values import number
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import FULL, GROUPED_QUERY, MAMBA2, WITHOUT_ROTATION, layer_names
+from h2o_export.architecture.families.family import FULL, GROUPED_QUERY, MAMBA2, WITHOUT_ROTATION, layer_names
 from h2o_export.architecture.families.granite import FACTORS, GraniteFamily
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.mamba2 import IN_PROJ, Mamba2Config

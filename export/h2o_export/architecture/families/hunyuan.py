@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families.base import ROTATED_FIRST, Biases, Family
+from h2o_export.architecture.families.family import ROTATED_FIRST, Biases, Family
 from h2o_export.architecture.rope import RopeConfig, rotation
 from h2o_export.architecture.values import number
 

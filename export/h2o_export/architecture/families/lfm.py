@@ -11,7 +11,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import (
+from h2o_export.architecture.families.family import (
     FULL,
     GROUPED_QUERY,
     SHORT_CONVOLUTION,

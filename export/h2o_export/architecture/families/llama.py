@@ -4,7 +4,7 @@ windows.
 
 from __future__ import annotations
 
-from h2o_export.architecture.families.base import Family
+from h2o_export.architecture.families.family import Family
 
 LLAMA = Family("llama", "LlamaForCausalLM", bias_flags=True)
 MISTRAL = Family(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from h2o_export.architecture.families.base import Family
+from h2o_export.architecture.families.family import Family
 from h2o_export.architecture.families.llama import MISTRAL
 from h2o_export.architecture.rope import ORIGINAL, RopeConfig, read_rope, rotation
 from h2o_export.architecture.values import integer, number

@@ -13,7 +13,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import FULL, MAMBA2, WITHOUT_ROTATION, Biases, Family
+from h2o_export.architecture.families.family import FULL, MAMBA2, WITHOUT_ROTATION, Biases, Family
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.mamba2 import IN_PROJ, Mamba2Config
 from h2o_export.architecture.rope import SHARE

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families.base import Family, Norms
+from h2o_export.architecture.families.family import Family, Norms
 
 OLMO2 = Family(
     "olmo2",

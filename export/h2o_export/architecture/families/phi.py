@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h2o_export.architecture.arrangement import GATE_UP, QKV, Arrangement
-from h2o_export.architecture.families.base import Family
+from h2o_export.architecture.families.family import Family
 from h2o_export.architecture.rope import ORIGINAL, SHARE
 
 PHI3 = Family(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import Family
+from h2o_export.architecture.families.family import Family
 from h2o_export.architecture.values import integer, integers
 
 

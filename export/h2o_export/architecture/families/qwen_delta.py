@@ -12,7 +12,7 @@ from h2o_export.architecture.arrangement import DELTA_BA, DELTA_QKVZ, Arrangemen
 from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.architecture.draft import DraftLayer, as_in_qwen
 from h2o_export.architecture.experts import ExpertsConfig
-from h2o_export.architecture.families.base import FULL, GATED_DELTA, GATED_QUERY, Family, layer_names
+from h2o_export.architecture.families.family import FULL, GATED_DELTA, GATED_QUERY, Family, layer_names
 from h2o_export.architecture.families.qwen import MixtureFamily
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.rope import SHARE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_export.architecture.families.base import GROUPED_QUERY, WITHOUT_ROTATION, Family
+from h2o_export.architecture.families.family import GROUPED_QUERY, WITHOUT_ROTATION, Family
 from h2o_export.architecture.values import integer, integers
 from h2o_runtime.errors import CheckpointError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gguf import MODEL_ARCH
 
-from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.families.family import FULL, SLIDING
 from h2o_export.checkpoints.gguf import convolutions, mamba, states
 from h2o_export.checkpoints.gguf.gemma4 import gemma4_config
 from h2o_export.checkpoints.gguf.header import Metadata

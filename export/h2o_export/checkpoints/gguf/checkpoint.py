@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.architecture.delta import DeltaConfig
-from h2o_export.checkpoints.base import CheckpointInFiles
+from h2o_export.checkpoints.checkpoint import CheckpointInFiles
 from h2o_export.checkpoints.gguf import latent, mamba, names, rope, states
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
 from h2o_export.checkpoints.gguf.blocks import BLOCK, BLOCKS

@@ -9,7 +9,7 @@ import numpy as np
 
 from h2o_export.architecture.config import ModelConfig, RopeConfig
 from h2o_export.architecture.families import FAMILIES
-from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.families.family import FULL, SLIDING
 from h2o_export.architecture.rope import ORIGINAL, SHARE
 from h2o_export.checkpoints.gguf import latent, rope
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES, TEMPERATURE, WINDOW, Architecture

@@ -10,7 +10,7 @@ from typing import Any
 
 from gguf import ExpertGatingFuncType
 
-from h2o_export.architecture.families.base import FULL
+from h2o_export.architecture.families.family import FULL
 from h2o_export.architecture.families.lfm import CONVOLUTION
 from h2o_export.checkpoints.gguf.header import Metadata
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from h2o_export.architecture.families.base import FULL, SLIDING
+from h2o_export.architecture.families.family import FULL, SLIDING
 from h2o_export.checkpoints.gguf.header import Metadata
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 

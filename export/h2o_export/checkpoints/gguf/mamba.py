@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from h2o_export.architecture.families.base import FULL
+from h2o_export.architecture.families.family import FULL
 from h2o_export.architecture.families.nemotron_h import DENSE, MIXED, STATE, TYPES
 from h2o_export.checkpoints.gguf.header import Metadata, TensorEntry
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError

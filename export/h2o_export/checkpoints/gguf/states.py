@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_export.architecture.delta import DeltaConfig
-from h2o_export.architecture.families.base import FULL
+from h2o_export.architecture.families.family import FULL
 from h2o_export.architecture.families.qwen_delta import LINEAR
 from h2o_export.checkpoints.gguf.header import Metadata, TensorEntry
 

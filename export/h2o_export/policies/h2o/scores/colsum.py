@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from h2o_export.attention_graphs.graph import standard
-from h2o_export.policies.h2o.base import ScoreEntry
+from h2o_export.policies.h2o.score_entry import ScoreEntry
 from h2o_export.policies.h2o.steps import ChainPhase2, ChunkRows
 from h2o_runtime import devices
 from h2o_runtime.attention import AttentionProvider, AttentionShape

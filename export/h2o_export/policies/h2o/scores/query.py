@@ -19,7 +19,7 @@ from h2o_export.attention_graphs.graph import (
     standard,
 )
 from h2o_export.attention_graphs.step import AttentionStep, Feed, OperatorCall, Room, caches, normal
-from h2o_export.policies.h2o.base import ScoreEntry
+from h2o_export.policies.h2o.score_entry import ScoreEntry
 from h2o_export.policies.h2o.steps import partial_state
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 from h2o_export.attention_graphs import AttentionStep
-from h2o_export.policies.base import PolicyEntry
+from h2o_export.policies.entry import PolicyEntry
 from h2o_export.policies.h2o.steps import Phase1
 from h2o_runtime.policies.prefill.h2o import H2O
 

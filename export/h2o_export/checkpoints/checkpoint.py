@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from h2o_export.architecture.config import ModelConfig
+from h2o_export.plan import Plan
 from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.bundles.manifest import EmbeddingSpec
 
@@ -30,6 +32,11 @@ class Checkpoint(ABC):
     path: Path
     source: str
     config: ModelConfig
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Of its layers. Raises UnsupportedModelError."""
+        return Plan.of(self.config)
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from h2o_export.architecture.config import ModelConfig
-from h2o_export.checkpoints.base import Checkpoint
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.layer_spec import LayerSpec
 
@@ -42,6 +41,15 @@ class SmallGraph:
             weights=weights,
             free=free,
         )
+
+
+class Tensors(Protocol):
+    """What a kind needs of a checkpoint."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor: ...
 
 
 class LayerKind(ABC):
@@ -99,7 +107,7 @@ class LayerKind(ABC):
         """Fields of `ModelSpec` for this kind."""
         return {}
 
-    def learned(self, checkpoint: Checkpoint, layer: int) -> dict[str, Any]:
+    def learned(self, checkpoint: Tensors, layer: int) -> dict[str, Any]:
         """Fields of a layer's `LayerSpec` that its checkpoint decides. Raises CheckpointError."""
         return {}
 
@@ -113,7 +121,7 @@ class LayerKind(ABC):
         """Tensors of a checkpoint that a layer's small graphs or `LayerSpec` hold, with their shapes."""
         return {}
 
-    def small_parameters(self, checkpoint: Checkpoint, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    def small_parameters(self, checkpoint: Tensors, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
         """For a layer's small graphs, by name. Raises CheckpointError."""
         return {}
 
