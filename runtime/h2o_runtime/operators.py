@@ -75,15 +75,21 @@ CHUNKED_INTRA_ATTENTION = Operator(
     attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs"), _SOFTCAP),
     sinks=True,
 )
-MEMORY_GATHER = Operator("MemoryGather", inputs=(*_CACHES, _MEMORY), outputs=_GATHERED)
+# Kernels for the CPU are those that a schedule calls; there MemoryFusedAttention and CachedCandidateScore stand
+# for these four.
+MEMORY_GATHER = Operator("MemoryGather", inputs=(*_CACHES, _MEMORY), outputs=_GATHERED, kernels=("cuda",))
 MEMORY_ATTENTION = Operator(
     "MemoryAttention",
     inputs=(_Q, *_GATHERED),
     outputs=(_O, _M, _L, replace(_COLSUM, optional=True)),
     attributes=(_SCALE, _SOFTCAP),
+    kernels=("cuda",),
 )
 ONLINE_SOFTMAX_FUSION = Operator(
-    "OnlineSoftmaxFusion", inputs=(*_state("a"), *_state("b")), outputs=(_O, _M, _L)
+    "OnlineSoftmaxFusion",
+    inputs=(*_state("a"), *_state("b")),
+    outputs=(_O, _M, _L),
+    kernels=("cuda",),
 )
 MEMORY_FUSED_ATTENTION = Operator(
     "MemoryFusedAttention",
@@ -100,6 +106,7 @@ CANDIDATE_SCORE = Operator(
     ),
     outputs=(float_tensor("score_mem", "Hs M"), float_tensor("score_chunk", "n Hs")),
     attributes=(_SCALE, _SOFTCAP),
+    kernels=("cuda",),
 )
 MEMORY_SELECT = Operator(
     "MemorySelect",

@@ -25,11 +25,8 @@ from h2o_runtime.operators import (
     CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
     CHUNKED_INTRA_ATTENTION,
-    MEMORY_ATTENTION,
     MEMORY_FUSED_ATTENTION,
-    MEMORY_GATHER,
     MEMORY_SELECT,
-    ONLINE_SOFTMAX_FUSION,
     TILED_MEMORY_ATTENTION,
 )
 from h2o_runtime.providers.native import NativeCpuProvider
@@ -326,27 +323,3 @@ def test_bad_arguments_say_what_is_wrong() -> None:
         NativeCpuProvider(0)
     with pytest.raises(RuntimeError, match=r"activate"):
         NativeCpuProvider(1).run(CACHED_ATTENTION, KV(k, v, 8), q=q, o=o)
-
-
-def test_memory_fused_equals_gather_attention_fusion() -> None:
-    """The three operators in sequence, which the fused one must equal."""
-    case = Case(8, 2, 64, np.float32, seed=3)
-    n, M, cap = 50, 40, 200
-    q, (k, v), (k_cache, v_cache) = case.q(n), case.kv(n), case.kv(cap)
-    memory = np.stack([np.sort(case.rng.choice(cap, M, replace=False)) for _ in range(2)]).astype(np.int32)
-    fused, a, b = case.empty_state(n), case.empty_state(n), case.empty_state(n)
-    for state in (fused, a):
-        case.provider.run(CHUNKED_INTRA_ATTENTION, q=q, k=k, v=v, chunk_size=n, **state.out)
-    case.provider.run(
-        MEMORY_FUSED_ATTENTION, KV(k_cache, v_cache, len(k_cache)), q=q, memory=memory, **fused.intra
-    )
-
-    gathered = {name: np.empty((2, M, 64), np.float32) for name in ("k_mem", "v_mem")}
-    case.provider.run(MEMORY_GATHER, KV(k_cache, v_cache, cap), memory=memory, **gathered)
-    case.provider.run(MEMORY_ATTENTION, q=q, **gathered, **b.out)
-    states = {
-        f"{name}_{which}": array for which, state in (("a", a), ("b", b)) for name, array in state.out.items()
-    }
-    case.provider.run(ONLINE_SOFTMAX_FUSION, **states, **a.out)
-    for x, y in ((fused.o, a.o), (fused.m, a.m), (fused.l, a.l)):
-        np.testing.assert_allclose(x, y, rtol=2e-6, atol=2e-6)

@@ -122,7 +122,6 @@ def test_who_gets_it(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None
     kernels = load_cpu_kernels().Kernels
     model, cpu = Bundle.open(tiny_bundle).manifest.model, HostDevice()
     assert kernels.fastest_precision() in ("float32", *MULTIPLIES)
-    assert kernels.multiplies("int16", "scalar")
     monkeypatch.setattr(type(model), "quantized", property(lambda _: True))
     assert choose_precision("auto", "native", cpu, model) == kernels.fastest_precision()
     assert choose_precision("auto", "functions", cpu, model) == "float32"

@@ -14,7 +14,18 @@ from h2o_runtime.attention.base import AttentionProvider, AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator, TensorArgument
-from h2o_runtime.operators import KEYS, LENGTH, OPERATORS, RUNTIME_OPERATORS, STEP_ROWS_ATTENTION, VALUES
+from h2o_runtime.operators import (
+    CANDIDATE_SCORE,
+    KEYS,
+    LENGTH,
+    MEMORY_ATTENTION,
+    MEMORY_GATHER,
+    ONLINE_SOFTMAX_FUSION,
+    OPERATORS,
+    RUNTIME_OPERATORS,
+    STEP_ROWS_ATTENTION,
+    VALUES,
+)
 from h2o_runtime.providers.functions import FunctionProvider
 from h2o_runtime.providers.native import NativeCpuProvider
 
@@ -23,7 +34,14 @@ if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
 
 Array = np.ndarray[Any, Any]
-ON_THE_CPU = [one for one in (*OPERATORS, *RUNTIME_OPERATORS) if one is not STEP_ROWS_ATTENTION]
+IN_OTHERS = (
+    MEMORY_GATHER,
+    MEMORY_ATTENTION,
+    ONLINE_SOFTMAX_FUSION,
+    CANDIDATE_SCORE,
+)  # bodies alone have them
+ELSEWHERE = (*IN_OTHERS, STEP_ROWS_ATTENTION)
+ON_THE_CPU = [one for one in (*OPERATORS, *RUNTIME_OPERATORS) if one not in ELSEWHERE]
 PAST, ROWS, CAP, BLOCK = 12, 20, 24, 4  # rows before the call, and after it; rows of a block or a page
 SIZES = {"n": ROWS - PAST, "t": 2, "w": 3, "Hq": 4, "Hkv": 2, "Hs": 2, "Hl": 2, "d": 16, "dv": 16, "D": 3}
 SIZES |= {"cap": CAP, "R": CAP, "Nb": CAP // BLOCK, "M": 4, "Mp": 7}
@@ -65,7 +83,7 @@ def drawn(operator: Operator) -> dict[str, Any]:
                 np.sort(rng.permutation(stop - 2)[: shape[-1] - 2]) for _ in range(math.prod(shape[:-1]))
             ]
             return np.array([[*rows, stop - 2, stop - 1] for rows in lists], np.int32).reshape(shape)
-        positive = one.name in ("step", "l_intra", "l_a", "l_b")
+        positive = one.name in ("step", "l_intra")
         return (rng.uniform(0.5, 2, shape) if positive else rng.normal(size=shape)).astype(np.float32)
 
     tensors = [one for one in operator.tensors if one.name not in (KEYS, VALUES, LENGTH) and not one.in_place]

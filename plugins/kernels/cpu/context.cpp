@@ -62,7 +62,6 @@ const KernelTable* choose(const char* name) {
 // The table's kernels in a precision, or null if this machine cannot run them.
 const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precision) {
     if (precision == H2O_FLOAT32) return &table->float32;
-    const bool scalar = table == scalar_kernels();
     if (precision == H2O_BFLOAT16) {
 #if defined(__x86_64__)
         if (table == amx_kernels()) return amx_bfloat16();
@@ -70,15 +69,15 @@ const BlockAttention* blocks_of(const KernelTable* table, h2o_precision precisio
 #elif defined(__aarch64__) && defined(__linux__)
         if (table == neon_kernels() && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return neon_bfloat16();
 #endif
-        return scalar ? scalar_bfloat16() : nullptr;
+        return table == scalar_kernels() ? scalar_bfloat16() : nullptr;
     }
-    if (precision != H2O_INT16) return nullptr;
 #if defined(__x86_64__)
-    const bool has_lanes = table == amx_kernels() || table == avx512_kernels();
-    if (has_lanes && has_avx512_vnni()) return avx512_int16();
-    if (table == avx2_kernels()) return avx2_int16();
+    if (precision == H2O_INT16) {
+        if (table == avx2_kernels()) return avx2_int16();
+        return table != scalar_kernels() && has_avx512_vnni() ? avx512_int16() : nullptr;
+    }
 #endif
-    return scalar ? scalar_int16() : nullptr;
+    return nullptr;
 }
 
 }  // namespace

@@ -259,14 +259,13 @@ const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();
 const KernelTable* neon_kernels();
 
-// For machines that multiply bfloat16 numbers; in plain C++ for all others.
+// For machines that multiply bfloat16 numbers; in plain C++ for tests on all others.
 const BlockAttention* scalar_bfloat16();
 const BlockAttention* avx512_bfloat16();
 const BlockAttention* amx_bfloat16();
 const BlockAttention* neon_bfloat16();
 
-// For machines that add products of 16-bit integers; in plain C++ for all others.
-const BlockAttention* scalar_int16();
+// For machines that add products of 16-bit integers.
 const BlockAttention* avx2_int16();
 const BlockAttention* avx512_int16();
 

@@ -1,6 +1,6 @@
-// MemoryAttention, MemoryFusedAttention and TiledMemoryAttention: every row sees every key of its score
-// head's memory set. The fused operators pack cache rows in place and fuse each block when it is done. Row
-// tiles with their own memory sets are one call, because few heads alone would not keep all threads busy.
+// MemoryFusedAttention and TiledMemoryAttention: every row sees every key of its score head's memory set.
+// Cache rows are packed in place, and each block is fused when it is done. Row tiles with their own memory
+// sets are one call, because few heads alone would not keep all threads busy.
 #include "fuse.h"
 #include "sweep.h"
 
@@ -15,12 +15,11 @@ struct Memory {
     int64_t slots;          // M: keys of a memory set
     const void* q;          // [n, Hq, d] of shape.dtype
     const h2o_kv& kv;       // keys and values of the cache
-    const int32_t* memory;  // [tiles, Hs, M] cache rows; null: k and v are [Hs, M, d] without gathering
-    void* o;                // [n, Hq, dv] of shape.dtype, out; if fused, in too
-    float* m;               // [n, Hq] maxima of the scores, as o
-    float* l;               // [n, Hq] sums of exp(score - m), as o
+    const int32_t* memory;  // [tiles, Hs, M] cache rows
+    void* o;                // [n, Hq, dv] of shape.dtype, in and out
+    float* m;               // [n, Hq] in and out: maxima of the scores
+    float* l;               // [n, Hq] in and out: sums of exp(score - m)
     float* colsum;          // [Hs, M] out: sums of probabilities by key; or null
-    bool fused;             // with the state that o, m and l bring
     int64_t tile;           // rows that share a memory set
     int64_t index = 0;      // of the tile, if this is one
 
@@ -34,7 +33,7 @@ struct Memory {
         result.o = static_cast<char*>(o) + first * output_bytes(shape);
         result.m += states;
         result.l += states;
-        if (memory != nullptr) result.memory += which * shape.score_heads * slots;
+        result.memory += which * shape.score_heads * slots;
         return result;
     }
 
@@ -48,17 +47,7 @@ struct Memory {
     int64_t key_block() const { return colsum != nullptr ? slots : std::min(slots, kKeyBlock); }
 
     KeyRows keys(int64_t head) const {
-        if (memory != nullptr) {
-            return cache_rows(shape, kv_head(shape, heads(), head), kv, memory + head / spanned() * slots,
-                              slots);
-        }
-        h2o_shape alone = shape;
-        alone.kv_heads = 1;
-        const int64_t before = head * slots * element_size(shape.dtype);  // of numbers of a size of 1
-        const char* const k = static_cast<const char*>(kv.k) + before * shape.head_size;
-        const char* const v =
-            h2o_kv_latent(&kv) ? k : static_cast<const char*>(kv.v) + before * value_size(shape);
-        return cache_rows(alone, 0, plain_rows(shape, k, v, slots), nullptr, slots);
+        return cache_rows(shape, kv_head(shape, heads(), head), kv, memory + head / spanned() * slots, slots);
     }
 
     Sweep sweep(const h2o_cpu* context, int64_t head) const {
@@ -81,13 +70,8 @@ struct Memory {
         if (colsum != nullptr) {
             std::memset(scratch.colsum, 0, static_cast<size_t>(slots * kColsumLanes) * sizeof(float));
         }
-        rows.run(scratch, begin, end, 0, slots, colsum != nullptr, [&](int64_t block, int64_t slot) {
-            if (fused) {
-                fuse_block(rows, scratch, block, slot);
-            } else {
-                rows.store_state(scratch, block, slot, m, l);
-            }
-        });
+        rows.run(scratch, begin, end, 0, slots, colsum != nullptr,
+                 [&](int64_t block, int64_t slot) { fuse_block(rows, scratch, block, slot); });
         if (colsum == nullptr) return;
         float* const sums = partial + (head * parts + part) * slots;
         std::memset(sums, 0, static_cast<size_t>(slots) * sizeof(float));
@@ -139,36 +123,10 @@ struct Memory {
     }
 };
 
-// The softmax over no keys.
-void fill_empty(const h2o_shape& shape, int64_t n, void* o, float* m, float* l) {
-    const int64_t rows = n * shape.query_heads;
-    std::fill(m, m + rows, -HUGE_VALF);
-    std::fill(l, l + rows, 0.0f);
-    std::memset(o, 0, static_cast<size_t>(n * output_bytes(shape)));
-}
-
 }  // namespace
 }  // namespace h2o
 
 namespace h2o::cpu {
-
-h2o_status run(const calls::MemoryAttention& call) {
-    h2o_cpu* const context = cpu_of(call);
-    const h2o_status status = check_heads(&call.shape);
-    if (status != H2O_OK) return status;
-    if (context == nullptr || call.n < 0 || call.M < 0) return H2O_BAD_ARGUMENT;
-    if (call.n > 0 && (!call.q || !call.o || !call.m || !call.l)) return H2O_BAD_ARGUMENT;
-    if (call.M > 0 && (!call.k_mem || !call.v_mem)) return H2O_BAD_ARGUMENT;
-    if (call.n == 0 || call.M == 0) {
-        if (call.n > 0) fill_empty(call.shape, call.n, call.o, call.m, call.l);
-        if (call.colsum != nullptr) std::fill(call.colsum, call.colsum + int64_t{call.Hs} * call.M, 0.0f);
-        return H2O_OK;
-    }
-    const h2o_kv kv = plain_rows(call.shape, call.k_mem, call.v_mem, call.M);
-    return Memory{call.shape, call.n, call.M, call.q,      kv,    nullptr,
-                  call.o,     call.m, call.l, call.colsum, false, call.n}
-        .run(context);
-}
 
 namespace {
 
@@ -192,7 +150,7 @@ h2o_status fuse_memory(const Fused& call, int64_t tile, float* colsum) {
     }
     if (!call.q || !call.o || !call.m_intra || !call.l_intra) return H2O_BAD_ARGUMENT;
     return Memory{shape,        n,      slots, call.q, *call.kv, call.memory, call.o, call.m_intra,
-                  call.l_intra, colsum, true,  tile}
+                  call.l_intra, colsum, tile}
         .run(context);
 }
 

@@ -82,7 +82,8 @@ struct FloatProducts {
     int64_t numbers;  // of x in a word: 2 if rows become bfloat16, as weights are
     void (*prepare)(const RowOfX& row, float* words);
     void (*multiply)(const FloatTile& tile, int64_t rows, int64_t panels);
-    // Integers times scales as words of two bfloat16, [block * blocks / 2][16], each rounded once; or null.
+    // Integers times scales as words of two bfloat16, [block * blocks / 2][16], each rounded once; null but
+    // for tiles of AMX, which alone gain by it.
     void (*widen)(const IntegerPanel& panel, int bits, float* words) = nullptr;
     int64_t inputs = 0;      // the most that all rows of a part go through before the next ones; 0: all
     int64_t spare_rows = 0;  // that a tile reads behind its own; no result depends on them
@@ -122,7 +123,6 @@ const h2o_products* i8mm_products();
 const FloatProducts& bfloat16_products_of(const h2o_products* kernels);
 
 // That round rows to bfloat16 too, for processors that have further instructions for it.
-const FloatProducts* scalar_bfloat16_products();
 const FloatProducts* avx512_bfloat16_products();
 const FloatProducts* neon_bfloat16_products();
 

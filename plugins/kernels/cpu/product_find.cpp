@@ -25,6 +25,7 @@ const h2o_products* avx512bf16_products() {
         h2o_products products = *avx512vnni_products();
         products.isa = "avx512bf16";
         products.bfloat16 = *avx512_bfloat16_products();
+        products.bfloat16.widen = nullptr;  // products of integers are faster (measured on Zen 5)
         return products;
     }();
     return &table;
@@ -42,10 +43,9 @@ const h2o_products* amx_products() {
         products.multiply = tiles.multiply;
         products.begin = tiles.begin;
         products.end = tiles.end;
-        const FloatProducts vectors = products.bfloat16;
         products.bfloat16 = *amx_bfloat16_tiles();
-        products.bfloat16.prepare = vectors.prepare;
-        products.bfloat16.widen = vectors.widen;
+        products.bfloat16.prepare = avx512_bfloat16_products()->prepare;
+        products.bfloat16.widen = avx512_bfloat16_products()->widen;
         return products;
     }();
     return &table;
@@ -87,7 +87,7 @@ const FloatProducts& bfloat16_products_of(const h2o_products* kernels) {
     const bool has_neon = kernels == i8mm_products() || kernels == dotprod_products();
     if (has_neon && (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0) return *neon_bfloat16_products();
 #endif
-    return kernels == scalar_products() ? *scalar_bfloat16_products() : kernels->bfloat16;
+    return kernels->bfloat16;
 }
 
 }  // namespace h2o

@@ -82,7 +82,7 @@ def check_dense_precision(
     if backend != "onnxruntime" or not on_cpu:
         missing = "ONNX Runtime on a CPU"
     elif model.quantized and not can_widen():
-        missing = "float weights, of h2o-export --weights float, or a processor with AMX or AVX-512 BF16"
+        missing = "float weights, of h2o-export --weights float, or a processor with AMX"
     elif dense_form not in ("auto", "native"):
         missing = "`dense_form=native`"
     elif not is_fast():

@@ -41,7 +41,7 @@ class LoadOptions:
     decoding      what a generated token sees
     dense_precision  of the factors of products with float weights on a CPU; "auto" is bfloat16 where weights are
                   float16 and the processor multiplies such numbers, else float32. "bfloat16" also of a prompt's
-                  products with integer weights, with AMX or AVX-512 BF16; "auto" there as measured
+                  products with integer weights, with AMX; "auto" there as measured
     dense_form    how ONNX Runtime multiplies with integer weights; "auto" as measured on this machine
     speculate     "lookup" drafts tokens from the conversation's own text, "mtp" by the model's draft layer, "auto"
                   by what was right more often, and each of them those that a grammar forces. No answer changes.

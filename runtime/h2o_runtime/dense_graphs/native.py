@@ -66,7 +66,7 @@ def is_fast_with_float16() -> bool:
 
 
 def can_widen() -> bool:
-    """Whether integers and activations can become bfloat16 for products here: with AMX, or AVX-512 with BF16."""
+    """Whether integers and activations can become bfloat16 for products here: with AMX."""
     kernels = cpu_kernels()
     return is_fast() and kernels is not None and kernels.products_widen_integers()
 

@@ -18,7 +18,6 @@ class Arguments : public testing::Test {
         return {
             h2o_cpu_memory_fused_attention(context_.get(), &good_, 1, 1, 2, in, &kv, memory, out, out + 1024,
                                            out + 2048, nullptr),
-            h2o_cpu_memory_gather(context_.get(), &good_, 2, &kv, memory, out, out + 1024),
             h2o_cpu_candidate_score(context_.get(), &good_, 1, 2, 2, in, in, &kv, memory, out, out + 1024)};
     }
 
@@ -125,18 +124,6 @@ TEST_F(Arguments, Selection) {
     EXPECT_EQ(select(2, 6, 17, 2, 4), H2O_BAD_ARGUMENT);  // beyond the cache
     EXPECT_EQ(select(2, 6, 10, 5, 4), H2O_BAD_ARGUMENT);  // more local than slots
     EXPECT_EQ(select(2, 6, 10, 2, 7), H2O_BAD_ARGUMENT);  // fewer candidates than slots
-}
-
-TEST_F(Arguments, EmptyMemoryIsAnEmptyState) {
-    float o[64], m[4], l[4];
-    ASSERT_EQ(h2o_cpu_memory_attention(context_.get(), &good_, 1, 0, data_.data(), nullptr, nullptr, o, m, l,
-                                       nullptr),
-              H2O_OK);
-    for (int i = 0; i < 4; ++i) {
-        EXPECT_EQ(m[i], -HUGE_VALF);
-        EXPECT_EQ(l[i], 0.0f);
-    }
-    EXPECT_EQ(o[63], 0.0f);
 }
 
 TEST(Context, NamesItsInstructionSet) {

@@ -87,59 +87,6 @@ inline h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* sha
     return h2o::cpu::run(c);
 }
 
-inline h2o_status h2o_cpu_memory_attention(h2o_cpu* context, const h2o_shape* shape, int64_t n, int64_t slots,
-                                           const void* q, const void* k_mem, const void* v_mem, void* o,
-                                           float* m, float* l, float* colsum) {
-    h2o::calls::MemoryAttention c;
-    c.context = context;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = static_cast<int32_t>(n);
-    c.M = static_cast<int32_t>(slots);
-    c.q = q;
-    c.k_mem = k_mem;
-    c.v_mem = v_mem;
-    c.o = o;
-    c.m = m;
-    c.l = l;
-    c.colsum = colsum;
-    c.Hs = c.shape.score_heads;
-    return h2o::cpu::run(c);
-}
-
-inline h2o_status h2o_cpu_online_softmax_fusion(h2o_cpu* context, const h2o_shape* shape, int64_t n,
-                                                const void* o_a, const float* m_a, const float* l_a,
-                                                const void* o_b, const float* m_b, const float* l_b, void* o,
-                                                float* m, float* l) {
-    h2o::calls::OnlineSoftmaxFusion c;
-    c.context = context;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.n = static_cast<int32_t>(n);
-    c.o_a = o_a;
-    c.m_a = m_a;
-    c.l_a = l_a;
-    c.o_b = o_b;
-    c.m_b = m_b;
-    c.l_b = l_b;
-    c.o = o;
-    c.m = m;
-    c.l = l;
-    return h2o::cpu::run(c);
-}
-
-inline h2o_status h2o_cpu_memory_gather(h2o_cpu* context, const h2o_shape* shape, int64_t slots,
-                                        const h2o_kv* kv, const int32_t* memory, void* k_mem, void* v_mem) {
-    h2o::calls::MemoryGather c;
-    c.context = context;
-    c.shape = shape ? *shape : h2o_shape{};
-    c.M = static_cast<int32_t>(slots);
-    c.kv = kv;
-    c.memory = memory;
-    c.k_mem = k_mem;
-    c.v_mem = v_mem;
-    c.Hs = c.shape.score_heads;
-    return h2o::cpu::run(c);
-}
-
 inline h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape, int64_t n, const void* k,
                                        const void* v, int64_t first, const h2o_kv* kv) {
     h2o::calls::CacheAppend c;

@@ -1,4 +1,4 @@
-// MemoryAttention, MemoryFusedAttention, MemoryGather and CandidateScore.
+// MemoryFusedAttention and CachedCandidateScore.
 #include "support.h"
 
 namespace h2o::test {
@@ -71,45 +71,6 @@ TEST_P(Memory, FusedEqualsOneSoftmaxOverBoth) {
     }
     fused({2, 3, 16, H2O_F32, true}, 50, 21, 5);  // a memory for every query head
     fused({1, 8, 16, H2O_F32}, 260, 40, 6);       // several parts
-}
-
-TEST_P(Memory, FusedEqualsTheThreeInSequence) {
-    const Shape shape{2, 4, 32, H2O_F32};
-    const int64_t n = 30, slots = 24, cap = 100;
-    const Stored q = Stored::random(H2O_F32, shape.q_size(n), 1),
-                 k = Stored::random(H2O_F32, shape.k_size(cap), 2),
-                 v = Stored::random(H2O_F32, shape.k_size(cap), 3);
-    const std::vector<int32_t> memory = random_memory(shape, slots, cap, 4);
-    const h2o_shape c = shape.c();
-    const Context holder = context();
-    State a(shape, n), b(shape, n), fused(shape, n);
-    for (State* state : {&a, &fused}) {
-        ASSERT_EQ(h2o_cpu_chunked_intra_attention(holder.get(), &c, n, n, q.data(), k.data(), v.data(),
-                                                  state->o.data(), state->m.data(), state->l.data(), nullptr),
-                  H2O_OK);
-    }
-    Stored k_mem(H2O_F32, static_cast<size_t>(2 * slots * shape.d)), v_mem = k_mem;
-    Floats sums_a(static_cast<size_t>(2 * slots)), sums_b = sums_a;
-    const h2o_kv kv = cache_of(k, v, cap);
-    ASSERT_EQ(h2o_cpu_memory_gather(holder.get(), &c, slots, &kv, memory.data(), k_mem.data(), v_mem.data()),
-              H2O_OK);
-    ASSERT_EQ(h2o_cpu_memory_attention(holder.get(), &c, n, slots, q.data(), k_mem.data(), v_mem.data(),
-                                       b.o.data(), b.m.data(), b.l.data(), sums_a.data()),
-              H2O_OK);
-    ASSERT_EQ(
-        h2o_cpu_online_softmax_fusion(holder.get(), &c, n, a.o.data(), a.m.data(), a.l.data(), b.o.data(),
-                                      b.m.data(), b.l.data(), a.o.data(), a.m.data(), a.l.data()),
-        H2O_OK);
-    ASSERT_EQ(h2o_cpu_memory_fused_attention(holder.get(), &c, n, n, slots, q.data(), &kv, memory.data(),
-                                             fused.o.data(), fused.m.data(), fused.l.data(), sums_b.data()),
-              H2O_OK);
-    EXPECT_EQ(sums_a, sums_b);
-    Errors o, l;
-    for (size_t i = 0; i < a.o.size(); ++i) o.add(fused.o[i], a.o[i]);
-    for (size_t i = 0; i < a.l.size(); ++i)
-        l.add(static_cast<double>(fused.l[i]), static_cast<double>(a.l[i]));
-    o.expect_good(H2O_F32, "o");
-    l.expect_good(H2O_F32, "l");
 }
 
 TEST_P(Memory, FusesIntoAnEmptyStateWithoutReadingIt) {

@@ -1,10 +1,10 @@
 #include "arm/simd_neon.h"
 #include "isa.h"
-// must come after the instruction set:
+// clang-format off: each uses the ones before
 #include "arm/bfloat16_neon_matrices.h"
-// and after both:
-#include "simd/kernels_bfloat16.h"
+#include "simd/blocks_words.h"
+// clang-format on
 
 const h2o::BlockAttention* h2o::neon_bfloat16() {
-    return &kBFloat16;
+    return &kBlocks<BFloat16>;
 }

@@ -10,7 +10,6 @@ using BFloat16 = BFloat16Pairs;
 struct Products {
     static constexpr int kFloatRows = 6;  // 6 x 4 sums of 32 registers
     static constexpr int kPanels = 1;
-    static constexpr auto kWiden = nullptr;
 };
 
 }  // namespace

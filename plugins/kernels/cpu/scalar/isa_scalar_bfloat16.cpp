@@ -1,10 +1,10 @@
 #include "isa.h"
 #include "scalar/simd_scalar.h"
-// must come after the instruction set:
+// clang-format off: each uses the ones before
 #include "scalar/bfloat16_scalar.h"
-// and after both:
-#include "simd/kernels_bfloat16.h"
+#include "simd/blocks_words.h"
+// clang-format on
 
 const h2o::BlockAttention* h2o::scalar_bfloat16() {
-    return &kBFloat16;
+    return &kBlocks<BFloat16>;
 }

@@ -1,6 +1,9 @@
 // Attention of one block of query rows to packed keys and values, and sums of its probabilities.
 #pragma once
 
+#include "simd/fetch.h"
+#include "simd/sample.h"
+
 namespace {
 
 // A step's probabilities in words of two keys, [keys / 2, rounded up][R]. Sums are over unrounded values, and

@@ -3,6 +3,8 @@
 // Bounds are stored like rows of a cache and read as in decode: four pages at a time, head after head.
 #pragma once
 
+#include "simd/decode.h"
+
 namespace {
 
 using h2o::BoundsArgs;

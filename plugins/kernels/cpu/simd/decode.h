@@ -5,6 +5,8 @@
 // prefetches, in memory order, its share of the rows about kAhead bytes ahead.
 #pragma once
 
+#include "simd/pack.h"
+
 namespace {
 
 using h2o::DecodeArgs;

@@ -6,6 +6,8 @@
 // with the state as it was, corrections among themselves, and one update.
 #pragma once
 
+#include "simd/state.h"
+
 namespace {
 
 using h2o::DeltaArgs;

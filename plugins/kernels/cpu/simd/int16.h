@@ -1,6 +1,8 @@
 // Words of two 16-bit integers: pairwise products, added in int32 by the `Ints` of an instruction set.
 #pragma once
 
+#include "simd/multiply.h"
+
 namespace {
 
 struct Int16 : Ints {

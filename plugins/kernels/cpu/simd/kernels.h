@@ -3,23 +3,12 @@
 // only one copy of it, perhaps compiled for another machine.
 #pragma once
 
-// clang-format off: each uses the ones before
-#include "simd/vexp.h"
-#include "simd/transpose.h"
-#include "simd/fetch.h"
-#include "simd/multiply.h"
-#include "simd/tile.h"
-#include "simd/sample.h"
 #include "simd/attend.h"
-#include "simd/pack.h"
-#include "simd/decode.h"
 #include "simd/bounds.h"
-#include "simd/pieces.h"
-#include "simd/own_keys.h"
-#include "simd/state.h"
 #include "simd/delta.h"
 #include "simd/mamba2.h"
-// clang-format on
+#include "simd/own_keys.h"
+#include "simd/pieces.h"
 
 namespace {
 

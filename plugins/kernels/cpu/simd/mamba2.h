@@ -4,6 +4,8 @@
 // passes are two in all: their products with the state as it was and among themselves, and one update.
 #pragma once
 
+#include "simd/state.h"
+
 namespace {
 
 using h2o::kMamba2Rows;

@@ -4,6 +4,8 @@
 // is stored.
 #pragma once
 
+#include "simd/pack.h"
+
 namespace {
 
 using h2o::kMostOwn;

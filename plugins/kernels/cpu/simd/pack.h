@@ -1,6 +1,10 @@
 // Converts between storage (token-major; float32, float16 or int8) and the packed float32 layouts of isa.h.
 #pragma once
 
+#include "simd/fetch.h"
+#include "simd/tile.h"
+#include "simd/transpose.h"
+
 namespace {
 
 using h2o::RowList;

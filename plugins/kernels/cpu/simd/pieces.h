@@ -2,6 +2,8 @@
 // place and share one softmax.
 #pragma once
 
+#include "simd/decode.h"
+
 namespace {
 
 using h2o::Piece;

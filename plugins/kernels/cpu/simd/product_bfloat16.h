@@ -2,12 +2,7 @@
 // Products are defined before. All functions have internal linkage, as in kernels.h.
 #pragma once
 
-// clang-format off: each uses the ones before
-#include "simd/vexp.h"
-#include "simd/product_rows.h"
-#include "simd/product_store.h"
 #include "simd/product_floats.h"
-// clang-format on
 
 namespace {
 
@@ -15,7 +10,6 @@ namespace {
 struct BFloat16Words : BFloat16 {
     static constexpr int kSteps = 1;
     static constexpr int kNumbers = 2;
-    static constexpr auto kWiden = Products::kWiden;
     static Simd::Vec weights(Simd::Vec word, int) { return word; }
     static void prepare(const RowOfX& row, float* words) {
         constexpr int64_t kSome = 256, kRounded = 16;

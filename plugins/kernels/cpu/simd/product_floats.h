@@ -8,6 +8,9 @@
 // words, one a step.
 #pragma once
 
+#include "simd/product_rows.h"
+#include "simd/product_store.h"
+
 namespace {
 
 using h2o::FloatTile;
@@ -16,7 +19,6 @@ using h2o::FloatTile;
 struct Float32 {
     static constexpr int kSteps = 1;
     static constexpr int kNumbers = 1;  // of a word of x
-    static constexpr auto kWiden = nullptr;
     static Simd::Vec weights(Simd::Vec word, int) { return word; }
     static Simd::Vec dot(Simd::Vec a, Simd::Vec b, Simd::Vec sum) { return Simd::fma(a, b, sum); }
     static void prepare(const RowOfX& row, float* words) {
@@ -85,8 +87,7 @@ void multiply_floats(const FloatTile& tile, int64_t rows, int64_t panels) {
 
 template <class Words>
 constexpr h2o::FloatProducts kFloatProducts = {
-    Products::kFloatRows, Products::kPanels,      Words::kNumbers,
-    Words::prepare,       multiply_floats<Words>, Words::kWiden,
+    Products::kFloatRows, Products::kPanels, Words::kNumbers, Words::prepare, multiply_floats<Words>,
 };
 
 }  // namespace

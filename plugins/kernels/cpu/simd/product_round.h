@@ -2,6 +2,8 @@
 // half a step, and is rounded again with 1/127 of that.
 #pragma once
 
+#include "simd/product_rows.h"
+
 namespace {
 
 using h2o::Rounded;

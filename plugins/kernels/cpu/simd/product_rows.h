@@ -1,6 +1,8 @@
 // The row-wise work around a product: RMSNorm or the gate of an MLP before it, rotations after it.
 #pragma once
 
+#include "simd/vexp.h"
+
 namespace {
 
 using h2o::RowOfX;

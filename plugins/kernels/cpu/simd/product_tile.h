@@ -7,13 +7,8 @@
 // one initialization.
 #pragma once
 
-// clang-format off: each uses the ones before
-#include "simd/vexp.h"
-#include "simd/product_rows.h"
-#include "simd/product_round.h"
-#include "simd/product_store.h"
 #include "simd/product_floats.h"
-// clang-format on
+#include "simd/product_round.h"
 
 namespace {
 

@@ -5,6 +5,8 @@
 // A score is computed again in the second pass, so that a step's scores never leave L1.
 #pragma once
 
+#include "simd/tile.h"
+
 namespace {
 
 constexpr int64_t kSampleFirst = 56, kSampled = 16;  // of each kKeyStep keys

@@ -1,6 +1,8 @@
 // The products of a few tokens with a head's state [d][columns], which are those of every layer that has one.
 #pragma once
 
+#include "simd/pack.h"
+
 namespace {
 
 constexpr int kStateVectors = 2, kStateTogether = 4;

@@ -4,6 +4,9 @@
 // are one matrix product per key/value head, and maxima and sums need no work across lanes.
 #pragma once
 
+#include "simd/multiply.h"
+#include "simd/vexp.h"
+
 namespace {
 
 using h2o::BlockArgs;

@@ -2,14 +2,7 @@
 // queries are the lanes, as in tile.h. What includes this has included one simd_*.h and one ints_*.h before.
 #pragma once
 
-// clang-format off: each uses the ones before
-#include "simd/vexp.h"
-#include "simd/transpose.h"
-#include "simd/fetch.h"
-#include "simd/multiply.h"
-#include "simd/tile.h"
 #include "simd/sample.h"
-// clang-format on
 
 namespace {
 

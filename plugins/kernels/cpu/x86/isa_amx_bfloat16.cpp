@@ -1,10 +1,10 @@
 #include "isa.h"
 #include "x86/processor.h"
 #include "x86/simd_avx512.h"
-// must come after the instruction set:
+// clang-format off: each uses the ones before
 #include "x86/bfloat16_amx.h"
-// and after both:
-#include "simd/kernels_bfloat16.h"
+#include "simd/blocks_words.h"
+// clang-format on
 
 namespace {
 
@@ -29,11 +29,6 @@ void pack_keys_for_tiles(const RowList& rows, int64_t keys, int64_t d, float* ou
 void pack_values_for_tiles(const RowList& rows, int64_t keys, int64_t d, int64_t v_keys, float* out) {
     alignas(64) float words[8][8];
     float buffers[2][8];
-    const float zeros[8] = {};
-    const auto columns = [&](int64_t key, int64_t c, float* buffer) {
-        if (key == keys) return zeros;
-        return d - c < kPanel ? last_four(rows, key, c, buffer) : eight(rows, key, c, buffer);
-    };
     for (int64_t key = 0; key < keys; key += 16) {
         fetch_eight(rows, key, keys, d);
         fetch_eight(rows, key + 8, keys, d);
@@ -41,7 +36,8 @@ void pack_values_for_tiles(const RowList& rows, int64_t keys, int64_t d, int64_t
         for (int64_t c = 0; c < d; c += kPanel) {
             for (int64_t i = 0; i < pairs; ++i) {
                 const int64_t first = key + 2 * i;
-                BFloat16::join(columns(first, c, buffers[0]), columns(first + 1, c, buffers[1]), words[i]);
+                BFloat16::join(eight_of_value(rows, keys, d, first, c, buffers[0]),
+                               eight_of_value(rows, keys, d, first + 1, c, buffers[1]), words[i]);
             }
             turn(words, pairs, kPanel, out + (c * v_keys + key) / 2, v_keys / 2);
         }
@@ -57,7 +53,7 @@ void attend_by_tiles(const BlockArgs& args) {
 
 const h2o::BlockAttention* h2o::amx_bfloat16() {
     static constexpr BlockAttention kMade = [] {
-        BlockAttention attention = kBFloat16;
+        BlockAttention attention = kBlocks<BFloat16>;
         attention.attend = attend_by_tiles;
         attention.pack_keys = pack_keys_for_tiles;
         attention.pack_values = pack_values_for_tiles;

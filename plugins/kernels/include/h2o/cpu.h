@@ -34,7 +34,7 @@ typedef struct h2o_cpu h2o_cpu;
 typedef enum h2o_precision {
     H2O_FLOAT32 = 0,
     H2O_BFLOAT16 = 1,  // AMX, or AVX-512 or AArch64 with BF16; "scalar" has it everywhere
-    H2O_INT16 = 2,     // queries and keys, with a scale a row; AVX-512 with VNNI, and "scalar"
+    H2O_INT16 = 2,     // queries and keys, with a scale a row; AVX-512 with VNNI, and AVX2
 } h2o_precision;
 
 // threads <= 0: all that the process may use. isa: null for the best of this machine, or one of "scalar",
