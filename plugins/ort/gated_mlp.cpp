@@ -164,26 +164,34 @@ void MlpUnit::pass(int64_t columns) const {
     down_columns(*this, 0, panels_of(mlp->down.all[0]));
 }
 
-Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count,
-                   int64_t threads) {
-    if (count == 0) return nullptr;
-    const GatedMlp& any = *units[0].mlp;  // all have the same sizes
-    H2O_RETURN_IF(share(ort, context, pieces_of(count, kPreparedUnits), [&](int64_t piece) {
+Status* MlpUnits::run(const Interface& ort, KernelContext* context) const {
+    if (!whole_) return by_columns(ort, context);
+    return share(ort, context, count_, threads_, [this](int64_t piece, int64_t worker) {
+        Memory memory(buffers_ + worker * buffer_bytes_);
+        MlpUnit unit = units_[piece];
+        unit.at = mlp_.buffers(rows_, columns_, &memory);
+        unit.pass(columns_);
+    });
+}
+
+Status* MlpUnits::by_columns(const Interface& ort, KernelContext* context) const {
+    H2O_RETURN_IF(share(ort, context, pieces_of(count_, kPreparedUnits), [this](int64_t piece) {
         const int64_t first = piece * kPreparedUnits;
-        std::for_each(units + first, units + std::min(count, first + kPreparedUnits), prepare);
+        std::for_each(units_ + first, units_ + std::min(count_, first + kPreparedUnits), prepare);
     }));
-    const int64_t columns = columns_of_a_piece(any, count, threads), cuts = pieces_of(any.inner(), columns);
-    H2O_RETURN_IF(share(ort, context, count * cuts, [&](int64_t piece) {
-        const MlpUnit& unit = units[piece / cuts];
+    const int64_t columns = columns_of_a_piece(mlp_, count_, threads_),
+                  cuts = pieces_of(mlp_.inner(), columns);
+    H2O_RETURN_IF(share(ort, context, count_ * cuts, [&](int64_t piece) {
+        const MlpUnit& unit = units_[piece / cuts];
         const int64_t column = piece % cuts * columns, at = unit.rows * column;
-        gate_columns(unit, column, std::min(columns, any.inner() - column), unit.at.gate + at,
+        gate_columns(unit, column, std::min(columns, mlp_.inner() - column), unit.at.gate + at,
                      unit.at.up + at);
     }));
-    const int64_t panels = panels_of(any.down.all[0]), wide = panels_of_a_piece(any.down.all[0]);
+    const int64_t panels = panels_of(mlp_.down.all[0]), wide = panels_of_a_piece(mlp_.down.all[0]);
     const int64_t across = pieces_of(panels, wide);
-    return share(ort, context, count * across, [&](int64_t piece) {
+    return share(ort, context, count_ * across, [&](int64_t piece) {
         const int64_t panel = piece % across * wide;
-        down_columns(units[piece / across], panel, std::min(wide, panels - panel));
+        down_columns(units_[piece / across], panel, std::min(wide, panels - panel));
     });
 }
 

@@ -50,8 +50,48 @@ struct MlpUnit {
     void pass(int64_t columns) const;
 };
 
-// Units with buffers for all columns, divided among the session's `threads`.
-Status* by_columns(const Interface& ort, KernelContext* context, const MlpUnit* units, int64_t count,
-                   int64_t threads);
+// All units of a run. Either one thread takes a unit through the whole MLP, and intermediate results stay in
+// its cache; or, where units are few, all threads share their columns.
+class MlpUnits {
+  public:
+    // `mlp`: any of them, as all have the same sizes. `rows`: the most of a unit.
+    MlpUnits(const GatedMlp& mlp, int64_t threads, int64_t count, int64_t rows, bool whole)
+        : mlp_(mlp),
+          threads_(threads),
+          count_(count),
+          rows_(rows),
+          whole_(whole),
+          columns_(whole ? mlp.columns_of(rows) : mlp.inner()) {}
+
+    // each(visit) calls visit(unit) for all units, which have no buffers yet.
+    template <class Each>
+    void lay_out(Memory* memory, const Each& each) {
+        units_ = memory->take<MlpUnit>(count_);
+        if (whole_) {
+            Memory one(nullptr);
+            mlp_.buffers(rows_, columns_, &one);
+            buffer_bytes_ = one.used();
+            buffers_ = memory->take<char>(std::min(count_, threads_) * buffer_bytes_);
+        }
+        MlpUnit* next = units_;
+        each([&](MlpUnit unit) {
+            if (!whole_) unit.at = mlp_.buffers(unit.rows, columns_, memory);
+            if (next != nullptr) *next++ = unit;
+        });
+    }
+    Status* run(const Interface& ort, KernelContext* context) const;
+
+  private:
+    Status* by_columns(const Interface& ort, KernelContext* context) const;
+
+    const GatedMlp& mlp_;
+    int64_t threads_;  // of the session
+    int64_t count_, rows_;
+    bool whole_;       // whether one thread takes a unit through the whole MLP
+    int64_t columns_;  // of gate and up at a time
+    MlpUnit* units_ = nullptr;
+    char* buffers_ = nullptr;  // of threads, where each takes whole units
+    int64_t buffer_bytes_ = 0;
+};
 
 }  // namespace h2o::ort

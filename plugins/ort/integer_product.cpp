@@ -105,8 +105,6 @@ const Operator* integer_product() {
         made.outputs = [](const Operator*) -> size_t { return 1; };
         made.input_type = [](const Operator*, size_t i) { return i == kWeights ? kUint8 : kHalf; };
         made.output_type = [](const Operator*, size_t) { return kHalf; };
-        made.input_characteristic = [](const Operator*, size_t) { return kRequired; };
-        made.output_characteristic = [](const Operator*, size_t) { return kRequired; };
         return made;
     }();
     return &op;

@@ -1,7 +1,7 @@
 // Scratch memory of a run: ONNX Runtime allocates it as an output that nobody reads, so its arena has it.
 #pragma once
 
-#include "stage.h"
+#include "matrices.h"
 
 namespace h2o::ort {
 
@@ -25,11 +25,17 @@ class Memory {
     int64_t used_ = 0;
 };
 
-// Output `index` of a node, which is for nobody.
-inline Status* scratch(const Interface& ort, KernelContext* context, size_t index, int64_t bytes, void** at) {
-    Value* out = nullptr;
-    H2O_RETURN_IF(ort.output(context, index, &bytes, 1, &out));
-    return ort.data(out, at);
+// What lay_out(memory) takes, as output `index` of a node. It is called twice: first to measure.
+template <class LayOut>
+Status* scratch(const Interface& ort, KernelContext* context, size_t index, LayOut lay_out) {
+    Memory measured(nullptr);
+    lay_out(&measured);
+    void* at = nullptr;
+    const int64_t bytes = measured.used();
+    H2O_RETURN_IF(output(ort, context, index, &bytes, 1, &at));
+    Memory memory(at);
+    lay_out(&memory);
+    return nullptr;
 }
 
 }  // namespace h2o::ort

@@ -18,17 +18,20 @@ Status* create_kernel(const Operator*, const Table* table, const KernelInfo* inf
 }
 
 // Kernel::read takes the attributes of a node, Kernel::compute runs it. Inputs and outputs are declared by
-// the operator.
+// the operator; each must be there, unless it says otherwise.
 template <class Kernel>
-constexpr Operator operator_of(const char* (*name)(const Operator*)) {
+constexpr Operator operator_of(const char* (*name)(const Operator*),
+                               decltype(Operator::create) create = create_kernel<Kernel>) {
     Operator op{};
     op.version = kVersion;
     op.name = name;
     op.provider = [](const Operator*) -> const char* { return nullptr; };
+    op.input_characteristic = [](const Operator*, size_t) { return kRequired; };
+    op.output_characteristic = op.input_characteristic;
     op.input_memory = [](const Operator*, size_t) { return 0; };
     op.first_version = [](const Operator*) { return 1; };
     op.last_version = [](const Operator*) { return 1; };
-    op.create = create_kernel<Kernel>;
+    op.create = create;
     op.compute = [](void* kernel, KernelContext* context) {
         return static_cast<Kernel*>(kernel)->compute(context);
     };

@@ -75,10 +75,6 @@ struct Order {
     int64_t* rows;   // [pairs]: of x
     int64_t* place;  // [n, slots]: of a pair in the order
 
-    Order(const Kernel& kernel, const Given& given, Memory* memory)
-        : first(memory->take<int64_t>(kernel.count() + 1)),
-          rows(memory->take<int64_t>(given.pairs())),
-          place(memory->take<int64_t>(given.pairs())) {}
     void sort(const Given& given, int64_t experts) const;
 };
 
@@ -100,59 +96,18 @@ void Order::sort(const Given& given, int64_t experts) const {
     first[0] = 0;
 }
 
-class Run {
-  public:
-    Run(const Kernel& kernel, const Given& given, const Order& order, KernelContext* context)
-        : kernel_(kernel), any_(kernel.experts[0]), given_(given), order_(order), context_(context) {
-        each_unit([this](const MlpUnit& unit, int64_t) {
-            ++count_;
-            most_rows_ = std::max(most_rows_, unit.rows);
-        });
-        whole_ = count_ >= kFewestUnits * kernel.threads;
-        columns_ = whole_ ? any_.columns_of(most_rows_) : any_.inner();
-    }
-
-    Status* outputs();
-    Status* work() const {
-        H2O_RETURN_IF(whole_ ? by_units()
-                             : by_columns(kernel_.ort, context_, units_, count_, kernel_.threads));
-        return sum();
-    }
-
-  private:
-    template <class Visit>
-    void each_unit(const Visit& visit) const;
-    void lay_out(Memory* memory);
-    Status* by_units() const;
-    Status* sum() const;
-    void sum_row(int64_t row) const;
-
-    const Kernel& kernel_;
-    const GatedMlp& any_;  // all have the same sizes
-    const Given& given_;
-    const Order& order_;
-    KernelContext* context_;
-    int64_t count_ = 0;  // of units
-    int64_t most_rows_ = 0;
-    int64_t columns_ = 0;  // of gate and up at a time
-    bool whole_ = false;   // whether one thread takes a unit through the whole MLP
-    MlpUnit* units_ = nullptr;
-    float* said_ = nullptr;    // [pairs, N], in order
-    char* buffers_ = nullptr;  // of threads, where each takes whole units
-    int64_t buffer_bytes_ = 0;
-    float* y_ = nullptr;
-};
-
-// Rows of one expert are a unit, or several about equal ones.
+// visit(unit, the place of its first row in the order) for all units. Rows of one expert are a unit, or
+// several about equal ones.
 template <class Visit>
-void Run::each_unit(const Visit& visit) const {
-    const int64_t tile = any_.gate_up.tile_rows();
-    for (int64_t expert = 0; expert < kernel_.count(); ++expert) {
-        const int64_t end = order_.first[expert + 1];
-        const int64_t rows = rows_of_a_piece(end - order_.first[expert], tile, kMostRows / tile * tile);
-        for (int64_t first = order_.first[expert]; first < end; first += rows) {
-            visit(MlpUnit{&kernel_.experts[static_cast<size_t>(expert)],
-                          {given_.x.floats(), nullptr, nullptr, 0.0f, {}, order_.rows + first},
+void each_unit(const Kernel& kernel, const Given& given, const Order& order, const Visit& visit) {
+    const int64_t tile = kernel.experts[0].gate_up.tile_rows();
+    for (int64_t expert = 0; expert < kernel.count(); ++expert) {
+        const int64_t end = order.first[expert + 1];
+        const int64_t rows = rows_of_a_piece(end - order.first[expert], tile, kMostRows / tile * tile);
+        for (int64_t first = order.first[expert]; first < end; first += rows) {
+            const h2o_activations x{given.x.floats(), nullptr, nullptr, 0.0f, {}, order.rows + first};
+            visit(MlpUnit{&kernel.experts[static_cast<size_t>(expert)],
+                          x,
                           std::min(rows, end - first),
                           nullptr,
                           nullptr,
@@ -162,72 +117,51 @@ void Run::each_unit(const Visit& visit) const {
     }
 }
 
-void Run::lay_out(Memory* memory) {
-    units_ = memory->take<MlpUnit>(count_);
-    said_ = memory->take<float>(given_.pairs() * any_.outputs());
-    if (whole_) {
-        Memory one(nullptr);
-        any_.buffers(most_rows_, columns_, &one);
-        buffer_bytes_ = one.used();
-        buffers_ = memory->take<char>(kernel_.threads * buffer_bytes_);
-    }
-    MlpUnit* next = units_;
-    each_unit([&](MlpUnit unit, int64_t first) {
-        if (!whole_) unit.at = any_.buffers(unit.rows, columns_, memory);
-        if (next == nullptr) return;
-        unit.y = said_ + first * any_.outputs();
-        *next++ = unit;
-    });
-}
-
-Status* Run::outputs() {
-    const Interface& ort = kernel_.ort;
-    const int64_t sizes[] = {given_.n, any_.outputs()};
-    Value* out = nullptr;
-    void* at = nullptr;
-    H2O_RETURN_IF(ort.output(context_, kY, sizes, 2, &out));
-    H2O_RETURN_IF(ort.data(out, &at));
-    y_ = static_cast<float*>(at);
-    Memory measured(nullptr);
-    lay_out(&measured);
-    H2O_RETURN_IF(scratch(ort, context_, kScratch, measured.used(), &at));
-    Memory memory(at);
-    lay_out(&memory);
-    return nullptr;
-}
-
-// Each thread takes units through the whole MLP.
-Status* Run::by_units() const {
-    return share(kernel_.ort, context_, count_, kernel_.threads, [this](int64_t piece, int64_t worker) {
-        Memory memory(buffers_ + worker * buffer_bytes_);
-        MlpUnit unit = units_[piece];
-        unit.at = any_.buffers(most_rows_, columns_, &memory);
-        unit.pass(columns_);
-    });
-}
-
-Status* Run::sum() const {
-    return share(kernel_.ort, context_, pieces_of(given_.n, kSumRows), [this](int64_t piece) {
-        const int64_t end = std::min(given_.n, (piece + 1) * kSumRows);
-        for (int64_t row = piece * kSumRows; row < end; ++row) sum_row(row);
-    });
-}
-
-// In the order of slots, so that it depends on no other row.
-void Run::sum_row(int64_t row) const {
-    const int64_t columns = any_.outputs();
-    const float* const addend = given_.addend.floats();
-    float* const y = y_ + row * columns;
+// y [columns] of a row, in the order of slots, so that it depends on no other row. said: [pairs, N], in
+// order.
+void sum_row(const Given& given, const Order& order, int64_t row, int64_t columns, const float* said,
+             float* y) {
+    const float* const addend = given.addend.floats();
     if (addend == nullptr) {
         std::fill_n(y, columns, 0.0f);
     } else {
         std::copy_n(addend + row * columns, columns, y);
     }
-    for (int64_t pair = row * given_.slots; pair < (row + 1) * given_.slots; ++pair) {
-        const float share = given_.shares.floats()[pair];
-        const float* const said = said_ + order_.place[pair] * columns;
-        for (int64_t column = 0; column < columns; ++column) y[column] += share * said[column];
+    for (int64_t pair = row * given.slots; pair < (row + 1) * given.slots; ++pair) {
+        const float share = given.shares.floats()[pair];
+        const float* const one = said + order.place[pair] * columns;
+        for (int64_t column = 0; column < columns; ++column) y[column] += share * one[column];
     }
+}
+
+// y [n, N] of the run, with the order of its pairs.
+Status* run(const Kernel& kernel, const Given& given, const Order& order, KernelContext* context) {
+    const GatedMlp& any = kernel.experts[0];
+    const int64_t columns = any.outputs(), sizes[] = {given.n, columns};
+    int64_t count = 0, most_rows = 0;
+    each_unit(kernel, given, order, [&](const MlpUnit& unit, int64_t) {
+        ++count;
+        most_rows = std::max(most_rows, unit.rows);
+    });
+    float *y = nullptr, *said = nullptr;
+    H2O_RETURN_IF(output(kernel.ort, context, kY, sizes, 2, &y));
+    MlpUnits units(any, kernel.threads, count, most_rows, count >= kFewestUnits * kernel.threads);
+    H2O_RETURN_IF(scratch(kernel.ort, context, kScratch, [&](Memory* memory) {
+        said = memory->take<float>(given.pairs() * columns);
+        units.lay_out(memory, [&](const auto& visit) {
+            each_unit(kernel, given, order, [&](MlpUnit unit, int64_t first) {
+                unit.y = said + first * columns;
+                visit(unit);
+            });
+        });
+    }));
+    if (given.n == 0) return nullptr;
+    H2O_RETURN_IF(units.run(kernel.ort, context));
+    return share(kernel.ort, context, pieces_of(given.n, kSumRows), [&](int64_t piece) {
+        const int64_t end = std::min(given.n, (piece + 1) * kSumRows);
+        for (int64_t row = piece * kSumRows; row < end; ++row)
+            sum_row(given, order, row, columns, said, y + row * columns);
+    });
 }
 
 // A variadic input cannot be left out: all experts have the same arrays, and those that there are.
@@ -255,16 +189,13 @@ Status* Kernel::compute(KernelContext* context) {
     }
     Given given;
     H2O_RETURN_IF(given.read(*this, context));
-    Memory measured(nullptr);
-    Order(*this, given, &measured);
-    void* at = nullptr;
-    H2O_RETURN_IF(scratch(ort, context, kOrder, measured.used(), &at));
-    Memory memory(at);
-    const Order order(*this, given, &memory);
+    Order order;
+    H2O_RETURN_IF(scratch(ort, context, kOrder, [&](Memory* memory) {
+        order = {memory->take<int64_t>(count() + 1), memory->take<int64_t>(given.pairs()),
+                 memory->take<int64_t>(given.pairs())};
+    }));
     order.sort(given, count());
-    Run run(*this, given, order, context);
-    H2O_RETURN_IF(run.outputs());
-    return given.n == 0 ? nullptr : run.work();
+    return run(*this, given, order, context);
 }
 
 Status* Kernel::read(const KernelInfo* info) {
@@ -292,7 +223,6 @@ constexpr Operator make_operator() {
     op.variadic_inputs_alike = [](const Operator*) { return 0; };
     op.outputs = [](const Operator*) -> size_t { return kOutputs; };
     op.output_type = [](const Operator*, size_t index) { return index == kY ? kFloat : kUint8; };
-    op.output_characteristic = [](const Operator*, size_t) { return kRequired; };
     return op;
 }
 

@@ -62,116 +62,31 @@ struct Given {
     }
 };
 
-class Run {
-  public:
-    Run(const Kernel& kernel, const Given& given, KernelContext* context)
-        : kernel_(kernel), mlp_(kernel.mlp), given_(given), context_(context) {
-        cut();
+// How rows are cut into units.
+struct Cut {
+    int64_t n, tile, count;
+    bool whole;  // whether units have enough rows to go through the whole MLP
+
+    // The same number of units for each thread, which differ by a tile at most; where rows are too few for
+    // that, threads share the columns.
+    Cut(const Kernel& kernel, int64_t rows) : n(rows), tile(kernel.mlp.gate_up.tile_rows()) {
+        const int64_t most = std::min(kernel.mlp.gate_up.unit_rows(), kernel.mlp.down.unit_rows());
+        const int64_t least = pieces_of(n, most), pieces = pieces_of(least, kernel.threads) * kernel.threads;
+        whole = n / pieces >= kFewestRows;
+        count = whole ? pieces : least;
     }
-
-    Status* outputs();
-    Status* work() const {
-        return whole_ ? by_rows() : by_columns(kernel_.ort, context_, units_, count_, kernel_.threads);
-    }
-
-  private:
-    void cut();
-    int64_t first_row(int64_t piece) const;
-    void lay_out(Memory* memory);
-    MlpUnit unit(int64_t piece) const;
-    Status* by_rows() const;
-
-    const Kernel& kernel_;
-    const GatedMlp& mlp_;
-    const Given& given_;
-    KernelContext* context_;
-    bool whole_ = false;   // whether one thread takes a unit through the whole MLP
-    int64_t count_ = 0;    // of units
-    int64_t rows_ = 0;     // the most of a unit
-    int64_t columns_ = 0;  // of gate and up at a time
-    float* y_ = nullptr;
-    MlpUnit* units_ = nullptr;  // that all threads share
-    char* buffers_ = nullptr;   // of threads, where each takes whole units
-    int64_t buffer_bytes_ = 0;
+    int64_t most_rows() const { return pieces_of(pieces_of(n, tile), count) * tile; }
+    // Where a unit's rows begin, which are whole tiles; n behind the last.
+    int64_t first_row(int64_t piece) const { return std::min(n, pieces_of(n, tile) * piece / count * tile); }
 };
 
-// The same number of units for each thread, which differ by a tile at most; where rows are too few for that,
-// threads share the columns.
-void Run::cut() {
-    const int64_t n = given_.n, tile = mlp_.gate_up.tile_rows(), threads = kernel_.threads;
-    const int64_t most = std::min(mlp_.gate_up.unit_rows(), mlp_.down.unit_rows());
-    const int64_t least = pieces_of(n, most), pieces = pieces_of(least, threads) * threads;
-    whole_ = n / std::max<int64_t>(1, pieces) >= kFewestRows;
-    count_ = whole_ ? pieces : least;
-    rows_ = pieces_of(pieces_of(n, tile), std::max<int64_t>(1, count_)) * tile;
-    columns_ = whole_ ? mlp_.columns_of(rows_) : mlp_.inner();
-}
-
-// Where a unit's rows begin, which are whole tiles; n behind the last.
-int64_t Run::first_row(int64_t piece) const {
-    const int64_t n = given_.n, tile = mlp_.gate_up.tile_rows();
-    return std::min(n, pieces_of(n, tile) * piece / count_ * tile);
-}
-
-MlpUnit Run::unit(int64_t piece) const {
-    const int64_t first = first_row(piece), to = first * mlp_.outputs();
-    const float* const addend = given_.addend.floats();
-    return {&mlp_,
-            {given_.x.floats() + first * mlp_.inputs(),
-             nullptr,
-             given_.norm.floats(),
-             kernel_.epsilon,
-             {},
-             nullptr},
-            first_row(piece + 1) - first,
-            addend == nullptr ? nullptr : addend + to,
-            y_ + to,
-            {}};
-}
-
-void Run::lay_out(Memory* memory) {
-    if (whole_) {
-        Memory one(nullptr);
-        mlp_.buffers(rows_, columns_, &one);
-        buffer_bytes_ = one.used();
-        buffers_ = memory->take<char>(std::min(count_, kernel_.threads) * buffer_bytes_);
-        return;
-    }
-    units_ = memory->take<MlpUnit>(count_);
-    for (int64_t piece = 0; piece < count_; ++piece) {
-        MlpUnit made = unit(piece);
-        made.at = mlp_.buffers(made.rows, columns_, memory);
-        if (units_ != nullptr) units_[piece] = made;
-    }
-}
-
-Status* Run::outputs() {
-    const Interface& ort = kernel_.ort;
-    int64_t sizes[kMostDimensions];
-    const size_t dimensions = given_.x.dimensions;
-    std::copy_n(given_.x.sizes, dimensions, sizes);
-    sizes[dimensions - 1] = mlp_.outputs();
-    Value* out = nullptr;
-    void* at = nullptr;
-    H2O_RETURN_IF(ort.output(context_, 1, sizes, dimensions, &out));
-    H2O_RETURN_IF(ort.data(out, &at));
-    y_ = static_cast<float*>(at);
-    Memory measured(nullptr);
-    lay_out(&measured);
-    H2O_RETURN_IF(scratch(ort, context_, 0, measured.used(), &at));
-    Memory memory(at);
-    lay_out(&memory);
-    return nullptr;
-}
-
-// Many rows: a thread takes some through the whole MLP, and intermediate results stay in its cache.
-Status* Run::by_rows() const {
-    return share(kernel_.ort, context_, count_, kernel_.threads, [this](int64_t piece, int64_t worker) {
-        Memory memory(buffers_ + worker * buffer_bytes_);
-        MlpUnit made = unit(piece);
-        made.at = mlp_.buffers(rows_, columns_, &memory);
-        made.pass(columns_);
-    });
+MlpUnit unit(const Kernel& kernel, const Given& given, const Cut& cut, int64_t piece, float* y) {
+    const GatedMlp& mlp = kernel.mlp;
+    const int64_t first = cut.first_row(piece), to = first * mlp.outputs();
+    const float* const addend = given.addend.floats();
+    const h2o_activations x{
+        given.x.floats() + first * mlp.inputs(), nullptr, given.norm.floats(), kernel.epsilon, {}, nullptr};
+    return {&mlp, x, cut.first_row(piece + 1) - first, addend == nullptr ? nullptr : addend + to, y + to, {}};
 }
 
 Status* Kernel::compute(KernelContext* context) {
@@ -182,9 +97,19 @@ Status* Kernel::compute(KernelContext* context) {
     }
     Given given;
     H2O_RETURN_IF(given.read(*this, context));
-    Run run(*this, given, context);
-    H2O_RETURN_IF(run.outputs());
-    return given.n == 0 ? nullptr : run.work();
+    const size_t dimensions = given.x.dimensions;
+    given.x.sizes[dimensions - 1] = mlp.outputs();
+    float* y = nullptr;
+    H2O_RETURN_IF(output(ort, context, 1, given.x.sizes, dimensions, &y));
+    if (given.n == 0) return scratch(ort, context, 0, [](Memory*) {});
+    const Cut cut(*this, given.n);
+    MlpUnits units(mlp, threads, cut.count, cut.most_rows(), cut.whole);
+    H2O_RETURN_IF(scratch(ort, context, 0, [&](Memory* memory) {
+        units.lay_out(memory, [&](const auto& visit) {
+            for (int64_t piece = 0; piece < cut.count; ++piece) visit(unit(*this, given, cut, piece, y));
+        });
+    }));
+    return units.run(ort, context);
 }
 
 Status* Kernel::read(const KernelInfo* info) {
@@ -205,7 +130,6 @@ constexpr Operator make_operator() {
     };
     op.outputs = [](const Operator*) -> size_t { return 2; };
     op.output_type = [](const Operator*, size_t index) { return index == 0 ? kUint8 : kFloat; };
-    op.output_characteristic = [](const Operator*, size_t) { return kRequired; };
     return op;
 }
 

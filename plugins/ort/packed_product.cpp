@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "matrices.h"
 #include "operator_of.h"
-#include "stage.h"
 
 namespace h2o::ort {
 namespace {
@@ -36,25 +36,37 @@ struct Given {
     Status* read(const Kernel& kernel, KernelContext* context);
 };
 
+// Products of x with all matrices, in units of some rows and of some panels of one matrix.
 class Run {
   public:
     Run(const Kernel& kernel, const Given& given, KernelContext* context)
         : kernel_(kernel),
+          matrices_(kernel.matrices),
           given_(given),
           context_(context),
-          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon, kernel.gate, nullptr} {
-    }
+          x_{given.x.floats(), given.up.floats(), given.norm.floats(), kernel.epsilon, kernel.gate, nullptr},
+          as_it_is_(h2o_products_as_it_is(matrices_.all, &x_) != 0),
+          rows_(rows_of_a_piece(given.n, matrices_.tile_rows(), matrices_.unit_rows())),
+          wide_(panels_of_a_piece(matrices_.all[0])) {}
 
     Status* outputs();
-    Status* work();
+    Status* work() const;
 
   private:
-    void rotate(int64_t first, int64_t count) const;
+    int64_t row_pieces() const { return pieces_of(given_.n, rows_); }
+    int64_t rows_of(int64_t piece) const { return std::min(rows_, given_.n - piece * rows_); }
+    int64_t across(const h2o_block_matrix& matrix) const { return pieces_of(panels_of(matrix), wide_); }
+    void multiply(int64_t piece) const;
+    void rotate(int64_t piece) const;
 
     const Kernel& kernel_;
+    const Matrices& matrices_;
     const Given& given_;
     KernelContext* context_;
     h2o_activations x_;
+    bool as_it_is_;  // whether x needs no preparation
+    int64_t rows_;   // of a piece
+    int64_t wide_;   // panels of a unit
     float* y_[kMostMatrices];
     void* scratch_ = nullptr;
 };
@@ -62,40 +74,51 @@ class Run {
 Status* Run::outputs() {
     int64_t sizes[kMostDimensions + 2];
     std::copy_n(given_.x.sizes, given_.leading, sizes);
-    Value* out = nullptr;
-    for (size_t i = 0; i < kernel_.matrices.count; ++i) {
-        const int64_t all = kernel_.matrices.all[i].outputs, heads = kernel_.heads[i];
+    for (size_t i = 0; i < matrices_.count; ++i) {
+        const int64_t all = matrices_.all[i].outputs, heads = kernel_.heads[i];
         size_t dimensions = given_.leading;
         if (heads > 0) sizes[dimensions++] = heads;
         sizes[dimensions++] = heads > 0 ? all / heads : all;
-        void* at = nullptr;
-        H2O_RETURN_IF(kernel_.ort.output(context_, 1 + i, sizes, dimensions, &out));
-        H2O_RETURN_IF(kernel_.ort.data(out, &at));
-        y_[i] = static_cast<float*>(at);
+        H2O_RETURN_IF(output(kernel_.ort, context_, 1 + i, sizes, dimensions, &y_[i]));
     }
-    const h2o_block_matrix* const first = kernel_.matrices.all;
-    const bool as_it_is = h2o_products_as_it_is(first, &x_) != 0;
-    const int64_t size =
-        as_it_is
-            ? 0
-            : static_cast<int64_t>(h2o_products_scratch_bytes(kernel_.matrices.products, first, given_.n));
-    H2O_RETURN_IF(kernel_.ort.output(context_, 0, &size, 1, &out));
-    return kernel_.ort.data(out, &scratch_);
+    const size_t bytes = h2o_products_scratch_bytes(matrices_.products, matrices_.all, given_.n);
+    const int64_t size = as_it_is_ ? 0 : static_cast<int64_t>(bytes);
+    return output(kernel_.ort, context_, 0, &size, 1, &scratch_);
 }
 
-Status* Run::work() {
-    const Stage stage(kernel_.matrices, given_.n, x_, scratch_, y_, given_.addend.floats());
-    H2O_RETURN_IF(stage.run(kernel_.ort, context_));
+Status* Run::work() const {
+    const Interface& ort = kernel_.ort;
+    int64_t across_all = 0;
+    for (size_t i = 0; i < matrices_.count; ++i) across_all += across(matrices_.all[i]);
+    if (!as_it_is_) {
+        H2O_RETURN_IF(share(ort, context_, row_pieces(), [this](int64_t piece) {
+            h2o_products_prepare(matrices_.products, matrices_.all, given_.n, &x_, piece * rows_,
+                                 rows_of(piece), scratch_);
+        }));
+    }
+    H2O_RETURN_IF(
+        share(ort, context_, row_pieces() * across_all, [this](int64_t piece) { multiply(piece); }));
     if (kernel_.rotated == 0) return nullptr;
-    return share(kernel_.ort, context_, stage.row_pieces(),
-                 [&](int64_t piece) { rotate(stage.first_row(piece), stage.rows_of(piece)); });
+    return share(ort, context_, row_pieces(), [this](int64_t piece) { rotate(piece); });
 }
 
-void Run::rotate(int64_t first, int64_t count) const {
+// Matrix by matrix: all panels of some rows, then the next rows.
+void Run::multiply(int64_t piece) const {
+    size_t i = 0;
+    for (; piece >= row_pieces() * across(matrices_.all[i]); ++i)
+        piece -= row_pieces() * across(matrices_.all[i]);
+    const h2o_block_matrix& matrix = matrices_.all[i];
+    const int64_t rows = piece / across(matrix), panel = piece % across(matrix) * wide_;
+    h2o_products_multiply(matrices_.products, &matrix, given_.n,
+                          as_it_is_ ? static_cast<const void*>(x_.x) : scratch_, rows * rows_, rows_of(rows),
+                          panel, std::min(wide_, panels_of(matrix) - panel), given_.addend.floats(), y_[i]);
+}
+
+void Run::rotate(int64_t piece) const {
     for (int64_t i = 0; i < kernel_.rotated; ++i) {
         const int64_t heads = kernel_.heads[i];
-        h2o_products_rotate(kernel_.matrices.products, heads, kernel_.matrices.all[i].outputs / heads,
-                            given_.cos.floats(), given_.sin.floats(), first, count, y_[i]);
+        h2o_products_rotate(matrices_.products, heads, matrices_.all[i].outputs / heads, given_.cos.floats(),
+                            given_.sin.floats(), piece * rows_, rows_of(piece), y_[i]);
     }
 }
 

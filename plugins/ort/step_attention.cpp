@@ -63,9 +63,7 @@ Status* Kernel::compute(KernelContext* context) {
                   H2O_F32,     size(kV, 2), window,      softcap};
     step.count = given.size(kQ, 0);
     const int64_t sizes[] = {step.count, step.shape.query_heads, step.shape.value_size};
-    Value* out = nullptr;
-    H2O_RETURN_IF(ort.output(context, 0, sizes, 3, &out));
-    H2O_RETURN_IF(ort.data(out, &step.o));
+    H2O_RETURN_IF(output(ort, context, 0, sizes, 3, &step.o));
     step.q = given.all[kQ].data;
     step.k = given.all[kK].data;
     step.v = given.all[kV].data;
@@ -111,10 +109,8 @@ constexpr Operator make_operator() {
     op.input_type = [](const Operator*, size_t index) {
         return index == kLengths ? kInt64 : index == kCaches ? kUint8 : kFloat;
     };
-    op.input_characteristic = [](const Operator*, size_t) { return kRequired; };
     op.outputs = [](const Operator*) -> size_t { return 1; };
     op.output_type = [](const Operator*, size_t) { return kFloat; };
-    op.output_characteristic = [](const Operator*, size_t) { return kRequired; };
     return op;
 }
 

@@ -120,11 +120,10 @@ Status* Run::outputs() {
         for (int axis = 1; axis < spec.rank; ++axis)
             sizes[leading + static_cast<size_t>(axis)] =
                 arguments_.sizes[static_cast<size_t>(spec.sizes[axis])];
-        Value* out = nullptr;
         const size_t index = static_cast<size_t>(i - spec_.inputs);
         const size_t dimensions = leading + static_cast<size_t>(spec.rank);
-        H2O_RETURN_IF(node_.ort.output(context_, index, sizes, dimensions, &out));
-        H2O_RETURN_IF(node_.ort.data(out, &arguments_.tensors[static_cast<size_t>(i)].data));
+        H2O_RETURN_IF(output(node_.ort, context_, index, sizes, dimensions,
+                             &arguments_.tensors[static_cast<size_t>(i)].data));
     }
     return nullptr;
 }
@@ -160,12 +159,8 @@ ElementType element_type(const TableOperator& op, size_t tensor) {
 }
 
 TableOperator operator_of_table(const char* name, ElementType model) {
-    TableOperator op{};
-    op.model = model;
-    op.spec = find_operator(name);
-    op.kernel = h2o_cuda_kernel(name);
-    op.version = kVersion;
-    op.name = [](const Operator* op) { return self(op).spec->name; };
+    TableOperator op{operator_of<Node>([](const Operator* op) { return self(op).spec->name; }, create),
+                     find_operator(name), h2o_cuda_kernel(name), model};
     op.provider = [](const Operator*) { return kCudaProvider; };
     op.inputs = [](const Operator* op) { return static_cast<size_t>(self(op).spec->inputs); };
     op.outputs = [](const Operator* op) {
@@ -175,16 +170,6 @@ TableOperator operator_of_table(const char* name, ElementType model) {
     op.output_type = [](const Operator* op, size_t i) {
         return element_type(self(op), static_cast<size_t>(self(op).spec->inputs) + i);
     };
-    op.input_characteristic = [](const Operator*, size_t) { return kRequired; };
-    op.output_characteristic = [](const Operator*, size_t) { return kRequired; };
-    op.input_memory = [](const Operator*, size_t) { return 0; };
-    op.first_version = [](const Operator*) { return 1; };
-    op.last_version = [](const Operator*) { return 1; };
-    op.create = create;
-    op.compute = [](void* node, KernelContext* context) {
-        return static_cast<const Node*>(node)->compute(context);
-    };
-    op.destroy = [](void* node) { delete static_cast<Node*>(node); };
     return op;
 }
 

@@ -41,4 +41,16 @@ struct Tensor {
     }
 };
 
+// Makes output `index`, of these sizes, and tells where its elements are.
+template <class T>
+Status* output(const Interface& ort, KernelContext* context, size_t index, const int64_t* sizes, size_t count,
+               T** at) {
+    Value* out = nullptr;
+    void* data = nullptr;
+    H2O_RETURN_IF(ort.output(context, index, sizes, count, &out));
+    H2O_RETURN_IF(ort.data(out, &data));
+    *at = static_cast<T*>(data);
+    return nullptr;
+}
+
 }  // namespace h2o::ort

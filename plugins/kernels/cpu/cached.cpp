@@ -77,10 +77,11 @@ class Prefill {
         if (segments_ > 1 && !apart_) size.more_states = most;
         prepare(context, size, context->scratch.data());
         if (!apart_) return;
-        Carver shared(nullptr);
-        carve_shared(shared);
-        Carver placed(context->shared.at_least(shared.used()));
-        carve_shared(placed);
+        states_ = carve_shared(context, [this](Carver& carver) {
+            const int64_t count = heads() * blocks() * segments_;
+            return States{carver.take<float>(count * kLanes), carver.take<float>(count * kLanes),
+                          carver.take<float>(count * output_floats()), op_.dv()};
+        });
     }
 
     void run() {
@@ -111,13 +112,6 @@ class Prefill {
         return segment + 1 == segments_ ? op_.length : (segment + 1) * kSegmentKeys;
     }
 
-    void carve_shared(Carver& carver) {
-        const int64_t count = heads() * blocks() * segments_;
-        states_.m = carver.take<float>(count * kLanes);
-        states_.l = carver.take<float>(count * kLanes);
-        states_.o = carver.take<float>(count * output_floats());
-        states_.dv = op_.dv();
-    }
     // A block's state of a segment, where they are apart: [head][block][segment].
     States state(int64_t head, int64_t block, int64_t segment) const {
         return states_.at((head * blocks() + block) * segments_ + segment);

@@ -87,15 +87,13 @@ struct Candidate {
         prepare(context, {shape.head_size, 0, keys(), 1, false, true}, context->scratch.data());
         const bool alike = kv.dtype == shape.dtype || slots == 0;
         const int64_t sums = heads() * parts() * keys(), rows = alike ? 0 : heads() * slots;
-        Carver sizes(nullptr);
-        sizes.take<float>(sums);
-        sizes.take<char>(rows * row_bytes());
-        Carver shared(context->shared.at_least(sizes.used()));
-        float* const partial = shared.take<float>(sums);
-        if (!alike) {
+        float* const partial = carve_shared(context, [&](Carver& shared) {
+            float* const here = shared.take<float>(sums);
             gathered = shared.take<char>(rows * row_bytes());
-            context->pool.each(heads(), [&](int64_t head, int) { gather(context, head); });
-        }
+            return here;
+        });
+        if (alike) gathered = nullptr;
+        context->pool.each(alike ? 0 : heads(), [&](int64_t head, int) { gather(context, head); });
         each_part(context, heads(), parts(), [&](int64_t head, int64_t index, int thread) {
             part(context, *context->scratch[static_cast<size_t>(thread)], partial, head, index);
         });

@@ -84,6 +84,27 @@ inline h2o_cpu* cpu_of(const Call& call) {
     return static_cast<h2o_cpu*>(call.context);
 }
 
+// What carve(carver) returns, from memory that all threads share. Called twice: first with a carver that
+// measures.
+template <class Carve>
+auto carve_shared(h2o_cpu* context, Carve carve) {
+    Carver sizes(nullptr);
+    carve(sizes);
+    Carver carver(context->shared.at_least(sizes.used()));
+    return carve(carver);
+}
+// A function of the thread that returns the same from the thread's own memory, anew with every call.
+template <class Carve>
+auto carve_own(h2o_cpu* context, Carve carve) {
+    Carver sizes(nullptr);
+    carve(sizes);
+    for (Arena& arena : context->arenas) arena.at_least(sizes.used());
+    return [context, carve](int thread) {
+        Carver carver(context->arenas[static_cast<size_t>(thread)].at_least(0));
+        return carve(carver);
+    };
+}
+
 h2o_status check_shape(const h2o_shape* shape);
 // For operators in which a score head must have one key/value head, or be a query head.
 h2o_status check_heads(const h2o_shape* shape);

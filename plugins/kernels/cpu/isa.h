@@ -103,19 +103,27 @@ struct StoredHeads {
     int64_t d;       // elements of a head that are read
 };
 
-// One run of consecutive rows for a few queries of every key/value head.
+// Some rows of a cache, from `first` on.
+struct Piece {
+    int64_t first;  // row
+    int64_t keys;   // rows
+};
+
+// A run of rows for a few queries of every key/value head: consecutive ones, or pieces, one below the other.
 //
 // Row `i` of the run lies at row `first + i` of k, v and their scales; with pages, at the place of the
-// sequence's row `first + i`, as h2o_kv says.
+// sequence's row `first + i`, as h2o_kv says. Rows have k.stride / k.apart heads, of which these may be some.
 struct DecodeArgs {
     int64_t kv_heads;
     int64_t group;    // query rows a key/value head, those of different tokens included
     int64_t keys;     // rows of the run
     h2o_dtype dtype;  // of k and v
     StoredHeads k, v;
-    const float* k_scales;   // [rows][kv_heads] where they are integers, else null
-    const float* v_scales;   // [rows][kv_heads]
-    int64_t first;           // row of the sequence at which the run begins
+    const float* k_scales;  // [rows][kv_heads] where they are integers, else null
+    const float* v_scales;  // [rows][kv_heads]
+    int64_t first;          // row of the sequence at which the run begins, without pieces
+    const Piece* pieces;    // [piece_count] of the run, or null
+    int64_t piece_count;
     const int32_t* pages;    // numbers of the sequence's pages, or null
     int page_bits;           // a page has 1 << page_bits rows
     const float* q;          // [kv_heads * group][round_up(k.d, 16)], scaled, zero padded
@@ -132,12 +140,6 @@ struct DecodeArgs {
 constexpr int64_t decode_scratch(int64_t rows, int64_t keys) {
     return (rows + 2) * round_up(keys, 16);
 }
-// Some rows of a cache, from `first` on.
-struct Piece {
-    int64_t first;  // row
-    int64_t keys;   // rows
-};
-
 // out[query][page] = positive[query] . high[page] + negative[query] . low[page], a query's parts being those
 // of its numbers that are positive and negative.
 struct BoundsArgs {
@@ -220,9 +222,6 @@ struct KernelTable {
     BlockAttention float32;
     void (*finish_rows)(const OwnKeysArgs& args);
     void (*decode)(const DecodeArgs& args);
-    // The keys are those of all pieces, one below the other; kv_heads is 1, and args.first is not read.
-    // Scales are of all heads, args.k_scales beginning with the one that is read.
-    void (*decode_pieces)(const DecodeArgs& args, const Piece* pieces, int64_t count);
     void (*bounds)(const BoundsArgs& args);
     // rows[r] = keep[r] * rows[r] + factor[r] * o[:, r]; rows[r] is not read where keep[r] is 0.
     void (*store_rows)(const float* o, const float* keep, const float* factor, h2o_dtype dtype, int64_t lanes,
@@ -232,10 +231,6 @@ struct KernelTable {
     // A block of rows: o[:, r] = keep[r] * o[:, r] + factor[r] * other[:, r]; both are [d][kLanes]. What is
     // not finite in `other` does not count where the factor is 0.
     void (*blend_block)(const float* keep, const float* factor, const float* other, int64_t d, float* o);
-    // mean += share * (a row of storage - mean); a share of 1 replaces what was there. The row is `in` times
-    // `scale`; rows come in order.
-    void (*average_row)(const void* in, h2o_dtype dtype, int64_t count, float scale, float share,
-                        float* mean);
     void (*to_float)(const void* in, h2o_dtype dtype, int64_t count, float scale, float* out);
     void (*from_float)(const float* in, h2o_dtype dtype, int64_t count, float scale, void* out);
     // out = in / scale, rounded to the nearest even of -127 ... 127; returns the scale, 1/127 of the largest

@@ -247,23 +247,14 @@ class Range {
 };
 
 void run(h2o_cpu* context, const Lines& op) {
-    const auto carve_own = [&](char* base, size_t* bytes) {
-        Carver carver(base);
-        Scratch scratch{};
-        scratch.sweep = carve(carver, range_size(op.shape.head_size, kRows));
-        scratch.bias = carver.take<float>(kColumns * kLanes);
-        scratch.columns = carver.take<Column>(op.vertical);
-        scratch.runs = carver.take<Run>(kTiles * op.most_runs());
-        scratch.together = carver.take<Run>(kTiles * op.most_runs());
-        if (bytes != nullptr) *bytes = carver.used();
-        return scratch;
-    };
-    size_t bytes = 0;
-    carve_own(nullptr, &bytes);
-    for (Arena& arena : context->arenas) arena.at_least(bytes);
+    const auto own = carve_own(context, [&](Carver& carver) {
+        return Scratch{carve(carver, range_size(op.shape.head_size, kRows)),
+                       carver.take<float>(kColumns * kLanes), carver.take<Column>(op.vertical),
+                       carver.take<Run>(kTiles * op.most_runs()), carver.take<Run>(kTiles * op.most_runs())};
+    });
     const int64_t ranges = (op.n + kRangeRows - 1) / kRangeRows, heads = op.shape.query_heads;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
-        const Scratch scratch = carve_own(context->arenas[static_cast<size_t>(thread)].at_least(0), nullptr);
+        const Scratch scratch = own(thread);
         Range(context, op, item % heads, item / heads * (kRangeRows / kRows), scratch).run();
     });
 }

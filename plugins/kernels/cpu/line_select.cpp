@@ -36,13 +36,6 @@ struct LineSelect {
         SweepScratch* sweep;
         uint64_t* ranks;  // [rank_room(length)] candidates of a head
     };
-    Scratch carve_own(char* base, size_t* bytes) const {
-        Carver carver(base);
-        const Scratch scratch_of{carve(carver, {shape.head_size, 0, length, 1, false, false}),
-                                 carver.take<uint64_t>(rank_room(length))};
-        if (bytes != nullptr) *bytes = carver.used();
-        return scratch_of;
-    }
 
     // `sums` are the parts of one key/value head.
     void score(const h2o_cpu* context, SweepScratch& scratch, int64_t kv_head, int64_t block,
@@ -120,25 +113,22 @@ struct LineSelect {
     }
 
     void run(h2o_cpu* context) const {
-        size_t bytes = 0;
-        carve_own(nullptr, &bytes);
-        for (Arena& arena : context->arenas) {
-            carve_own(arena.at_least(bytes), nullptr);
-        }
+        const auto own = carve_own(context, [&](Carver& carver) {
+            return Scratch{carve(carver, {shape.head_size, 0, length, 1, false, false}),
+                           carver.take<uint64_t>(rank_room(length))};
+        });
+        for (int thread = 0; thread < context->pool.size(); ++thread)
+            context->scratch[static_cast<size_t>(thread)] = own(thread).sweep;
         const int64_t of_head = parts() * part_size();
         float* const sums = context->shared_floats(shape.kv_heads * of_head);
-        const auto scratch_of = [&](int thread) {
-            return context->arenas[static_cast<size_t>(thread)].at_least(0);
-        };
         context->pool.each(shape.kv_heads * blocks(), [&](int64_t item, int thread) {
-            auto* const scratch = reinterpret_cast<SweepScratch*>(scratch_of(thread));
             const int64_t kv_head = item / blocks();
-            score(context, *scratch, kv_head, item % blocks(), sums + kv_head * of_head);
+            score(context, *context->scratch[static_cast<size_t>(thread)], kv_head, item % blocks(),
+                  sums + kv_head * of_head);
         });
         context->pool.each(shape.query_heads, [&](int64_t item, int thread) {
             const int64_t kv_head = item / group();
-            choose(kv_head, item % group(), sums + kv_head * of_head,
-                   carve_own(scratch_of(thread), nullptr).ranks);
+            choose(kv_head, item % group(), sums + kv_head * of_head, own(thread).ranks);
         });
     }
 };

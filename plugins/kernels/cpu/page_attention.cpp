@@ -9,75 +9,56 @@ namespace {
 
 constexpr int64_t kMostGroup = 16;  // query heads of one list
 
-class PageAttention {
-  public:
-    PageAttention(h2o_cpu* context, const h2o_shape& shape, const void* q, const h2o_kv& kv, int64_t length,
-                  int64_t page_size, int64_t slots, const int32_t* pages, void* o)
-        : context_(context),
-          shape_(shape),
-          q_(static_cast<const char*>(q)),
-          kv_(kv),
-          length_(length),
-          page_size_(page_size),
-          slots_(slots),
-          pages_(pages),
-          o_(static_cast<char*>(o)) {
-        Carver measure(nullptr);
-        carve(measure);
-        for (Arena& arena : context->arenas) arena.at_least(measure.used());
-    }
+struct PageAttention {
+    const h2o_cpu* context;
+    const calls::PageAttention& call;
 
-    void run() {
-        context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
-            Carver carver(context_->arenas[static_cast<size_t>(thread)].at_least(0));
-            attend(set, carve(carver));
-        });
-    }
-
-  private:
     struct Scratch {
-        Piece* pieces;  // [slots] the pages, as runs of cache rows
+        Piece* pieces;  // [M] the pages, as runs of cache rows
         float* q;       // [group][width], scaled
         float* p;       // [decode_scratch(group, most_rows)] scores
         float* o;       // [group][width]
     };
 
-    int64_t group() const { return shape_.query_heads / shape_.score_heads; }
-    int64_t d() const { return shape_.head_size; }
+    int64_t group() const { return call.shape.query_heads / call.shape.score_heads; }
+    int64_t d() const { return call.shape.head_size; }
     int64_t width() const { return round_up(d(), 16); }
-    int64_t row_bytes() const { return d() * element_size(shape_.dtype); }
-    int64_t most_rows() const { return std::min(slots_ * page_size_, length_); }
+    int64_t row_bytes() const { return d() * element_size(call.shape.dtype); }
+    int64_t most_rows() const { return std::min(int64_t{call.M} * call.page_size, *call.length); }
 
     Scratch carve(Carver& carver) const {
-        return {carver.take<Piece>(slots_), carver.take<float>(group() * width()),
+        return {carver.take<Piece>(call.M), carver.take<float>(group() * width()),
                 carver.take<float>(decode_scratch(group(), most_rows())),
                 carver.take<float>(group() * width())};
     }
 
     void attend(int64_t set, const Scratch& scratch) const {
-        const int64_t head = set * shape_.kv_heads / shape_.score_heads, pieces = find(set, scratch.pieces);
+        const h2o_shape& shape = call.shape;
+        const int64_t head = set * shape.kv_heads / shape.score_heads, pieces = find(set, scratch.pieces);
         int64_t rows = 0;
         for (int64_t i = 0; i < pieces; ++i) rows += scratch.pieces[i].keys;
         for (int64_t g = 0; g < group(); ++g) {
             float* const to = scratch.q + g * width();
             std::fill(to, to + width(), 0.0f);
-            context_->kernels->to_float(q_ + (set * group() + g) * row_bytes(), shape_.dtype, d(),
-                                        shape_.scale, to);
+            context->kernels->to_float(static_cast<const char*>(call.q) + (set * group() + g) * row_bytes(),
+                                       shape.dtype, d(), shape.scale, to);
         }
         int64_t visible[kMostGroup];
         float m[kMostGroup], l[kMostGroup];
         std::fill(visible, visible + group(), rows);
         DecodeArgs args{};
-        read_from(shape_, kv_, 0, &args);
+        read_from(shape, *call.kv, 0, &args);
         args.kv_heads = 1;
         args.group = group();
         args.keys = rows;
-        const int64_t skip = head * d() * element_size(kv_.dtype);
-        args.k.at = static_cast<const char*>(kv_.k) + skip;
-        args.v.at = static_cast<const char*>(kv_.v) + skip;
-        if (kv_.dtype == H2O_I8) {
-            args.k_scales = kv_.k_scales + head;
-            args.v_scales = kv_.v_scales + head;
+        args.pieces = scratch.pieces;
+        args.piece_count = pieces;
+        const int64_t skip = head * d() * element_size(call.kv->dtype);
+        args.k.at = static_cast<const char*>(call.kv->k) + skip;
+        args.v.at = static_cast<const char*>(call.kv->v) + skip;
+        if (call.kv->dtype == H2O_I8) {
+            args.k_scales += head;
+            args.v_scales += head;
         }
         args.q = scratch.q;
         args.visible = visible;
@@ -85,31 +66,23 @@ class PageAttention {
         args.m = m;
         args.l = l;
         args.o = scratch.o;
-        context_->kernels->decode_pieces(args, scratch.pieces, pieces);
+        context->kernels->decode(args);
         for (int64_t g = 0; g < group(); ++g) {
-            context_->kernels->from_float(scratch.o + g * width(), shape_.dtype, d(), 1.0f / l[g],
-                                          o_ + (set * group() + g) * row_bytes());
+            context->kernels->from_float(scratch.o + g * width(), shape.dtype, d(), 1.0f / l[g],
+                                         static_cast<char*>(call.o) + (set * group() + g) * row_bytes());
         }
     }
 
     // The valid rows of the listed pages. Returns the number of pages.
     int64_t find(int64_t set, Piece* out) const {
+        const int64_t size = call.page_size;
         int64_t count = 0;
-        for (int64_t i = 0; i < slots_; ++i) {
-            const int64_t page = pages_[set * slots_ + i], first = page * page_size_;
-            if (page < 0) continue;
-            out[count++] = {first, std::min(length_ - first, page_size_)};
+        for (int64_t i = set * call.M; i < (set + 1) * call.M; ++i) {
+            const int64_t first = call.page_list[i] * size;
+            if (first >= 0) out[count++] = {first, std::min(*call.length - first, size)};
         }
         return count;
     }
-
-    h2o_cpu* context_;
-    const h2o_shape& shape_;
-    const char* q_;
-    const h2o_kv& kv_;
-    int64_t length_, page_size_, slots_;
-    const int32_t* pages_;
-    char* o_;
 };
 
 // Checks that every list names valid pages, each once and rising, then -1; at least one page.
@@ -142,10 +115,11 @@ h2o_status run(const calls::PageAttention& call) {
                    (*call.length + call.page_size - 1) / call.page_size))
         return H2O_BAD_ARGUMENT;
     if (call.shape.query_heads / call.shape.score_heads > kMostGroup) return H2O_UNSUPPORTED;
+    const PageAttention op{context, call};
     return guarded(context, [&] {
-        PageAttention(context, call.shape, call.q, *call.kv, *call.length, call.page_size, call.M,
-                      call.page_list, call.o)
-            .run();
+        const auto own = carve_own(context, [&](Carver& carver) { return op.carve(carver); });
+        context->pool.each(call.shape.score_heads,
+                           [&](int64_t set, int thread) { op.attend(set, own(thread)); });
     });
 }
 

@@ -12,106 +12,74 @@ namespace {
 
 constexpr int64_t kRun = 256;  // pages an item
 
-class PageSelect {
-  public:
-    PageSelect(h2o_cpu* context, const h2o_shape& shape, const void* q, const float* k_min,
-               const float* k_max, int64_t pages, int64_t wanted, int32_t* out)
-        : context_(context),
-          shape_(shape),
-          q_(q),
-          k_min_(k_min),
-          k_max_(k_max),
-          pages_(pages),
-          wanted_(wanted),
-          out_(out) {
-        Carver shared(nullptr);
-        carve(shared);
-        Carver placed(context->shared.at_least(shared.used()));
-        carve(placed);
-        for (Arena& arena : context->arenas)
-            arena.at_least(static_cast<size_t>(rank_room(pages)) * sizeof(uint64_t));
+struct PageSelect {
+    h2o_cpu* context;
+    const calls::PageSelect& call;
+    int64_t pages;  // in use
+    struct Shared {
+        float *positive, *negative;  // [Hq][width] the queries' positive and negative elements
+        float* bound;                // [Hq][pages]
+    };
+
+    int64_t width() const { return round_up(call.shape.head_size, 16); }
+    int64_t group() const { return call.shape.query_heads / call.shape.score_heads; }
+    int64_t others() const { return pages - 1; }
+
+    Shared carve(Carver& carver) const {
+        const int64_t heads = call.shape.query_heads;
+        return {carver.take<float>(heads * width()), carver.take<float>(heads * width()),
+                carver.take<float>(heads * pages)};
     }
 
-    void run() {
-        for (int64_t h = 0; h < shape_.query_heads; ++h) split_query(h);
-        const int64_t others = pages_ - 1;
-        if (others >= wanted_) {
-            context_->pool.each((others + kRun - 1) / kRun, [&](int64_t item, int) {
-                score(item * kRun, std::min(others, (item + 1) * kRun));
+    void run() const {
+        const Shared shared = carve_shared(context, [this](Carver& carver) { return carve(carver); });
+        const auto ranks =
+            carve_own(context, [this](Carver& own) { return own.take<uint64_t>(rank_room(pages)); });
+        for (int64_t h = 0; h < call.shape.query_heads; ++h)
+            split_query(h, shared.positive + h * width(), shared.negative + h * width());
+        if (others() >= call.M) {
+            context->pool.each((others() + kRun - 1) / kRun, [&](int64_t item, int) {
+                score(shared, item * kRun, std::min(others(), (item + 1) * kRun));
             });
         }
-        context_->pool.each(shape_.score_heads, [&](int64_t set, int thread) {
-            choose(set,
-                   reinterpret_cast<uint64_t*>(context_->arenas[static_cast<size_t>(thread)].at_least(0)));
+        context->pool.each(call.shape.score_heads, [&](int64_t set, int thread) {
+            choose(shared.bound + set * group() * pages, ranks(thread), call.page_list + set * call.M);
         });
     }
 
-  private:
-    int64_t width() const { return round_up(shape_.head_size, 16); }
-    int64_t group() const { return shape_.query_heads / shape_.score_heads; }
-
-    void carve(Carver& carver) {
-        positive_ = carver.take<float>(shape_.query_heads * width());
-        negative_ = carver.take<float>(shape_.query_heads * width());
-        bound_ = carver.take<float>(shape_.query_heads * pages_);
-    }
-
-    void split_query(int64_t h) {
-        const int64_t at = h * shape_.head_size * element_size(shape_.dtype);
-        float* const positive = positive_ + h * width();
-        float* const negative = negative_ + h * width();
+    void split_query(int64_t h, float* positive, float* negative) const {
+        const int64_t d = call.shape.head_size, at = h * d * element_size(call.shape.dtype);
         std::fill(positive, positive + width(), 0.0f);
-        context_->kernels->to_float(static_cast<const char*>(q_) + at, shape_.dtype, shape_.head_size, 1.0f,
-                                    positive);
+        context->kernels->to_float(static_cast<const char*>(call.q) + at, call.shape.dtype, d, 1.0f,
+                                   positive);
         for (int64_t c = 0; c < width(); ++c) {
             negative[c] = std::min(positive[c], 0.0f);
             positive[c] = std::max(positive[c], 0.0f);
         }
     }
 
-    void score(int64_t begin, int64_t end) {
-        const int64_t row = shape_.kv_heads * shape_.head_size;
-        BoundsArgs args{};
-        args.kv_heads = shape_.kv_heads;
-        args.group = shape_.query_heads / shape_.kv_heads;
-        args.d = shape_.head_size;
-        args.pages = end - begin;
-        args.positive = positive_;
-        args.negative = negative_;
-        args.low = k_min_ + begin * row;
-        args.high = k_max_ + begin * row;
-        args.pitch = pages_;
-        args.out = bound_ + begin;
-        context_->kernels->bounds(args);
+    void score(const Shared& shared, int64_t begin, int64_t end) const {
+        const h2o_shape& shape = call.shape;
+        const int64_t row = shape.kv_heads * shape.head_size;
+        context->kernels->bounds({shape.kv_heads, shape.query_heads / shape.kv_heads, shape.head_size,
+                                  end - begin, shared.positive, shared.negative, call.k_min + begin * row,
+                                  call.k_max + begin * row, pages, shared.bound + begin});
     }
 
     // A set's bound is the maximum over its query heads. Ties go to the lower page; NaN comes last.
-    void choose(int64_t set, uint64_t* ranks) {
-        int32_t* const out = out_ + set * wanted_;
-        if (pages_ <= wanted_) {
-            for (int64_t i = 0; i < wanted_; ++i) out[i] = i < pages_ ? static_cast<int32_t>(i) : -1;
+    void choose(float* bound, uint64_t* ranks, int32_t* out) const {
+        if (pages <= call.M) {
+            for (int64_t i = 0; i < call.M; ++i) out[i] = i < pages ? static_cast<int32_t>(i) : -1;
             return;
         }
-        const int64_t others = pages_ - 1;
-        float* const bound = bound_ + set * group() * pages_;
         for (int64_t g = 1; g < group(); ++g) {
-            const float* const more = bound + g * pages_;
-            for (int64_t i = 0; i < others; ++i) bound[i] = std::max(bound[i], more[i]);
+            const float* const more = bound + g * pages;
+            for (int64_t i = 0; i < others(); ++i) bound[i] = std::max(bound[i], more[i]);
         }
-        for (int64_t i = 0; i < others; ++i) ranks[i] = signed_rank(bound[i], i);
-        take_best(ranks, others, wanted_ - 1, out);
-        out[wanted_ - 1] = static_cast<int32_t>(others);
+        for (int64_t i = 0; i < others(); ++i) ranks[i] = signed_rank(bound[i], i);
+        take_best(ranks, others(), call.M - 1, out);
+        out[call.M - 1] = static_cast<int32_t>(others());
     }
-
-    h2o_cpu* context_;
-    const h2o_shape& shape_;
-    const void* q_;
-    const float *k_min_, *k_max_;
-    int64_t pages_, wanted_;
-    int32_t* out_;
-    float *positive_ = nullptr,
-          *negative_ = nullptr;  // the queries' positive and negative elements [Hq][width]
-    float* bound_ = nullptr;     // [Hq][pages]
 };
 
 }  // namespace
@@ -126,9 +94,7 @@ h2o_status run(const calls::PageSelect& call) {
         return H2O_BAD_ARGUMENT;
     const int64_t used = (*call.length + call.page_size - 1) / call.page_size;
     if (!call.q || !call.k_min || !call.k_max || !call.page_list || call.Nb < used) return H2O_BAD_ARGUMENT;
-    return guarded(context, [&] {
-        PageSelect(context, call.shape, call.q, call.k_min, call.k_max, used, call.M, call.page_list).run();
-    });
+    return guarded(context, [&] { PageSelect{context, call, used}.run(); });
 }
 
 }  // namespace h2o::cpu

@@ -49,11 +49,10 @@ h2o_status run(const calls::MemorySelect& call) {
     if (call.Mp > 0 && !in_range(call.memory, int64_t{call.Hs} * call.Mp, start)) return H2O_BAD_ARGUMENT;
     const Select op{call.Hs, call.score, call.Mp, call.memory, start, stop, call.local, call.M};
     return guarded(context, [&] {
-        const size_t bytes = static_cast<size_t>(rank_room(op.candidates())) * sizeof(uint64_t);
-        for (Arena& arena : context->arenas) arena.at_least(bytes);
+        const auto ranks =
+            carve_own(context, [&](Carver& own) { return own.take<uint64_t>(rank_room(op.candidates())); });
         context->pool.each(call.Hs, [&](int64_t head, int thread) {
-            char* const scratch = context->arenas[static_cast<size_t>(thread)].at_least(bytes);
-            op.head(head, reinterpret_cast<uint64_t*>(scratch), call.memory_next + head * call.M);
+            op.head(head, ranks(thread), call.memory_next + head * call.M);
         });
     });
 }

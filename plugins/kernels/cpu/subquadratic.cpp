@@ -194,22 +194,13 @@ class Range {
 void run(h2o_cpu* context, const Subquadratic& op) {
     const SweepSize size = range_size(op.shape.head_size, kLanes);
     const int64_t marks = op.landmarks_at_most(kLanes / op.group() + 1);
-    const auto carve_own = [&](char* base, size_t* bytes) {
-        Carver carver(base);
-        Scratch scratch{};
-        scratch.sweep = carve(carver, size);
-        scratch.bias = carver.take<float>(kExtra * kLanes);
-        scratch.marks = carver.take<int32_t>(marks);
-        if (bytes != nullptr) *bytes = carver.used();
-        return scratch;
-    };
-    size_t bytes = 0;
-    carve_own(nullptr, &bytes);
-    for (Arena& arena : context->arenas) arena.at_least(bytes);
+    const auto own = carve_own(context, [&](Carver& carver) {
+        return Scratch{carve(carver, size), carver.take<float>(kExtra * kLanes), carver.take<int32_t>(marks)};
+    });
     const int64_t blocks = (op.n * op.group() + kLanes - 1) / kLanes, heads = op.shape.kv_heads;
     const int64_t range = kRangeRows / kLanes, ranges = (blocks + range - 1) / range;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
-        const Scratch scratch = carve_own(context->arenas[static_cast<size_t>(thread)].at_least(0), nullptr);
+        const Scratch scratch = own(thread);
         Range(context, op, item % heads, item / heads * range, scratch).run();
     });
 }

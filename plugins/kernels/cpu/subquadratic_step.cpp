@@ -1,7 +1,6 @@
-// SubquadraticAttention for one token: runs over its window, over copies of the few earlier rows, and over
-// copies of its landmarks, each read once for all heads. Then their states are combined.
+// SubquadraticAttention for one token: runs over its window, over the few earlier rows, and over its
+// landmarks, each read once for all heads. Then their states are combined.
 #include <cmath>
-#include <cstring>
 
 #include "fuse.h"
 #include "subquadratic.h"
@@ -15,29 +14,27 @@ class Step {
   public:
     Step(h2o_cpu* context, const Subquadratic& op)
         : context_(context), op_(op), first_(std::max<int64_t>(0, position() - op.pattern.window)) {
-        Carver shared(nullptr);
-        carve(shared);
-        Carver placed(context->shared.at_least(shared.used()));
-        carve(placed);
+        carve_shared(context, [this](Carver& carver) { return carve(carver), 0; });
         const int64_t scores = decode_scratch(heads(), std::max(kRun, std::max(most_tokens(), most_marks())));
         for (Arena& arena : context->arenas) arena.at_least(static_cast<size_t>(scores) * sizeof(float));
     }
 
     void run() {
         for (int64_t h = 0; h < heads(); ++h) load_query(h);
-        const int64_t tokens = copy_tokens(), marks = copy_landmarks();
+        const int64_t tokens = find_tokens(), marks = find_landmarks();
         const int64_t windows = runs(), all = windows + (tokens > 0 ? 1 : 0) + (marks > 0 ? 1 : 0);
+        h2o_kv means{};
+        means.k = const_cast<float*>(op_.k_mean);
+        means.v = const_cast<float*>(op_.v_mean);
         context_->pool.each(all, [&](int64_t index, int thread) {
             if (index < windows) {
                 const int64_t from = first_ + index * kRun;
-                attend(index, thread, op_.kv, from, std::min(kRun, op_.length - from));
+                const Piece run{from, std::min(kRun, op_.length - from)};
+                attend(index, thread, op_.kv, &run, 1);
             } else if (index == windows && tokens > 0) {
-                attend(index, thread, copied_, 0, tokens);
+                attend(index, thread, op_.kv, tokens_, tokens);
             } else {
-                h2o_kv rows{};
-                rows.k = k_mark_;
-                rows.v = v_mark_;
-                attend(index, thread, rows, 0, marks);
+                attend(index, thread, means, marks_, marks);
                 for (int64_t h = 0; h < heads(); ++h) m_[index * heads() + h] += op_.pattern.landmark_bias;
             }
         });
@@ -48,13 +45,10 @@ class Step {
     int64_t heads() const { return op_.shape.query_heads; }
     int64_t d() const { return op_.shape.head_size; }
     int64_t width() const { return round_up(d(), 16); }
-    int64_t row() const { return op_.shape.kv_heads * d(); }
-    int64_t row_bytes() const { return row() * element_size(op_.kv.dtype); }
     int64_t position() const { return op_.length - 1; }
     int64_t runs() const { return (op_.length - first_ + kRun - 1) / kRun; }
     int64_t most_tokens() const { return op_.slots + kMostStrides; }
     int64_t most_marks() const { return op_.landmarks_at_most(1); }
-    int64_t scale_bytes() const { return op_.shape.kv_heads * static_cast<int64_t>(sizeof(float)); }
 
     void carve(Carver& carver) {
         const int64_t most = runs() + 2;
@@ -62,17 +56,9 @@ class Step {
         m_ = carver.take<float>(most * heads());
         l_ = carver.take<float>(most * heads());
         o_ = carver.take<float>(most * heads() * width());
-        copied_ = h2o_kv{};
-        copied_.dtype = op_.kv.dtype;
-        copied_.k = carver.take<char>(most_tokens() * row_bytes());
-        copied_.v = carver.take<char>(most_tokens() * row_bytes());
-        if (op_.kv.dtype == H2O_I8) {
-            copied_.k_scales = carver.take<float>(most_tokens() * op_.shape.kv_heads);
-            copied_.v_scales = carver.take<float>(most_tokens() * op_.shape.kv_heads);
-        }
-        k_mark_ = carver.take<float>(most_marks() * row());
-        v_mark_ = carver.take<float>(most_marks() * row());
-        marks_ = carver.take<int32_t>(most_marks());
+        tokens_ = carver.take<Piece>(most_tokens());
+        marks_ = carver.take<Piece>(most_marks());
+        mark_ids_ = carver.take<int32_t>(most_marks());
     }
 
     void load_query(int64_t h) {
@@ -82,21 +68,15 @@ class Step {
         context_->kernels->to_float(in, op_.shape.dtype, d(), op_.shape.scale, out);
     }
 
-    // Global rows and strides, one after the other.
-    int64_t copy_tokens() {
+    // Global rows and strides; returns the number of pieces, of which neighbours are one.
+    int64_t find_tokens() {
         int64_t count = 0;
-        const auto copy = [&](void* to, const void* rows, int64_t place, int64_t bytes) {
-            if (rows == nullptr) return;
-            std::memcpy(static_cast<char*>(to) + count * bytes,
-                        static_cast<const char*>(rows) + place * bytes, static_cast<size_t>(bytes));
-        };
-        const auto take = [&](int64_t index) {
-            const int64_t place = place_of(op_.kv, index);
-            copy(copied_.k, op_.kv.k, place, row_bytes());
-            copy(copied_.v, op_.kv.v, place, row_bytes());
-            copy(copied_.k_scales, op_.kv.k_scales, place, scale_bytes());
-            copy(copied_.v_scales, op_.kv.v_scales, place, scale_bytes());
-            ++count;
+        const auto take = [&](int64_t row) {
+            if (count > 0 && row == tokens_[count - 1].first + tokens_[count - 1].keys) {
+                ++tokens_[count - 1].keys;
+            } else {
+                tokens_[count++] = {row, 1};
+            }
         };
         for (int64_t i = 0; i < op_.slots; ++i) {
             if (op_.sees_global(position() - op_.global_rows[i])) take(op_.global_rows[i]);
@@ -108,21 +88,21 @@ class Step {
         return count;
     }
 
-    int64_t copy_landmarks() {
+    int64_t find_landmarks() {
         if (op_.newest(position()) < 0) return 0;
-        const int64_t count = op_.landmarks(position(), position(), marks_);
-        for (int64_t i = 0; i < count; ++i) {
-            std::copy_n(op_.k_mean + marks_[i] * row(), row(), k_mark_ + i * row());
-            std::copy_n(op_.v_mean + marks_[i] * row(), row(), v_mark_ + i * row());
-        }
+        const int64_t count = op_.landmarks(position(), position(), mark_ids_);
+        for (int64_t i = 0; i < count; ++i) marks_[i] = {mark_ids_[i], 1};
         return count;
     }
 
-    void attend(int64_t index, int thread, const h2o_kv& kv, int64_t first, int64_t keys) {
-        int64_t visible[16];
+    void attend(int64_t index, int thread, const h2o_kv& kv, const Piece* pieces, int64_t count) {
+        int64_t visible[16], keys = 0;
+        for (int64_t i = 0; i < count; ++i) keys += pieces[i].keys;
         std::fill(visible, visible + op_.group(), keys);
         DecodeArgs args{};
-        read_from(op_.shape, kv, first, &args);
+        read_from(op_.shape, kv, 0, &args);
+        args.pieces = pieces;
+        args.piece_count = count;
         args.group = op_.group();
         args.keys = keys;
         args.q = q_;
@@ -154,9 +134,8 @@ class Step {
     const Subquadratic& op_;
     int64_t first_;  // of the window
     float *q_ = nullptr, *m_ = nullptr, *l_ = nullptr, *o_ = nullptr;
-    h2o_kv copied_{};
-    float *k_mark_ = nullptr, *v_mark_ = nullptr;
-    int32_t* marks_ = nullptr;
+    Piece *tokens_ = nullptr, *marks_ = nullptr;
+    int32_t* mark_ids_ = nullptr;
 };
 
 }  // namespace

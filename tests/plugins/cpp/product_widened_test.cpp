@@ -107,7 +107,8 @@ TEST_P(WidenedProducts, OfARowThatIsNotFiniteAreNotFinite) {
     for (size_t i = 0; i < 3 * 20; ++i) EXPECT_EQ(std::isfinite(y[i]), i >= 2 * 20) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, WidenedProducts, testing::Values("amx"));
+INSTANTIATE_TEST_SUITE_P(Isa, WidenedProducts, testing::Values("amx"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace h2o::test

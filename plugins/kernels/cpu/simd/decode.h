@@ -1,4 +1,5 @@
-// A few query rows against a run of consecutive cache rows, read once and in the order they lie in memory.
+// A few query rows against a run of cache rows, consecutive ones or pieces, read once and in the order they
+// lie in memory.
 //
 // With so few rows, reading is the work: first the keys, for all heads, then the values. A few rows are
 // processed at a time, head after head, an order that no hardware prefetcher follows. So every step
@@ -10,11 +11,32 @@
 namespace {
 
 using h2o::DecodeArgs;
+using h2o::Piece;
 using h2o::StoredHeads;
 
 constexpr int kTogether = 4;  // keys
 constexpr int kWeighed = 16;  // values
 constexpr int64_t kAhead = 8192;
+constexpr int64_t kPiecesAhead = 4;
+
+// Consecutive rows of a run, all or a piece: `keys` of them from `first` on, whose scores begin at p.
+struct Pass : DecodeArgs {
+    int64_t pitch;  // floats from one query row's scores to the next one's
+
+    explicit Pass(const DecodeArgs& args) : DecodeArgs(args), pitch(h2o::round_up(args.keys, 16)) {}
+};
+
+// work(pass, index) for all pieces.
+template <class Work>
+inline void each_piece(const DecodeArgs& args, Work work) {
+    Pass pass(args);
+    if (args.pieces == nullptr) return work(pass, 0);
+    for (int64_t i = 0; i < args.piece_count; ++i, pass.p += pass.keys) {
+        pass.first = args.pieces[i].first;
+        pass.keys = args.pieces[i].keys;
+        work(pass, i);
+    }
+}
 
 // The storage type of the run's rows, as a compile-time constant.
 template <h2o_dtype kType, bool kHasPages>
@@ -71,10 +93,10 @@ __attribute__((always_inline)) inline void fetch_share(const char* ahead, const 
 // p[g][i] (+)= q[g] . row i over kVectors vectors from column c, for the head's query rows g and kRows rows.
 // The addresses of head 0's rows are computed once for all heads.
 template <class F, int kRows, int kVectors>
-inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, const char* const (&first)[kRows],
+inline void dot_block(const Pass& args, int64_t head, int64_t key, const char* const (&first)[kRows],
                       int64_t c, int count) {
     using S = Simd;
-    const int64_t width = h2o::round_up(args.k.d, 16), pitch = h2o::round_up(args.keys, 16);
+    const int64_t width = h2o::round_up(args.k.d, 16), pitch = args.pitch;
     const int64_t group = args.group;
     const char* k[kRows];
 #pragma GCC unroll 4
@@ -107,10 +129,10 @@ inline void dot_block(const DecodeArgs& args, int64_t head, int64_t key, const c
 // o[g] += sum over i of p[g][i] * row i over kVectors vectors from column c, for the head's query rows from
 // `g` on and the run's consecutive rows from `key` on. The outputs stay in registers.
 template <class F, int kQueries, int kVectors>
-inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
+inline void weigh_block(const Pass& args, int64_t head, int64_t g, int64_t key, int64_t rows, int64_t c,
                         int count) {
     using S = Simd;
-    const int64_t width = h2o::round_up(args.v.d, 16), pitch = h2o::round_up(args.keys, 16);
+    const int64_t width = h2o::round_up(args.v.d, 16), pitch = args.pitch;
     const float* const p = args.p + (head * args.group + g) * pitch;
     float* const o = args.o + (head * args.group + g) * width + c;
     S::Vec sum[kQueries][kVectors];
@@ -138,7 +160,7 @@ inline void weigh_block(const DecodeArgs& args, int64_t head, int64_t g, int64_t
 
 // A head's columns in blocks that fit the registers, then vector by vector.
 template <class F, int kRows>
-inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key, const char* const (&first)[kRows]) {
+inline void dot_rows(const Pass& args, int64_t head, int64_t key, const char* const (&first)[kRows]) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
     for (; c + kBlock * kWidth <= args.k.d; c += kBlock * kWidth) {
@@ -147,15 +169,8 @@ inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key, const ch
     for (; c < args.k.d; c += kWidth) dot_block<F, kRows, 1>(args, head, key, first, c, part(c, args.k.d));
 }
 
-template <class F, int kRows>
-inline void dot_rows(const DecodeArgs& args, int64_t head, int64_t key) {
-    const char* k[kRows];
-    F::rows(args.k, args, 0, key, k);
-    dot_rows<F, kRows>(args, head, key, k);
-}
-
 template <class F, int kQueries>
-inline void weigh_queries(const DecodeArgs& args, int64_t head, int64_t g, int64_t key, int64_t rows) {
+inline void weigh_queries(const Pass& args, int64_t head, int64_t g, int64_t key, int64_t rows) {
     constexpr int kBlock = Simd::kDecodeVectors;
     int64_t c = 0;
     for (; c + kBlock * kWidth <= args.v.d; c += kBlock * kWidth) {
@@ -167,7 +182,7 @@ inline void weigh_queries(const DecodeArgs& args, int64_t head, int64_t g, int64
 
 // As many query rows at a time as have outputs in registers.
 template <class F>
-inline void weigh_rows(const DecodeArgs& args, int64_t head, int64_t key, int64_t rows) {
+inline void weigh_rows(const Pass& args, int64_t head, int64_t key, int64_t rows) {
     for (int64_t g = 0; g < args.group; g += 4) {
         switch (args.group - g) {
             case 1:
@@ -186,7 +201,7 @@ inline void weigh_rows(const DecodeArgs& args, int64_t head, int64_t key, int64_
 }
 
 template <class F>
-void dot_run(const DecodeArgs& args) {
+void dot_run(const Pass& args) {
     const int64_t together = args.keys / kTogether * kTogether;
     for (int64_t key = 0; key < together; key += kTogether) {
         const char* k[kTogether];
@@ -205,7 +220,7 @@ void dot_run(const DecodeArgs& args) {
 }
 
 template <class F>
-void weigh_run(const DecodeArgs& args) {
+void weigh_run(const Pass& args) {
     for (int64_t key = 0, rows; key < args.keys; key += rows) {
         rows = F::together(args, key, args.keys - key < kWeighed ? args.keys - key : kWeighed);
         const char* const ahead = rows_ahead<F, kWeighed>(args.v, args, key);
@@ -260,30 +275,54 @@ __attribute__((always_inline)) inline void fetch_scales(const DecodeArgs& args) 
     }
 }
 
+// One head's scales of all rows.
+template <class F>
+inline void list_scales(const DecodeArgs& args, int64_t head, float* k_scales, float* v_scales) {
+    const int64_t heads = args.k.stride / args.k.apart;
+    each_piece(args, [&](const Pass& pass, int64_t) {
+        for (int64_t key = 0, rows; key < pass.keys; key += rows) {
+            rows = F::together(pass, key, pass.keys - key);
+            const int64_t from = F::place(pass, key) * heads + head;
+            for (int64_t i = 0; i < rows; ++i) {
+                *k_scales++ = args.k_scales[from + i * heads];
+                *v_scales++ = args.v_scales[from + i * heads];
+            }
+        }
+    });
+}
+
+// Prefetches the keys or the values of a piece, if it is one.
+template <class F>
+__attribute__((always_inline)) inline void fetch_piece(const DecodeArgs& args, const StoredHeads& heads,
+                                                       int64_t index) {
+    if (index >= args.piece_count) return;
+    DecodeArgs there = args;
+    there.first = args.pieces[index].first;
+    for (int64_t row = 0; row < args.pieces[index].keys; ++row)
+        fetch(F::row(heads, there, 0, row), args.kv_heads * heads.apart * F::kSize);
+}
+
 template <class F>
 void decode_run(const DecodeArgs& args) {
     constexpr bool kScaled = F::kDtype == H2O_I8;
     const int64_t rows = args.kv_heads * args.group, pitch = h2o::round_up(args.keys, 16);
     float *const k_scales = args.p + rows * pitch, *const v_scales = k_scales + pitch;
-    if (kScaled && args.pages != nullptr) fetch_scales<F>(args);
-    dot_run<F>(args);
+    if (kScaled && args.pages != nullptr && args.pieces == nullptr) fetch_scales<F>(args);
+    each_piece(args, [&](const Pass& pass, int64_t index) {
+        fetch_piece<F>(args, args.k, index + kPiecesAhead);
+        dot_run<F>(pass);
+    });
     for (int64_t r = 0; r < rows; ++r) {
         float* const p = args.p + r * pitch;
-        if (kScaled && r % args.group == 0) {
-            for (int64_t key = 0, rows; key < args.keys; key += rows) {
-                rows = F::together(args, key, args.keys - key);
-                const int64_t from = F::place(args, key) * args.kv_heads + r / args.group;
-                for (int64_t i = 0; i < rows; ++i) {
-                    k_scales[key + i] = args.k_scales[from + i * args.kv_heads];
-                    v_scales[key + i] = args.v_scales[from + i * args.kv_heads];
-                }
-            }
-        }
+        if (kScaled && r % args.group == 0) list_scales<F>(args, r / args.group, k_scales, v_scales);
         soften<kScaled>(p, args.keys, args.visible[r % args.group], args.softcap, k_scales, v_scales,
                         args.m + r, args.l + r);
     }
     __builtin_memset(args.o, 0, static_cast<std::size_t>(rows * h2o::round_up(args.v.d, 16)) * sizeof(float));
-    weigh_run<F>(args);
+    each_piece(args, [&](const Pass& pass, int64_t index) {
+        fetch_piece<F>(args, args.v, index + kPiecesAhead);
+        weigh_run<F>(pass);
+    });
 }
 
 template <bool kHasPages>

@@ -8,7 +8,6 @@
 #include "simd/delta.h"
 #include "simd/mamba2.h"
 #include "simd/own_keys.h"
-#include "simd/pieces.h"
 
 namespace {
 
@@ -25,12 +24,10 @@ constexpr h2o::KernelTable kTable = {
     {Float32::kPair, Float32::kScales, Float32::kPair, attend, pack_keys, pack_values, pack_queries},
     finish_rows,
     decode,
-    decode_pieces,
     bounds,
     store_rows,
     blend_row,
     blend_block,
-    average_row,
     to_float,
     from_float,
     to_int8,

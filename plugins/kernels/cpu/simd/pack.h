@@ -53,7 +53,6 @@ inline const float* last_four(const RowList& rows, int64_t row, int64_t at, floa
 }
 
 constexpr int64_t kRowsAhead = 16;
-constexpr int64_t kAverageAhead = 8192;  // bytes
 
 // Prefetches eight rows further on. Must be inlined, like fetch().
 __attribute__((always_inline)) inline void fetch_eight(const RowList& rows, int64_t at, int64_t count,
@@ -169,18 +168,6 @@ inline void blend_block(const float* keep, const float* factor, const float* oth
             const Simd::Vec finite = Simd::select_le(scale, Simd::zero(), Simd::zero(), added);
             Simd::store(o + c, Simd::fma(Simd::load(o + c), kept, finite));
         }
-    }
-}
-
-inline void average_row(const void* in, h2o_dtype dtype, int64_t count, float scale, float share,
-                        float* mean) {
-    const int64_t bytes = stored_size(dtype);
-    for (int64_t c = 0; c < count; c += kWidth) {
-        const int some = part(c, count);
-        Simd::prefetch(static_cast<const char*>(in) + c * bytes + kAverageAhead);
-        Simd::Vec sum = Simd::mul(load_stored(in, dtype, c, some), Simd::set(scale * share));
-        if (share != 1.0f) sum = Simd::fma(Simd::load_some(mean + c, some), Simd::set(1.0f - share), sum);
-        Simd::store_some(mean + c, sum, some);
     }
 }
 

@@ -1,5 +1,5 @@
-// One step of a node: products of the same activations with one or several matrices, divided among the
-// session's threads.
+// Matrices that are given the same activations, and how work with them is divided among the session's
+// threads.
 #pragma once
 
 #include <algorithm>
@@ -91,30 +91,5 @@ template <class Work>
 Status* share(const Interface& ort, KernelContext* context, int64_t pieces, const Work& work) {
     return share(ort, context, pieces, pieces, [&work](int64_t piece, int64_t) { work(piece); });
 }
-
-// y[i] [n, N of matrix i] = prepared x [n, K] times matrix i. `scratch` has the size from
-// h2o_products_scratch_bytes; not read if h2o_products_as_it_is.
-class Stage {
-  public:
-    Stage(const Matrices& matrices, int64_t n, const h2o_activations& x, void* scratch, float* const* y,
-          const float* addend);
-
-    Status* run(const Interface& ort, KernelContext* context) const;
-    int64_t row_pieces() const { return pieces_of(n_, rows_); }
-    int64_t first_row(int64_t piece) const { return piece * rows_; }
-    int64_t rows_of(int64_t piece) const { return std::min(rows_, n_ - piece * rows_); }
-
-  private:
-    void multiply(int64_t piece) const;
-
-    const Matrices& matrices_;
-    int64_t n_;
-    int64_t rows_;  // of a piece
-    h2o_activations x_;
-    void* scratch_;
-    float* const* y_;
-    const float* addend_;
-    int64_t wide_;  // panels of a unit
-};
 
 }  // namespace h2o::ort

@@ -1,4 +1,4 @@
-#include "stage.h"
+#include "matrices.h"
 
 namespace h2o::ort {
 
@@ -52,45 +52,6 @@ Status* Matrices::find(const Interface& ort, KernelContext* context, size_t firs
         return ort.error("a block and column must have one scale, and one offset or none");
     }
     return nullptr;
-}
-
-Stage::Stage(const Matrices& matrices, int64_t n, const h2o_activations& x, void* scratch, float* const* y,
-             const float* addend)
-    : matrices_(matrices),
-      n_(n),
-      rows_(rows_of_a_piece(n, matrices.tile_rows(), matrices.unit_rows())),
-      x_(x),
-      scratch_(scratch),
-      y_(y),
-      addend_(addend),
-      wide_(panels_of_a_piece(matrices.all[0])) {}
-
-Status* Stage::run(const Interface& ort, KernelContext* context) const {
-    int64_t across = 0;
-    for (size_t i = 0; i < matrices_.count; ++i) across += pieces_of(panels_of(matrices_.all[i]), wide_);
-    if (h2o_products_as_it_is(matrices_.all, &x_) == 0) {
-        H2O_RETURN_IF(share(ort, context, row_pieces(), [this](int64_t piece) {
-            h2o_products_prepare(matrices_.products, matrices_.all, n_, &x_, first_row(piece), rows_of(piece),
-                                 scratch_);
-        }));
-    }
-    return share(ort, context, row_pieces() * across, [this](int64_t piece) { multiply(piece); });
-}
-
-// Matrix by matrix: all panels of some rows, then the next rows.
-void Stage::multiply(int64_t piece) const {
-    const bool as_it_is = h2o_products_as_it_is(matrices_.all, &x_) != 0;
-    for (size_t i = 0; i < matrices_.count; ++i) {
-        const h2o_block_matrix& matrix = matrices_.all[i];
-        const int64_t panels = panels_of(matrix), across = pieces_of(panels, wide_);
-        if (piece < row_pieces() * across) {
-            const int64_t rows = piece / across, panel = piece % across * wide_;
-            return h2o_products_multiply(
-                matrices_.products, &matrix, n_, as_it_is ? static_cast<const void*>(x_.x) : scratch_,
-                first_row(rows), rows_of(rows), panel, std::min(wide_, panels - panel), addend_, y_[i]);
-        }
-        piece -= row_pieces() * across;
-    }
 }
 
 }  // namespace h2o::ort
