@@ -75,7 +75,7 @@ class Prefill {
         const int64_t most = std::min(blocks(), range_blocks_);
         SweepSize size{op.shape.head_size, op.dv(), key_block(), most, true, false};
         if (segments_ > 1 && !apart_) size.more_states = most;
-        prepare(context, size, context->scratch.data());
+        prepare(context, size);
         if (!apart_) return;
         states_ = carve_shared(context, [this](Carver& carver) {
             const int64_t count = heads() * blocks() * segments_;

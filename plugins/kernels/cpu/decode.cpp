@@ -60,7 +60,8 @@ class Decode {
 
     void begin(const KernelTable& kernels) {
         if (op_->seen) std::fill(op_->seen, op_->seen + op_->length * op_->shape.kv_heads, 0.0f);
-        for (int64_t r = 0; r < rows(); ++r) load_query(kernels, r);
+        for (int64_t r = 0; r < rows(); ++r)
+            read_query(kernels, op_->shape, op_->q, at(r), q_ + r * q_width());
     }
 
     void attend(const KernelTable& kernels, int64_t index, char* scratch) {
@@ -101,14 +102,6 @@ class Decode {
     // The index of row r in [n, Hq].
     int64_t at(int64_t r) const {
         return token(r) * op_->shape.query_heads + r / group() * op_->group() + r % op_->group();
-    }
-
-    void load_query(const KernelTable& kernels, int64_t r) {
-        float* const out = q_ + r * q_width();
-        std::fill(out, out + q_width(), 0.0f);
-        const char* const in =
-            static_cast<const char*>(op_->q) + at(r) * d() * element_size(op_->shape.dtype);
-        kernels.to_float(in, op_->shape.dtype, d(), op_->shape.scale, out);
     }
 
     // Adds the other runs' outputs to the first run's, in order.

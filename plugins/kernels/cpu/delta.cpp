@@ -13,16 +13,12 @@ namespace {
 
 class GatedDelta {
   public:
-    GatedDelta(h2o_cpu* context, const calls::GatedDelta& call) : context_(context), call_(call) {
-        Carver measure(nullptr);
-        carve(measure);
-        for (Arena& arena : context->arenas) arena.at_least(measure.used());
-    }
+    GatedDelta(h2o_cpu* context, const calls::GatedDelta& call) : context_(context), call_(call) {}
 
     void run() {
+        const auto own = carve_own(context_, [this](Carver& carver) { return carve(carver); });
         context_->pool.each(heads() * blocks(), [&](int64_t item, int thread) {
-            Carver carver(context_->arenas[static_cast<size_t>(thread)].at_least(0));
-            pass(item / blocks(), item % blocks() * kStateColumns, carve(carver));
+            pass(item / blocks(), item % blocks() * kStateColumns, own(thread));
         });
     }
 

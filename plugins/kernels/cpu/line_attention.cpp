@@ -36,20 +36,12 @@ struct Column {
 enum class Sight { none, partly, all };
 
 struct Lines {
-    const h2o_shape& shape;
-    int64_t n;                 // query rows
-    int64_t length;            // cache rows in use; the last n are the queries' own
-    const void* q;             // [n, Hq, d] of shape.dtype
-    const h2o_kv& kv;          // keys and values of the cache
-    int64_t vertical;          // M: columns of a head
-    const int32_t* columns;    // [Hq, M] cache rows, rising; -1: none
-    int64_t slash;             // D: diagonals of a head
-    const int32_t* distances;  // [Hq, D] cache rows from a query back to a key, rising; -1: none
-    void* o;                   // [n, Hq, dv] of shape.dtype, out
+    const calls::VerticalSlashAttention& call;
 
-    int64_t offset() const { return length - n; }
+    int64_t length() const { return *call.length; }  // cache rows in use; the last n are the queries' own
+    int64_t offset() const { return length() - call.n; }
     // At least one key is between two runs.
-    int64_t most_runs() const { return std::min(slash, length / (kTile + 1) + 1) + 1; }
+    int64_t most_runs() const { return std::min<int64_t>(call.D, length() / (kTile + 1) + 1) + 1; }
 };
 
 // Of one thread.
@@ -68,9 +60,9 @@ class Range {
           own_(scratch),
           blocks_(sweep_of(context, op, head), *scratch.sweep, begin, op.offset()),
           first_row_(begin * kRows),
-          columns_(op.columns + head * op.vertical),
-          distances_(op.distances + head * op.slash) {
-        tiles_ = (std::min(op.n - first_row_, kRangeRows) + kTile - 1) / kTile;
+          columns_(op.call.columns + head * op.call.M),
+          distances_(op.call.distances + head * op.call.D) {
+        tiles_ = (std::min(op.call.n - first_row_, kRangeRows) + kTile - 1) / kTile;
     }
 
     void run() {
@@ -86,11 +78,12 @@ class Range {
 
   private:
     static Sweep sweep_of(const h2o_cpu* context, const Lines& op, int64_t head) {
-        Sweep rows = head_sweep(context, op.shape, op.shape.query_heads, head, op.q, op.n);
-        rows.out = static_cast<char*>(op.o);
+        Sweep rows =
+            head_sweep(context, op.call.shape, op.call.shape.query_heads, head, op.call.q, op.call.n);
+        rows.out = static_cast<char*>(op.call.o);
         rows.block_rows = kRows;
-        const int64_t kv = kv_head(op.shape, op.shape.query_heads, head);
-        rows.keys = cache_rows(op.shape, kv, op.kv, nullptr, op.length);
+        const int64_t kv = kv_head(op.call.shape, op.call.shape.query_heads, head);
+        rows.keys = cache_rows(op.call.shape, kv, *op.call.kv, nullptr, op.length());
         return rows;
     }
 
@@ -103,7 +96,7 @@ class Range {
         const int64_t end = tile_start(tile) + kTile;
         Run* const found = runs(tile);
         int64_t count = 0;
-        for (int64_t i = op_.slash - 1; i >= -1; --i) {
+        for (int64_t i = op_.call.D - 1; i >= -1; --i) {
             const int64_t distance = i < 0 ? 0 : distances_[i];
             if (distance < 0 || distance >= end) continue;
             const int64_t stop = std::max(end - distance, kTile);
@@ -115,7 +108,7 @@ class Range {
         }
         run_count_[tile] = count;
         // The last run may reach past the cache; rows end at their own position anyway.
-        found[count - 1].end = std::min(found[count - 1].end, op_.length);
+        found[count - 1].end = std::min(found[count - 1].end, op_.length());
     }
 
     // Columns that some tile has outside its runs, up to the range's last tile, which sees everything after
@@ -125,7 +118,7 @@ class Range {
         for (int64_t tile = 0; tile < tiles_; ++tile) run[tile] = runs(tile);
         const unsigned all = (1u << tiles_) - 1;
         int64_t count = 0;
-        for (int64_t i = 0; i < op_.vertical; ++i) {
+        for (int64_t i = 0; i < op_.call.M; ++i) {
             const int64_t column = columns_[i];
             if (column < 0 || column >= tile_start(tiles_ - 1)) continue;
             unsigned hidden = 0;
@@ -147,7 +140,7 @@ class Range {
 
     void attend_columns(int64_t first, int64_t count) {
         const KeyRows& keys = blocks_.rows().keys;
-        Gathered<kColumns> rows(op_.kv.dtype);
+        Gathered<kColumns> rows(op_.call.kv->dtype);
         for (int64_t i = 0; i < count; ++i) rows.take(i, keys, own_.columns[first + i].row);
         blocks_.pack(rows.keys(), rows.values(), count);
         for (int64_t block = blocks_.begin(); block < blocks_.end(); ++block) {
@@ -248,11 +241,11 @@ class Range {
 
 void run(h2o_cpu* context, const Lines& op) {
     const auto own = carve_own(context, [&](Carver& carver) {
-        return Scratch{carve(carver, range_size(op.shape.head_size, kRows)),
-                       carver.take<float>(kColumns * kLanes), carver.take<Column>(op.vertical),
+        return Scratch{carve(carver, range_size(op.call.shape.head_size, kRows)),
+                       carver.take<float>(kColumns * kLanes), carver.take<Column>(op.call.M),
                        carver.take<Run>(kTiles * op.most_runs()), carver.take<Run>(kTiles * op.most_runs())};
     });
-    const int64_t ranges = (op.n + kRangeRows - 1) / kRangeRows, heads = op.shape.query_heads;
+    const int64_t ranges = (op.call.n + kRangeRows - 1) / kRangeRows, heads = op.call.shape.query_heads;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
         const Scratch scratch = own(thread);
         Range(context, op, item % heads, item / heads * (kRangeRows / kRows), scratch).run();
@@ -274,8 +267,7 @@ h2o_status run(const calls::VerticalSlashAttention& call) {
     if (call.n == 0) return H2O_OK;
     if (!call.q || !call.o || (call.M > 0 && !call.columns) || (call.D > 0 && !call.distances))
         return H2O_BAD_ARGUMENT;
-    const Lines op{call.shape, call.n,       *call.length, call.q,         *call.kv,
-                   call.M,     call.columns, call.D,       call.distances, call.o};
+    const Lines op{call};
     return guarded(context, [&] { run(context, op); });
 }
 

@@ -10,60 +10,51 @@ namespace h2o {
 namespace {
 
 struct LineSelect {
-    const h2o_shape& shape;
-    int64_t n;           // query rows
-    int64_t length;      // cache rows in use; the last n are the queries' own
-    const void* q;       // [n, Hq, d] of shape.dtype
-    const h2o_kv& kv;    // keys of the cache; values are not read
-    int64_t vertical;    // M: columns to choose for a head
-    int64_t slash;       // D: diagonals to choose for a head
-    int64_t sink;        // columns below this cache row are chosen first
-    int64_t near;        // diagonals below this distance, in cache rows, are chosen first
-    int32_t* columns;    // [Hq, M] out: cache rows, rising; -1: none
-    int32_t* distances;  // [Hq, D] out: cache rows from a query back to a key, rising; -1: none
+    const calls::VerticalSlashSelect& call;
 
-    int64_t group() const { return shape.query_heads / shape.kv_heads; }
-    int64_t rows() const { return n * group(); }  // of a key/value head
+    int64_t length() const { return *call.length; }  // cache rows in use; the last n are the queries' own
+    int64_t group() const { return call.shape.query_heads / call.shape.kv_heads; }
+    int64_t rows() const { return call.n * group(); }  // of a key/value head
     int64_t blocks() const { return (rows() + kLanes - 1) / kLanes; }
 
     // One block's sums for one head: by column, and by distance with room for lanes on either side.
-    int64_t part_size() const { return 2 * length + 2 * kLanes; }
+    int64_t part_size() const { return 2 * length() + 2 * kLanes; }
     // Parts have the numbers of the rows at which blocks or heads begin.
     int64_t parts() const { return blocks() + group(); }
     int64_t part(int64_t block, int64_t head) const { return block + head; }
 
     struct Scratch {
         SweepScratch* sweep;
-        uint64_t* ranks;  // [rank_room(length)] candidates of a head
+        uint32_t* orders;  // [take_room(length())] of candidates of a head
     };
 
     // `sums` are the parts of one key/value head.
     void score(const h2o_cpu* context, SweepScratch& scratch, int64_t kv_head, int64_t block,
                float* sums) const {
-        Sweep keys = head_sweep(context, shape, shape.kv_heads, kv_head, q, n);
-        keys.keys = cache_rows(shape, kv_head, keys_alone(kv), nullptr, length);
-        keys.key_block = length;
+        Sweep keys = head_sweep(context, call.shape, call.shape.kv_heads, kv_head, call.q, call.n);
+        keys.keys = cache_rows(call.shape, kv_head, keys_alone(*call.kv), nullptr, length());
+        keys.key_block = length();
         keys.unit = kv_head;
-        keys.pack(scratch, 0, length, true);
+        keys.pack(scratch, 0, length(), true);
 
         const int64_t from = block * kLanes, used = std::min(kLanes, rows() - from);
-        const int64_t row_size = shape.head_size * element_size(shape.dtype);
+        const int64_t row_size = call.shape.head_size * element_size(call.shape.dtype);
         float visible[kLanes];
-        int64_t least = length, most = 0;
+        int64_t least = length(), most = 0;
         for (int64_t r = 0; r < kLanes; ++r) {
-            const int64_t f = from + std::min(r, used - 1), token = f % n;
-            const int64_t seen = length - n + token + 1;
+            const int64_t f = from + std::min(r, used - 1), token = f % call.n;
+            const int64_t seen = length() - call.n + token + 1;
             visible[r] = static_cast<float>(seen);
             least = std::min(least, seen);
             most = std::max(most, seen);
             if (r >= used) continue;
-            scratch.rows[r] = static_cast<const char*>(q) +
-                              (token * shape.query_heads + kv_head * group() + f / n) * row_size;
+            scratch.rows[r] = static_cast<const char*>(call.q) +
+                              (token * call.shape.query_heads + kv_head * group() + f / call.n) * row_size;
         }
-        context->attention->pack_queries({scratch.rows, shape.dtype, nullptr}, used, shape.head_size,
-                                         shape.scale, scratch.q);
+        context->attention->pack_queries({scratch.rows, call.shape.dtype, nullptr}, used,
+                                         call.shape.head_size, call.shape.scale, scratch.q);
         BlockArgs args{};
-        args.d = args.dv = shape.head_size;
+        args.d = args.dv = call.shape.head_size;
         args.keys = most;
         args.unmasked = least;
         args.lanes = used;
@@ -71,7 +62,7 @@ struct LineSelect {
         args.q = scratch.q;
         args.k = scratch.k;
         args.visible = visible;
-        args.softcap = shape.softcap;
+        args.softcap = call.shape.softcap;
         args.p = scratch.p;
         args.m = scratch.m;
         args.l = scratch.l;
@@ -79,56 +70,56 @@ struct LineSelect {
         context->attention->attend(args);
 
         for (int64_t r = 0, next; r < used; r = next) {
-            const int64_t head = (from + r) / n, token = (from + r) % n;
-            next = std::min(used, r + n - token);
+            const int64_t head = (from + r) / call.n, token = (from + r) % call.n;
+            next = std::min(used, r + call.n - token);
             float weight[kLanes] = {};
             for (int64_t i = r; i < next; ++i) weight[i] = 1.0f / args.l[i];
             float* const by_column = sums + part(block, head) * part_size();
             std::memset(by_column, 0, static_cast<size_t>(part_size()) * sizeof(float));
             // Lane r is at distance `position` from key 0; later lanes and keys follow from that.
-            float* const by_distance = by_column + length + kLanes;
-            const int64_t first = length - n + token;
+            float* const by_distance = by_column + length() + kLanes;
+            const int64_t first = length() - call.n + token;
             context->kernels->line_sums(args.p, first + next - r, args.rows, weight, by_column,
                                         by_distance + first - r);
         }
     }
 
-    void choose(int64_t kv_head, int64_t head, float* sums, uint64_t* ranks) const {
-        const int64_t first = head * n / kLanes, last = ((head + 1) * n - 1) / kLanes;
+    void choose(int64_t kv_head, int64_t head, float* sums, uint32_t* orders) const {
+        const int64_t first = head * call.n / kLanes, last = ((head + 1) * call.n - 1) / kLanes;
         float* const all = sums + part(first, head) * part_size();
         for (int64_t block = first + 1; block <= last; ++block) {
             const float* const more = sums + part(block, head) * part_size();
             for (int64_t i = 0; i < part_size(); ++i) all[i] += more[i];
         }
         const int64_t query_head = kv_head * group() + head;
-        best(all, vertical, sink, ranks, columns + query_head * vertical);
-        best(all + length + kLanes, slash, near, ranks, distances + query_head * slash);
+        best(all, call.M, call.sink, orders, call.columns + query_head * call.M);
+        best(all + length() + kLanes, call.D, call.near, orders, call.distances + query_head * call.D);
     }
 
-    void best(const float* sums, int64_t count, int64_t forced, uint64_t* ranks, int32_t* out) const {
-        const int64_t there = std::min(count, length);
-        for (int64_t i = 0; i < length; ++i) ranks[i] = rank(sums[i], i, i < forced);
-        take_best(ranks, length, there, out);
+    void best(const float* sums, int64_t count, int64_t forced, uint32_t* orders, int32_t* out) const {
+        const int64_t there = std::min(count, length());
+        for (int64_t i = 0; i < length(); ++i) orders[i] = i < forced ? UINT32_MAX : order(sums[i]);
+        take_first_best(orders, length(), there, out);
         std::fill(out + there, out + count, -1);
     }
 
     void run(h2o_cpu* context) const {
         const auto own = carve_own(context, [&](Carver& carver) {
-            return Scratch{carve(carver, {shape.head_size, 0, length, 1, false, false}),
-                           carver.take<uint64_t>(rank_room(length))};
+            return Scratch{carve(carver, {call.shape.head_size, 0, length(), 1, false, false}),
+                           carver.take<uint32_t>(take_room(length()))};
         });
         for (int thread = 0; thread < context->pool.size(); ++thread)
             context->scratch[static_cast<size_t>(thread)] = own(thread).sweep;
         const int64_t of_head = parts() * part_size();
-        float* const sums = context->shared_floats(shape.kv_heads * of_head);
-        context->pool.each(shape.kv_heads * blocks(), [&](int64_t item, int thread) {
+        float* const sums = context->shared_floats(call.shape.kv_heads * of_head);
+        context->pool.each(call.shape.kv_heads * blocks(), [&](int64_t item, int thread) {
             const int64_t kv_head = item / blocks();
             score(context, *context->scratch[static_cast<size_t>(thread)], kv_head, item % blocks(),
                   sums + kv_head * of_head);
         });
-        context->pool.each(shape.query_heads, [&](int64_t item, int thread) {
+        context->pool.each(call.shape.query_heads, [&](int64_t item, int thread) {
             const int64_t kv_head = item / group();
-            choose(kv_head, item % group(), sums + kv_head * of_head, own(thread).ranks);
+            choose(kv_head, item % group(), sums + kv_head * of_head, own(thread).orders);
         });
     }
 };
@@ -146,8 +137,7 @@ h2o_status run(const calls::VerticalSlashSelect& call) {
     if (call.M <= 0 || call.D <= 0 || call.sink < 0 || call.near < 0) return H2O_BAD_ARGUMENT;
     if (!call.q || !call.columns || !call.distances) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_keys(call.kv, *call.length); status != H2O_OK) return status;
-    const LineSelect op{call.shape, call.n,    *call.length, call.q,       *call.kv,      call.M,
-                        call.D,     call.sink, call.near,    call.columns, call.distances};
+    const LineSelect op{call};
     return guarded(context, [&] { op.run(context); });
 }
 

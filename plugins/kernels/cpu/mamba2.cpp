@@ -19,17 +19,14 @@ class Mamba2 {
     Mamba2(h2o_cpu* context, const calls::Mamba2& call) : context_(context), call_(call) {
         const int64_t all = heads() * blocks(), items = kItemsPerThread * context->pool.size();
         together_ = std::clamp<int64_t>(all / items, 1, std::min(kMostTogether, group() * blocks()));
-        Carver measure(nullptr);
-        carve(measure);
-        for (Arena& arena : context->arenas) arena.at_least(measure.used());
     }
 
     void run() {
+        const auto own = carve_own(context_, [this](Carver& carver) { return carve(carver); });
         const int64_t each = group() * blocks(), items = (each + together_ - 1) / together_;
         context_->pool.each(kv_heads() * items, [&](int64_t item, int thread) {
-            Carver carver(context_->arenas[static_cast<size_t>(thread)].at_least(0));
             const int64_t first = item % items * together_, count = std::min(together_, each - first);
-            pass(item / items, item / items * each + first, count, carve(carver));
+            pass(item / items, item / items * each + first, count, own(thread));
         });
     }
 

@@ -92,15 +92,6 @@ struct Memory {
         rows.store(scratch, block, slot, keep, factor);
     }
 
-    void add_parts(const float* partial, int64_t set) const {
-        const int64_t count = spanned() * parts();
-        for (int64_t slot = 0; slot < slots; ++slot) {
-            float sum = 0.0f;
-            for (int64_t i = 0; i < count; ++i) sum += partial[(set * count + i) * slots + slot];
-            colsum[set * slots + slot] = sum;
-        }
-    }
-
     SweepSize size() const {
         const bool single = key_block() == slots;
         return {shape.head_size,  value_size(shape), key_block(), single ? 1 : blocks() / parts() + 1, true,
@@ -110,7 +101,7 @@ struct Memory {
     h2o_status run(h2o_cpu* context) const {
         return guarded(context, [&] {
             std::vector<SweepScratch*>& scratch = context->scratch;
-            prepare(context, size(), scratch.data());
+            prepare(context, size());
             float* partial = nullptr;
             if (colsum != nullptr) partial = context->shared_floats(heads() * parts() * slots);
             each_part(context, tiles() * heads(), parts(), [&](int64_t unit, int64_t part, int thread) {
@@ -118,7 +109,9 @@ struct Memory {
                 only(unit / heads()).part(context, sweep_scratch, partial, unit % heads(), parts(), part);
             });
             if (colsum == nullptr) return;
-            for (int64_t set = 0; set < shape.score_heads; ++set) add_parts(partial, set);
+            const int64_t count = spanned() * parts();
+            for (int64_t set = 0; set < shape.score_heads; ++set)
+                add_parts(partial + set * count * slots, count, slots, slots, colsum + set * slots, 1);
         });
     }
 };

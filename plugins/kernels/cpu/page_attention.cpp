@@ -37,12 +37,8 @@ struct PageAttention {
         const int64_t head = set * shape.kv_heads / shape.score_heads, pieces = find(set, scratch.pieces);
         int64_t rows = 0;
         for (int64_t i = 0; i < pieces; ++i) rows += scratch.pieces[i].keys;
-        for (int64_t g = 0; g < group(); ++g) {
-            float* const to = scratch.q + g * width();
-            std::fill(to, to + width(), 0.0f);
-            context->kernels->to_float(static_cast<const char*>(call.q) + (set * group() + g) * row_bytes(),
-                                       shape.dtype, d(), shape.scale, to);
-        }
+        for (int64_t g = 0; g < group(); ++g)
+            read_query(*context->kernels, shape, call.q, set * group() + g, scratch.q + g * width());
         int64_t visible[kMostGroup];
         float m[kMostGroup], l[kMostGroup];
         std::fill(visible, visible + group(), rows);

@@ -33,8 +33,8 @@ struct PageSelect {
 
     void run() const {
         const Shared shared = carve_shared(context, [this](Carver& carver) { return carve(carver); });
-        const auto ranks =
-            carve_own(context, [this](Carver& own) { return own.take<uint64_t>(rank_room(pages)); });
+        const auto orders =
+            carve_own(context, [this](Carver& own) { return own.take<uint32_t>(take_room(pages)); });
         for (int64_t h = 0; h < call.shape.query_heads; ++h)
             split_query(h, shared.positive + h * width(), shared.negative + h * width());
         if (others() >= call.M) {
@@ -43,7 +43,7 @@ struct PageSelect {
             });
         }
         context->pool.each(call.shape.score_heads, [&](int64_t set, int thread) {
-            choose(shared.bound + set * group() * pages, ranks(thread), call.page_list + set * call.M);
+            choose(shared.bound + set * group() * pages, orders(thread), call.page_list + set * call.M);
         });
     }
 
@@ -67,7 +67,7 @@ struct PageSelect {
     }
 
     // A set's bound is the maximum over its query heads. Ties go to the lower page; NaN comes last.
-    void choose(float* bound, uint64_t* ranks, int32_t* out) const {
+    void choose(float* bound, uint32_t* orders, int32_t* out) const {
         if (pages <= call.M) {
             for (int64_t i = 0; i < call.M; ++i) out[i] = i < pages ? static_cast<int32_t>(i) : -1;
             return;
@@ -76,8 +76,8 @@ struct PageSelect {
             const float* const more = bound + g * pages;
             for (int64_t i = 0; i < others(); ++i) bound[i] = std::max(bound[i], more[i]);
         }
-        for (int64_t i = 0; i < others(); ++i) ranks[i] = signed_rank(bound[i], i);
-        take_best(ranks, others(), call.M - 1, out);
+        for (int64_t i = 0; i < others(); ++i) orders[i] = signed_order(bound[i]);
+        take_first_best(orders, others(), call.M - 1, out);
         out[call.M - 1] = static_cast<int32_t>(others());
     }
 };

@@ -188,6 +188,29 @@ void multiply_widened(const FloatProducts& products, const h2o_block_matrix& mat
     });
 }
 
+// Rows first ... first + count, which become columns from `first_column` on of what is prepared.
+template <class RowAt>
+void prepare(const h2o_products& kernels, const h2o_block_matrix& matrix, int64_t n, const RowAt& row_at,
+             int64_t first, int64_t count, int64_t first_column, void* scratch) {
+    if (is_float(matrix)) {
+        const FloatProducts& products = floats_of(&kernels, matrix);
+        const int64_t stride = prepared_stride(matrix, products.numbers);
+        float* const words = static_cast<float*>(scratch) + first_column / products.numbers;
+        for (int64_t row = first; row < first + count; ++row)
+            products.prepare(row_at(row), words + row * stride);
+        return;
+    }
+    const Rounded all = rounded(kernels, matrix, n, scratch);
+    const int64_t blocks = matrix.inputs / matrix.block, first_block = first_column / matrix.block;
+    const Rounding how{matrix.block, matrix.parts, matrix.bits == 4 ? 8 : kernels.surplus};
+    for (int64_t row = first; row < first + count; ++row) {
+        const Rounded out = from_row(all, row * matrix.parts, matrix.inputs, blocks);
+        kernels.round(row_at(row), how,
+                      {out.q + first_column, out.scales + first_block, out.starts + first_block,
+                       out.sums + first_block});
+    }
+}
+
 }  // namespace
 }  // namespace h2o
 
@@ -222,26 +245,12 @@ int h2o_products_as_it_is(const h2o_block_matrix* matrix, const h2o_activations*
 
 void h2o_products_prepare(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
                           const h2o_activations* x, int64_t first, int64_t count, void* scratch) {
-    const int64_t inputs = matrix->inputs;
     const auto row_of_x = [&](int64_t row) -> h2o::RowOfX {
-        const int64_t at = (x->order == nullptr ? row : x->order[row]) * inputs;
-        return {x->x + at, x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, x->gate, inputs};
+        const int64_t at = (x->order == nullptr ? row : x->order[row]) * matrix->inputs;
+        return {x->x + at,     x->up == nullptr ? nullptr : x->up + at, x->norm, x->epsilon, x->gate,
+                matrix->inputs};
     };
-    if (h2o::is_float(*matrix)) {
-        const h2o::FloatProducts& products = h2o::floats_of(kernels, *matrix);
-        const int64_t stride = h2o::prepared_stride(*matrix, products.numbers);
-        float* const words = static_cast<float*>(scratch);
-        for (int64_t row = first; row < first + count; ++row) {
-            products.prepare(row_of_x(row), words + row * stride);
-        }
-        return;
-    }
-    const h2o::Rounded all = h2o::rounded(*kernels, *matrix, n, scratch);
-    const int64_t blocks = inputs / matrix->block;
-    const h2o::Rounding how{matrix->block, matrix->parts, matrix->bits == 4 ? 8 : kernels->surplus};
-    for (int64_t row = first; row < first + count; ++row) {
-        kernels->round(row_of_x(row), how, h2o::from_row(all, row * matrix->parts, inputs, blocks));
-    }
+    h2o::prepare(*kernels, *matrix, n, row_of_x, first, count, 0, scratch);
 }
 
 void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,
@@ -251,24 +260,7 @@ void h2o_products_prepare_columns(const h2o_products* kernels, const h2o_block_m
         const int64_t at = row * columns;
         return {x->x + at, x->up == nullptr ? nullptr : x->up + at, nullptr, 0.0f, x->gate, columns};
     };
-    if (h2o::is_float(*matrix)) {
-        const h2o::FloatProducts& products = h2o::floats_of(kernels, *matrix);
-        const int64_t stride = h2o::prepared_stride(*matrix, products.numbers);
-        float* const words = static_cast<float*>(scratch) + first_column / products.numbers;
-        for (int64_t row = 0; row < n; ++row) {
-            products.prepare(row_of_x(row), words + row * stride);
-        }
-        return;
-    }
-    const int64_t inputs = matrix->inputs, blocks = inputs / matrix->block;
-    const int64_t first_block = first_column / matrix->block;
-    const h2o::Rounded all = h2o::rounded(*kernels, *matrix, n, scratch);
-    const h2o::Rounded cut{all.q + first_column, all.scales + first_block, all.starts + first_block,
-                           all.sums + first_block};
-    const h2o::Rounding how{matrix->block, 1, matrix->bits == 4 ? 8 : kernels->surplus};
-    for (int64_t row = 0; row < n; ++row) {
-        kernels->round(row_of_x(row), how, h2o::from_row(cut, row, inputs, blocks));
-    }
+    h2o::prepare(*kernels, *matrix, n, row_of_x, 0, n, first_column, scratch);
 }
 
 void h2o_products_multiply(const h2o_products* kernels, const h2o_block_matrix* matrix, int64_t n,

@@ -1,5 +1,6 @@
 // MemorySelect: a chunk's next memory set, by partial selection.
 #include <algorithm>
+#include <numeric>
 
 #include "context.h"
 #include "rank.h"
@@ -8,28 +9,32 @@ namespace h2o {
 namespace {
 
 struct Select {
-    int64_t heads;          // Hs
-    const float* score;     // [cap, Hs] sums of probabilities
-    int64_t previous;       // Mp: cache rows of the previous memory set
-    const int32_t* memory;  // [Hs, Mp] cache rows below start
-    int64_t start, stop;    // the chunk's range of cache rows
-    int64_t local;          // most recent cache rows, which every memory set has
-    int64_t slots;          // M: cache rows of the next memory set
+    const calls::MemorySelect& call;
 
-    int64_t first_local() const { return std::max(start, stop - local); }
-    int64_t candidates() const { return previous + first_local() - start; }
+    int64_t start() const { return call.chunk_range[0]; }
+    int64_t stop() const { return call.chunk_range[1]; }
+    int64_t first_local() const { return std::max(start(), stop() - call.local); }
+    int64_t candidates() const { return int64_t{call.Mp} + first_local() - start(); }
 
-    void head(int64_t head, uint64_t* ranks, int32_t* out) const {
-        int64_t count = 0;
-        auto offer = [&](int64_t position) {
-            ranks[count++] = rank(score[position * heads + head], position);
-        };
-        for (int64_t i = 0; i < previous; ++i) offer(memory[head * previous + i]);
-        for (int64_t position = start; position < first_local(); ++position) offer(position);
-        const int64_t best = slots - (stop - first_local());
-        take_best(ranks, count, best, out);
-        if (!std::is_sorted(out, out + best)) std::sort(out, out + best);  // as the memory was not
-        for (int64_t i = best; i < slots; ++i) out[i] = static_cast<int32_t>(first_local() + i - best);
+    struct Own {
+        int32_t* rows;     // [candidates] rising
+        uint32_t* orders;  // [take_room(candidates)]
+    };
+    Own carve(Carver& carver) const {
+        return {carver.take<int32_t>(candidates()), carver.take<uint32_t>(take_room(candidates()))};
+    }
+
+    void head(int64_t head, const Own& own, int32_t* out) const {
+        int32_t *const rows = own.rows, *const chunk = rows + call.Mp;
+        std::copy_n(call.memory + head * call.Mp, call.Mp, rows);
+        if (!std::is_sorted(rows, chunk)) std::sort(rows, chunk);
+        std::iota(chunk, rows + candidates(), static_cast<int32_t>(start()));
+        for (int64_t i = 0; i < candidates(); ++i)
+            own.orders[i] = order(call.score[int64_t{rows[i]} * call.Hs + head]);
+        const int64_t best = call.M - (stop() - first_local());
+        take_first_best(own.orders, candidates(), best, out);
+        for (int64_t i = 0; i < best; ++i) out[i] = rows[out[i]];
+        std::iota(out + best, out + call.M, static_cast<int32_t>(first_local()));
     }
 };
 
@@ -47,12 +52,11 @@ h2o_status run(const calls::MemorySelect& call) {
     if (call.local < 0 || call.M < call.local || call.cap > INT32_MAX) return H2O_BAD_ARGUMENT;
     if (call.Mp + stop - start < call.M) return H2O_BAD_ARGUMENT;
     if (call.Mp > 0 && !in_range(call.memory, int64_t{call.Hs} * call.Mp, start)) return H2O_BAD_ARGUMENT;
-    const Select op{call.Hs, call.score, call.Mp, call.memory, start, stop, call.local, call.M};
+    const Select op{call};
     return guarded(context, [&] {
-        const auto ranks =
-            carve_own(context, [&](Carver& own) { return own.take<uint64_t>(rank_room(op.candidates())); });
+        const auto own = carve_own(context, [&](Carver& carver) { return op.carve(carver); });
         context->pool.each(call.Hs, [&](int64_t head, int thread) {
-            op.head(head, ranks(thread), call.memory_next + head * call.M);
+            op.head(head, own(thread), call.memory_next + head * call.M);
         });
     });
 }

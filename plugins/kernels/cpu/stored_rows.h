@@ -1,6 +1,8 @@
 // Access to the rows of a cache: their addresses and scales. No other code here knows pages and scales.
 #pragma once
 
+#include <algorithm>
+
 #include "context.h"
 
 namespace h2o {
@@ -114,6 +116,15 @@ inline void read_from(const h2o_shape& shape, const h2o_kv& kv, int64_t first, D
     args->first = first;
     args->pages = kv.pages;
     args->page_bits = kv.pages == nullptr ? 0 : __builtin_ctz(static_cast<unsigned>(kv.page_rows));
+}
+
+// One head's query as decode reads it: out [round_up(d, 16)] scaled, with zeros behind.
+inline void read_query(const KernelTable& kernels, const h2o_shape& shape, const void* q, int64_t row,
+                       float* out) {
+    const int64_t d = shape.head_size;
+    std::fill(out + d, out + round_up(d, 16), 0.0f);
+    kernels.to_float(static_cast<const char*>(q) + row * d * element_size(shape.dtype), shape.dtype, d,
+                     shape.scale, out);
 }
 
 // The keys or the values of a row, all heads [Hkv, d], as float32.

@@ -32,7 +32,7 @@ class Range {
 
     void run() {
         const int64_t begin = blocks_.begin(), end = blocks_.end();
-        const int64_t first = std::max<int64_t>(0, blocks_.position(begin, 0) - op_.pattern.window);
+        const int64_t first = std::max<int64_t>(0, blocks_.position(begin, 0) - op_.window());
         const int64_t last = blocks_.last_position(end - 1) + 1;
         for (int64_t key = first; key < last; key += kRangeKeys) {
             const int64_t count = std::min(kRangeKeys, last - key);
@@ -49,8 +49,8 @@ class Range {
 
   private:
     static Sweep sweep_of(const h2o_cpu* context, const Subquadratic& op, int64_t head) {
-        Sweep rows = head_sweep(context, op.shape, op.shape.kv_heads, head, op.q, op.n);
-        rows.keys = cache_rows(op.shape, head, op.kv, nullptr, op.length);
+        Sweep rows = head_sweep(context, op.shape, op.shape.kv_heads, head, op.call.q, op.call.n);
+        rows.keys = cache_rows(op.shape, head, op.kv, nullptr, op.length());
         return rows;
     }
 
@@ -62,7 +62,7 @@ class Range {
     void window(int64_t block, int64_t key, int64_t count) {
         int64_t begin[kThirds], end[kThirds];
         for (int64_t i = 0; i < kThirds; ++i) {
-            const int64_t low = position(block, i * kThird) - op_.pattern.window - key;
+            const int64_t low = position(block, i * kThird) - op_.window() - key;
             const int64_t high = position(block, (i + 1) * kThird - 1) + 1 - key;
             begin[i] = std::clamp<int64_t>(low, 0, count) / kPanel * kPanel;
             end[i] = std::min(round_up(std::clamp<int64_t>(high, 0, count), kPanel), count);
@@ -88,7 +88,7 @@ class Range {
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t here = position(block, lane + r) - key - begin;
             visible[r] = static_cast<float>(std::clamp<int64_t>(here + 1, 0, keys));
-            first[r] = static_cast<float>(std::clamp<int64_t>(here - op_.pattern.window, 0, keys));
+            first[r] = static_cast<float>(std::clamp<int64_t>(here - op_.window(), 0, keys));
         }
         if (rows < kLanes) blocks_.clear(block);
         BlockArgs block_args = blocks_.args(block, keys, lane, rows);
@@ -101,9 +101,9 @@ class Range {
     }
 
     void globals(int64_t block) {
-        for (int64_t i = 0; i < op_.slots; ++i) {
-            const int64_t row = op_.global_rows[i];
-            if (row >= last_position(block) - op_.pattern.window) continue;
+        for (int64_t i = 0; i < op_.call.M; ++i) {
+            const int64_t row = op_.call.global_rows[i];
+            if (row >= last_position(block) - op_.window()) continue;
             float* const bias = add(block, op_.kv.dtype);
             extra_.take(extras_++, rows_.keys, row);
             for (int64_t r = 0; r < kLanes; ++r) {
@@ -121,11 +121,11 @@ class Range {
         for (int64_t i = 0; i < found; ++i) {
             const int64_t mark = own_.marks[i], at = mark * width + head_ * rows_.d;
             float* const bias = add(block, H2O_F32);
-            extra_.set(extras_++, op_.k_mean + at, op_.v_mean + at);
+            extra_.set(extras_++, op_.call.k_mean + at, op_.call.v_mean + at);
             float here = 0.0f;
             for (int64_t r = 0; r < kLanes; ++r) {
                 if (r == 0 || newest[r] != newest[r - 1]) {  // lanes of a block with the same visible keys
-                    here = op_.sees_landmark(newest[r] - mark) ? op_.pattern.landmark_bias : -HUGE_VALF;
+                    here = op_.sees_landmark(newest[r] - mark) ? op_.bias : -HUGE_VALF;
                 }
                 bias[r] = here;
             }
@@ -159,7 +159,7 @@ class Range {
         for (int64_t r = 0; r < used; ++r) {
             const int64_t at = rows_.at(block * kLanes + r) * size;
             q[r] = rows_.q + at;
-            out[r] = static_cast<char*>(op_.o) + at;
+            out[r] = static_cast<char*>(op_.call.o) + at;
         }
         int64_t keys = 0;
         for (int64_t stride = 1; stride <= last_position(block); stride *= 2) {
@@ -197,17 +197,12 @@ void run(h2o_cpu* context, const Subquadratic& op) {
     const auto own = carve_own(context, [&](Carver& carver) {
         return Scratch{carve(carver, size), carver.take<float>(kExtra * kLanes), carver.take<int32_t>(marks)};
     });
-    const int64_t blocks = (op.n * op.group() + kLanes - 1) / kLanes, heads = op.shape.kv_heads;
+    const int64_t blocks = (op.call.n * op.group() + kLanes - 1) / kLanes, heads = op.shape.kv_heads;
     const int64_t range = kRangeRows / kLanes, ranges = (blocks + range - 1) / range;
     context->pool.each(heads * ranges, [&](int64_t item, int thread) {
         const Scratch scratch = own(thread);
         Range(context, op, item % heads, item / heads * range, scratch).run();
     });
-}
-
-h2o_status check_pattern(const h2o_subquadratic* pattern) {
-    if (pattern == nullptr || pattern->window < 0 || pattern->block_size < 0) return H2O_BAD_ARGUMENT;
-    return std::isfinite(pattern->landmark_bias) ? H2O_OK : H2O_BAD_ARGUMENT;
 }
 
 }  // namespace
@@ -217,18 +212,16 @@ namespace h2o::cpu {
 
 h2o_status run(const calls::SubquadraticAttention& call) {
     h2o_cpu* const context = cpu_of(call);
-    const h2o_subquadratic pattern =
-        h2o_subquadratic_of(call.window, call.block_size, call.strides, call.count_bias);
     if (const h2o_status status = check_alike(&call.shape); status != H2O_OK) return status;
-    if (const h2o_status status = check_pattern(&pattern); status != H2O_OK) return status;
-    if (context == nullptr || call.n < 0 || *call.length < call.n || call.M < 0) return H2O_BAD_ARGUMENT;
+    if (context == nullptr || call.n < 0 || *call.length < call.n || call.M < 0 || call.window < 0 ||
+        call.block_size < 0)
+        return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.kv, *call.length); status != H2O_OK) return status;
     if (call.kv->dtype == H2O_F32 && call.shape.dtype != H2O_F32) return H2O_UNSUPPORTED;
     if (call.n == 0) return H2O_OK;
     if (!call.q || !call.o || (call.M > 0 && !call.global_rows)) return H2O_BAD_ARGUMENT;
     if (!in_range(call.global_rows, call.M, INT32_MAX)) return H2O_BAD_ARGUMENT;
-    const Subquadratic op{call.shape,  pattern,     call.n,           *call.length, call.q, *call.kv,
-                          call.k_mean, call.v_mean, call.global_rows, call.M,       call.o};
+    const Subquadratic op{call};
     if (call.block_size > 0 && call.Nb < *call.length / call.block_size) return H2O_BAD_ARGUMENT;
     if (op.newest(*call.length - 1) >= 0 && (!call.k_mean || !call.v_mean)) return H2O_BAD_ARGUMENT;
     return guarded(context, [&] {

@@ -13,29 +13,30 @@ constexpr int64_t kRun = 512;  // rows of the window at a time
 class Step {
   public:
     Step(h2o_cpu* context, const Subquadratic& op)
-        : context_(context), op_(op), first_(std::max<int64_t>(0, position() - op.pattern.window)) {
+        : context_(context), op_(op), first_(std::max<int64_t>(0, position() - op.window())) {
         carve_shared(context, [this](Carver& carver) { return carve(carver), 0; });
         const int64_t scores = decode_scratch(heads(), std::max(kRun, std::max(most_tokens(), most_marks())));
         for (Arena& arena : context->arenas) arena.at_least(static_cast<size_t>(scores) * sizeof(float));
     }
 
     void run() {
-        for (int64_t h = 0; h < heads(); ++h) load_query(h);
+        for (int64_t h = 0; h < heads(); ++h)
+            read_query(*context_->kernels, op_.shape, op_.call.q, h, q_ + h * width());
         const int64_t tokens = find_tokens(), marks = find_landmarks();
         const int64_t windows = runs(), all = windows + (tokens > 0 ? 1 : 0) + (marks > 0 ? 1 : 0);
         h2o_kv means{};
-        means.k = const_cast<float*>(op_.k_mean);
-        means.v = const_cast<float*>(op_.v_mean);
+        means.k = const_cast<float*>(op_.call.k_mean);
+        means.v = const_cast<float*>(op_.call.v_mean);
         context_->pool.each(all, [&](int64_t index, int thread) {
             if (index < windows) {
                 const int64_t from = first_ + index * kRun;
-                const Piece run{from, std::min(kRun, op_.length - from)};
+                const Piece run{from, std::min(kRun, op_.length() - from)};
                 attend(index, thread, op_.kv, &run, 1);
             } else if (index == windows && tokens > 0) {
                 attend(index, thread, op_.kv, tokens_, tokens);
             } else {
                 attend(index, thread, means, marks_, marks);
-                for (int64_t h = 0; h < heads(); ++h) m_[index * heads() + h] += op_.pattern.landmark_bias;
+                for (int64_t h = 0; h < heads(); ++h) m_[index * heads() + h] += op_.bias;
             }
         });
         for (int64_t h = 0; h < heads(); ++h) combine(h, all);
@@ -45,9 +46,9 @@ class Step {
     int64_t heads() const { return op_.shape.query_heads; }
     int64_t d() const { return op_.shape.head_size; }
     int64_t width() const { return round_up(d(), 16); }
-    int64_t position() const { return op_.length - 1; }
-    int64_t runs() const { return (op_.length - first_ + kRun - 1) / kRun; }
-    int64_t most_tokens() const { return op_.slots + kMostStrides; }
+    int64_t position() const { return op_.length() - 1; }
+    int64_t runs() const { return (op_.length() - first_ + kRun - 1) / kRun; }
+    int64_t most_tokens() const { return op_.call.M + kMostStrides; }
     int64_t most_marks() const { return op_.landmarks_at_most(1); }
 
     void carve(Carver& carver) {
@@ -61,13 +62,6 @@ class Step {
         mark_ids_ = carver.take<int32_t>(most_marks());
     }
 
-    void load_query(int64_t h) {
-        float* const out = q_ + h * width();
-        std::fill(out, out + width(), 0.0f);
-        const char* const in = static_cast<const char*>(op_.q) + h * d() * element_size(op_.shape.dtype);
-        context_->kernels->to_float(in, op_.shape.dtype, d(), op_.shape.scale, out);
-    }
-
     // Global rows and strides; returns the number of pieces, of which neighbours are one.
     int64_t find_tokens() {
         int64_t count = 0;
@@ -78,8 +72,8 @@ class Step {
                 tokens_[count++] = {row, 1};
             }
         };
-        for (int64_t i = 0; i < op_.slots; ++i) {
-            if (op_.sees_global(position() - op_.global_rows[i])) take(op_.global_rows[i]);
+        for (int64_t i = 0; i < op_.call.M; ++i) {
+            if (op_.sees_global(position() - op_.call.global_rows[i])) take(op_.call.global_rows[i]);
         }
         for (int k = 0; k < kMostStrides; ++k) {
             const int64_t stride = int64_t{1} << k;
@@ -126,8 +120,9 @@ class Step {
             m = state.m;
             l = state.l;
         }
-        context_->kernels->from_float(sum, op_.shape.dtype, d(), 1.0f / l,
-                                      static_cast<char*>(op_.o) + h * d() * element_size(op_.shape.dtype));
+        context_->kernels->from_float(
+            sum, op_.shape.dtype, d(), 1.0f / l,
+            static_cast<char*>(op_.call.o) + h * d() * element_size(op_.shape.dtype));
     }
 
     h2o_cpu* context_;

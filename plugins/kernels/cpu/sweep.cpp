@@ -25,13 +25,10 @@ SweepScratch* carve(Carver& carver, const SweepSize& size) {
     return scratch;
 }
 
-void prepare(h2o_cpu* context, const SweepSize& size, SweepScratch** scratch) {
-    Carver measure(nullptr);
-    carve(measure, size);
-    for (size_t thread = 0; thread < context->arenas.size(); ++thread) {
-        Carver carver(context->arenas[thread].at_least(measure.used()));
-        scratch[thread] = carve(carver, size);
-    }
+void prepare(h2o_cpu* context, const SweepSize& size) {
+    const auto own = carve_own(context, [&](Carver& carver) { return carve(carver, size); });
+    for (int thread = 0; thread < context->pool.size(); ++thread)
+        context->scratch[static_cast<size_t>(thread)] = own(thread);
 }
 
 Sweep head_sweep(const h2o_cpu* context, const h2o_shape& shape, int64_t score_heads, int64_t head,

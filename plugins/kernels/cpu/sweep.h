@@ -156,7 +156,17 @@ int64_t even_part(int64_t blocks, int64_t parts, int64_t part);
 int64_t triangle_part(int64_t blocks, int64_t parts, int64_t part);
 
 // Prepares all threads' scratch.
-void prepare(h2o_cpu* context, const SweepSize& size, SweepScratch** scratch);
+void prepare(h2o_cpu* context, const SweepSize& size);
+
+// out[key * stride] = the sum of `count` parts, [count][pitch], of each of `keys` keys, in order.
+inline void add_parts(const float* parts, int64_t count, int64_t pitch, int64_t keys, float* out,
+                      int64_t stride) {
+    for (int64_t key = 0; key < keys; ++key) {
+        float sum = 0.0f;
+        for (int64_t i = 0; i < count; ++i) sum += parts[i * pitch + key];
+        out[key * stride] = sum;
+    }
+}
 
 // Calls work(unit, part, thread) for all parts of all units. A unit's parts share packed keys, so a thread
 // takes whole units while many are left and single parts at the end, last part first.

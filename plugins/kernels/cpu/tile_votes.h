@@ -51,7 +51,7 @@ inline void sum_votes(const h2o_cpu* context, Sweep votes, SweepScratch& scratch
 inline void prepare_votes(h2o_cpu* context, int64_t d, int64_t keys) {
     SweepSize size{d, 0, keys, 1, false, false};
     size.scores = kKeyStep;
-    prepare(context, size, context->scratch.data());
+    prepare(context, size);
 }
 
 }  // namespace h2o

@@ -1,7 +1,8 @@
-// The best of many ranks, against sorting them.
+// The best of many candidates, against sorting them.
 #include "rank.h"
 
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -10,22 +11,25 @@
 namespace h2o::test {
 namespace {
 
-std::vector<int32_t> sorted_best(std::vector<uint64_t> ranks, int64_t best) {
-    std::sort(ranks.begin(), ranks.end(), std::greater<uint64_t>());
-    std::vector<int32_t> out(static_cast<size_t>(best));
-    std::transform(ranks.begin(), ranks.begin() + best, out.begin(), position_of);
-    std::sort(out.begin(), out.end());
-    return out;
+std::vector<int32_t> sorted_best(const std::vector<uint32_t>& orders, int64_t best) {
+    std::vector<int32_t> places(orders.size());
+    std::iota(places.begin(), places.end(), 0);
+    std::stable_sort(places.begin(), places.end(), [&](int32_t a, int32_t b) {
+        return orders[static_cast<size_t>(a)] > orders[static_cast<size_t>(b)];
+    });
+    places.resize(static_cast<size_t>(best));
+    std::sort(places.begin(), places.end());
+    return places;
 }
 
-void expect_best(const std::vector<uint64_t>& ranks) {
-    const int64_t count = static_cast<int64_t>(ranks.size());
+void expect_best(const std::vector<uint32_t>& orders) {
+    const int64_t count = static_cast<int64_t>(orders.size());
     for (int64_t best : {int64_t{0}, int64_t{1}, count / 7, count / 2, count - 1, count}) {
-        std::vector<uint64_t> scratch = ranks;
-        scratch.resize(static_cast<size_t>(rank_room(count)));
+        std::vector<uint32_t> scratch = orders;
+        scratch.resize(static_cast<size_t>(take_room(count)));
         std::vector<int32_t> out(static_cast<size_t>(best));
-        take_best(scratch.data(), count, best, out.data());
-        EXPECT_EQ(out, sorted_best(ranks, best)) << best << " of " << count;
+        take_first_best(scratch.data(), count, best, out.data());
+        EXPECT_EQ(out, sorted_best(orders, best)) << best << " of " << count;
     }
 }
 
@@ -33,12 +37,12 @@ TEST(Rank, TheBestAreThoseOfSorting) {
     std::mt19937 draw(1);
     std::normal_distribution<float> normal;
     for (int count : {1, 2, 100, 5000}) {
-        std::vector<uint64_t> scores, bounds, equal;
+        std::vector<uint32_t> scores, bounds, equal;
         for (int i = 0; i < count; ++i) {
             const float x = normal(draw), odd[] = {HUGE_VALF, -HUGE_VALF, NAN, -0.0f, 0.0f};
-            scores.push_back(rank(x, i, i % 97 == 5));
-            bounds.push_back(signed_rank(i % 50 == 3 ? odd[i % 5] : 30.0f + x, i));
-            equal.push_back(signed_rank(-2.5f, i));
+            scores.push_back(i % 97 == 5 ? UINT32_MAX : order(x));
+            bounds.push_back(signed_order(i % 50 == 3 ? odd[i % 5] : 30.0f + x));
+            equal.push_back(signed_order(-2.5f));
         }
         expect_best(scores);
         expect_best(bounds);
@@ -46,12 +50,12 @@ TEST(Rank, TheBestAreThoseOfSorting) {
     }
 }
 
-TEST(Rank, SignedRanksAreInTheOrderOfNumbers) {
+TEST(Rank, SignedOrdersAreInTheOrderOfNumbers) {
     const float rising[] = {-HUGE_VALF, -3.0f, -1e-40f, 0.0f, 1e-40f, 2.0f, HUGE_VALF};
     for (size_t i = 1; i < std::size(rising); ++i)
-        EXPECT_LT(signed_rank(rising[i - 1], 0), signed_rank(rising[i], 9)) << rising[i];
-    EXPECT_GT(signed_rank(-0.0f, 3), signed_rank(0.0f, 4));  // equal: the lower position
-    EXPECT_LT(signed_rank(NAN, 0), signed_rank(-HUGE_VALF, 9));
+        EXPECT_LT(signed_order(rising[i - 1]), signed_order(rising[i])) << rising[i];
+    EXPECT_EQ(signed_order(-0.0f), signed_order(0.0f));
+    EXPECT_LT(signed_order(NAN), signed_order(-HUGE_VALF));
 }
 
 }  // namespace

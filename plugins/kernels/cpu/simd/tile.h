@@ -13,17 +13,24 @@ using h2o::BlockArgs;
 using h2o::kColsumLanes;
 using h2o::kKeyStep;
 
+// p = change(key, lane, p) for a panel's scores [kPanel][R]; lanes go by in vectors.
+template <int kRows, class Change>
+__attribute__((always_inline)) inline void change_panel(float* p, Change change) {
+    for (int64_t key = 0; key < kPanel; ++key, p += kLanes) {
+        for (int64_t lane = 0; lane < kRows; lane += kWidth)
+            Simd::store(p + lane, change(key, lane, Simd::load(p + lane)));
+    }
+}
+
 // Hides from each lane the keys at or after its `visible`.
 template <int kRows>
 inline void mask_panel(int64_t first_key, const float* visible, float* p) {
     using S = Simd;
     const S::Vec hidden = S::set(-__builtin_inff());
-    for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
-        const S::Vec next = S::set(static_cast<float>(first_key + i + 1));
-        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
-            S::store(p + lane, S::select_le(next, S::load(visible + lane), S::load(p + lane), hidden));
-        }
-    }
+    change_panel<kRows>(p, [&](int64_t key, int64_t lane, S::Vec x) {
+        return S::select_le(S::set(static_cast<float>(first_key + key + 1)), S::load(visible + lane), x,
+                            hidden);
+    });
 }
 
 // Hides from each lane the keys before its `first`.
@@ -31,12 +38,9 @@ template <int kRows>
 inline void hide_panel(int64_t first_key, const float* first, float* p) {
     using S = Simd;
     const S::Vec hidden = S::set(-__builtin_inff());
-    for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
-        const S::Vec key = S::set(static_cast<float>(first_key + i));
-        for (int64_t lane = 0; lane < kRows; lane += kWidth) {
-            S::store(p + lane, S::select_le(S::load(first + lane), key, S::load(p + lane), hidden));
-        }
-    }
+    change_panel<kRows>(p, [&](int64_t key, int64_t lane, S::Vec x) {
+        return S::select_le(S::load(first + lane), S::set(static_cast<float>(first_key + key)), x, hidden);
+    });
 }
 
 // Caps the scores of a panel.
@@ -44,19 +48,14 @@ template <int kRows>
 inline void cap_panel(float cap, float* p) {
     using S = Simd;
     const S::Vec most = S::set(cap), steep = S::set(-2.0f / cap);
-    for (int64_t i = 0; i < kPanel; ++i, p += kLanes) {
-        for (int64_t lane = 0; lane < kRows; lane += kWidth)
-            S::store(p + lane, soft_capped(S::load(p + lane), most, steep));
-    }
+    change_panel<kRows>(p, [&](int64_t, int64_t, S::Vec x) { return soft_capped(x, most, steep); });
 }
 
 template <int kRows>
 inline void add_panel(const float* bias, float* p) {
-    using S = Simd;
-    for (int64_t i = 0; i < kPanel; ++i, p += kLanes, bias += kLanes) {
-        for (int64_t lane = 0; lane < kRows; lane += kWidth)
-            S::store(p + lane, S::add(S::load(p + lane), S::load(bias + lane)));
-    }
+    change_panel<kRows>(p, [&](int64_t key, int64_t lane, Simd::Vec x) {
+        return Simd::add(x, Simd::load(bias + key * kLanes + lane));
+    });
 }
 
 // Before scores: shapes of the tiles that AMX multiplies.
