@@ -13,15 +13,6 @@
 namespace h2o {
 namespace {
 
-struct Tiles {
-    VotingTiles votes;
-    int64_t reach;       // cache rows on either side whose votes count by a quarter
-    int64_t lists;       // Hl: of a tile, each for as many score heads
-    int64_t candidates;  // Mp: of a list; 0: a tile looks at every row below its past
-    int64_t local;       // most recent cache rows, which every memory set has
-    int64_t slots;       // M: cache rows of a memory set
-};
-
 constexpr int64_t kNearBlock = 512;  // places whose neighbours are added up at a time
 
 // out[i] += sums[i] where the rows low[i] < high[i] are within reach of each other. Gaps are as if at random:
@@ -46,36 +37,30 @@ struct Own {
 };
 
 struct Query {
-    const h2o_shape& shape;
-    const Tiles& sizes;
-    const void* q;              // [n, Hq, d] of shape.dtype
-    const h2o_kv& kv;           // keys of the cache; values are not read
-    const int32_t* candidates;  // [t, Hl, Mp] cache rows, rising; not read if Mp is 0
-    const int64_t* past;        // [t] cache rows that come before each tile's chunk
-    const int64_t* first;       // [t] cache row of its first query
-    int32_t* memory_next;       // [t, Hs, M] out: cache rows, rising
+    const calls::QuerySelect& call;
 
-    int64_t sets() const { return shape.score_heads; }
-    int64_t heads() const { return own_heads(shape); }
+    VotingTiles votes() const { return {call.n, call.tile, call.stride}; }
+    int64_t sets() const { return call.shape.score_heads; }
+    int64_t heads() const { return own_heads(call.shape); }
     int64_t spanned() const { return heads() / sets(); }  // that share a memory set
     int64_t alike() const {
-        return std::gcd(heads() / sizes.lists, heads() / shape.kv_heads);
+        return std::gcd(heads() / call.Hl, heads() / call.shape.kv_heads);
     }  // that share keys
-    bool listed() const { return sizes.candidates > 0; }
+    bool listed() const { return call.Mp > 0; }
 
     const int32_t* list(int64_t tile, int64_t set) const {
-        const int64_t of_tile = tile * sizes.lists + set / (sets() / sizes.lists);
-        return listed() ? candidates + of_tile * sizes.candidates : nullptr;
+        const int64_t of_tile = tile * call.Hl + set / (sets() / call.Hl);
+        return listed() ? call.candidates + of_tile * call.Mp : nullptr;
     }
-    int64_t looked_at(int64_t tile) const { return listed() ? sizes.candidates : past[tile]; }
+    int64_t looked_at(int64_t tile) const { return listed() ? call.Mp : call.past[tile]; }
     int64_t end(int64_t tile) const {
-        return first[tile] + sizes.votes.rows(tile);
+        return call.first[tile] + votes().rows(tile);
     }  // its last row's, plus 1
-    int64_t keys(int64_t tile) const { return looked_at(tile) + end(tile) - past[tile]; }
+    int64_t keys(int64_t tile) const { return looked_at(tile) + end(tile) - call.past[tile]; }
     template <class Count>
     int64_t most(Count&& count) const {
         int64_t found = 0;
-        for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile) found = std::max(found, count(tile));
+        for (int64_t tile = 0; tile < votes().tiles(); ++tile) found = std::max(found, count(tile));
         return found;
     }
     int64_t most_keys() const {
@@ -84,33 +69,35 @@ struct Query {
     int64_t longest() const {
         return most([&](int64_t tile) { return end(tile); });
     }
-    int64_t reach() const { return std::min(sizes.reach, most_keys()); }
+    int64_t reach() const { return std::min<int64_t>(call.reach, most_keys()); }
     int64_t room() const {  // of a head's sums
         return round_up(most([&](int64_t tile) { return looked_at(tile); }), kPanel);
     }
     // The number of rows looked at before the tile's local window; they come first.
     int64_t early(int64_t tile, int64_t set) const {
-        const int64_t border = past[tile] - sizes.local;
+        const int64_t border = call.past[tile] - call.local;
         const int32_t* const rows = list(tile, set);
-        return listed() ? std::lower_bound(rows, rows + sizes.candidates, border) - rows : border;
+        return listed() ? std::lower_bound(rows, rows + call.Mp, border) - rows : border;
     }
     bool enough() const {
-        for (int64_t tile = 0; tile < sizes.votes.tiles(); ++tile) {
-            if (past[tile] < sizes.slots || first[tile] < past[tile] || first[tile] > kv.rows) return false;
-            if (end(tile) > kv.rows) return false;
-            for (int64_t set = 0; listed() && set < sets(); set += sets() / sizes.lists) {
-                if (list(tile, set)[sizes.candidates - 1] >= past[tile]) return false;
-                if (early(tile, set) < sizes.slots - sizes.local) return false;
+        for (int64_t tile = 0; tile < votes().tiles(); ++tile) {
+            if (call.past[tile] < call.M || call.first[tile] < call.past[tile] ||
+                call.first[tile] > call.kv->rows)
+                return false;
+            if (end(tile) > call.kv->rows) return false;
+            for (int64_t set = 0; listed() && set < sets(); set += sets() / call.Hl) {
+                if (list(tile, set)[call.Mp - 1] >= call.past[tile]) return false;
+                if (early(tile, set) < call.M - call.local) return false;
             }
         }
-        return pages_in_range(kv, longest());
+        return pages_in_range(*call.kv, longest());
     }
 
     // Heads that look at the same keys follow each other, in the tiles that see the most first: a thread
     // packs the keys of a list, or without candidates all keys, once for these heads.
     void item(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
               float* waiting, int64_t index) const {
-        const int64_t tiles = sizes.votes.tiles(), first = index / (tiles * alike());
+        const int64_t tiles = votes().tiles(), first = index / (tiles * alike());
         const int64_t tile = tiles - 1 - index / alike() % tiles;
         const int64_t head = first * alike() + index % alike();
         float* const sums = waiting ? waiting + (tile * heads() + head) * room() : own.sums;
@@ -129,11 +116,12 @@ struct Query {
 
     void score(const h2o_cpu* context, SweepScratch& scratch, const Own& own, const Int8Keys* packed,
                int64_t unit, int64_t tile, int64_t head, float* sums) const {
-        const int64_t count = keys(tile), own_keys = kv_head(shape, heads(), head);
-        Sweep votes = sizes.votes.sweep(context, shape, q, tile, heads(), spanned(), head);
-        votes.keys = cache_rows(shape, own_keys, keys_alone(kv), rows_of(tile, head / spanned(), own), count);
+        const int64_t count = keys(tile), own_keys = kv_head(call.shape, heads(), head);
+        Sweep votes = this->votes().sweep(context, call.shape, call.q, tile, heads(), spanned(), head);
+        votes.keys = cache_rows(call.shape, own_keys, keys_alone(*call.kv),
+                                rows_of(tile, head / spanned(), own), count);
         votes.unit = unit;
-        votes.offset = looked_at(tile) + first[tile] - past[tile];
+        votes.offset = looked_at(tile) + call.first[tile] - call.past[tile];
         std::memset(sums, 0, static_cast<size_t>(room()) * sizeof(float));
         sum_votes(context, votes, scratch, own.block, packed, own_keys, looked_at(tile), sums);
     }
@@ -141,8 +129,8 @@ struct Query {
     // The list of a tile's keys; null: the first cache rows.
     const int32_t* rows_of(int64_t tile, int64_t set, const Own& own) const {
         if (!listed()) return nullptr;
-        std::copy_n(list(tile, set), sizes.candidates, own.rows);
-        std::iota(own.rows + sizes.candidates, own.rows + keys(tile), static_cast<int32_t>(past[tile]));
+        std::copy_n(list(tile, set), call.Mp, own.rows);
+        std::iota(own.rows + call.Mp, own.rows + keys(tile), static_cast<int32_t>(call.past[tile]));
         return own.rows;
     }
 
@@ -152,9 +140,9 @@ struct Query {
         if (listed()) {
             std::fill(out, out + count, 0.0f);
             for (int64_t step = 1; step <= reach(); ++step)
-                add_near(sums, rows, rows + step, count - step, sizes.reach, out + step);
+                add_near(sums, rows, rows + step, count - step, call.reach, out + step);
             for (int64_t step = 1; step <= reach(); ++step)
-                add_near(sums + step, rows, rows + step, std::min(count, filled - step), sizes.reach, out);
+                add_near(sums + step, rows, rows + step, std::min(count, filled - step), call.reach, out);
             for (int64_t i = 0; i < count; ++i) out[i] = sums[i] + 0.25f * out[i];
             return;
         }
@@ -189,16 +177,16 @@ struct Query {
     }
 
     void choose(int64_t tile, int64_t set, const float* sums, const Own& own) const {
-        const int64_t border = past[tile] - sizes.local, best = sizes.slots - sizes.local;
+        const int64_t border = call.past[tile] - call.local, best = call.M - call.local;
         const int32_t* const rows = list(tile, set);
         const int64_t count = early(tile, set);
         with_neighbours(sums, rows, count, looked_at(tile), own.of_power, own.scores);
         for (int64_t i = 0; i < count; ++i) own.order[i] = order(own.scores[i]);
-        int32_t* const out = memory_next + (tile * sets() + set) * sizes.slots;
+        int32_t* const out = call.memory_next + (tile * sets() + set) * call.M;
         take_first_best(own.order, count, best, out);
         if (listed())
             for (int64_t i = 0; i < best; ++i) out[i] = rows[out[i]];
-        for (int64_t i = 0; i < sizes.local; ++i) out[best + i] = static_cast<int32_t>(border + i);
+        for (int64_t i = 0; i < call.local; ++i) out[best + i] = static_cast<int32_t>(border + i);
     }
 
     Own carve(Carver& carver) const {
@@ -207,57 +195,50 @@ struct Query {
                 carver.take<float>(most_keys()),
                 carver.take<float>(kNearBlock + reach()),
                 carver.take<uint32_t>(take_room(most_keys())),
-                Int8Block::carve(carver, shape.head_size)};
+                Int8Block::carve(carver, call.shape.head_size)};
     }
 
     // The keys that tiles look at.
     void pack(h2o_cpu* context, const Int8Keys& all) const {
-        const int64_t readers = heads() / shape.kv_heads;  // of a key/value head's keys
-        context->pool.each(shape.kv_heads, [&](int64_t kv_head, int) {
+        const int64_t readers = heads() / call.shape.kv_heads;  // of a key/value head's keys
+        context->pool.each(call.shape.kv_heads, [&](int64_t kv_head, int) {
             all.want(kv_head, !listed());
-            for (int64_t tile = 0; listed() && tile < sizes.votes.tiles(); ++tile) {
+            for (int64_t tile = 0; listed() && tile < votes().tiles(); ++tile) {
                 for (int64_t head = kv_head * readers; head < (kv_head + 1) * readers; head += alike())
-                    all.want(kv_head, list(tile, head / spanned()), sizes.candidates);
-                all.want(kv_head, past[tile], end(tile));
+                    all.want(kv_head, list(tile, head / spanned()), call.Mp);
+                all.want(kv_head, call.past[tile], end(tile));
             }
         });
-        context->pool.each(all.blocks(), [&](int64_t index, int) { all.pack(context, shape, kv, index); });
+        context->pool.each(all.blocks(),
+                           [&](int64_t index, int) { all.pack(context, call.shape, *call.kv, index); });
     }
 
     void run(h2o_cpu* context) const {
-        prepare_votes(context, shape.head_size, most_keys());
-        Carver measure(nullptr);
-        carve(measure);
-        const size_t each = measure.used(), all = each * context->arenas.size();
-        const int64_t sums = spanned() > 1 ? sizes.votes.tiles() * heads() * room() : 0;
-        const int64_t rows = votes_are_int8(context, shape) ? longest() : 0;
-        Carver room(nullptr);
-        room.take<float>(sums);
-        Int8Keys::carve(room, shape, rows);
-        char* const shared = context->shared.at_least(all + room.used());
-        Carver behind(shared + all);
-        float* const waiting = sums > 0 ? behind.take<float>(sums) : nullptr;
-        const Int8Keys int8 = Int8Keys::carve(behind, shape, rows);
-        if (rows > 0) pack(context, int8);
-        const Int8Keys* const packed = rows > 0 ? &int8 : nullptr;
-        const auto own = [&](int thread) {
-            Carver carver(shared + static_cast<size_t>(thread) * each);
-            return carve(carver);
+        prepare_votes(context, call.shape.head_size, most_keys());
+        const int64_t sums = spanned() > 1 ? votes().tiles() * heads() * room() : 0;
+        const int64_t rows = votes_are_int8(context, call.shape) ? longest() : 0;
+        struct Memory {
+            Own* own;        // of each thread
+            float* waiting;  // [tiles, heads, room] sums of key/value heads that wait for others
+            Int8Keys int8;
         };
-        context->pool.each(sizes.votes.tiles() * heads(), [&](int64_t index, int thread) {
-            item(context, *context->scratch[static_cast<size_t>(thread)], own(thread), packed, waiting,
+        const Memory memory = carve_shared(context, [&](Carver& carver) {
+            return Memory{
+                carve_each(carver, context->pool.size(), [this](Carver& own) { return carve(own); }),
+                carver.take<float>(sums), Int8Keys::carve(carver, call.shape, rows)};
+        });
+        float* const waiting = sums > 0 ? memory.waiting : nullptr;
+        if (rows > 0) pack(context, memory.int8);
+        const Int8Keys* const packed = rows > 0 ? &memory.int8 : nullptr;
+        context->pool.each(votes().tiles() * heads(), [&](int64_t index, int thread) {
+            item(context, *context->scratch[static_cast<size_t>(thread)], memory.own[thread], packed, waiting,
                  index);
         });
         if (waiting == nullptr) return;
-        context->pool.each(sizes.votes.tiles() * sets(),
-                           [&](int64_t index, int thread) { join(own(thread), waiting, index); });
+        context->pool.each(votes().tiles() * sets(),
+                           [&](int64_t index, int thread) { join(memory.own[thread], waiting, index); });
     }
 };
-
-bool good(const Tiles& sizes) {
-    if (!sizes.votes.good() || sizes.reach < 0 || sizes.lists <= 0 || sizes.candidates < 0) return false;
-    return sizes.local >= 0 && sizes.slots >= sizes.local && sizes.slots > 0;
-}
 
 }  // namespace
 }  // namespace h2o
@@ -266,17 +247,17 @@ namespace h2o::cpu {
 
 h2o_status run(const calls::QuerySelect& call) {
     h2o_cpu* const context = cpu_of(call);
-    const Tiles tiles{{call.n, call.tile, call.stride}, call.reach, call.Hl, call.Mp, call.local, call.M};
+    const Query op{call};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
-    if (context == nullptr || !good(tiles) || tiles.votes.tiles() != call.t) return H2O_BAD_ARGUMENT;
-    if (call.shape.score_heads % tiles.lists != 0) return H2O_BAD_ARGUMENT;
+    if (context == nullptr || !op.votes().good() || op.votes().tiles() != call.t) return H2O_BAD_ARGUMENT;
+    if (call.reach < 0 || call.Hl <= 0 || call.Mp < 0 || call.local < 0 || call.M < call.local || call.M <= 0)
+        return H2O_BAD_ARGUMENT;
+    if (call.shape.score_heads % call.Hl != 0) return H2O_BAD_ARGUMENT;
     if (!call.q || !call.past || !call.first || !call.memory_next) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = h2o_kv_check_keys(call.kv, 1); status != H2O_OK) return status;
-    const int64_t listed = tiles.votes.tiles() * tiles.lists * tiles.candidates;
-    if (tiles.candidates > 0 && (!call.candidates || !rows_in_range(*call.kv, call.candidates, listed)))
+    const int64_t listed = int64_t{call.t} * call.Hl * call.Mp;
+    if (call.Mp > 0 && (!call.candidates || !rows_in_range(*call.kv, call.candidates, listed)))
         return H2O_BAD_ARGUMENT;
-    const Query op{call.shape,      tiles,     call.q,     *call.kv,
-                   call.candidates, call.past, call.first, call.memory_next};
     if (call.kv->rows > INT32_MAX || !op.enough()) return H2O_BAD_ARGUMENT;
     return guarded(context, [&] { op.run(context); });
 }

@@ -47,6 +47,18 @@ inline void sum_votes(const h2o_cpu* context, Sweep votes, SweepScratch& scratch
     votes.run(scratch, 0, votes.blocks(), 0, count, false, [](int64_t, int64_t) {});
 }
 
+// What carve(carver) returns for each of `count` threads.
+template <class Carve>
+auto carve_each(Carver& carver, int64_t count, Carve carve) {
+    using Own = decltype(carve(carver));
+    Own* const all = carver.take<Own>(count);
+    for (int64_t i = 0; i < count; ++i) {
+        const Own own = carve(carver);
+        if (all != nullptr) all[i] = own;
+    }
+    return all;
+}
+
 // For sum_votes over so many keys, at most.
 inline void prepare_votes(h2o_cpu* context, int64_t d, int64_t keys) {
     SweepSize size{d, 0, keys, 1, false, false};
