@@ -104,24 +104,14 @@ class Decode {
         return token(r) * op_->shape.query_heads + r / group() * op_->group() + r % op_->group();
     }
 
-    // Adds the other runs' outputs to the first run's, in order.
     void combine(const KernelTable& kernels, int64_t r) {
-        float* const sum = o_ + r * o_width();
-        float m = m_[r], l = l_[r];
-        for (int64_t i = 1; i < runs(); ++i) {
-            const float run_m = m_[i * rows() + r], run_l = l_[i * rows() + r];
-            const Fused state = fuse(m, l, run_m, run_l);
-            const float keep = std::exp(m - state.m), add = run_l > 0.0f ? std::exp(run_m - state.m) : 0.0f;
-            kernels.blend_row(H2O_F32, dv(), keep, sum, add, o_ + (i * rows() + r) * o_width(), sum);
-            m = state.m;
-            l = state.l;
-        }
-        kernels.from_float(sum, op_->shape.dtype, dv(), 1.0f / l,
+        const Fused state = join_runs(kernels, runs(), rows(), r, dv(), m_, l_, o_);
+        kernels.from_float(o_ + r * o_width(), op_->shape.dtype, dv(), 1.0f / state.l,
                            static_cast<char*>(op_->o) + at(r) * dv() * element_size(op_->shape.dtype));
-        if (op_->seen) add_seen(r, m, l);
+        if (op_->seen) add_seen(r, state.m, state.l);
         if (op_->m == nullptr) return;
-        op_->m[at(r)] = m;
-        op_->l[at(r)] = l;
+        op_->m[at(r)] = state.m;
+        op_->l[at(r)] = state.l;
     }
 
     // A run's probabilities are relative to its own maximum: rescale them to the maximum of all runs.

@@ -108,20 +108,10 @@ class Step {
         context_->kernels->decode(args);
     }
 
-    // Adds the other runs' outputs to the first run's, in order.
     void combine(int64_t h, int64_t all) {
-        float* const sum = o_ + h * width();
-        float m = m_[h], l = l_[h];
-        for (int64_t i = 1; i < all; ++i) {
-            const float run_m = m_[i * heads() + h];
-            const Fused state = fuse(m, l, run_m, l_[i * heads() + h]);
-            context_->kernels->blend_row(H2O_F32, d(), std::exp(m - state.m), sum, std::exp(run_m - state.m),
-                                         o_ + (i * heads() + h) * width(), sum);
-            m = state.m;
-            l = state.l;
-        }
+        const Fused state = join_runs(*context_->kernels, all, heads(), h, d(), m_, l_, o_);
         context_->kernels->from_float(
-            sum, op_.shape.dtype, d(), 1.0f / l,
+            o_ + h * width(), op_.shape.dtype, d(), 1.0f / state.l,
             static_cast<char*>(op_.call.o) + h * d() * element_size(op_.shape.dtype));
     }
 
