@@ -59,8 +59,9 @@ h2o_status run(const calls::LandmarkUpdate& call) {
     const auto add = [&](const void* rows, const float* scales, int64_t row, int64_t place, float* mean,
                          float* scratch) {
         const float share = 1.0f / static_cast<float>(place + 1);
-        read_row(*context->kernels, call.shape, *call.kv, rows, scales, row, scratch);
-        context->kernels->blend_row(H2O_F32, blocks.width(), share, scratch, 1.0f - share, mean, mean);
+        const float* const floats =
+            read_row(*context->kernels, call.shape, *call.kv, rows, scales, row, scratch);
+        context->kernels->blend_row(H2O_F32, blocks.width(), share, floats, 1.0f - share, mean, mean);
     };
     return blocks.run(call.k_mean_next, call.v_mean_next,
                       [&](int64_t row, int64_t place, int64_t at, float* scratch) {
@@ -74,20 +75,21 @@ h2o_status run(const calls::PageBounds& call) {
     const Blocks<calls::PageBounds> pages{context, call, call.page_size};
     if (const h2o_status status = pages.check(); status != H2O_OK) return status;
     if (const h2o_status status = check_keys(call.kv, *call.length); status != H2O_OK) return status;
-    return pages.run(
-        call.k_min_next, call.k_max_next, [&](int64_t row, int64_t place, int64_t at, float* scratch) {
-            float *const low = call.k_min_next + at, *const high = call.k_max_next + at;
-            read_row(*context->kernels, call.shape, *call.kv, call.kv->k, call.kv->k_scales, row, scratch);
-            if (place == 0) {
-                std::copy_n(scratch, pages.width(), low);
-                std::copy_n(scratch, pages.width(), high);
-                return;
-            }
-            for (int64_t i = 0; i < pages.width(); ++i) {
-                low[i] = scratch[i] < low[i] ? scratch[i] : low[i];
-                high[i] = scratch[i] > high[i] ? scratch[i] : high[i];
-            }
-        });
+    return pages.run(call.k_min_next, call.k_max_next,
+                     [&](int64_t row, int64_t place, int64_t at, float* scratch) {
+                         float *const low = call.k_min_next + at, *const high = call.k_max_next + at;
+                         const float* const keys = read_row(*context->kernels, call.shape, *call.kv,
+                                                            call.kv->k, call.kv->k_scales, row, scratch);
+                         if (place == 0) {
+                             std::copy_n(keys, pages.width(), low);
+                             std::copy_n(keys, pages.width(), high);
+                             return;
+                         }
+                         for (int64_t i = 0; i < pages.width(); ++i) {
+                             low[i] = keys[i] < low[i] ? keys[i] : low[i];
+                             high[i] = keys[i] > high[i] ? keys[i] : high[i];
+                         }
+                     });
 }
 
 }  // namespace h2o::cpu

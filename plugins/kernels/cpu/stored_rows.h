@@ -127,14 +127,18 @@ inline void read_query(const KernelTable& kernels, const h2o_shape& shape, const
                      shape.scale, out);
 }
 
-// The keys or the values of a row, all heads [Hkv, d], as float32.
-inline void read_row(const KernelTable& kernels, const h2o_shape& shape, const h2o_kv& kv, const void* base,
-                     const float* scales, int64_t row, float* out) {
+// The keys or the values of a row, all heads [Hkv, d], as float32: where they are, or in `floats`.
+inline const float* read_row(const KernelTable& kernels, const h2o_shape& shape, const h2o_kv& kv,
+                             const void* base, const float* scales, int64_t row, float* floats) {
     const int64_t d = shape.head_size, width = shape.kv_heads * d, place = place_of(kv, row);
     const char* const from = static_cast<const char*>(base) + place * width * element_size(kv.dtype);
-    if (scales == nullptr) return kernels.to_float(from, kv.dtype, width, 1.0f, out);
-    for (int64_t head = 0; head < shape.kv_heads; ++head)
-        kernels.to_float(from + head * d, kv.dtype, d, scales[place * shape.kv_heads + head], out + head * d);
+    if (kv.dtype == H2O_F32) return reinterpret_cast<const float*>(from);
+    for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        const float scale = scales == nullptr ? 1.0f : scales[place * shape.kv_heads + head];
+        const int64_t at = head * d;
+        kernels.to_float(from + at * element_size(kv.dtype), kv.dtype, d, scale, floats + at);
+    }
+    return floats;
 }
 
 // out = in * scale, between formats, but not to integers; between equal formats it is a copy.
