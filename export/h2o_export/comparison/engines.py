@@ -13,7 +13,7 @@ from h2o_runtime.errors import BackendError
 
 
 class AttentionEngines:
-    """The plans of phase1, phase2 and decode. Raises what `open_engines` raises."""
+    """The plans of a bundle's attention graphs. Raises what `open_engines` raises."""
 
     def __init__(self, bundle: Bundle, target: str) -> None:
         machine = Machine.here(target)
