@@ -58,7 +58,7 @@ def provider_for(case: Case, isa: str | None = None, threads: int = 2) -> Native
 
 def run(provider: NativeCpuProvider, case: Case, rows: slice, state: Array, **out: Any) -> Array:
     """The state becomes that behind the rows, in place."""
-    cut = {name: array[rows] for name, array in case.inputs.items() if name != "state"}
+    cut: dict[str, Any] = {name: array[rows] for name, array in case.inputs.items() if name != "state"}
     is_delta = isinstance(case, DeltaCase)
     o = np.full(cut["v" if is_delta else "x"].shape, np.nan, case.dtype)
     provider.run(GATED_DELTA if is_delta else MAMBA2, **cut, state=state, o=o, **out)
