@@ -40,21 +40,11 @@ NEEDS: dict[str, dict[str, str]] = {
     "export": {"checkpoint": str(EXAMPLE), "output": "made"},
     "build": {"bundle": "{bundle}", "target": "tensorrt", "dry_run": ""},
     "compare": {"bundle": "{bundle}", "length": "8"},
-    "eval measure": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
-    "eval report": {
-        "bundle": "{bundle}",
-        "length": "16",
-        "metrics": "perplexity",
-        "baselines": "none",
-        "output": "made",
-        "ablate": "--no-ablate",
-    },
-    "eval merge": {"folders": "../eval report packed_weights/made", "output": "made"},  # of an earlier case
+    "eval": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
     "bench prefill": BENCH | {"peers": "transformers"},
     "bench decode": BENCH | {"peers": "transformers"},
     "bench attention": BENCH | {"peers": "onnxruntime GQA"},
     "bench dense": {"folder": "{bundle}"},
-    "bench merge": {"files": "nowhere", "output": "made"},
 }
 
 # What an option needs in any command, so that it is used.

@@ -6,7 +6,7 @@ they are for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
@@ -84,6 +84,29 @@ class SettingsText(click.ParamType[T], Generic[T]):
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.options)}"
             raise ConfigError(f"there is no setting {name}: {hint}", field=name)
         return self.options[name]
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Some of the known names, separated by commas, or all, or none."""
+
+    name = "NAMES"
+
+    def __init__(self, what: str, known: Callable[[], tuple[str, ...]]) -> None:
+        self._what, self._known = what, known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        known = self._known()
+        if value in ("all", "none"):
+            return known if value == "all" else ()
+        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            self.fail(
+                f"{unknown[0]!r} is no {self._what}: choose from {', '.join(known)}, all, none", param, ctx
+            )
+        return names
 
 
 def setting_lines(options: Iterable[Option]) -> list[str]:

@@ -100,7 +100,7 @@ def of_eval(monkeypatch: pytest.MonkeyPatch) -> click.Command:
         raise Seen(configured)
 
     monkeypatch.setattr(eval_options, "contestants", seen)
-    return eval_command.measure
+    return eval_command.main
 
 
 COMMANDS = {"run": of_run, "serve": of_serve, "bench": of_bench, "eval": of_eval}

@@ -36,7 +36,7 @@ ALWAYS = {
     *("cache_pool", "cache_dir"),
     *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file", "png_file"),
     *("beside", "decode_tokens"),
-    *("texts", "length", "metrics", "baselines", "resume", "quick", "ablate"),
+    *("texts", "length", "metrics", "baselines"),
 }
 # Options whose effect depends on the bundle, the device or the machine: the runtime refuses them there.
 OF_BUNDLE = {
@@ -49,10 +49,9 @@ WORDS = {  # values of options whose type says nothing about them
     "cache": ("evicting rows=9", "paged"),
     "decode": ("quest", "full"),
     "length": ("16",),
-    "metrics": ("decode", "perplexity", "causal", "recall", "needle", "tasks", "none"),
+    "metrics": ("decode", "perplexity", "recall", "needle", "none"),
     "model": ("smollm2-135m", "bundle"),
     "peers": ("none", "all"),
-    "tasks": ("all",),
 }
 
 

@@ -1,21 +1,19 @@
-"""h2o-eval on the example bundle: what it prints and writes, how it goes on, and what it refuses."""
+"""h2o-eval on the example bundle: what it prints and draws, and what it refuses."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import bundles
-from tests.cli.conftest import Run, Start
+from tests.cli.conftest import Run
 from tests.cli.progress_lines import without_progress
 
-from h2o_cli.eval.contestants import Kind
-from h2o_cli.eval.values import from_csv
+from h2o_cli.eval.pictures import PICTURES
 
 pytestmark = pytest.mark.timeout(600)
 RULE = "h2o score=query chunk_size=64 local=8 heavy=24 dense_tail=0"
@@ -61,7 +59,7 @@ def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
     flags = (
         *small_but("--prefill", "h2o chunk_size=64 local=1 heavy=0 dense_tail=0"),
         "--metrics",
-        "perplexity,causal,needle",
+        "perplexity,needle",
         "--needles",
         "depths=0.5 seeds=1",
         "--baselines",
@@ -75,7 +73,6 @@ def test_the_table_and_a_missed_tolerance(h2o: Run, tiny_bundle: Path) -> None:
             "full",
             "h2o",
             "in prompt",
-            "causal",
             "of 1",
             "needles",
             "score=query",
@@ -101,51 +98,22 @@ def test_an_untrained_model_is_not_praised(h2o: Run, shared_folder: Path) -> Non
     assert f"nothing can be said of {RULE}".encode() in done.stderr
 
 
-def test_a_report_that_is_stopped_goes_on(
-    h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "report"
-    flags = (
-        "report",
-        tiny_bundle,
-        "-o",
-        folder,
-        *SMALL,
-        *FEW,
-        "--needles",
-        "lengths=192,256 depths=0.5 seeds=1",
-    )
-    process = start_h2o("eval", *flags)
-    while not (folder / "rows.csv").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, without_progress(err)) == (143, b"stopped\n"), out
-    before = from_csv((folder / "rows.csv").read_text())
-    assert "h2o-eval: tiny-bundle" in (folder / "report.html").read_text()
-    refused = h2o("eval", *flags)
-    assert (refused.returncode, refused.stdout) == (1, b"")
-    assert b"--resume" in refused.stderr
-    done = h2o("eval", *flags, "--resume", "--json", timeout=200)
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_changed_settings_and_pictures(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    rule = ("--prefill", "h2o score=window chunk_size=64 local=8 heavy=24 dense_tail=0")
+    flags = (*small_but(*rule), *FEW, "--metrics", "all", "--needles", "lengths=192,256 depths=0.5 seeds=1")
+    done = h2o("eval", tiny_bundle, *flags, "--ablate", "--pictures", folder, timeout=500)
     assert (done.returncode, without_progress(done.stderr)) == (0, b"")
-    rows = from_csv((folder / "rows.csv").read_text())
-    assert rows[: len(before)] == before
-    assert len({(one.job, one.contestant, one.measure, one.place) for one in rows}) == len(rows)
-    assert {one.kind for one in rows} == {kind.value for kind in Kind if kind is not Kind.VARIANT}
-    page = (folder / "report.html").read_text()
-    assert not re.search(r"(?:src|href)=[\"']?(?!#)", re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
-    assert page.count("<svg") == 5
-    seen = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
-    assert len(seen["tokens"]) == 256
-    assert list(seen["seen"])[:2] == ["full", RULE]
-    assert max(seen["seen"][RULE]["kept"]) == 1.0
-    assert sorted(entry.name for entry in folder.iterdir()) == [
-        "report.html",
-        "rows.csv",
-        "run.json",
-        "tokens.json",
-    ]
+    assert re.search(rb"and \d+ times with one setting changed\n", done.stderr)
+    assert b"h2o chunk_size=64 local=8 heavy=12" in done.stdout
+    assert f"{folder}: {', '.join(PICTURES)}" in done.stdout.decode()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(PICTURES)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+    (folder / "recall.png").write_text("the only copy")
+    refused = h2o("eval", tiny_bundle, *flags, "--pictures", folder)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"recall.png: is a file, but no PNG picture" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,11 +123,11 @@ def test_a_report_that_is_stopped_goes_on(
         (("-n", 250_000), 1, "Python's manual has"),
         (("--suite", "small", "--text", "a.txt"), 2, "--suite has no effect with --text"),
         (("--suite", "small half=all"), 2, "half must be one of report, tune"),
-        (("--needles", "seeds=2"), 2, "--needles has no effect without --metrics needle or tasks"),
+        (("--needles", "seeds=2"), 2, "--needles has no effect without --metrics needle"),
         (
-            ("--metrics", "tasks", "--needles", "question=end"),
+            ("--metrics", "decode", "--ablate"),
             2,
-            "--needles question has no effect without --metrics needle",
+            "--ablate has no effect without --metrics perplexity or recall",
         ),
         (("--suite", "small texts=99"), 2, "has 23 texts: lower texts of --suite"),
         (("--from", 300), 2, "--from position 300 is not within a text of 256 tokens"),
@@ -196,7 +164,7 @@ def test_misuse(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], code: in
 
 def test_a_text_that_is_too_short(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("A few words.")
-    done = h2o("eval", "report", tiny_bundle, "-o", tmp_path / "out", "--text", tmp_path / "note.txt", *SMALL)
+    done = h2o("eval", tiny_bundle, "--pictures", tmp_path / "out", "--text", tmp_path / "note.txt", *SMALL)
     assert done.returncode == 1
     assert re.match(rb"error: note\.txt has \d tokens and 512 are needed: give a longer text", done.stderr)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from h2o_cli.eval.policies import baseline
+from h2o_cli.eval.policies import BASELINES
 from h2o_cli.policy_options import policies_beside
 from h2o_runtime.caches.reuse import same_arithmetic
 from h2o_runtime.components.options import Option, options_of, spelled
@@ -65,16 +65,21 @@ def contestants(
         )
     rule = _contestant(configured, Kind.RULE)
     policies = policies_beside(beside, configured, same_arithmetic)
-    variants = [_contestant(policy, Kind.VARIANT) for policy in policies]
-    if ablate:
-        variants += ablations(rule)
     budget = {"batch_size": configured.batch_size} | configured.budget(n)
-    return _distinct(
+    found = (
         _contestant(Full(batch_size=configured.batch_size), Kind.TRUTH),
         rule,
-        *variants,
-        *(Contestant(name, baseline(name, budget), Kind.BASELINE) for name in baselines),
+        *(_contestant(policy, Kind.VARIANT) for policy in policies),
+        *(ablations(rule) if ablate else ()),
+        *(
+            Contestant(name, BASELINES.make({**budget, "baseline": name}), Kind.BASELINE)
+            for name in baselines
+        ),
     )
+    distinct: dict[tuple[Any, ...], Contestant] = {}
+    for contestant in found:  # the first of those that compute the same
+        distinct.setdefault(contestant.numeric_settings, contestant)
+    return tuple(distinct.values())
 
 
 def ablations(rule: Contestant) -> list[Contestant]:
@@ -109,11 +114,3 @@ def _others(option: Option, value: Any) -> Iterator[Any]:
     else:
         yield from (type(value)(4), type(value)(64))
     yield from (word for word in option.words if word != value)
-
-
-def _distinct(*found: Contestant) -> tuple[Contestant, ...]:
-    """The first of those that compute the same."""
-    distinct: dict[tuple[Any, ...], Contestant] = {}
-    for contestant in found:
-        distinct.setdefault(contestant.numeric_settings, contestant)
-    return tuple(distinct.values())

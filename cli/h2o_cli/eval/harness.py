@@ -12,8 +12,8 @@ import numpy as np
 from lm_eval.api.model import LM
 
 from h2o_cli.eval.metrics import losses
+from h2o_cli.eval.needles import answer
 from h2o_cli.eval.readings import IntArray
-from h2o_cli.eval.tasks import answer
 from h2o_runtime import Generator
 from h2o_runtime.answers.log_probabilities import log_probabilities
 from h2o_runtime.policies.prefill import PrefillPolicy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from h2o_runtime.schedule import Span, spans
 
 Float64 = NDArray[np.float64]
+NEAR = 0.9  # of the loss of a predictor that knows nothing
+UNIFORM = 0.98  # of the entropy of a uniform predictor
+REPEATED = 2.0  # perplexity by counting alone, of a text of a few tokens again and again; prose has hundreds
 
 
 def losses(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> Float64:
@@ -29,11 +33,6 @@ def perplexity(nll: NDArray[Any]) -> float:
     """exp of the mean loss of tokens, nll [n]; infinite if it overflows."""
     mean = float(np.mean(nll, dtype=np.float64))
     return math.exp(mean) if mean < 700 else math.inf
-
-
-def increase(nll: NDArray[Any], truth: NDArray[Any]) -> float:
-    """Relative increase of the perplexity of the same tokens over full attention's: 0.015 is 1.5 %."""
-    return perplexity(nll - truth) - 1.0
 
 
 def divergence(truth: NDArray[Any], found: NDArray[Any]) -> Float64:
@@ -61,6 +60,12 @@ def buckets(nll: NDArray[Any], width: int) -> Iterator[tuple[Span, NDArray[Any]]
             yield positions, losses
 
 
+def evenly(first: int, stop: int, limit: int) -> NDArray[np.int64]:
+    """At most `limit` integers from `first` to `stop` - 1, spread as widely as possible."""
+    count = max(min(limit, stop - first), 0)
+    return np.unique(np.linspace(first, stop - 1, count).round().astype(np.int64))
+
+
 def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> float:
     """Mean loss of a predictor that only counts tokens, starting with none.
 
@@ -79,7 +84,51 @@ def frequency_loss(tokens: Sequence[int] | NDArray[Any], vocabulary: int) -> flo
     return loss / len(tokens)
 
 
-def evenly(first: int, stop: int, limit: int) -> NDArray[np.int64]:
-    """At most `most` integers from `first` to `stop` - 1, spread as widely as possible."""
-    count = max(min(limit, stop - first), 0)
-    return np.unique(np.linspace(first, stop - 1, count).round().astype(np.int64))
+@dataclass(frozen=True)
+class Sanity:
+    """What full attention makes of the beginning of the first text.
+
+    perplexity  of all its tokens
+    vocabulary  what the perplexity is of who gives every token the same probability
+    frequencies what it is of who only counts how often each token came so far
+    certainty   1 - entropy of its predictions / that of a uniform one, mean
+    problems    sentences without an end; none where the model has learnt something and the text says something
+    """
+
+    perplexity: float
+    vocabulary: int
+    frequencies: float
+    certainty: float
+    problems: tuple[str, ...]
+
+
+def judge(nll: Float64, logs: NDArray[Any], ids: NDArray[np.int64], vocabulary: int) -> Sanity:
+    """Can there be any loss? A model that predicts nothing loses nothing under any policy, nor does a text that
+    repeats itself.
+
+    nll, logs: full attention's losses of the text ids [N], and log-probabilities of some of its predictions
+    """
+    of_text, context_free = perplexity(nll), math.exp(frequency_loss(ids, vocabulary))
+    uniform = math.log(vocabulary)
+    certainty = 1.0 - float(np.mean(entropy(logs))) / uniform
+    problems = []
+    if context_free < REPEATED:
+        problems.append(
+            f"the first text repeats itself: who only counts how often each token came so far has the perplexity "
+            f"{context_free:,.1f}"
+        )
+        return Sanity(of_text, vocabulary, context_free, certainty, tuple(problems))
+    if np.mean(nll) >= NEAR * uniform:
+        problems.append(
+            f"its perplexity is {of_text:,.0f} with {vocabulary:,} tokens in its vocabulary, which is near to "
+            "knowing nothing"
+        )
+    elif of_text >= context_free:
+        problems.append(
+            f"its perplexity is {of_text:,.1f}, and who only counts how often each token came so far has "
+            f"{context_free:,.1f}: it does not read what stands before"
+        )
+    if certainty <= 1.0 - UNIFORM:
+        problems.append("its predictions are all but uniform")
+    told = tuple(f"this model looks untrained: {problem}" for problem in problems)
+    return Sanity(of_text, vocabulary, context_free, certainty, told)

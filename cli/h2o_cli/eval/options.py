@@ -1,65 +1,45 @@
-"""The flags of both evaluation commands, and their values."""
+"""The flags of h2o-eval, and what they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import click
 
-from h2o_cli.common import argument_text, json_option, verbose_option
+from h2o_cli.common import NotNegative, argument_text, json_option, verbose_option
 from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.eval.contestants import Contestant, contestants
-from h2o_cli.eval.plan import METRICS, Extent
+from h2o_cli.eval.measuring import METRICS, Extent
+from h2o_cli.eval.needles import Question
 from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.suite import SIZES, Half, SuiteName
-from h2o_cli.eval.tasks import TASKS, Question
-from h2o_cli.help import Command, Group, grouped
+from h2o_cli.eval.texts import Document, from_files, from_manual, from_suite
+from h2o_cli.help import Group, grouped
 from h2o_cli.model_options import load_arguments, model_options, on_device
+from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyText, prefill_options, prefill_policy
-from h2o_cli.settings_text import SettingsText, numbers_in
+from h2o_cli.settings_text import Names, SettingsText, numbers_in
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
 from h2o_runtime.policies.prefill import PREFILL, policy_on_device
+from h2o_runtime.text import Tokenizer
 
-
-class Names(click.ParamType[tuple[str, ...]]):
-    """Some of the known names, separated by commas, or all, or none."""
-
-    name = "NAMES"
-
-    def __init__(self, what: str, known: Callable[[], tuple[str, ...]]) -> None:
-        self._what, self._known = what, known
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        known = self._known()
-        if value in ("all", "none"):
-            return known if value == "all" else ()
-        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            self.fail(
-                f"{unknown[0]!r} is no {self._what}: choose from {', '.join(known)}, all, none", param, ctx
-            )
-        return names
+DEFAULT_METRICS = ("decode", "perplexity", "recall")
+LENGTH = 4096  # tokens of a text by default
 
 
 @dataclass(frozen=True)
 class NeedleSettings:
     """Prompts whose answers are known."""
 
-    title: ClassVar[str] = "needle and task prompts"
+    title: ClassVar[str] = "needle prompts"
 
     lengths: str = option("", "lengths of prompts in tokens, such as 4096,8192; default: --length")
-    seeds: Literal["auto"] | int = option(
-        "auto", "number of prompts of each kind; auto: 3, and 1 with --quick", least=1
-    )
+    seeds: int = option(3, "number of documents", least=1)
     depths: str = option("0,0.25,0.5,0.75,1", "of needles: 0 is the start of the prompt, 1 its end")
     question: Question = option("end", "place of a needle's question")
 
@@ -104,19 +84,11 @@ class SuiteSettings:
         check_options(self)
 
 
-FIRST = (
-    "texts",
-    "suite",
-    "length",
-    "metrics",
-    "beside",
-    "baselines",
-    "needles",
-    "prefill",
-    "context",
-    "threads",
-    "as_json",
-)
+def of_metrics(*names: str) -> Beside:
+    """The condition of an option that only these metrics use."""
+    return Beside("metrics", names)
+
+
 _TEXTS = (
     click.option(
         "--text",
@@ -157,14 +129,9 @@ _RULES = (
 )
 
 
-def of_metrics(*names: str) -> Beside:
-    """The condition of an option that only these metrics use."""
-    return Beside("metrics", names)
-
-
 _OF_METRICS = (
     needing(
-        of_metrics("perplexity", "causal"),
+        of_metrics("perplexity"),
         click.option(
             "--from",
             "first",
@@ -178,100 +145,113 @@ _OF_METRICS = (
             "--decode-tokens",
             "decoded",
             type=click.IntRange(min=1),
-            help="Tokens decoded after a text; each attends to every earlier token.  [default: 256]",
+            default=256,
+            show_default=True,
+            help="Tokens decoded after a text; each attends to every earlier token.",
         ),
     ),
     needing(
-        of_metrics("needle", "tasks"),
-        needing(
-            of_metrics("needle"),  # tasks have no depths and no place of a question
-            click.option(
-                "--needles",
-                type=SettingsText(NeedleSettings),
-                default=NeedleSettings(),
-                help='Needle and task prompts: "lengths=4096,8192 seeds=3"; help prints more.',
-            ),
-            of=("depths", "question"),
-        ),
-    ),
-    needing(
-        of_metrics("tasks"),
+        of_metrics("needle"),
         click.option(
-            "--tasks",
-            type=Names("task", lambda: tuple(TASKS)),
-            help=f"Tasks like RULER's: all, none, or some of {', '.join(TASKS)}.  [default: all]",
+            "--needles",
+            type=SettingsText(NeedleSettings),
+            default=NeedleSettings(),
+            help='Needle prompts: "lengths=4096,8192 seeds=3"; help prints more.',
+        ),
+    ),
+    needing(
+        of_metrics("decode", "perplexity"),
+        click.option(
+            "--tolerance",
+            type=NotNegative(),
+            metavar="PERCENT",
+            help="Exit with code 3 if the rule's perplexity is more than so many percent above full attention's.",
+        ),
+    ),
+    needing(
+        of_metrics("perplexity", "recall"),
+        click.option(
+            "--ablate", is_flag=True, help="Also measure the rule with each setting changed, one at a time."
+        ),
+    ),
+    needing(
+        of_metrics("perplexity", "recall", "needle"),
+        click.option(
+            "--pictures",
+            type=OutputPath(file_okay=False),
+            help="Folder for pictures: increases by rule, position and setting, recall by layer, needles.",
         ),
     ),
 )
-_NAMES_OF_METRICS = ("first", "decoded", "tasks")
-
-
-def eval_options(metrics: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Add the flags; their values arrive as keyword arguments. metrics: those of a command by default."""
-    chosen = click.option(
+eval_options = grouped(
+    Group.MEASUREMENT,
+    click.argument("bundle", type=click.Path(path_type=Path)),
+    *_TEXTS,
+    click.option(
         "--metrics",
         type=Names("metric", lambda: METRICS),
-        default=metrics,
-        help=f"Some of: {', '.join(METRICS)}.  [default: {','.join(metrics)}]",
-    )
-    bundle = click.argument("bundle", type=click.Path(path_type=Path))
-    shared = (bundle, *_TEXTS, chosen, *_OF_METRICS, *_RULES)
-    return grouped(Group.MEASUREMENT, *shared, prefill_options, model_options, json_option, verbose_option)
+        default=DEFAULT_METRICS,
+        help=f"Some of: {', '.join(METRICS)}.  [default: {','.join(DEFAULT_METRICS)}]",
+    ),
+    *_OF_METRICS,
+    *_RULES,
+    prefill_options,
+    model_options,
+    json_option,
+    verbose_option,
+)
 
 
 def make_contestants(
-    manifest: Manifest, flags: dict[str, Any], extent: Extent, ablate: bool
+    manifest: Manifest, flags: dict[str, Any], length: int
 ) -> tuple[tuple[Contestant, ...], dict[str, Any]]:
     """And arguments of `Generator.load`. Takes its own arguments, and those, out of `flags`. Raises ConfigError."""
     beside = [argument_text(text, "--beside") for text in flags.pop("beside")]
     configured = prefill_policy(manifest.prefill, flags)
     arguments = on_device(load_arguments(flags), manifest, configured)
     configured = policy_on_device(configured, arguments["device"])
-    return contestants(configured, beside, flags.pop("baselines"), extent.length, ablate), arguments
+    return contestants(configured, beside, flags.pop("baselines"), length, flags.pop("ablate")), arguments
 
 
-def make_extent(manifest: Manifest, flags: dict[str, Any], defaults: dict[str, Any]) -> Extent:
-    """Takes its own arguments out of `flags`; others are the suite's or `defaults`. Raises ConfigError."""
-    defaults = {"tasks": tuple(TASKS)} | defaults
-    needles: NeedleSettings = flags.pop("needles")
-    given = {name: flags.pop(name) for name in ("length", "metrics", *_NAMES_OF_METRICS)}
-    if flags["suite"] is not None:
-        size = SIZES[flags["suite"].suite]
-        given = {name: value for name, value in given.items() if value is not None}
-        given = {"length": size.length, "decoded": size.decoded, "first": None} | given
-    chosen = defaults | {name: value for name, value in given.items() if value is not None}
-    metrics = chosen["metrics"]
+def make_extent(manifest: Manifest, flags: dict[str, Any]) -> Extent:
+    """What is not given is the suite's, or as much as fits. Sets a `context` that fits. Raises ConfigError."""
+    metrics, needles, suite = flags["metrics"], flags["needles"], flags["suite"]
+    length, first, decoded = (flags.pop(name) for name in ("length", "first", "decoded"))
     room = flags["context"] or min(manifest.model.max_position_embeddings, DEFAULT_CONTEXT)
-    after = chosen["decoded"] if "decode" in metrics else 0
+    after = decoded if "decode" in metrics else 0
     if after >= room:
         raise ConfigError(
             f"{after:,} decoded tokens leave no room for a text in a context of {room:,}: lower --decode-tokens",
             field="decoded",
         )
-    length = given["length"] or min(defaults["length"], room - after)
-    first = chosen.get("first") or max(length // 4, 1)
+    length = length or (SIZES[suite.suite].length if suite else min(LENGTH, room - after))
+    first = first or max(length // 4, 1)
     if length < 16 or first >= length:
         raise ConfigError(
             f"first position {first:,} is not within a text of {length:,} tokens: lower --from or raise --length",
             field="first",
         )
-    asks = {"needle", "tasks"} & set(metrics)
-    extent = Extent(
-        length,
-        first,
-        chosen["decoded"],
-        metrics,
-        (needles.each_length or (min(length, room - 64),)) if asks else (),
-        needles.each_depth,
-        defaults["seeds"] if needles.seeds == "auto" else needles.seeds,
-        needles.question,
-        chosen["tasks"],
-    )
+    lengths = needles.each_length or (min(length, room - 64),)
+    asked = (needles.each_depth, needles.seeds, needles.question)
+    extent = Extent(length, first, decoded, metrics, lengths if "needle" in metrics else (), *asked)
     if flags["context"] is None:
-        flags["context"] = max(extent.context, 1)
+        flags["context"] = extent.context
     elif flags["context"] < extent.context:
         raise ConfigError(
             f"context is {flags['context']:,}, and {extent.context:,} tokens are needed: raise --ctx-size",
             field="context",
         )
     return extent
+
+
+def read_documents(
+    flags: dict[str, Any], tokenizer: Tokenizer, tokens: int, manifest: Manifest
+) -> tuple[Document, ...]:
+    """The user's, a suite's, or parts of Python's manual, of so many tokens each."""
+    suite, texts, vocabulary = flags["suite"], flags["texts"], manifest.model.vocab_size
+    if suite is not None:
+        least, most = (1, SIZES[suite.suite].texts) if suite.texts == "auto" else (suite.texts, suite.texts)
+        return from_suite(suite.half, tokenizer, tokens, vocabulary, least, most)
+    if texts:
+        return from_files(texts, tokenizer, tokens, vocabulary)
+    return from_manual(tokenizer, tokens, vocabulary)

@@ -5,14 +5,13 @@ product.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_cli.eval.mass import by_list, past_mass
+from h2o_cli.eval.recall import by_list, past_mass
 from h2o_runtime.attention import PartialSoftmax
 from h2o_runtime.components.options import option
 from h2o_runtime.components.registry import Registry
@@ -43,14 +42,13 @@ class Baseline(PrefillPolicy[Scratch]):
     same dense tail.
     """
 
-    phases: ClassVar[tuple[str, ...]] = ("phase1", "phase2", "tail")
+    phases: ClassVar[tuple[str, ...]] = ()
 
     chunk_size: int = option(1024, "Chunk S.", least=2)
     local: int = option(64, "Local window L.", least=0)
     heavy: int = option(448, "Other keys H.", least=0)
     dense_tail: int = option(128, "Last tokens that attend to everything.", least=0)
     tail_tile: int = option(1, "Rows of a tile, with which the tail begins.", least=1)
-    list_queries: int = option(0, "Queries that share a list; 0: a chunk.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,29 +66,18 @@ class Baseline(PrefillPolicy[Scratch]):
 
     def attend(self, call: LayerCall, state: Scratch) -> None:
         n, whole = len(call.q), state.partial(call.o)
-        tail = self.first_of_tail(n)
         for chunk in spans(n, self.chunk_size):
             call.flow.needs(chunk.stop)
             new, rows = slice(chunk.start, chunk.stop), whole.rows(chunk.start, chunk.stop)
-            with call.timer.measure("phase1"):
-                k, v = call.new_rows(new.start, new.stop)
-                call.provider.run(
-                    CHUNKED_INTRA_ATTENTION, q=call.q[new], k=k, v=v, chunk_size=self.chunk_size, **rows.out
-                )
-            for queries in spans(chunk.stop, self.list_queries or self.chunk_size, start=chunk.start):
-                if chunk.start:
-                    keys = self._keys(call, queries, chunk.start, state)
-                    with call.timer.measure("phase2"):
-                        call.provider.run(
-                            MEMORY_FUSED_ATTENTION,
-                            call.kv,
-                            q=call.q[queries.start : queries.stop],
-                            memory=keys,
-                            **whole.rows(queries.start, queries.stop).intra,
-                        )
+            k, v = call.new_rows(new.start, new.stop)
+            call.provider.run(
+                CHUNKED_INTRA_ATTENTION, q=call.q[new], k=k, v=v, chunk_size=self.chunk_size, **rows.out
+            )
+            if chunk.start:
+                memory = self._keys(call, chunk, state)
+                call.provider.run(MEMORY_FUSED_ATTENTION, call.kv, q=call.q[new], memory=memory, **rows.intra)
             call.checkpoint(chunk.stop)
-        with call.timer.measure("tail"):
-            call.dense_rows(tail, n)
+        call.dense_rows(self.first_of_tail(n), n)
         call.flow.finished(n)
 
     def visible_pairs(self, n: int) -> int:
@@ -101,24 +88,20 @@ class Baseline(PrefillPolicy[Scratch]):
         tail = n - self.first_of_tail(n)
         return pairs + tail * n - tail * (tail - 1) // 2
 
-    def counts(self, n: int) -> dict[str, int]:
-        return {"chunks": -(-n // self.chunk_size), "memory_size": self.memory if n > self.chunk_size else 0}
-
     @abstractmethod
-    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
-        """Of the `past` keys, more than `memory`, those that a list's queries see: [Hkv, memory], sorted."""
+    def choose(self, call: LayerCall, chunk: Span, state: Scratch) -> Int32:
+        """Of the keys before a chunk, more than `memory`, those that its queries see: [Hkv, memory], sorted."""
 
     def first_of_tail(self, n: int) -> int:
         """First row of the dense tail; n if there is none."""
         whole = n <= self.chunk_size
         return n if whole else tail_start(n, self.dense_tail, self.chunk_size, self.tail_tile)
 
-    def _keys(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Tensor:
-        heads = call.k.shape[1]
-        if past <= self.memory:
-            keys = np.tile(np.arange(past, dtype=np.int32), (heads, 1))
+    def _keys(self, call: LayerCall, chunk: Span, state: Scratch) -> Tensor:
+        if chunk.start <= self.memory:
+            keys = np.tile(np.arange(chunk.start, dtype=np.int32), (call.k.shape[1], 1))
         else:
-            keys = self.choose(call, rows, past, state)
+            keys = self.choose(call, chunk, state)
         on_device = state.device.empty(keys.shape, np.int32)
         state.device.upload(np.ascontiguousarray(keys), on_device)
         return on_device
@@ -129,8 +112,10 @@ class LocalOnly(Baseline):
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "the last keys only"
 
-    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
-        return np.tile(np.arange(past - self.memory, past, dtype=np.int32), (call.k.shape[1], 1))
+    def choose(self, call: LayerCall, chunk: Span, state: Scratch) -> Int32:
+        return np.tile(
+            np.arange(chunk.start - self.memory, chunk.start, dtype=np.int32), (call.k.shape[1], 1)
+        )
 
 
 @dataclass(frozen=True)
@@ -140,40 +125,39 @@ class SinksAndLocal(Baseline):
 
     sinks: int = option(4, "First keys that are kept.", least=0)
 
-    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
+    def choose(self, call: LayerCall, chunk: Span, state: Scratch) -> Int32:
         first = min(self.sinks, self.memory)
-        keys = np.concatenate([np.arange(first), np.arange(past - self.memory + first, past)])
+        keys = np.concatenate([np.arange(first), np.arange(chunk.start - self.memory + first, chunk.start)])
         return np.tile(keys.astype(np.int32), (call.k.shape[1], 1))
 
 
 @dataclass(frozen=True)
 class RandomKeys(Baseline):
-    """The local window, and random others: a list has the same keys in every run."""
+    """The local window, and random others: a chunk has the same keys in every run."""
 
     name: ClassVar[str] = "random"
     title: ClassVar[str] = "the last keys and others by lot"
 
-    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
-        lot = np.random.default_rng([call.layer, rows.start])
-        earlier, local = past - self.local, np.arange(past - self.local, past)
+    def choose(self, call: LayerCall, chunk: Span, state: Scratch) -> Int32:
+        lot = np.random.default_rng([call.layer, chunk.start])
+        earlier = chunk.start - self.local
+        local = np.arange(earlier, chunk.start)
         drawn = [lot.choice(earlier, self.heavy, replace=False) for _ in range(call.k.shape[1])]
         return np.array([[*sorted(keys), *local] for keys in drawn], np.int32)
 
 
 @dataclass(frozen=True)
 class Oracle(Baseline):
-    """The local window, and the keys with the most probability from the list's queries under full
-    attention.
-    """
+    """The local window, and the keys with the most probability from the chunk's queries under full attention."""
 
     name: ClassVar[str] = "oracle"
     title: ClassVar[str] = "the keys of most attention"
 
-    def choose(self, call: LayerCall, rows: Span, past: int, state: Scratch) -> Int32:
-        q = state.device.download(call.q[rows.start : rows.stop])
-        k = state.device.download(call.k[: rows.stop])
-        mass = by_list(past_mass(q, k, rows.start, past, state.model.scale), k.shape[1])
-        mass[:, past - self.local :] = np.inf
+    def choose(self, call: LayerCall, chunk: Span, state: Scratch) -> Int32:
+        q = state.device.download(call.q[chunk.start : chunk.stop])
+        k = state.device.download(call.k[: chunk.stop])
+        mass = by_list(past_mass(q, k, chunk.start, chunk.start, state.model.scale), k.shape[1])
+        mass[:, chunk.start - self.local :] = np.inf
         return np.sort(np.argsort(-mass, axis=1, kind="stable")[:, : self.memory], axis=1).astype(np.int32)
 
 
@@ -186,8 +170,3 @@ BASELINES: Registry[Baseline] = Registry(
     field="baseline",
     group="h2o_edge.eval_baselines",
 )
-
-
-def baseline(name: str, budget: Mapping[str, Any]) -> Baseline:
-    """A baseline with the keys and the tail that a policy states: `PrefillPolicy.budget`."""
-    return BASELINES.make({**budget, "baseline": name})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,43 +24,26 @@ class Reading:
 
     nll      float64: losses; of a document [N - 1], of the tokens at 1 and later, of a continuation [N]
     likely   int64 [N]: the likeliest tokens
-    sampled  int64 [K]: predictions whose whole distribution is kept
-    logs     float32 [K, vocab]: its log-probabilities
+    logs     float32 [K, vocab]: log-probabilities of some predictions
     """
 
     nll: Float64
     likely: IntArray
-    sampled: IntArray
-    logs: NDArray[np.float32]
+    logs: Float32
 
-    def divergence(self, truth: Reading) -> Float64:
-        """For the sampled rows, from full attention's, [K]."""
-        return divergence(truth.logs, self.logs)
+    def divergence(self, truth: Reading) -> float:
+        """From full attention's, mean over the predictions with log-probabilities."""
+        return float(divergence(truth.logs, self.logs).mean())
 
     def agreement(self, truth: Reading, first: int) -> float:
         """Share of rows from `first` on whose most likely token is full attention's."""
         return float((self.likely[first:] == truth.likely[first:]).mean())
 
 
-def read(
-    generator: Generator,
-    ids: IntArray,
-    policy: PrefillPolicy[Any],
-    sampled: IntArray,
-) -> Reading:
-    """Losses of all tokens under a configuration, from an empty cache, and distributions of the sampled
-    rows.
-    """
-    n, vocabulary = len(ids), generator.model.vocab_size
-    nll, likely = np.empty(n - 1), np.empty(n, np.int64)
-    logs = np.empty((len(sampled), vocabulary), np.float32)
-    for rows, logits in generator.each_logits(ids, policy):
-        likely[rows.start : rows.stop] = logits.argmax(axis=1)
-        known = ids[rows.start + 1 : rows.stop + 1]
-        nll[rows.start : rows.start + len(known)] = losses(logits[: len(known)], known)
-        first, last = np.searchsorted(sampled, [rows.start, rows.stop])
-        logs[first:last] = log_probabilities(logits[sampled[first:last] - rows.start])
-    return Reading(nll, likely, sampled, logs)
+def read(generator: Generator, ids: IntArray, policy: PrefillPolicy[Any], sampled: IntArray) -> Reading:
+    """Losses of all tokens under a configuration, from an empty cache, and distributions of the sampled rows."""
+    logits = (logits for _, logits in generator.each_logits(ids, policy))
+    return _gathered(generator.model.vocab_size, logits, ids[1:], len(ids), sampled)
 
 
 def read_on(
@@ -74,33 +57,8 @@ def read_on(
 
     Every token is given, whatever the model would predict: this is how sparse prefill affects answers.
     """
-    n = len(following)
-    nll, likely = np.empty(n), np.empty(n, np.int64)
-    logs = np.empty((len(sampled), generator.model.vocab_size), np.float32)
-    done = 0
-    for logits in _predictions(generator, ids, following, policy):
-        stop = done + len(logits)
-        likely[done:stop] = logits.argmax(axis=1)
-        nll[done:stop] = losses(logits, following[done:stop])
-        first, last = np.searchsorted(sampled, [done, stop])
-        logs[first:last] = log_probabilities(logits[sampled[first:last] - done])
-        done = stop
-    return Reading(nll, likely, sampled, logs)
-
-
-def read_up_to(generator: Generator, ids: IntArray, at: IntArray, policy: PrefillPolicy[Any]) -> Float64:
-    """Losses [K] of the tokens behind the positions `at` [K], rising, each of a prompt that ends there.
-
-    Nothing that a prediction rests on depends on later tokens, as it may inside a prompt. The longest prompt is
-    read first: the others go back from it as far as the policy must.
-    """
-    nll = np.empty(len(at))
-    generator.reset()
-    for i in reversed(range(len(at))):
-        position = int(at[i])
-        logits = generator.prefill(ids[: position + 1], policy)
-        nll[i] = losses(logits[None], ids[position + 1 : position + 2])[0]
-    return nll
+    logits = _predictions(generator, ids, following, policy)
+    return _gathered(generator.model.vocab_size, logits, following, len(following), sampled)
 
 
 def _predictions(
@@ -114,3 +72,21 @@ def _predictions(
             yield from (logits for _, logits in generator.decode_given(given))
     else:  # here a token's visible past depends on its decode step
         yield from (generator.decode(int(token))[None] for token in given)
+
+
+def _gathered(
+    vocabulary: int, each: Iterable[Float32], expected: IntArray, n: int, sampled: IntArray
+) -> Reading:
+    """each: logits [rows, vocab], n rows in all; expected: the tokens that come, of the last row perhaps none."""
+    nll, likely = np.empty(len(expected)), np.empty(n, np.int64)
+    logs = np.empty((len(sampled), vocabulary), np.float32)
+    start = 0
+    for logits in each:
+        stop = start + len(logits)
+        likely[start:stop] = logits.argmax(axis=1)
+        known = expected[start:stop]
+        nll[start : start + len(known)] = losses(logits[: len(known)], known)
+        first, last = np.searchsorted(sampled, [start, stop])
+        logs[first:last] = log_probabilities(logits[sampled[first:last] - start])
+        start = stop
+    return Reading(nll, likely, logs)

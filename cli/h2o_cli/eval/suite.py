@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import distribution, version
 from pathlib import Path
 from platform import python_version
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from h2o_runtime.errors import InputError
 
@@ -126,15 +126,11 @@ TEXTS: dict[Half, tuple[Source, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Suite:
-    """How much is read: `length` tokens of the first `texts` texts of a half that have so many, and `decoded`
-    tokens after them.
-    """
+class Suite(NamedTuple):
+    """How much is read: `length` tokens of the first `texts` texts of a half that have so many."""
 
     length: int
     texts: int
-    decoded: int = 256
 
 
 SIZES: dict[SuiteName, Suite] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from h2o_cli.eval.readings import IntArray
-from h2o_cli.eval.suite import Source
-from h2o_runtime.errors import InputError
+from h2o_cli.eval.suite import TEXTS, Half, Source
+from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
 
+log = logging.getLogger(__name__)
+
+MANUALS = 2  # parts of Python's manual, if no text is named
 _CHARACTERS = 12  # characters; almost every token has fewer
 
 
@@ -38,10 +42,33 @@ def from_files(
     files: Sequence[Path], tokenizer: Tokenizer, tokens: int, vocabulary: int
 ) -> tuple[Document, ...]:
     """The first `tokens` tokens of each. Raises InputError for a file that has fewer, or is not text."""
+    names = [path.name for path in files]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in files]
     return tuple(
-        Document(name, _cut(name, _read(path), tokenizer, tokens, vocabulary))
-        for name, path in zip(_names(files), files, strict=True)
+        Document(name, _cut(name, decode_utf8(read_input(path), str(path)), tokenizer, tokens, vocabulary))
+        for name, path in zip(names, files, strict=True)
     )
+
+
+def from_suite(
+    half: Half, tokenizer: Tokenizer, tokens: int, vocabulary: int, least: int, most: int
+) -> tuple[Document, ...]:
+    """The first texts of a half that have so many tokens. Raises ConfigError if there are fewer than `least`."""
+    if most > len(TEXTS[half]):
+        raise ConfigError(
+            f"the half {half!r} has {len(TEXTS[half])} texts: lower texts of `suite`", field="suite"
+        )
+    found = from_sources(TEXTS[half], tokenizer, tokens, vocabulary, most)
+    if len(found) < least:
+        raise ConfigError(
+            f"the half {half!r} has {len(found)} texts of {tokens:,} tokens: lower texts of `suite`, `length` or "
+            "`decoded`",
+            field="suite",
+        )
+    if len(found) < most:
+        log.warning("only %d of the suite's %d texts have %s tokens", len(found), most, f"{tokens:,}")
+    return found
 
 
 def from_sources(
@@ -57,16 +84,16 @@ def from_sources(
     return tuple(itertools.islice(long_enough, count))
 
 
-def from_manual(count: int, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> tuple[Document, ...]:
+def from_manual(tokenizer: Tokenizer, tokens: int, vocabulary: int) -> tuple[Document, ...]:
     """Disjoint parts of Python's manual, from places as far apart as possible."""
     text = manual()
-    step = len(text) // count
+    step = len(text) // MANUALS
     return tuple(
         Document(
             f"python-manual-{1 + index}",
             _cut("Python's manual", text[index * step :][:step], tokenizer, tokens, vocabulary),
         )
-        for index in range(count)
+        for index in range(MANUALS)
     )
 
 
@@ -75,16 +102,6 @@ def manual() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(str(topics[name]).strip() for name in sorted(topics))
-
-
-def _names(files: Sequence[Path]) -> list[str]:
-    """File names if they differ, otherwise full paths."""
-    names = [path.name for path in files]
-    return names if len(set(names)) == len(names) else [str(path) for path in files]
-
-
-def _read(path: Path) -> str:
-    return decode_utf8(read_input(path), str(path))
 
 
 def _cut(name: str, text: str, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> IntArray:
