@@ -270,7 +270,7 @@ def share_traces() -> None:
 
 def know_rates() -> None:
     from h2o_cli.bench import command
-    from h2o_cli.bench.floor import MachineRates
+    from h2o_cli.bench.machine import MachineRates
 
     mock.patch.object(command, "_rates", return_value=MachineRates(**RATES)).start()
 

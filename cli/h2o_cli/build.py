@@ -12,8 +12,8 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from h2o_cli.common import guarded, json_option, print_json, show, start_logging, verbose_option
-from h2o_cli.effects import CheckedCommand
+from h2o_cli import usage
+from h2o_cli.common import json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.help import version_option
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText, numbers_in
@@ -62,7 +62,7 @@ class TargetSettings:
         return Path(self.plugins) if self.plugins else None
 
 
-@click.command(cls=CheckedCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=usage.Command, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
@@ -89,7 +89,6 @@ class TargetSettings:
 @click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
 @verbose_option
-@guarded
 def main(
     bundle: Path,
     target: TargetSettings,

@@ -12,9 +12,8 @@ import click
 from rich.markup import escape
 from rich.table import Column, Table
 
+from h2o_cli import usage
 from h2o_cli.common import (
-    Exit,
-    guarded,
     json_option,
     make_console,
     print_json,
@@ -132,7 +131,6 @@ _machine_options = grouped(
 @needing(_in_stages("pipeline"), needing(Beside("against"), prefill_options))
 @json_option
 @verbose_option
-@guarded
 def main(
     bundle: Path,
     stages: tuple[str, ...],
@@ -181,7 +179,7 @@ def main(
     if failed:
         where = f"{failed.graph} differs first ({failed.stage}, {failed.output})"
         click.echo(f"error: {where}: {failed.reason}", err=True)
-        sys.exit(Exit.TOLERANCE)
+        sys.exit(usage.Exit.TOLERANCE)
 
 
 @dataclass(frozen=True)

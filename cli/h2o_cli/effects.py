@@ -17,9 +17,6 @@ from typing import Any, Protocol, TypeVar
 import click
 from click.core import ParameterSource
 
-from h2o_cli import usage
-from h2o_cli.other_tools import refuse_flags_of_others
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SETTINGS = "h2o_cli.settings"  # key in a context's meta
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -154,52 +151,33 @@ def flag_of(parameter: click.Parameter) -> str:
     return parameter.human_readable_name
 
 
-class CheckedCommand(usage.Command):
-    """A command that refuses an option without effect: click.UsageError."""
+def check_once(command: click.Command, ctx: click.Context, words: list[str]) -> None:
+    """Of an option that is given twice only the last would count."""
+    *_, order = command.make_parser(ctx).parse_args(words)
+    for parameter, times in Counter(order).items():
+        once = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count)
+        if once and times > 1:
+            raise click.UsageError(
+                f"{flag_of(parameter)} has no effect but for the last of {times} times: give it once", ctx
+            )
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = list(args)  # click takes from `args` what it has parsed
-        refuse_flags_of_others(self, ctx, words)
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            # click's own suggestions are the most similar ones, which may leave out what the word begins.
-            begun = [
-                flag for option in self.params for flag in option.opts if flag.startswith(error.option_name)
-            ]
-            if not begun:
-                raise
-            raise click.NoSuchOption(error.option_name, possibilities=begun, ctx=error.ctx) from None
-        if not ctx.resilient_parsing:
-            self._check_once(ctx, words)
-            self._check_needs(ctx)
-        return rest
 
-    def _check_once(self, ctx: click.Context, words: list[str]) -> None:
-        """Of an option that is given twice only the last would count."""
-        *_, order = self.make_parser(ctx).parse_args(words)
-        for parameter, times in Counter(order).items():
-            once = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.count)
-            if once and times > 1:
+def check_needs(command: click.Command, ctx: click.Context) -> None:
+    """Raises click.UsageError for an option without effect."""
+    for parameter in command.params:
+        if ctx.get_parameter_source(str(parameter.name)) not in _GIVEN:
+            continue
+        value = ctx.params.get(str(parameter.name))
+        given = (value, *given_settings(ctx, str(parameter.name)))
+        flag = max(parameter.secondary_opts, key=len) if value is False else flag_of(parameter)
+        for need in needs_of(parameter):
+            concerned = [f"{flag} {word}" for word in given if word in need.of] if need.of else [flag]
+            unmet = need.condition.unmet(ctx) if concerned else None
+            if unmet is not None:
                 raise click.UsageError(
-                    f"{flag_of(parameter)} has no effect but for the last of {times} times: give it once", ctx
+                    f"{concerned[0]} has no effect {unmet[0]}: {unmet[1]}, or leave out {concerned[0]}",
+                    ctx,
                 )
-
-    def _check_needs(self, ctx: click.Context) -> None:
-        for parameter in self.params:
-            if ctx.get_parameter_source(str(parameter.name)) not in _GIVEN:
-                continue
-            value = ctx.params.get(str(parameter.name))
-            given = (value, *given_settings(ctx, str(parameter.name)))
-            flag = max(parameter.secondary_opts, key=len) if value is False else flag_of(parameter)
-            for need in needs_of(parameter):
-                concerned = [f"{flag} {word}" for word in given if word in need.of] if need.of else [flag]
-                unmet = need.condition.unmet(ctx) if concerned else None
-                if unmet is not None:
-                    raise click.UsageError(
-                        f"{concerned[0]} has no effect {unmet[0]}: {unmet[1]}, or leave out {concerned[0]}",
-                        ctx,
-                    )
 
 
 def _has(value: Any, values: tuple[Any, ...]) -> bool:

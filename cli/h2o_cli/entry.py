@@ -6,36 +6,9 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from importlib import import_module
 from types import FrameType
-
-
-def run() -> None:
-    _start("h2o_cli.run.command")
-
-
-def serve() -> None:
-    _start("h2o_cli.serve")
-
-
-def export() -> None:
-    _start("h2o_cli.export")
-
-
-def build() -> None:
-    _start("h2o_cli.build")
-
-
-def compare() -> None:
-    _start("h2o_cli.compare")
-
-
-def evaluate() -> None:
-    _start("h2o_cli.eval.command")
-
-
-def bench() -> None:
-    _start("h2o_cli.bench.command")
 
 
 def _start(module: str) -> None:
@@ -51,4 +24,13 @@ def _start(module: str) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    os._exit(128 + number)  # as `guarded` of h2o_cli.common
+    os._exit(128 + number)  # as `Command.invoke` of h2o_cli.usage
+
+
+run = partial(_start, "h2o_cli.run.command")
+serve = partial(_start, "h2o_cli.serve")
+export = partial(_start, "h2o_cli.export")
+build = partial(_start, "h2o_cli.build")
+compare = partial(_start, "h2o_cli.compare")
+evaluate = partial(_start, "h2o_cli.eval.command")
+bench = partial(_start, "h2o_cli.bench.command")

@@ -14,11 +14,9 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from h2o_cli import usage
 from h2o_cli.common import (
-    Exit,
     argument_text,
-    guarded,
-    in_flags,
     json_option,
     print_json,
     show,
@@ -151,7 +149,6 @@ _output_options = grouped(
 @_weight_options
 @prefill_options
 @_output_options
-@guarded
 def main(
     checkpoint: str,
     output: Path | None,
@@ -206,7 +203,7 @@ def main(
         _show_result(options.output, manifest, opened.config)
     if manifest.validation and not manifest.validation.passed:
         click.echo(f"error: {options.output}: {_missed(manifest.validation, manifest.model)}", err=True)
-        sys.exit(Exit.TOLERANCE)
+        sys.exit(usage.Exit.TOLERANCE)
 
 
 def _import_exporter(validate: bool) -> tuple[Any, Any]:
@@ -229,7 +226,7 @@ def _refusal(output: Path) -> str | None:
     try:
         check_output(output, force=False)
     except OutputError as error:
-        return in_flags(error)
+        return usage.in_flags(error)
     return None
 
 

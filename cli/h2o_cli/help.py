@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from h2o_cli.effects import CheckedCommand, parameters
+from h2o_cli import usage
+from h2o_cli.effects import parameters
 
 version_option = click.version_option(package_name="h2o-edge", message="%(prog)s %(version)s")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -49,7 +50,7 @@ def grouped(group: Group, *options: Callable[[Any], Any]) -> Callable[[Command],
     return add
 
 
-class HelpfulCommand(CheckedCommand):
+class HelpfulCommand(usage.Command):
     """A command whose `--help` shows the options in `first`, and `--help-all` every one in its group."""
 
     def __init__(self, *args: Any, first: tuple[str, ...], **kwargs: Any) -> None:

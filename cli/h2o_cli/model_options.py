@@ -88,7 +88,8 @@ def compute_option(kind: type[AttentionCompute]) -> Callable[[Command], Command]
     )
 
 
-_EXECUTION = (
+execution_options = grouped(
+    Group.MACHINE,
     click.option(
         "--backend",
         type=click.Choice(BACKENDS),
@@ -146,13 +147,16 @@ _CONTEXT = click.option(
 )
 
 
-_DECODE = click.option(
-    "--decode",
-    type=PolicyValue(DECODE, "--decode"),
-    default=FullDecode(),
-    show_default=True,
-    help='What a generated token sees: a policy and its settings, such as "quest budget=2048". help prints all '
-    "there are.",
+decode_options = grouped(
+    Group.DECODE,
+    click.option(
+        "--decode",
+        type=PolicyValue(DECODE, "--decode"),
+        default=FullDecode(),
+        show_default=True,
+        help='What a generated token sees: a policy and its settings, such as "quest budget=2048". help prints all '
+        "there are.",
+    ),
 )
 _CACHE = click.option(
     "--cache",
@@ -164,27 +168,11 @@ _CACHE = click.option(
 )
 
 
-def execution_options(command: Command) -> Command:
-    """`backend` and `device`."""
-    return grouped(Group.MACHINE, *_EXECUTION)(command)
-
-
 def model_options(command: Command) -> Command:
     """The flags that `load_arguments` turns into arguments of `Generator.load`."""
-    machine = (
-        _PACKED,
-        _VERIFY,
-        compute_option(_with_layers()),
-        threads_option,
-        execution_options,
-    )
+    machine = (_PACKED, _VERIFY, compute_option(_with_layers()), threads_option, execution_options)
     command = grouped(Group.MACHINE, *machine)(command)
     return grouped(Group.CACHE, _CONTEXT, _CACHE)(decode_options(command))
-
-
-def decode_options(command: Command) -> Command:
-    """`decode`, a policy."""
-    return grouped(Group.DECODE, _DECODE)(command)
 
 
 def load_arguments(flags: dict[str, Any]) -> dict[str, Any]:

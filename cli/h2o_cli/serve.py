@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import click
 
-from h2o_cli.common import Exit, guarded, verbose_option
+from h2o_cli import usage
+from h2o_cli.common import verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
@@ -210,7 +211,6 @@ _pool_options = grouped(
 @model_options
 @speculate_option
 @verbose_option
-@guarded
 def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     """Serve the model in the folder BUNDLE with APIs like OpenAI's and Anthropic's, and a chat page.
 
@@ -253,7 +253,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     ended = serve(settings, prefill, load)
     if not ended.threads:
         # The inference thread is inside a computation that does not end; the interpreter would wait for it.
-        os._exit(Exit.ERROR)
+        os._exit(usage.Exit.ERROR)
     if ended.signal is not None:
         sys.exit(128 + ended.signal)
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tests import bundles
 
-from h2o_cli.bench import floor
+from h2o_cli.bench import machine
 from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Entry, attentions, models
-from h2o_cli.bench.floor import MachineRates, measure_gpu_rates
+from h2o_cli.bench.machine import MachineRates, measure_gpu_rates
 from h2o_cli.bench.systems.base import Absent
-from h2o_cli.bench.systems.registry import make_system
+from h2o_cli.bench.worker import SYSTEMS
 from h2o_runtime.policies.prefill import PREFILL, Query
 
 CONFIG = Query(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
@@ -40,12 +40,11 @@ def settings(shared_folder: Path) -> dict[str, Any]:
         "dense_form": "auto",
         "attention_precision": "auto",
         "dense_precision": "float32",
-        "kind": "h2o",
     }
 
 
 def test_the_whole_model(settings: dict[str, Any]) -> None:
-    system = make_system("h2o", settings)
+    system = SYSTEMS["h2o"](settings)
     system.open(200)
     assert 0 <= system.prefill(np.arange(3, 150)) < 512
     system.decode(5)
@@ -55,7 +54,7 @@ def test_the_whole_model(settings: dict[str, Any]) -> None:
 
 
 def test_attention_of_one_layer(settings: dict[str, Any]) -> None:
-    system = make_system("attention", settings)
+    system = SYSTEMS["attention"](settings)
     system.open(150)
     assert system.prefill(np.arange(150)) == -1
     phases = system.phases()
@@ -66,8 +65,8 @@ def test_attention_of_one_layer(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_gpus_own_speed(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of products in the model's dtype: a GPU multiplies halves ten times as fast."""
-    monkeypatch.setattr(floor, "FLOATS", 1 << 20)
-    monkeypatch.setattr(floor, "GPU_SIDE", 256)
+    monkeypatch.setattr(machine, "FLOATS", 1 << 20)
+    monkeypatch.setattr(machine, "GPU_SIDE", 256)
     rates = MachineRates(**measure_gpu_rates(dtype, repetitions=2))
     assert rates.flops is not None
     assert rates.flops_by == f"onnxruntime, {dtype}"
@@ -80,7 +79,7 @@ def test_without_a_matrix_product_only_the_bandwidth_is_known(
     emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under TensorRT alone: the ONNX Runtime that is installed has no CUDA provider."""
-    monkeypatch.setattr(floor, "FLOATS", 1 << 20)
+    monkeypatch.setattr(machine, "FLOATS", 1 << 20)
     monkeypatch.setattr(emulated_cuda, "MEMORY", "cuda")
     rates = MachineRates(**measure_gpu_rates("float32", repetitions=2))
     assert rates.flops is None
@@ -97,7 +96,7 @@ def test_peers_that_are_measured_on_the_cpu_are_absent(settings: dict[str, Any],
     for contestant in (*models(entry, ("transformers",), False)[2:], *attentions(entry, ("torch SDPA",))[2:]):
         ready = contestant.ready()
         with pytest.raises(Absent, match="this torch has no CUDA"):
-            make_system(ready.system, ready.settings)
+            SYSTEMS[ready.system](ready.settings)
     (gqa,) = attentions(entry, ("onnxruntime GQA",))[2:]
     with pytest.raises(Absent, match="--device cpu"):
-        make_system(gqa.system, gqa.settings)
+        SYSTEMS[gqa.system](gqa.settings)

@@ -6,19 +6,25 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
 from h2o_cli import usage
-from h2o_cli.common import Exit, NotNegative, guarded
+from h2o_cli.common import NotNegative
 from h2o_cli.stopping import Stop
+from h2o_cli.usage import Exit
 from h2o_runtime.errors import BackendError, ConfigError, H2OError, OutOfMemoryError
 from h2o_runtime.ort.library import import_onnxruntime
 from h2o_runtime.process import STOPPING
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}  # as shells report them
+
+
+def run(work: Callable[[], object]) -> object:
+    """What it returns, as a command's own code."""
+    return click.command(cls=usage.Command)(work).main([], prog_name="h2o-toy", standalone_mode=False)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +49,7 @@ def test_an_interrupt_that_a_library_turned_into_an_error_still_is_one(
     number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        guarded(_import_that_swallows)(number)
+        run(lambda: _import_that_swallows(number))
     assert end.value.code == CODES[number]
     assert capsys.readouterr().err == "stopped\n"
 
@@ -52,11 +58,11 @@ def test_an_interrupt_that_a_library_turned_into_an_error_still_is_one(
 def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
     """As Ctrl-C in the background of a script, and SIGHUP under nohup."""
     signal.signal(number, signal.SIG_IGN)
-    assert guarded(lambda: signal.raise_signal(number) or "went on")() == "went on"
+    assert run(lambda: signal.raise_signal(number) or "went on") == "went on"
 
 
 def test_a_command_leaves_the_handlers_as_they_were() -> None:
-    guarded(lambda: None)()
+    run(lambda: None)
     assert {signal.getsignal(number) for number in STOPPING} == {signal.default_int_handler}
 
 
@@ -76,7 +82,7 @@ def test_a_second_signal_ends_the_wait_for_the_first(first: signal.Signals) -> N
             happened.append("not reached")
 
     with pytest.raises(SystemExit) as end:
-        click.command(guarded(work)).main([], prog_name="h2o-toy")
+        run(work)
     assert (end.value.code, happened) == (CODES[first], [True, "saved"])
 
 
@@ -100,7 +106,7 @@ def test_what_a_user_can_cause_is_one_sentence(
         raise error
 
     with pytest.raises(SystemExit) as end:
-        guarded(fail)()
+        run(fail)
     assert (end.value.code, capsys.readouterr().err) == (code, said)
 
 
@@ -120,7 +126,6 @@ def test_arguments_of_the_library_are_told_as_this_commands_flags(
     @click.option("-c", "--ctx-size", "context")
     @click.option("--cache")
     @click.option("--h2o-heavy", "heavy")
-    @guarded
     def command(**flags: str) -> None:
         raise error
 
@@ -137,7 +142,7 @@ def test_a_defect_keeps_its_traceback() -> None:
         raise ZeroDivisionError("ours")
 
     with pytest.raises(ZeroDivisionError, match="ours"):
-        guarded(fail)()
+        run(fail)
 
 
 class Stubborn:
@@ -154,7 +159,7 @@ def test_an_interrupt_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[
             time.sleep(0.01)
 
     with pytest.raises(SystemExit) as end:
-        guarded(work)()
+        run(work)
     assert end.value.code == 130
     assert capsys.readouterr().err == "stopped\n"
 
@@ -166,7 +171,7 @@ def test_other_errors_of_destructors_are_still_mentioned(monkeypatch: pytest.Mon
 
     mentioned: list[type] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda lost: mentioned.append(lost.exc_type))
-    guarded(Broken)()
+    run(Broken)
     assert mentioned == [ZeroDivisionError]
 
 

@@ -11,8 +11,9 @@ import click
 import pytest
 from tests.path_options import all_commands
 
-from h2o_cli.effects import Beside, CheckedCommand, Either, NotBeside, Where, flag_of, needing, needs_of
+from h2o_cli.effects import Beside, Either, NotBeside, Where, flag_of, needing, needs_of
 from h2o_cli.settings_text import SettingsText
+from h2o_cli.usage import Command
 
 COMMANDS = all_commands()
 of_each_command = pytest.mark.parametrize("name", COMMANDS)
@@ -34,7 +35,7 @@ ALWAYS = {
     *("host", "port", "alias", "api_key_file", "cors_origin", "allowed_hosts", "metrics_names"),
     *("slots", "dialect", "pooling", "limits", "grace"),
     *("cache_pool", "cache_dir"),
-    *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file", "png_file"),
+    *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file"),
     *("beside", "decode_tokens"),
     *("texts", "length", "metrics", "baselines"),
 }
@@ -61,7 +62,7 @@ def options(command: click.Command) -> Iterator[click.Option]:
 
 @of_each_command
 def test_every_command_checks_its_options(name: str) -> None:
-    assert isinstance(COMMANDS[name], CheckedCommand)
+    assert isinstance(COMMANDS[name], Command)
 
 
 @of_each_command
@@ -123,7 +124,7 @@ def test_a_dry_run_of_an_export_has_no_use_for_what_writing_needs(flag: str) -> 
 
 
 def test_a_variable_of_the_environment_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    @click.command(cls=CheckedCommand)
+    @click.command(cls=Command)
     @click.option("--chat", is_flag=True)
     @needing(Beside("chat"), click.option("--system", envvar="SYSTEM"))
     def command(**flags: Any) -> None: ...

@@ -11,18 +11,16 @@ from tests.cli.test_entry import SCRIPTS
 from h2o_cli import entry
 
 
-def _told(script: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+def _told(script: str, words: list[str]) -> tuple[int, str]:
     """The exit code and the messages of an installed command, called with these words."""
-    modules: list[str] = []
-    monkeypatch.setattr(entry, "_start", modules.append)
-    getattr(entry, SCRIPTS[script].partition(":")[2])()
-    done = CliRunner().invoke(import_module(modules[0]).main, words, prog_name=script)
+    (module,) = getattr(entry, SCRIPTS[script].partition(":")[2]).args
+    done = CliRunner().invoke(import_module(module).main, words, prog_name=script)
     return done.exit_code, done.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_command_tells_wrong_usage_in_two_lines(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, told = _told(script, ["--flag-of-no-command"], monkeypatch)
+def test_every_command_tells_wrong_usage_in_two_lines(script: str) -> None:
+    code, told = _told(script, ["--flag-of-no-command"])
     wrong, helps = told.splitlines()
     assert code == 2
     assert wrong.startswith("error: No such option '--flag-of-no-command'")
@@ -58,13 +56,13 @@ def test_every_command_tells_wrong_usage_in_two_lines(script: str, monkeypatch: 
         ),
     ],
 )
-def test_the_command_that_was_meant_is_named(words: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_that_was_meant_is_named(words: str, told: str) -> None:
     script, *rest = words.split()
-    assert _told(script, rest, monkeypatch) == (2, told)
+    assert _told(script, rest) == (2, told)
 
 
-def test_a_group_without_a_word_shows_its_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, told = _told("h2o-bench", [], monkeypatch)
+def test_a_group_without_a_word_shows_its_help() -> None:
+    code, told = _told("h2o-bench", [])
     assert code == 2
     assert told.startswith("Usage: h2o-bench [OPTIONS] COMMAND")
 
@@ -90,11 +88,11 @@ EXPORT = "name a bundle's folder, which h2o-export makes: h2o-export OWNER/NAME 
         ("h2o-build a --parallel 2", "No such option '--parallel'."),
     ],
 )
-def test_a_flag_of_llama_cpp_is_told_as_ours(words: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_of_llama_cpp_is_told_as_ours(words: str, told: str) -> None:
     script, *rest = words.split()
-    code, shown = _told(script, rest, monkeypatch)
+    code, shown = _told(script, rest)
     assert (code, shown.splitlines()[0]) == (2, f"error: {told}")
 
 
-def test_a_value_may_look_like_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _told("h2o-run", ["/nowhere", "--prompt", "-cnv"], monkeypatch)[0] == 1
+def test_a_value_may_look_like_a_flag() -> None:
+    assert _told("h2o-run", ["/nowhere", "--prompt", "-cnv"])[0] == 1

@@ -5,17 +5,39 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.extras import needs_export
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.errors import BackendError, BundleError, H2OError, OutputError
+from h2o_runtime.errors import BackendError, BundleError, OutputError
 from h2o_runtime.files.user_cache import user_cache
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama-family decoder with tied embeddings. It needs no download: speed and memory do not depend on the
+    weights' values.
+    """
+
+    hidden: int
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocab: int
+    context: int
+
+
+SHAPES = {
+    "smollm2-135m": Shape(576, 30, 9, 3, 64, 1536, 49152, 32768),
+    "llama-3.2-1b": Shape(2048, 16, 32, 8, 64, 8192, 128256, 131072),
+}
 
 
 @dataclass(frozen=True)
@@ -82,22 +104,23 @@ def _once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def _write_checkpoint(shape: str, folder: Path) -> None:
-    try:
+    with _export_extra():
         from h2o_cli.bench.random_checkpoint import write
-    except ImportError as error:
-        raise _needs_export(error) from None
     write(SHAPES[shape], folder)
 
 
 def _export(checkpoint: Path, folder: Path, dtype: str) -> None:
-    try:
+    with _export_extra():
         from h2o_export.checkpoints import open_checkpoint
         from h2o_export.exporter import ExportOptions, write_bundle
-    except ImportError as error:
-        raise _needs_export(error) from None
     options = ExportOptions(str(checkpoint), folder, dtype)  # type: ignore[arg-type]
     write_bundle(open_checkpoint(str(checkpoint)), options, folder, lambda step: None)
 
 
-def _needs_export(error: ImportError) -> H2OError:
-    return BackendError(needs_export("a built-in shape must be written and exported first, which", error))
+@contextmanager
+def _export_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        what = "a built-in shape must be written and exported first, which"
+        raise BackendError(needs_export(what, error)) from None

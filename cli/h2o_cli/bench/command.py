@@ -17,20 +17,16 @@ from h2o_cli import usage
 from h2o_cli.bench.benchmark_model import BenchmarkModel, default_work_dir
 from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry, attentions, models
 from h2o_cli.bench.dense import dense
-from h2o_cli.bench.estimate import estimated_seconds
-from h2o_cli.bench.floor import MachineRates, better
-from h2o_cli.bench.machine import describe
+from h2o_cli.bench.machine import MachineRates, better, describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
-from h2o_cli.bench.process import Failed, WorkerProcess
-from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, to_csv
-from h2o_cli.bench.screen import show
+from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, table_of, to_csv
 from h2o_cli.bench.systems.base import Absent
-from h2o_cli.common import guarded, make_console, print_json, start_logging
+from h2o_cli.bench.worker import Failed, WorkerProcess
+from h2o_cli.common import make_console, print_json, show, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import policies_beside, prefill_policy
-from h2o_cli.progress import in_words
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
@@ -43,6 +39,8 @@ from h2o_runtime.process import default_threads
 from h2o_runtime.text import Tokenizer, decode_utf8
 
 log = logging.getLogger(__name__)
+
+WIDTH = 200  # of a table, if the terminal's width is unknown
 
 
 @click.group(cls=usage.Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,7 +59,6 @@ def main() -> None:
 @model_files
 @grouped(Group.MEASUREMENT, beside_option, losses_option)
 @grouped(Group.MACHINE, compute_option(Compute))
-@guarded
 def prefill(**flags: Any) -> None:
     """Time to the first token, by phase."""
     _measure("prefill", flags)
@@ -82,7 +79,6 @@ def prefill(**flags: Any) -> None:
 )
 @decode_options
 @grouped(Group.MACHINE, compute_option(Compute))
-@guarded
 def decode(decode_tokens: int, **flags: Any) -> None:
     """Time per generated token, at contexts of the given lengths."""
     _measure("decode", flags, decode_tokens)
@@ -92,7 +88,6 @@ def decode(decode_tokens: int, **flags: Any) -> None:
 @bench_options(ATTENTION_PEERS, "1024,2048,4096,8192,16384")
 @grouped(Group.MEASUREMENT, beside_option)
 @grouped(Group.MACHINE, compute_option(AttentionCompute))
-@guarded
 def attention(**flags: Any) -> None:
     """Attention of one layer, including scores and selection."""
     _measure("attention", flags)
@@ -112,7 +107,8 @@ def _openvino_model(folder: Path | None) -> Path | None:
 
 def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     start_logging(flags["verbose"])
-    _check_outputs(flags["csv_file"], flags["png_file"])
+    if flags["csv_file"]:
+        check_own_target(flags["csv_file"], FIRST_LINE, "rows of h2o-bench")
     model = BenchmarkModel.open(
         flags["model"], flags["work_dir"] or default_work_dir(), flags["dtype"], flags.get("checkpoint")
     )
@@ -152,14 +148,10 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     if flags["text"]:
         entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths) + rounds.following))
     results, stopped = run(mode, entry, rounds, flags["peers"], flags["csv_file"])
-    if flags["png_file"]:
-        from h2o_cli.bench.picture import draw
-
-        draw(results, flags["png_file"])
     if flags["as_json"]:
         print_json(results.to_json())
     else:
-        show(results)
+        show(*table_of(results), width=WIDTH)
     if stopped:
         raise Cancelled("stopped by a signal")
 
@@ -186,10 +178,6 @@ def run(
                 replace_file(file, to_csv(found))
             return found
 
-        guess = f"this takes about {in_words(estimated_seconds(mode, entry, contestants, rounds, rates))}"
-        if console.is_terminal:
-            console.print(guess, highlight=False)
-        log.info("%s", guess)
         measurement = Measurement(contestants, rounds, status.update, rows)
         try:
             measurement.run()
@@ -210,7 +198,6 @@ def run(
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
         machine=machine,
         rates=rates,
-        lead=entry.name_of(entry.prefill),
         rows=rows(),
         missing=tuple(measurement.missing),
     )
@@ -252,14 +239,3 @@ def _rates(entry: Entry) -> MachineRates:
             return MachineRates(**worker.ask("rates", dtype=entry.model.manifest.model.dtype))
     except (Absent, Failed) as reason:
         raise BackendError(f"the machine's own speed could not be measured: {reason}") from None
-
-
-def _check_outputs(rows: Path | None, picture: Path | None) -> None:
-    """Checked before hours of measuring, not after."""
-    if rows is not None:
-        check_own_target(rows, FIRST_LINE, "rows of h2o-bench")
-    if picture is not None:
-        check_own_target(picture, b"\x89PNG", "PNG picture")
-        from h2o_cli.pyplot import import_pyplot
-
-        import_pyplot()

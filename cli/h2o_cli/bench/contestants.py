@@ -126,10 +126,12 @@ class Entry:
             suffix += f" dense={self.dense_precision}"
         return spelled(policy, whole=True) + suffix
 
-    def on_cpu_only(self) -> None:
-        """For a peer that is measured on one device only. Raises Absent."""
+    def need(self, module: str, packages: str) -> None:
+        """For a peer that is measured on the CPU only. Raises Absent if it cannot be, or is not installed."""
         if self.device != "cpu":
             raise Absent("measured on the CPU only: use --device cpu")
+        if importlib.util.find_spec(module) is None:
+            raise Absent(f"not installed: pip install {packages}")
 
     def checkpoint(self) -> Path:
         if self.model.checkpoint is None:
@@ -169,11 +171,8 @@ def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contest
 def attentions(entry: Entry, peers: tuple[str, ...]) -> list[Contestant]:
     """One layer's attention, ours first."""
     common = entry.common | {"bundle": str(entry.model.bundle)}
-    kinds = {"torch SDPA": "torch", "onnxruntime GQA": "onnxruntime"}
-    return [
-        *_ours(entry, "attention", entry.policies, FullDecode()),
-        *(Contestant(peer, "attention", "causal", common | {"kind": kinds[peer]}) for peer in peers),
-    ]
+    ours = _ours(entry, "attention", entry.policies, FullDecode())
+    return [*ours, *(Contestant(peer, peer, "causal", common) for peer in peers)]
 
 
 def _ours(
@@ -190,7 +189,6 @@ def _ours(
             "dense_form": entry.dense_form,
             "attention_precision": entry.attention_precision,
             "dense_precision": entry.dense_precision,
-            "kind": OWN_SYSTEM,
         }
         name, label = entry.name_of(policy), entry.settings_of(policy)
         if not decoding.exact:
@@ -204,9 +202,7 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
     from h2o_cli.bench.gguf_file import FILE, write_gguf
 
     def prepare() -> dict[str, Any]:
-        entry.on_cpu_only()
-        if importlib.util.find_spec("llama_cpp") is None:
-            raise Absent("not installed: pip install llama-cpp-python gguf")
+        entry.need("llama_cpp", "llama-cpp-python gguf")
         checkpoint, model = entry.checkpoint(), entry.model.manifest.model
         if is_gguf(checkpoint):
             return {"file": str(checkpoint)}
@@ -236,11 +232,8 @@ def _transformers(entry: Entry, decoding: bool) -> list[Contestant]:
     def prepare() -> dict[str, Any]:
         return {"checkpoint": str(entry.folder())}
 
-    return [
-        Contestant(
-            "transformers", "transformers", "SDPA, eager, dynamic cache", entry.common, prepare=prepare
-        )
-    ]
+    name = "transformers"
+    return [Contestant(name, name, "SDPA, eager, dynamic cache", entry.common, prepare=prepare)]
 
 
 def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
@@ -248,9 +241,7 @@ def _onnxruntime_genai(entry: Entry, decoding: bool) -> list[Contestant]:
     from h2o_cli.bench.systems.onnxruntime_genai import INTEGERS, build_model
 
     def made_of(weights: str) -> dict[str, Any]:
-        entry.on_cpu_only()
-        if importlib.util.find_spec("onnxruntime_genai") is None:
-            raise Absent("not installed: pip install onnxruntime-genai")
+        entry.need("onnxruntime_genai", "onnxruntime-genai")
         checkpoint = entry.folder()
         folder = entry.model.converted(
             f"onnxruntime-genai-{weights}", lambda empty: build_model(checkpoint, empty, weights)
@@ -277,9 +268,7 @@ def _openvino_genai(entry: Entry, decoding: bool) -> list[Contestant]:
     from h2o_cli.bench.systems.openvino_genai import build_model
 
     def prepare() -> dict[str, Any]:
-        entry.on_cpu_only()
-        if importlib.util.find_spec("openvino_genai") is None:
-            raise Absent("not installed: pip install openvino-genai")
+        entry.need("openvino_genai", "openvino-genai")
         if entry.openvino_model is not None:
             return {"folder": str(entry.openvino_model), "own_precision": True}
         checkpoint, weights = entry.folder(), entry.weights

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from h2o_cli import usage
 from h2o_cli.common import (
-    guarded,
     json_option,
     print_json,
     show,
@@ -21,7 +21,6 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
-from h2o_cli.effects import CheckedCommand
 from h2o_runtime import Full, Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
@@ -37,7 +36,7 @@ _INTEGERS, _WIDENED = DenseProducts("native"), DenseProducts("native", "bfloat16
 SEEN = 64  # tokens before the ones whose log-probabilities count
 
 
-@click.command(cls=CheckedCommand)
+@click.command(cls=usage.Command)
 @click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option(
     "--length", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens of a long call."
@@ -48,7 +47,6 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 @threads_option
 @json_option
 @verbose_option
-@guarded
 def dense(
     folder: Path, length: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
 ) -> None:

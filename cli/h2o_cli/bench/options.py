@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
+from h2o_cli.bench.benchmark_model import SHAPES
 from h2o_cli.bench.contestants import OPENVINO
-from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.common import NotNegative, json_option, threads_option, verbose_option
 from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped
 from h2o_cli.model_options import execution_options
 from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyText, prefill_options
-from h2o_cli.settings_text import counts_in
+from h2o_cli.settings_text import Names, counts_in
 from h2o_runtime.components.options import MOST
 from h2o_runtime.policies.prefill import PREFILL
 
@@ -35,28 +35,6 @@ class Lengths(click.ParamType[tuple[int, ...]]):
                 f"{value!r} is no list of lengths from 1 to {MOST:,} tokens, such as 1024,4096", param, ctx
             )
         return lengths
-
-
-class Peers(click.ParamType[tuple[str, ...]]):
-    """Names of peers, or all, or none."""
-
-    name = "NAMES"
-
-    def __init__(self, known: tuple[str, ...]) -> None:
-        self._known = known
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        if value in ("all", "none"):
-            return self._known if value == "all" else ()
-        names = tuple(name.strip() for name in str(value).split(","))
-        unknown = [name for name in names if name not in self._known]
-        if unknown:
-            self.fail(
-                f"{unknown[0]!r} is no peer: choose from {', '.join(self._known)}, all, none", param, ctx
-            )
-        return names
 
 
 beside_option = click.option(
@@ -115,7 +93,6 @@ FIRST = (
     "prefill",
     "threads",
     "csv_file",
-    "png_file",
     "as_json",
 )
 
@@ -162,20 +139,6 @@ _MEASURING = (
         ),
     ),
 )
-_RESULTS = (
-    click.option(
-        "--csv",
-        "csv_file",
-        type=OutputPath(dir_okay=False),
-        help="Write rows to this file as they are measured.",
-    ),
-    click.option(
-        "--png",
-        "png_file",
-        type=OutputPath(dir_okay=False),
-        help="Draw the results to this file.",
-    ),
-)
 
 
 def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], Command]:
@@ -191,7 +154,7 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         ),
         click.option(
             "--peers",
-            type=Peers(peers),
+            type=Names("peer", lambda: peers),
             default="all",
             help=f"Other systems to measure: all, none, or some of {', '.join(peers)}.",
         ),
@@ -200,7 +163,12 @@ def bench_options(peers: tuple[str, ...], lengths: str) -> Callable[[Command], C
         prefill_options,
         threads_option,
         json_option,
-        *_RESULTS,
+        click.option(
+            "--csv",
+            "csv_file",
+            type=OutputPath(dir_okay=False),
+            help="Write rows to this file as they are measured.",
+        ),
         verbose_option,
     )
 

@@ -1,7 +1,5 @@
 """Randomly initialised Llama checkpoints of a real model's shape, one shard a layer.
 
-    python -m h2o_cli.bench.random_checkpoint llama-3.2-1b FOLDER
-
 Tensors are drawn and written one shard at a time: memory stays at one layer plus the embedding.
 """
 
@@ -11,13 +9,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from h2o_cli import usage
-from h2o_cli.bench.shapes import SHAPES, Shape
+from h2o_cli.bench.benchmark_model import Shape
 
 
 def layer_tensors(shape: Shape, layer: int, draw: torch.Generator) -> dict[str, torch.Tensor]:
@@ -40,8 +36,8 @@ def layer_tensors(shape: Shape, layer: int, draw: torch.Generator) -> dict[str, 
     return {f"model.layers.{layer}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def shards(shape: Shape, seed: int) -> Iterator[dict[str, torch.Tensor]]:
-    draw = torch.Generator().manual_seed(seed)
+def shards(shape: Shape) -> Iterator[dict[str, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(0)
     yield {
         "model.embed_tokens.weight": torch.randn(shape.vocab, shape.hidden, generator=draw) * 0.02,
         "model.norm.weight": torch.ones(shape.hidden),
@@ -50,7 +46,7 @@ def shards(shape: Shape, seed: int) -> Iterator[dict[str, torch.Tensor]]:
         yield layer_tensors(shape, layer, draw)
 
 
-def config(shape: Shape, dtype: str) -> dict[str, object]:
+def config(shape: Shape) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -69,24 +65,24 @@ def config(shape: Shape, dtype: str) -> dict[str, object]:
         "tie_word_embeddings": True,
         "bos_token_id": 0,
         "eos_token_id": 1,
-        "dtype": dtype,
-        "torch_dtype": dtype,
+        "dtype": "bfloat16",
+        "torch_dtype": "bfloat16",
     }
 
 
-def write(shape: Shape, folder: Path, dtype: str = "bfloat16", seed: int = 0) -> None:
+def write(shape: Shape, folder: Path) -> None:
     """Write the checkpoint with a byte-level tokenizer; `folder` must exist and be empty."""
     weight_map: dict[str, str] = {}
     total = 0
-    for index, tensors in enumerate(shards(shape, seed)):
+    for index, tensors in enumerate(shards(shape)):
         file = f"model-{index:05d}.safetensors"
-        stored = {key: tensor.to(getattr(torch, dtype)) for key, tensor in tensors.items()}
+        stored = {key: tensor.to(torch.bfloat16) for key, tensor in tensors.items()}
         save_file(stored, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(stored, file)
         total += sum(tensor.nbytes for tensor in stored.values())
     index_file = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
-    (folder / "config.json").write_text(json.dumps(config(shape, dtype), indent=2))
+    (folder / "config.json").write_text(json.dumps(config(shape), indent=2))
     _write_tokenizer(folder)
 
 
@@ -101,20 +97,3 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
-
-
-@click.command(cls=usage.Command)
-@click.argument("shape", type=click.Choice(list(SHAPES)))
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")
-def main(shape: str, folder: Path, dtype: str) -> None:
-    """Write a random checkpoint of SHAPE into the new folder FOLDER."""
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
-        raise click.UsageError(f"{folder} exists: give a folder that does not") from error
-    write(SHAPES[shape], folder, dtype)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,9 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
 from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop, layer_flop
 from h2o_cli.bench.contestants import Entry
-from h2o_cli.bench.floor import MachineRates
+from h2o_cli.bench.machine import MachineRates
 from h2o_cli.bench.measure import Missing, Series
 from h2o_cli.bench.systems.base import OWN_SYSTEM
 from h2o_runtime.backends.onnxruntime import as_computed, products_on_cpu
@@ -23,41 +27,7 @@ from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 
 PHASES = (DENSE, *dict.fromkeys(phase for policy in PREFILL.kinds for phase in policy.phases))
-COLUMNS = (
-    "mode",
-    "model",
-    "name",
-    "version",
-    "settings",
-    "precision",
-    "threads",
-    "length",
-    "repetitions",
-    "median_s",
-    "min_s",
-    "q1_s",
-    "q3_s",
-    "max_s",
-    "cpu_s",
-    "tokens_per_s",
-    "flop_per_s",
-    "bytes_per_s",
-    "h2o_speedup",
-    "h2o_speedup_best",
-    "h2o_speedup_cpu",
-    *(f"{phase}_s" for phase in PHASES),
-    "floor_s",
-    "floor_share",
-    "peak_bytes",
-    "libraries_bytes",
-    "estimate_bytes",
-    "same_token",
-    "nll",
-    "perplexity_change",
-)
-
-
-FIRST_LINE = ",".join(COLUMNS[:3]).encode()  # how a file of rows begins, of any version
+FIRST_LINE = b"mode,model,name"  # how a file of rows begins, of any version
 
 
 @dataclass(frozen=True)
@@ -69,7 +39,6 @@ class Results:
     command: str
     machine: dict[str, Any]
     rates: MachineRates
-    lead: str  # the policy that the others are compared with
     rows: tuple[dict[str, Any], ...]
     missing: tuple[Missing, ...]
 
@@ -86,8 +55,10 @@ class Results:
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """All numbers but those of single rounds."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    columns = [name for name in rows[0] if name != "seconds"]
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
@@ -210,3 +181,55 @@ def _agrees(series: Series, truth: Series | None) -> bool | None:
     if truth is None or series.token < 0 or not series.contestant.exact:
         return None
     return series.token == truth.token
+
+
+def table_of(results: Results) -> list[RenderableType]:
+    """The results for the screen."""
+    machine = results.machine
+    title = (
+        f"{results.model} on {machine['cpu']}, {machine['cores']} cores, load {machine['load_average']:.1f}; "
+        f"measured {results.rates.in_words()}"
+    )
+    timed = any(row["dense_s"] is not None for row in results.rows)
+    phases = [phase for phase in PHASES if any(row[f"{phase}_s"] for row in results.rows)]
+    table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
+    achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
+    columns = ["median", "min … max", "tokens/s", achieved, "cpu", "h2o faster by", "by cpu", "of floor"]
+    lossy = any(row["perplexity_change"] is not None for row in results.rows)
+    columns += ["peak MiB", *(["perplexity"] if lossy else []), *(["/".join(phases)] if timed else [])]
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in results.rows:
+        cells = [
+            f"{row['length']:,}",
+            f"{row['name']} {row['version']}",
+            row["settings"],
+            _time(row["median_s"]),
+            f"{_time(row['min_s'])} … {_time(row['max_s'])}",
+            f"{row['tokens_per_s']:,.1f}",
+            f"{(row['flop_per_s'] or row['bytes_per_s']) / 1e9:,.1f}",
+            _time(row["cpu_s"]),
+            f"{row['h2o_speedup']:.2f}x" if row["h2o_speedup"] else "",
+            f"{row['h2o_speedup_cpu']:.2f}x" if row["h2o_speedup_cpu"] else "",
+            f"{row['floor_share']:.0%}" if row["floor_share"] else "",
+            f"{row['peak_bytes'] / 2**20:,.0f}",
+        ]
+        if lossy:
+            change = row["perplexity_change"]
+            cells.append("" if change is None else f"{change:+.2%}")
+        if timed:
+            times = [row[f"{phase}_s"] for phase in phases]
+            cells.append("" if times[0] is None else " / ".join(_time(seconds) for seconds in times))
+        table.add_row(*cells)
+    missing = [
+        f"not measured{f' at {absent.length:,}' if absent.length else ''}: {absent.name}"
+        f"{f' ({absent.label})' if absent.label else ''}: {absent.reason}"
+        for absent in results.missing
+    ]
+    return [escape(title), table, *map(escape, missing)]
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.2f} ms"

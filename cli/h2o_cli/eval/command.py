@@ -11,7 +11,8 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from h2o_cli.common import Exit, guarded, print_json, show, start_logging
+from h2o_cli import usage
+from h2o_cli.common import print_json, show, start_logging
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.measuring import Extent, Measurer
 from h2o_cli.eval.metrics import Sanity
@@ -34,7 +35,6 @@ _FIRST = (
 @click.command(cls=HelpfulCommand, first=_FIRST)
 @version_option
 @eval_options
-@guarded
 def main(
     bundle: Path, as_json: bool, verbose: int, tolerance: float | None, pictures: Path | None, **flags: Any
 ) -> None:
@@ -118,7 +118,7 @@ def _judge(summaries: Sequence[Summary], sanity: Sanity, tolerance: float) -> No
     else:
         return
     click.echo(f"error: {reason}", err=True)
-    sys.exit(Exit.TOLERANCE)
+    sys.exit(usage.Exit.TOLERANCE)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -12,15 +13,27 @@ from typing import Any
 
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.results import Measure, Summary, Value
-from h2o_cli.pyplot import import_pyplot
 from h2o_cli.short_names import short_names
-from h2o_runtime.errors import OutputError
+from h2o_runtime.errors import BackendError, OutputError
 from h2o_runtime.files.outputs import check_own_target, replace_file
+
+
+def _pyplot() -> Any:
+    """matplotlib without a display. Raises BackendError if it is not installed."""
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise BackendError(
+            f"pictures need matplotlib ({error}): pip install 'h2o-edge[bench]', or in a checkout "
+            "pip install '.[bench]'"
+        ) from None
+    matplotlib.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
 
 
 def check_folder(folder: Path) -> None:
     """Checked before an hour of measuring, not after. Raises BackendError without matplotlib, and OutputError."""
-    import_pyplot()
+    _pyplot()
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -31,7 +44,7 @@ def check_folder(folder: Path) -> None:
 
 def draw(folder: Path, values: Sequence[Value], summaries: Sequence[Summary]) -> list[str]:
     """Those for which there are numbers → their names."""
-    plot, drawn = import_pyplot(), []
+    plot, drawn = _pyplot(), []
     for name, (title, picture) in PICTURES.items():
         with plot.rc_context({"font.size": 9}):
             figure = picture(plot, values, summaries)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from h2o_cli.common import argument_text, guarded, json_option, print_json, start_logging, verbose_option
+from h2o_cli.common import argument_text, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
@@ -119,7 +119,6 @@ _answer_options = grouped(
 @saved_options
 @json_option
 @verbose_option
-@guarded
 def main(
     bundle: str,
     source: str | None,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System, require_device
+from h2o_cli.bench.systems.base import Absent, Ids, Settings, require_device
 from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest, ModelSpec
@@ -20,18 +19,11 @@ from h2o_runtime.providers.select import make_provider
 from h2o_runtime.schedule import Span
 
 
-def attention_system(settings: Settings) -> System:
-    """settings: bundle, threads, device, kind: "h2o" (with prefill and attention), "torch", "onnxruntime"."""
-    kinds: dict[str, Callable[[Settings], System]] = {
-        OWN_SYSTEM: PolicyAttention,
-        "torch": TorchAttention,
-        "onnxruntime": OnnxRuntimeAttention,
-    }
-    return kinds[settings["kind"]](settings)
-
-
 class _OneLayer:
-    """Random queries, keys and values of one layer, [context, heads, d]."""
+    """Random queries, keys and values of one layer, [context, heads, d].
+
+    settings: bundle, threads, device
+    """
 
     version = ""
 
@@ -58,7 +50,7 @@ class _OneLayer:
 
 
 class PolicyAttention(_OneLayer):
-    """A prefill policy on the attention provider."""
+    """A prefill policy on the attention provider. settings: prefill, attention and attention_precision too."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -17,10 +17,7 @@ class LlamaCppSystem:
     """settings: file, threads, dtype, flash_attention, micro_batch."""
 
     def __init__(self, settings: Settings) -> None:
-        try:
-            llama_cpp: Any = importlib.import_module("llama_cpp")
-        except ImportError as error:
-            raise Absent(f"not installed ({error}): pip install llama-cpp-python gguf") from None
+        llama_cpp: Any = importlib.import_module("llama_cpp")
         self._settings = settings
         self._api = llama_cpp
         self.version = f"llama-cpp-python {llama_cpp.__version__}"

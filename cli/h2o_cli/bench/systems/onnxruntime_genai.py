@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from h2o_cli.bench.convert import convert
-from h2o_cli.bench.systems.base import Absent, Ids, Settings
+from h2o_cli.bench.systems.base import Ids, Settings
 
 INTEGERS = ("int8", "int4")  # weight formats
 BLOCK, INTEGER_ACTIVATIONS = 32, 4  # the latter is an accuracy level
@@ -34,10 +34,7 @@ class OnnxRuntimeGenAISystem:
     """settings: folder, threads."""
 
     def __init__(self, settings: Settings) -> None:
-        try:
-            self._library: Any = importlib.import_module("onnxruntime_genai")
-        except ImportError as error:
-            raise Absent(f"not installed ({error}): pip install onnxruntime-genai") from None
+        self._library: Any = importlib.import_module("onnxruntime_genai")
         self._settings = settings
         self.version = str(self._library.__version__)
 

@@ -39,11 +39,8 @@ class OpenVinoGenAISystem:
     """
 
     def __init__(self, settings: Settings) -> None:
-        try:
-            self._openvino: Any = importlib.import_module("openvino")
-            self._library: Any = importlib.import_module("openvino_genai")
-        except ImportError as error:
-            raise Absent(f"not installed ({error}): pip install openvino-genai") from None
+        self._openvino: Any = importlib.import_module("openvino")
+        self._library: Any = importlib.import_module("openvino_genai")
         self._settings = settings
         self.version = str(self._library.__version__)
 
