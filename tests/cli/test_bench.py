@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests import bundles
 from tests.cli.conftest import Run, Start
@@ -26,12 +25,10 @@ from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_runtime import Generator
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs.choice import default_products
 from h2o_runtime.dense_graphs.native import can_widen, is_fast
 from h2o_runtime.policies.prefill import Full, Query
-from h2o_runtime.text import Tokenizer
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 LLAMA_CPP = importlib.util.find_spec("llama_cpp") is not None
@@ -77,32 +74,6 @@ def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Pa
     assert float(written[3]["median_s"]) == rows[3]["median_s"]
 
 
-def test_losses_stand_beside_times(h2o: Run, tiny_bundle: Path) -> None:
-    flags = ("--lengths", 256, *SMALL, "--text", __file__, "--losses", "--json")
-    done = h2o("bench", "prefill", tiny_bundle, *flags)
-    assert (done.returncode, done.stderr) == (0, b"")
-    sparse, full = json.loads(done.stdout)["rows"]
-    n, following, config = 256, 1024, Query(chunk_size=64, local=16, heavy=16)
-    ids = Tokenizer.load(tiny_bundle).encode(Path(__file__).read_text(encoding="utf-8"))[: n + following]
-    with Generator.load(tiny_bundle, context=n + following, threads=1, device="cpu") as generator:
-        exact = -generator.logprobs(ids, Full())[n - 1 :].mean(dtype=np.float64)
-        logits, expected = generator.prefill(ids[:n], config).astype(np.float64), 0.0
-        for token in ids[n:]:
-            expected += np.log(np.exp(logits).sum()) - logits[token]
-            logits = generator.decode(token).astype(np.float64)
-    assert full["nll"] == pytest.approx(exact, abs=1e-5)
-    assert sparse["nll"] == pytest.approx(expected / following, abs=1e-5)
-    assert sparse["perplexity_change"] == pytest.approx(math.exp(sparse["nll"] - full["nll"]) - 1)
-    assert sparse["nll"] != full["nll"]
-    assert full["perplexity_change"] is None
-
-
-def test_losses_need_a_text(h2o: Run, tiny_bundle: Path) -> None:
-    done = h2o("bench", "prefill", tiny_bundle, "--lengths", 64, *SMALL, "--losses")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"--losses has no effect without --text" in done.stderr
-
-
 def test_decode(h2o: Run, tiny_bundle: Path) -> None:
     sparse = ("--decode", "quest budget=16 dense_layers=0")
     flags = ("--lengths", 200, *SMALL, "--decode-tokens", 3, "--text", __file__, *sparse)
@@ -134,10 +105,7 @@ def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> N
 # Measurements that are stopped
 
 
-@pytest.mark.timeout(600)
-def test_a_stopped_measurement_keeps_its_rows(
-    h2o: Run, start_h2o: Start, tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_stopped_measurement_keeps_its_rows(start_h2o: Start, tiny_bundle: Path, tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     flags = ("--lengths", "96,2000", *SMALL[2:], "--repetitions", 30, "--json", "--csv", table)
     process = start_h2o("bench", "prefill", tiny_bundle, *flags)
@@ -146,16 +114,11 @@ def test_a_stopped_measurement_keeps_its_rows(
         time.sleep(0.1)
     process.send_signal(signal.SIGHUP)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (129, b"stopped\n")
-    document = json.loads(out)
-    done = {(row["length"], row["name"]): row["repetitions"] for row in document["rows"]}
-    assert done[96, "h2o"] == done[96, "full"] == 30
-    assert 0 < done[2000, "h2o"] < 30
-    reasons = {(one["length"], one["name"]): one["reason"] for one in document["absent"]}
-    assert reasons[2000, "h2o"] == f"stopped after {done[2000, 'h2o']} of 30 rounds"
-    assert (96, "h2o") not in reasons
-    before = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
-    assert len(before) == len(done)
+    assert (process.returncode, out, err) == (129, b"", b"stopped\n")
+    rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
+    done = {(row["length"], row["name"]): int(row["repetitions"]) for row in rows}
+    assert done["96", "h2o"] == done["96", "full"] == 30
+    assert 0 < done["2000", "h2o"] < 30
 
 
 def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path) -> None:

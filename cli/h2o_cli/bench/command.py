@@ -19,7 +19,7 @@ from h2o_cli.bench.contestants import ATTENTION_PEERS, PEERS, Contestant, Entry,
 from h2o_cli.bench.dense import dense
 from h2o_cli.bench.machine import MachineRates, better, describe
 from h2o_cli.bench.measure import Measurement, Rounds
-from h2o_cli.bench.options import FIRST, FOLLOWING, bench_options, beside_option, losses_option, model_files
+from h2o_cli.bench.options import FIRST, bench_options, beside_option, model_files
 from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, table_of, to_csv
 from h2o_cli.bench.systems.base import Absent
 from h2o_cli.bench.worker import Failed, WorkerProcess
@@ -29,7 +29,7 @@ from h2o_cli.model_options import AttentionCompute, Compute, compute_option, dec
 from h2o_cli.policy_options import policies_beside, prefill_policy
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
-from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file
 from h2o_runtime.limits import MAX_CONTEXT
@@ -57,7 +57,7 @@ def main() -> None:
 @main.command(cls=HelpfulCommand, first=(*FIRST, "checkpoint"))
 @bench_options(PEERS, "1024,2048,4096,8192")
 @model_files
-@grouped(Group.MEASUREMENT, beside_option, losses_option)
+@grouped(Group.MEASUREMENT, beside_option)
 @grouped(Group.MACHINE, compute_option(Compute))
 def prefill(**flags: Any) -> None:
     """Time to the first token, by phase."""
@@ -137,29 +137,19 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
     spec, on_cpu = model.manifest.model, device == "cpu"
     check_dense_form(entry.dense_form, backend, on_cpu, spec.quantized)
     check_dense_precision(entry.dense_precision, entry.dense_form, backend, on_cpu, spec)
-    rounds = Rounds(
-        flags["lengths"],
-        flags["repetitions"],
-        decode_tokens,
-        flags["time_limit"],
-        FOLLOWING if flags.get("losses") else 0,
-    )
+    rounds = Rounds(flags["lengths"], flags["repetitions"], decode_tokens, flags["time_limit"])
     _check_lengths(model, rounds)
     if flags["text"]:
-        entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths) + rounds.following))
-    results, stopped = run(mode, entry, rounds, flags["peers"], flags["csv_file"])
+        entry = replace(entry, prompt=_prompt(flags["text"], model, max(rounds.lengths)))
+    results = run(mode, entry, rounds, flags["peers"], flags["csv_file"])
     if flags["as_json"]:
         print_json(results.to_json())
     else:
         show(*table_of(results), width=WIDTH)
-    if stopped:
-        raise Cancelled("stopped by a signal")
 
 
-def run(
-    mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...], file: Path | None
-) -> tuple[Results, bool]:
-    """The whole measurement, and whether it was stopped early.
+def run(mode: str, entry: Entry, rounds: Rounds, peers: tuple[str, ...], file: Path | None) -> Results:
+    """The whole measurement.
 
     After each round `file` is replaced as a whole: a process that is killed leaves the earlier rows.
     Raises BackendError if not even the own runtime could be measured.
@@ -168,7 +158,7 @@ def run(
         attentions(entry, peers) if mode == "attention" else models(entry, peers, mode == "decode")
     )
     console = make_console(stderr=True)
-    machine, stopped = describe(), False
+    machine = describe()
     with console.status("measuring the machine") as status:
         rates = _rates(entry)
 
@@ -179,20 +169,14 @@ def run(
             return found
 
         measurement = Measurement(contestants, rounds, status.update, rows)
-        try:
-            measurement.run()
-            status.update("measuring the machine")
-            rates = better(rates, _rates(entry))
-        except KeyboardInterrupt:
-            stopped = True
-            measurement.stopped()
+        measurement.run()
+        status.update("measuring the machine")
+        rates = better(rates, _rates(entry))
     if not measurement.series:
-        if stopped:
-            raise Cancelled("stopped before the first round was done")
         names = [entry.name_of(policy) for policy in entry.policies]
         left_out = [absent for absent in measurement.missing if absent.name in names]
         raise BackendError(f"nothing could be measured: {(left_out or measurement.missing)[0].reason}")
-    results = Results(
+    return Results(
         mode=mode,
         model=entry.model.name,
         command=shlex.join(["h2o-bench", *sys.argv[1:]]),
@@ -201,7 +185,6 @@ def run(
         rows=rows(),
         missing=tuple(measurement.missing),
     )
-    return results, stopped
 
 
 def _prompt(path: Path, model: BenchmarkModel, length: int) -> tuple[int, ...]:

@@ -34,7 +34,6 @@ class Series:
     token: int = -1
     libraries: int = 0  # bytes resident before the model was loaded
     peak: int = 0
-    nll: float | None = None  # after the prompt, if losses are measured and the system reports them
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,17 @@ class Rounds:
     """repetitions  rounds that are counted, after a run that is not
     decode_tokens  tokens a round, 0 where prefill is measured
     time_limit   seconds of one run above which a contestant is not tried, by its time at the last length
-    following    tokens after the prompt whose likelihood each contestant then measures, 0 for none
     """
 
     lengths: tuple[int, ...]
     repetitions: int
     decode_tokens: int
     time_limit: float
-    following: int = 0
 
     @property
     def room(self) -> int:
         """The most tokens after a prompt."""
-        return self.following + self.decode_tokens * (self.repetitions + 2)
+        return self.decode_tokens * (self.repetitions + 2)
 
 
 class OpenContestant:
@@ -101,11 +98,6 @@ class OpenContestant:
             self.series.phases.append(answer["phases"])
         self.series.peak = self._process.ask("memory")["peak"]
 
-    def score(self) -> None:
-        """Measure the likelihood of what follows the prompt."""
-        answer = self._process.ask("nll", tokens=self.series.length, following=self._rounds.following)
-        self.series.nll = answer["nll"]
-
     def close(self) -> None:
         self._process.close()
 
@@ -136,17 +128,6 @@ class Measurement:
             with ExitStack() as stack:
                 opened = [entry for name in self._names() for entry in self._opened(name, length, stack)]
                 self._run_rounds(opened, length)
-
-    def stopped(self) -> None:
-        """The run was stopped: record what is missing."""
-        counted = {(series.contestant.name, series.length): len(series.seconds) for series in self.series}
-        known = {(absent.name, absent.length) for absent in self.missing}
-        of = self._rounds.repetitions
-        for length in sorted(self._rounds.lengths):
-            for name in self._names():
-                done = counted.get((name, length), 0)
-                if done < of and (done or (name, length) not in known):
-                    self.missing.append(Missing(name, "", length, f"stopped after {done} of {of} rounds"))
 
     def _ready(self, contestants: Sequence[Contestant]) -> Iterator[Contestant]:
         for contestant in contestants:
@@ -224,25 +205,11 @@ class Measurement:
                     self.series.append(current.series)
             self.series.sort(key=self._order)
             self._after_round()
-        if self._rounds.following:
-            self._score(opened, length)
         for series in (entry.series for entry in opened):
             name, middle = series.contestant.name, sorted(series.seconds)[len(series.seconds) // 2]
             best = self._last.get(name, (0, 0.0))
             if best[0] < length or middle < best[1]:
                 self._last[name] = (length, middle)
-
-    def _score(self, opened: list[OpenContestant], length: int) -> None:
-        for entry in opened:
-            self._tell(f"{length}: what {entry.series.contestant.name} loses")
-            try:
-                entry.score()
-            except (Absent, Failed) as reason:
-                contestant = entry.series.contestant
-                self.missing.append(
-                    Missing(contestant.name, contestant.label, length, f"no likelihood: {reason}")
-                )
-        self._after_round()
 
     def _order(self, series: Series) -> tuple[int, int]:
         return series.length, self._order_of_names.index(series.contestant.name)

@@ -44,18 +44,6 @@ beside_option = click.option(
     help="Also measure this policy, written as for --prefill; repeatable. full is always measured.",
 )
 
-FOLLOWING = 1024  # tokens after a prompt whose perplexity is measured
-
-losses_option = needing(
-    Beside("text"),  # every policy has the same perplexity on random tokens
-    click.option(
-        "--losses",
-        is_flag=True,
-        help="Also measure how sparse attention to a prompt raises the perplexity of the text that follows it: "
-        f"of {FOLLOWING:,} tokens of --text.",
-    ),
-)
-
 OF_SHAPE = Beside("model", tuple(SHAPES))
 
 

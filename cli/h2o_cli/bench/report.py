@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -112,8 +111,6 @@ def make_rows(
                 "libraries_bytes": single.libraries,
                 "estimate_bytes": _estimate(mode, entry, single, policy),
                 "same_token": _agrees(single, truth),
-                "nll": single.nll,
-                "perplexity_change": _perplexity_change(single, list(alike.values())),
                 "seconds": single.seconds,
             }
         )
@@ -164,18 +161,6 @@ def _estimate(mode: str, entry: Entry, series: Series, policy: PrefillPolicy[Any
     return footprint(model, series.length, policy, native_products=native, dense_precision=precision).total
 
 
-def _perplexity_change(series: Series, alike: Sequence[Series]) -> float | None:
-    """Increase of the following text's perplexity over that of the same system with exact attention to the
-    prompt; None if either is unknown.
-    """
-    contestant = series.contestant
-    if contestant.exact or series.nll is None:
-        return None
-    exact = [row.nll for row in alike if row.contestant.system == contestant.system and row.contestant.exact]
-    known = [nll for nll in exact if nll is not None]
-    return math.expm1(series.nll - known[0]) if known else None
-
-
 def _agrees(series: Series, truth: Series | None) -> bool | None:
     """Whether the most likely token equals full attention's, for contestants with full attention."""
     if truth is None or series.token < 0 or not series.contestant.exact:
@@ -195,8 +180,7 @@ def table_of(results: Results) -> list[RenderableType]:
     table = Table("length", "contestant", "settings", title=f"{results.mode}, {results.rows[0]['precision']}")
     achieved = "GB/s" if results.mode == "decode" else "GFLOP/s"
     columns = ["median", "min … max", "tokens/s", achieved, "cpu", "h2o faster by", "by cpu", "of floor"]
-    lossy = any(row["perplexity_change"] is not None for row in results.rows)
-    columns += ["peak MiB", *(["perplexity"] if lossy else []), *(["/".join(phases)] if timed else [])]
+    columns += ["peak MiB", *(["/".join(phases)] if timed else [])]
     for name in columns:
         table.add_column(name, justify="right")
     for row in results.rows:
@@ -214,9 +198,6 @@ def table_of(results: Results) -> list[RenderableType]:
             f"{row['floor_share']:.0%}" if row["floor_share"] else "",
             f"{row['peak_bytes'] / 2**20:,.0f}",
         ]
-        if lossy:
-            change = row["perplexity_change"]
-            cells.append("" if change is None else f"{change:+.2%}")
         if timed:
             times = [row[f"{phase}_s"] for phase in phases]
             cells.append("" if times[0] is None else " / ".join(_time(seconds) for seconds in times))

@@ -3,7 +3,6 @@
     {"do": "start", "system": …, "settings": …}   → {"version"}
     {"do": "open", "context": n}                  → {"libraries": bytes in use before anything was loaded}
     {"do": "prefill", "tokens": n}                → {"seconds", "cpu", "token", "phases"}
-    {"do": "nll", "tokens": n}                    → {"nll": of a token of that prompt, or null}
     {"do": "decode", "tokens": n}                 → {"seconds": [one a token], "cpu": a token's}
     {"do": "rates"}                               → the machine's measured rates
     {"do": "memory"}                              → {"peak": bytes}
@@ -25,7 +24,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from h2o_cli.bench.systems import attention
-from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, LikelihoodSystem, Settings, System
+from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_cli.bench.systems.llama_cpp import LlamaCppSystem
 from h2o_cli.bench.systems.onnxruntime_genai import OnnxRuntimeGenAISystem
@@ -162,13 +161,6 @@ class Worker:
         seconds, used = time.perf_counter() - begin, time.process_time() - used
         return {"seconds": seconds, "cpu": used, "token": token, "phases": self._active.phases()}
 
-    def nll(self, tokens: int, following: int) -> Answer:
-        system: object = self._active
-        if not isinstance(system, LikelihoodSystem):
-            return {"nll": None}
-        ids = self._ids(tokens + following)
-        return {"nll": system.continuation_nll(ids[:tokens], ids[tokens:])}
-
     def decode(self, tokens: int) -> Answer:
         seconds: list[float] = []
         used = time.process_time()
@@ -203,8 +195,7 @@ def serve(commands: TextIO, answers: TextIO) -> None:
     """Answer commands until the input ends."""
     worker = Worker()
     steps: dict[str, Callable[..., Answer]] = {
-        name: getattr(worker, name)
-        for name in ("start", "open", "prefill", "nll", "decode", "rates", "memory")
+        name: getattr(worker, name) for name in ("start", "open", "prefill", "decode", "rates", "memory")
     }
     for line in commands:
         command = json.loads(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,6 @@ class System(Protocol):
 
     def phases(self) -> dict[str, float]:
         """Seconds of the last prefill by phase; empty if the system does not report them."""
-
-
-@runtime_checkable
-class LikelihoodSystem(Protocol):
-    """A system that can measure the likelihood of a text that follows a prompt."""
-
-    def continuation_nll(self, ids: Ids, following: Ids) -> float:
-        """Mean negative log-likelihood of the tokens `following` after a prefill of `ids`, in nats per token.
-        Each of them sees every token before it.
-        """
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case, not what went wrong

@@ -7,7 +7,6 @@ import importlib.metadata
 import numpy as np
 
 from h2o_cli.bench.systems.base import Ids, Settings
-from h2o_cli.eval.readings import read_on
 from h2o_runtime import Generator
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
@@ -51,10 +50,6 @@ class H2OSystem:
 
     def decode(self, token: int) -> None:
         self._generator.decode(token)
-
-    def continuation_nll(self, ids: Ids, following: Ids) -> float:
-        nothing = np.empty(0, np.int64)
-        return float(read_on(self._generator, ids, following, self._policy, sampled=nothing).nll.mean())
 
     def phases(self) -> dict[str, float]:
         return self._generator.timer.seconds

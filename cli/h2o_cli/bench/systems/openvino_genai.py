@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from h2o_cli.bench.convert import convert
 from h2o_cli.bench.systems.base import Absent, Ids, Settings
 
@@ -45,23 +43,15 @@ class OpenVinoGenAISystem:
         self.version = str(self._library.__version__)
 
     def open(self, context: int) -> None:
-        self._context = context
-        self._open_pipeline()
-
-    def _open_pipeline(self, **sparse_settings: Any) -> None:
-        context = self._context
         scheduler = self._library.SchedulerConfig()
         scheduler.max_num_batched_tokens = self._settings["micro_batch"] or context
         scheduler.enable_prefix_caching = False
         scheduler.cache_size = 0
         scheduler.num_kv_blocks = context // 16 + 8
-        sparse = self._settings["sparse"]
-        if sparse:
+        if sparse := self._settings["sparse"]:
             scheduler.use_sparse_attention = True
             mode = getattr(self._library.SparseAttentionMode, sparse.upper())
-            scheduler.sparse_attention_config = self._library.SparseAttentionConfig(
-                mode=mode, **sparse_settings
-            )
+            scheduler.sparse_attention_config = self._library.SparseAttentionConfig(mode=mode)
         properties = {"INFERENCE_NUM_THREADS": self._settings["threads"]}
         if not self._settings.get("own_precision"):
             type_name = "f16" if self._settings["dtype"] == "float16" else "f32"
@@ -73,24 +63,17 @@ class OpenVinoGenAISystem:
         self._handle: Any = None
 
     def prefill(self, ids: Ids) -> int:
-        self._request(ids, most_tokens=1 << 16)
+        if self._handle is not None:
+            self._handle.cancel()
+            while self._pipeline.has_non_finished_requests():
+                self._pipeline.step()
+        config = self._library.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = 1 << 16, True, False
+        self._requests += 1
+        self._handle = self._pipeline.add_request(self._requests, self._openvino.Tensor(ids[None]), config)
         while not self._handle.can_read():
             self._pipeline.step()
         return self._read()
-
-    def continuation_nll(self, ids: Ids, following: Ids) -> float:
-        """Both are one prompt, whose last tokens are read with dense attention. With `echo` the prompt's tokens are
-        returned as if generated, with their log-probabilities.
-        """
-        if self._settings["sparse"]:
-            del self._pipeline  # before another takes as much memory
-            self._handle = None
-            self._open_pipeline(num_last_dense_tokens_in_prefill=len(following))
-        whole = np.concatenate([ids, following])
-        self._request(whole, most_tokens=1, echo=True, logprobs=1)
-        self._finish()
-        (output,) = self._handle.read_all()
-        return -float(np.mean(output.generated_log_probs[len(ids) : len(whole)]))
 
     def decode(self, token: int) -> None:
         """The pipeline accepts no token from outside: it appends its own greedy token, whatever `token`
@@ -101,23 +84,6 @@ class OpenVinoGenAISystem:
 
     def phases(self) -> dict[str, float]:
         return {}
-
-    def _request(self, ids: Ids, most_tokens: int, **settings: Any) -> None:
-        """Replace the previous request."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._finish()
-        config = self._library.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = most_tokens, True, False
-        for name, value in settings.items():
-            setattr(config, name, value)
-        self._requests += 1
-        tensor = self._openvino.Tensor(ids[None])
-        self._handle = self._pipeline.add_request(self._requests, tensor, config)
-
-    def _finish(self) -> None:
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
 
     def _read(self) -> int:
         outputs = self._handle.read()
