@@ -28,9 +28,7 @@ from h2o_cli.eval.recall import (
     ListWatch,
     best_mass,
     by_list,
-    list_sums,
     measure_recall,
-    past_mass,
     selected_mass,
 )
 from h2o_runtime import Generator
@@ -55,12 +53,6 @@ def baseline(name: str, budget: dict[str, Any]) -> Baseline:
 
 
 # --- Losses and distributions -----------------------------------------------------------------------------
-
-
-def test_log_probabilities_of_a_row() -> None:
-    logs = log_probabilities(np.array([[math.log(1), math.log(2), math.log(5)], [1000.0, 1000.0, -1000.0]]))
-    np.testing.assert_allclose(np.exp(logs[0]), [1 / 8, 2 / 8, 5 / 8])
-    np.testing.assert_allclose(logs[1, :2], math.log(1 / 2))
 
 
 def test_losses_of_tokens_are_their_log_probabilities() -> None:
@@ -131,14 +123,6 @@ def attention() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.fl
     return q, k, probabilities(q, k, 0.5)
 
 
-def test_mass_of_the_past_is_the_sum_of_probabilities(attention: Any) -> None:
-    q, k, truth = attention
-    found = past_mass(q[100:150], k, 100, 64, 0.5)
-    np.testing.assert_allclose(found, truth[:, 100:150, :64].sum(axis=1), rtol=1e-12)
-    single = past_mass(q[100:150].astype(np.float32), k.astype(np.float32), 100, 64, 0.5)
-    np.testing.assert_allclose(single, found, rtol=1e-4)
-
-
 def test_sums_of_pieces_are_those_of_the_list(attention: Any) -> None:
     q, k, truth = attention
     layer = LayerMass(q, k, 0.5)
@@ -154,19 +138,6 @@ def test_kept_and_best_of_a_mass() -> None:
     assert best_mass(mass, 2).tolist() == [8.0, 8.0]
     assert best_mass(mass, 9).tolist() == [11.0, 9.0]
     assert by_list(mass, 1).tolist() == [[5.0, 5.0, 7.0, 3.0]]
-
-
-def test_a_list_of_two_heads_counts_for_both(attention: Any) -> None:
-    q, k, truth = attention
-    keys = np.array([[0, 5, 7], [1, 2, 63]], np.int32)  # one list a key/value head
-    kept, best, past = list_sums(LayerMass(q, k, 0.5), KeyList(Span(64, 96), 64, keys))
-    sums = truth[:, 64:96, :64].sum(axis=1)
-    for pair in (0, 1):
-        both = sums[2 * pair] + sums[2 * pair + 1]
-        heads = slice(2 * pair, 2 * pair + 2)
-        np.testing.assert_allclose(kept[heads], both[keys[pair]].sum() / 2)
-        np.testing.assert_allclose(best[heads], np.sort(both)[-3:].sum() / 2)
-        np.testing.assert_allclose(past[heads], both.sum() / 2)
 
 
 # --- Recall, on a model -----------------------------------------------------------------------------------

@@ -83,12 +83,6 @@ def test_ablations_change_one_setting_each() -> None:
     assert not any("batch_size" in name for name in changed)
 
 
-@pytest.mark.parametrize("text", ["score", "colour=red", "local=many", "score=best", ""])
-def test_settings_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError):
-        contestants(Query(), [text], [], 4096)
-
-
 @pytest.mark.parametrize(
     ("settings", "n", "memory"),
     [
@@ -105,9 +99,6 @@ def test_baselines_keep_as_many_keys_as_the_rule_at_the_end(
     assert oracle.policy.memory == memory
 
 
-# --- Needles ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [{}, {"score": "colsum"}, {"chunk_size": 1000}, {"dense_tail": 0}])
 def test_baselines_have_the_dense_tail_of_the_rule(settings: dict[str, Any]) -> None:
     _, rule, one = contestants(prefill_of(**settings), [], ["local"], 4096)
@@ -117,6 +108,9 @@ def test_baselines_have_the_dense_tail_of_the_rule(settings: dict[str, Any]) -> 
     tails = [local.first_of_tail(n) for n in range(1025, 3000, 7)]
     assert tails == [h2o.first_of_tail(n) for n in range(1025, 3000, 7)]
     assert local.first_of_tail(1000) == 1000
+
+
+# --- Needles ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[ChatFrame(), ChatFrame("user: ", "\nassistant: ")])
