@@ -69,14 +69,9 @@ def _layer_pairs(spec: LayerSpec, policy: PrefillPolicy[Any], tokens: int) -> in
     if spec.state:
         return 0
     if not spec.window:
-        return visible_pairs(policy, tokens)
+        return policy.visible_pairs(tokens)
     window = min(spec.window, tokens)
     return window * (window + 1) // 2 + (tokens - window) * window
-
-
-def visible_pairs(policy: PrefillPolicy[Any], tokens: int) -> int:
-    """The number of (query, key) pairs that the policy computes for a prompt, in a layer without a window."""
-    return policy.visible_pairs(tokens)
 
 
 def decode_bytes(model: ModelSpec, context: int, decoding: DecodePolicy[Any] | None = None) -> int:

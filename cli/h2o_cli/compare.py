@@ -27,7 +27,7 @@ from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import Compute, compute_option, execution_options
 from h2o_cli.output_path import OutputPath
-from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.short_names import FITTING, short_names
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
@@ -156,7 +156,7 @@ def main(
     """
     start_logging(verbose)
     opened = Bundle.open(bundle, check_graphs=False)
-    prefill, library = prefill_policy(_small(), flags), _import_comparison()
+    prefill, library = chosen_prefill(_small(), flags) or _small(), _import_comparison()
     ids, named = _prompt(opened, prompt_file, length), flags.pop("checkpoint")
     reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])
     options = CompareOptions(opened, stages, ids, prefill, reference, **flags)

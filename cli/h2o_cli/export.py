@@ -27,7 +27,7 @@ from h2o_cli.effects import NotBeside, needing
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.output_path import OutputPath
-from h2o_cli.policy_options import prefill_options, prefill_policy
+from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
 from h2o_export.staging import check_output, staged_folder
@@ -175,7 +175,7 @@ def main(
     output = Path("bundle") if output is None else Path(argument_text(str(output), "--output"))
     exporter, checkpoints = _import_exporter(validate and not dry_run)
     options = exporter.ExportOptions(
-        checkpoint, output, dtype, prefill_policy(Query(), flags), force, *weights.choices()
+        checkpoint, output, dtype, chosen_prefill(Query(), flags) or Query(), force, *weights.choices()
     )
     if not dry_run:
         check_output(options.output, force)

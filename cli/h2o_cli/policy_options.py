@@ -78,7 +78,7 @@ _SHORT: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 
 def prefill_options(command: Command) -> Command:
-    """`--prefill` and its four short forms; `prefill_policy` reads them."""
+    """`--prefill` and its four short forms; `chosen_prefill` reads them."""
     short = [click.option(*flags, f"short_{name}", type=int, help=about) for name, flags, about in _SHORT]
     text = click.option(
         "--prefill",
@@ -89,16 +89,9 @@ def prefill_options(command: Command) -> Command:
     return grouped(Group.PREFILL, text, *short)(command)
 
 
-def prefill_policy(default: PrefillPolicy[Any], flags: dict[str, Any]) -> PrefillPolicy[Any]:
-    """The policy that the flags ask for, otherwise `default`: a bundle's, or the built-in one.
-
-    Takes its own arguments out of `flags`. Raises ConfigError.
-    """
-    return chosen_prefill(default, flags) or default
-
-
 def chosen_prefill(default: PrefillPolicy[Any], flags: dict[str, Any]) -> PrefillPolicy[Any] | None:
-    """The policy that the flags ask for, by changing `default`; None if they ask for none.
+    """The policy that the flags ask for, by changing `default` (a bundle's, or the built-in one); None if they ask
+    for none.
 
     Takes its own arguments out of `flags`. Raises ConfigError.
     """

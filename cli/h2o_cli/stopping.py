@@ -43,7 +43,7 @@ class Stop:
     def of_command() -> Stop:
         """That of the command which runs."""
         stop = click.get_current_context().find_object(Stop)
-        assert stop is not None, "the command is guarded"
+        assert stop is not None, "usage.Command has one"
         return stop
 
     def __enter__(self) -> Stop:

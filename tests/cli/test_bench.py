@@ -17,7 +17,7 @@ import pytest
 from tests import bundles
 from tests.cli.conftest import Run, Start
 
-from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop, visible_pairs
+from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop
 from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Contestant, Entry, models
 from h2o_cli.bench.machine import MachineRates, better
@@ -203,8 +203,8 @@ def test_visible_pairs_are_those_of_the_pattern(tokens: int) -> None:
         chunk = query // 8
         counted += query % 8 + 1 + (config.local + config.heavy if chunk else 0)
     counted += sum(query + 1 for query in range(tail, tokens))
-    assert visible_pairs(config, tokens) == counted
-    assert visible_pairs(Full(), tokens) == tokens * (tokens + 1) // 2
+    assert config.visible_pairs(tokens) == counted
+    assert Full().visible_pairs(tokens) == tokens * (tokens + 1) // 2
 
 
 def test_floor_of_the_example(tiny_bundle: Path) -> None:

@@ -18,7 +18,7 @@ from h2o_cli.bench import command as bench_command
 from h2o_cli.eval import command as eval_command
 from h2o_cli.eval import options as eval_options
 from h2o_cli.model_options import on_device
-from h2o_cli.policy_options import chosen_prefill, prefill_policy
+from h2o_cli.policy_options import chosen_prefill
 from h2o_cli.run import command as run_command
 from h2o_runtime.answers.request import Request
 from h2o_runtime.backends import select_device
@@ -40,7 +40,6 @@ GUARDED = Query(missed=0.0025)
 def test_only_flags_choose_a_policy() -> None:
     default = Query(heavy=192)
     assert chosen_prefill(default, dict(NONE)) is None
-    assert prefill_policy(default, dict(NONE)) == default
     assert chosen_prefill(default, NONE | {"prefill": "full"}) == Full()
     assert chosen_prefill(default, NONE | {"prefill": "h2o"}) == Query()
     assert chosen_prefill(default, NONE | {"short_local": 32}) == Query(heavy=192, local=32)

@@ -26,7 +26,7 @@ from h2o_cli.bench.worker import Failed, WorkerProcess
 from h2o_cli.common import make_console, print_json, show, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
-from h2o_cli.policy_options import policies_beside, prefill_policy
+from h2o_cli.policy_options import chosen_prefill, policies_beside
 from h2o_runtime.backends.select import check_dense_form, check_dense_precision
 from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
 from h2o_runtime.errors import BackendError, ConfigError
@@ -118,7 +118,7 @@ def _measure(mode: str, flags: dict[str, Any], decode_tokens: int = 0) -> None:
             f"threads must be at most the {default_threads()} cores of this process", field="threads"
         )
     bundled, backend = model.manifest.prefill, flags["backend"]
-    prefill = prefill_policy(bundled, flags)
+    prefill = chosen_prefill(bundled, flags) or bundled
     decoding = flags.get("decode") or FullDecode()
     refusal = refusal_on_gpu(model.manifest.model, prefill, decoding)
     device = resolve_device(flags["device"], backend, refusal)

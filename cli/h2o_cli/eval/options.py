@@ -19,7 +19,7 @@ from h2o_cli.eval.texts import Document, from_files, from_manual, from_suite
 from h2o_cli.help import Group, grouped
 from h2o_cli.model_options import load_arguments, model_options, on_device
 from h2o_cli.output_path import OutputPath
-from h2o_cli.policy_options import PolicyText, prefill_options, prefill_policy
+from h2o_cli.policy_options import PolicyText, chosen_prefill, prefill_options
 from h2o_cli.settings_text import Names, SettingsText, numbers_in
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.components.options import check_options, option
@@ -207,7 +207,7 @@ def make_contestants(
 ) -> tuple[tuple[Contestant, ...], dict[str, Any]]:
     """And arguments of `Generator.load`. Takes its own arguments, and those, out of `flags`. Raises ConfigError."""
     beside = [argument_text(text, "--beside") for text in flags.pop("beside")]
-    configured = prefill_policy(manifest.prefill, flags)
+    configured = chosen_prefill(manifest.prefill, flags) or manifest.prefill
     arguments = on_device(load_arguments(flags), manifest, configured)
     configured = policy_on_device(configured, arguments["device"])
     return contestants(configured, beside, flags.pop("baselines"), length, flags.pop("ablate")), arguments
