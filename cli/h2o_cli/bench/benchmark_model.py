@@ -10,34 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.extras import needs_export
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BackendError, BundleError, OutputError
 from h2o_runtime.files.user_cache import user_cache
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A Llama-family decoder with tied embeddings. It needs no download: speed and memory do not depend on the
-    weights' values.
-    """
-
-    hidden: int
-    layers: int
-    query_heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocab: int
-    context: int
-
-
-SHAPES = {
-    "smollm2-135m": Shape(576, 30, 9, 3, 64, 1536, 49152, 32768),
-    "llama-3.2-1b": Shape(2048, 16, 32, 8, 64, 8192, 128256, 131072),
-}
 
 
 @dataclass(frozen=True)

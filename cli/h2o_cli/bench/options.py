@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from h2o_cli.bench.benchmark_model import SHAPES
 from h2o_cli.bench.contestants import OPENVINO
+from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.common import NotNegative, json_option, threads_option, verbose_option
 from h2o_cli.effects import Beside, Either, NotBeside, needing
 from h2o_cli.help import Command, Group, grouped

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from h2o_cli.bench.benchmark_model import Shape
+from h2o_cli.bench.shapes import Shape
 
 
 def layer_tensors(shape: Shape, layer: int, draw: torch.Generator) -> dict[str, torch.Tensor]:
