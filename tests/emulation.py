@@ -1,8 +1,6 @@
 """h2o_plugins._cuda without a GPU: the real kernels and the real module, compiled against the emulation.
 
-Where nvcc is, the module runs the PTX that it makes of the kernels: that is nearer to a GPU than what the C++
-compiler makes, and takes less time. The kernels' test program is built in the same folder, so that kernels are
-compiled once for both.
+The kernels' test program is built in the same folder, so that kernels are compiled once for both.
 
 Tests use the fixture `emulated_cuda`. A process of its own gets it with
 
@@ -25,7 +23,6 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
-from unittest import mock
 
 if TYPE_CHECKING:
     import pytest
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 REPO = Path(__file__).resolve().parents[1]
 BUILD = REPO / "build" / "emulated"  # kept, so that only the first of many test sessions waits for it
 TESTS = Path("plugins", "kernels", "cuda", "tests")
-PTX = "H2O_EMULATION_PTX"  # in the environment, makes a process run the PTX of that folder
 
 
 def missing() -> str | None:
@@ -67,14 +63,19 @@ def build_tests() -> Path:
     return _build("h2o_cuda_emulated_test") / TESTS / "h2o_cuda_emulated_test"
 
 
-def build_ptx() -> Path:
-    """A folder with nvcc's PTX of all kernels."""
-    return _build("h2o_cuda_ptx") / TESTS / "ptx"
-
-
-def headers() -> list[Path]:
-    """Folders of the kernels' headers, the one with what the table of operators generates among them."""
-    return [REPO / "plugins" / "kernels" / "include", _build("h2o_operators") / "generated"]
+def build_tests_with(source: Path) -> Path:
+    """A test program with this source of a kernel in place of the one of the same name, beside the source."""
+    program = str(build_tests().relative_to(BUILD))
+    listed = _run(str(_ninja()), "-C", BUILD, "-t", "commands", program).splitlines()
+    right = next(line for line in listed if line.endswith(f"/{source.name}"))
+    compiled = right.split(" -o ")[1].split()[0]
+    own = {compiled: str(source.with_suffix(".o")), program: str(source.with_suffix(""))}
+    own[right.split()[-1]] = str(source)
+    for command in (right, listed[-1]):
+        for there, here in own.items():
+            command = command.replace(there, here)
+        _run("sh", "-c", f"cd {BUILD} && {command}")
+    return source.with_suffix("")
 
 
 def emulator_objects() -> list[Path]:
@@ -86,8 +87,7 @@ def emulator_objects() -> list[Path]:
 
 def build_everything() -> None:
     """Whatever tests of this machine ask for."""
-    ptx = ["h2o_cuda_ptx"] if shutil.which("nvcc") else []
-    _build("h2o_cuda_objects", *ptx)  # while pip's build compiles what the others have in common with it
+    _build("h2o_cuda_objects")  # while pip's build compiles what the others have in common with it
     _build("_cuda", "h2o_cuda_emulated_test", "h2o_onnxruntime_cuda")
 
 
@@ -123,11 +123,8 @@ def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("h2o_plugins._cuda", build_module())
     assert spec is not None
     assert spec.loader is not None
-    chosen = PTX in os.environ or shutil.which("nvcc") is None
-    # The library reads it as it is loaded. Programs that this process starts are not to.
-    with mock.patch.dict(os.environ, {} if chosen else {PTX: str(build_ptx())}):
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -155,9 +152,10 @@ def short_warm_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordedForward, "warm_up", warm_up)
 
 
-def _run(*command: object) -> None:
+def _run(*command: object) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.plugins.cuda.test_module_operators import Model
+from tests.plugins.cuda.model import Model
 
 from h2o_runtime.dense_operators import CLAMPED_SWIGLU, GEGLU, RESIDUAL_NORM, RMS_NORM, ROTATION, SWIGLU
 from h2o_runtime.operator_spec import Operator

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.plugins.cuda.test_module_operators import Array, Model, assert_close
+from tests.plugins.cuda.model import Array, Model, assert_close
 from tests.reference import operators
 
 from h2o_runtime.kv import KV

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plugins.cuda.test_module_operators import Array, Model, assert_close, assert_sums_close
+from tests.plugins.cuda.model import Array, Model, assert_close, assert_sums_close
 from tests.reference import operators
 
 from h2o_runtime.operators import CACHED_ATTENTION, CHUNKED_INTRA_ATTENTION, MEMORY_SELECT, STEP_ATTENTION
@@ -72,7 +72,7 @@ def test_chunks_and_their_states(model: Model) -> None:
     out: dict[str, Any] = {name: model.put_empty(n, model.Hq) for name in ("m", "l")}
     out |= {"o": model.put_empty(n, model.Hq, model.d, dtype=model.dtype)}
     inputs = {"q": model.put(q), "k": model.put(k), "v": model.put(v), "sinks": model.put(sinks)}
-    for colsum in (None, model.put_empty(n, model.Hs)):
+    for colsum in (None, model.put_empty(n, model.Hkv)):
         model.run(CHUNKED_INTRA_ATTENTION, chunk_size=chunk, **inputs, **out, colsum=colsum)
         for start in range(0, n, chunk):
             rows = slice(start, min(start + chunk, n))
@@ -80,7 +80,7 @@ def test_chunks_and_their_states(model: Model) -> None:
             assert_close(model.get(out["o"])[rows], expected[0], half=model.half)
             assert_close(model.get(out["m"])[rows], expected[1])
             assert_close(model.get(out["l"])[rows], expected[2])
-    sizes = {"chunk_size": chunk, "scale": model.scale, "score_heads": model.Hs}
+    sizes = {"chunk_size": chunk, "scale": model.scale, "score_heads": model.Hkv}
     assert_sums_close(model, model.get(colsum), operators.chunked_intra_attention(q, k, v, **sizes)[3])
 
 

@@ -1,5 +1,5 @@
 """Scores that a tanh caps, by h2o_plugins._cuda under the emulation: against the CPU's kernels, which
-tests/plugins/test_native_softcap.py compares with float64."""
+tests/plugins/test_native_softcap.py compares with float64. The kernels' test program has the other operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plugins.cuda.test_module_operators import Array, Model, assert_close
+from tests.plugins.cuda.model import Array, Model, assert_close
 
 import h2o_plugins
 from h2o_runtime.attention.base import AttentionShape
@@ -16,7 +16,6 @@ from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (
     BLOCK_SELECT,
-    CACHED_ATTENTION,
     CACHED_CANDIDATE_SCORE,
     PAGE_ATTENTION,
     QUERY_SELECT,
@@ -49,20 +48,12 @@ def both(model: Model, operator: Operator, outputs: dict[str, Array], **given: A
     return [expected, {name: model.get(array) for name, array in results.items()}]
 
 
-def agree(model: Model, operator: Operator, n: int, **given: Any) -> None:
-    q = 6 * model.rows(n, HQ)
-    expected, got = both(model, operator, {"o": np.full_like(q, np.nan)}, q=q, **given)
-    assert_close(got["o"], expected["o"].astype(np.float64))
-
-
-@pytest.mark.parametrize("n", [1, 60])
-def test_all_keys(model: Model, n: int) -> None:
-    agree(model, CACHED_ATTENTION, n)
-
-
 def test_pages(model: Model) -> None:
+    q = 6 * model.rows(1, HQ)
     pages = np.tile(np.array([0, 2, 7, 8, -1], np.int32), (HKV, 1))
-    agree(model, PAGE_ATTENTION, 1, page_list=pages, page_size=16)
+    out = {"o": np.full_like(q, np.nan)}
+    expected, got = both(model, PAGE_ATTENTION, out, q=q, page_list=pages, page_size=16)
+    assert_close(got["o"], expected["o"].astype(np.float64))
 
 
 def test_votes(model: Model) -> None:

@@ -1,13 +1,14 @@
 """Faults planted in the CUDA kernels: each is found by one of the proofs that take a GPU's place.
 
-A fault is a change of one place in a source. The PTX of that source then takes the place of the right one, or
-its machine code is looked at. Faults in the order of work are planted in tests/runtime/test_order_cuda.py.
+A fault is a change of one place in a source. The kernels' test program is then linked with that source in place of
+the right one, or the source's machine code is looked at. Faults in the order of work are planted in
+tests/runtime/test_order_cuda.py.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,7 @@ from tests import emulation
 from tests.plugins.cuda import toolkit
 from tests.plugins.cuda.test_last_part import SEQUENCE, SOURCES, memory_operations
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(toolkit.missing() is not None, reason=str(toolkit.missing())),
-    pytest.mark.skipif(emulation.missing() is not None, reason="needs cmake"),
-]
+pytestmark = pytest.mark.nightly
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,9 @@ class Fault:
     file: str
     right: str
     wrong: str
-    source: str  # the .cu that is compiled
-    group: str  # of the kernels' test program
-    told: str  # in the message
+    told: str = ""  # in the message
+    source: str = ""  # the .cu that is compiled, where the file is a header
+    group: str = ""  # of the kernels' test program, where it is not the source's
 
     def plant(self, folder: Path) -> Path:
         """All sources of the kernels in a folder, with this fault; the path of the one to compile."""
@@ -40,299 +37,144 @@ class Fault:
         text = (folder / self.file).read_text()
         assert self.right in text, "the place of this fault has changed"
         (folder / self.file).write_text(text.replace(self.right, self.wrong, 1))
-        return folder / self.source
+        return folder / (self.source or self.file)
 
 
-RACE, VALUES, MASK = "two threads race", "FAIL [", "lanes"
-OUTSIDE, ALIGNMENT = "outside of", "misaligned"
+RACE, VALUES, MASK, ALIGNMENT = "two threads race", "FAIL [", "lanes", "misaligned"
+OUTSIDE = "outside"  # of a buffer, where no memory is
+
+GROUPS = {  # of the kernels' test program, by source; others are of "select"
+    "integer_product.cu": "products",
+    "rows.cu": "rows",
+    "page_select.cu": "pages",
+    "step.cu": "far",
+}
 
 EXECUTED = [
     Fault(
-        "cp.async waited for one group too late",
-        "votes_f16.cu",
+        "cp.async waited for one group too late", "votes_f16.cu",
         "copy_wait<0>();\n            __syncthreads();  // keys,",
-        "copy_wait<1>();\n            __syncthreads();  // keys,",
-        "votes_f16.cu",
-        "select",
-        RACE,
+        "copy_wait<1>();\n            __syncthreads();  // keys,", RACE
     ),
     Fault(
-        "registers of an mma fragment swapped",
-        "integer_product.cu",
-        "operands[0], inputs[0], inputs[1])",
-        "operands[0], inputs[1], inputs[0])",
-        "integer_product.cu",
-        "products",
-        VALUES,
+        "registers of an mma fragment swapped", "integer_product.cu",
+        "operands[0], inputs[0], inputs[1])", "operands[0], inputs[1], inputs[0])", VALUES
     ),
     Fault(
-        "a vector load of 16 bytes from an address of 8",
-        "integer_product.cu",
-        "there ? row * inputs + piece * kPiece : 0",
-        "there ? row * inputs + piece * kPiece + 4 : 0",
-        "integer_product.cu",
-        "products",
-        ALIGNMENT,
+        "a vector load of 16 bytes from an address of 8", "integer_product.cu",
+        "there ? row * inputs + piece * kPiece : 0", "there ? row * inputs + piece * kPiece + 4 : 0", ALIGNMENT
     ),
     Fault(
-        "an address beyond the block's shared memory",
-        "integer_product.cu",
-        "shared[(warp * kRows + 8 * tile",
-        "shared[(2 * warp * kRows + 8 * tile",
-        "integer_product.cu",
-        "products",
-        OUTSIDE,
+        "an address beyond the block's shared memory", "integer_product.cu",
+        "shared[(warp * kRows + 8 * tile", "shared[(2 * warp * kRows + 8 * tile", OUTSIDE
     ),
     Fault(
-        "missing __syncthreads between the warps' sums and their reader",
-        "integer_product.cu",
+        "missing __syncthreads between the warps' sums and their reader", "integer_product.cu",
         "    __syncthreads();\n    const int row = threadIdx.x / kOutputs",
-        "    const int row = threadIdx.x / kOutputs",
-        "integer_product.cu",
-        "products",
-        RACE,
+        "    const int row = threadIdx.x / kOutputs", RACE
     ),
     Fault(
-        "outputs behind the last not left out",
-        "integer_product.cu",
-        "piece < w.pieces && output < w.outputs;",
-        "piece < w.pieces;",
-        "integer_product.cu",
-        "products",
-        OUTSIDE,
+        "outputs behind the last not left out", "integer_product.cu",
+        "piece < w.pieces && output < w.outputs;", "piece < w.pieces;", OUTSIDE
     ),
     Fault(
-        "the halves of a word multiplied in another order than they are cut out",
-        "integer_product.cu",
-        "BITS == 4 ? inputs.z : inputs.y",
-        "BITS == 4 ? inputs.y : inputs.y",
-        "integer_product.cu",
-        "products",
-        VALUES,
+        "the halves of a word multiplied in another order than they are cut out", "integer_product.cu",
+        "BITS == 4 ? inputs.z : inputs.y", "BITS == 4 ? inputs.y : inputs.y", VALUES
     ),
     Fault(
-        "a row's index that overflows 32 bits",
-        "step.cu",
+        "a row's index that overflows 32 bits", "step.cu",
         "const int64_t place = row * args.heads + index % args.heads;",
-        "const int place = static_cast<int>(row) * args.heads + index % args.heads;",
-        "step.cu",
-        "far",
-        OUTSIDE,
+        "const int place = static_cast<int>(row) * args.heads + index % args.heads;", OUTSIDE
     ),
     Fault(
-        "rows beyond the cache's end not left out",
-        "step.cu",
-        "if (row < 0 || row >= args.capacity) return;",
-        "if (row < 0) return;",
-        "step.cu",
-        "rows",
-        OUTSIDE,
+        "rows beyond the cache's end not left out", "step.cu",
+        "if (row < 0 || row >= args.capacity) return;", "if (row < 0) return;", OUTSIDE, group="rows"
     ),
     Fault(
-        "threads behind the last row not left out",
-        "rows.cu",
-        "    if (i >= count) return;\n    const int64_t slot",
-        "    const int64_t slot",
-        "rows.cu",
-        "bounds",
-        OUTSIDE,
-    ),
-    Fault(
-        "a barrier that one warp alone reaches",
-        "select.cuh",
+        "a barrier that one warp alone reaches", "select.cuh",
         "        __syncthreads();\n        counted = shared.counted[round];",
-        "        if (warp == 0) __syncthreads();\n        counted = shared.counted[round];",
-        "select.cu",
-        "select",
-        RACE,
+        "        if (warp == 0) __syncthreads();\n        counted = shared.counted[round];", RACE, "select.cu"
     ),
     Fault(
-        "a count of three rounds ago that is not zero again",
-        "select.cuh",
-        "        if (threadIdx.x == 0) shared.counted[round == 2 ? 0 : round + 1] = 0;\n",
-        "",
-        "select.cu",
-        "select",
-        VALUES,
+        "a sample that stands for fewer keys than it does", "votes_f16.cu",
+        "*= kSampleWeight", "*= kSampleWeight / 2", VALUES
     ),
     Fault(
-        "keys of the next tile copied before every warp has its keys",
-        "votes_f16.cu",
-        "__syncthreads();  // every warp has its keys",
-        "",
-        "votes_f16.cu",
-        "select",
-        RACE,
+        "deviations from another row than the mean", "block_select.cu",
+        "squares[j] / all - shift * shift", "squares[j] / all", VALUES
     ),
     Fault(
-        "a sample that stands for fewer keys than it does",
-        "votes_f16.cu",
-        "*= kSampleWeight",
-        "*= kSampleWeight / 2",
-        "votes_f16.cu",
-        "select",
-        VALUES,
+        "votes behind the last row", "tile_votes.h",
+        "min(first + tile, n) - 1", "first + tile - 1", OUTSIDE, "block_select.cu"
     ),
     Fault(
-        "deviations from another row than the mean",
-        "block_select.cu",
-        "squares[j] / all - shift * shift",
-        "squares[j] / all",
-        "block_select.cu",
-        "select",
-        VALUES,
+        "states that are overwritten before all have read them", "rows.cu",
+        "    __syncthreads();\n    if (!active) return;", "    if (!active) return;", VALUES
     ),
     Fault(
-        "votes behind the last row",
-        "tile_votes.h",
-        "min(first + tile, n) - 1",
-        "first + tile - 1",
-        "block_select.cu",
-        "select",
-        OUTSIDE,
+        "an empty state's maximum counted", "rows.cu", "fmaxf(la > 0 ? ma : -INFINITY,", "fmaxf(ma,", VALUES
     ),
     Fault(
-        "votes beyond 1",
-        "votes_f16.cu",
-        "exp2_fast(fminf(score * scale - offset, 0.f))",
-        "exp2_fast(score * scale - offset)",
-        "votes_f16.cu",
-        "select",
-        VALUES,
+        "a ballot of too few lanes", "select.cuh", "__ballot_sync(kAllLanes, is_equal(bits))",
+        "__ballot_sync(0x7fffffffu, is_equal(bits))", MASK, "page_select.cu"
     ),
     Fault(
-        "votes beyond 1 without tensor cores",
-        "attention_any.cu",
-        "args.at_most_one ? 1.f : INFINITY",
-        "INFINITY",
-        "attention_any.cu",
-        "select",
-        VALUES,
+        "places of a warp that begin behind its own candidates", "select.cuh",
+        "before = sum_of_warp(lane < warp ? own : 0);", "before = sum_of_warp(lane <= warp ? own : 0);",
+        OUTSIDE, "select.cu"
     ),
     Fault(
-        "states that are overwritten before all have read them",
-        "rows.cu",
-        "    __syncthreads();\n    if (!active) return;",
-        "    if (!active) return;",
-        "rows.cu",
-        "rows",
-        VALUES,
+        "equals selected beyond those that find a place", "select.cuh",
+        "is_equal(bits) && rank < of_equal", "is_equal(bits)", VALUES, "select.cu"
     ),
-    Fault(
-        "an empty state's maximum counted",
-        "rows.cu",
-        "fmaxf(la > 0 ? ma : -INFINITY,",
-        "fmaxf(ma,",
-        "rows.cu",
-        "rows",
-        VALUES,
-    ),
-    Fault(
-        "a ballot of too few lanes",
-        "select.cuh",
-        "__ballot_sync(kAllLanes, is_equal(bits))",
-        "__ballot_sync(0x7fffffffu, is_equal(bits))",
-        "page_select.cu",
-        "pages",
-        MASK,
-    ),
-    Fault(
-        "places of a warp that begin behind its own candidates",
-        "select.cuh",
-        "before = sum_of_warp(lane < warp ? own : 0);",
-        "before = sum_of_warp(lane <= warp ? own : 0);",
-        "select.cu",
-        "select",
-        OUTSIDE,
-    ),
-    Fault(
-        "equals selected beyond those that find a place",
-        "select.cuh",
-        "is_equal(bits) && rank < of_equal",
-        "is_equal(bits)",
-        "select.cu",
-        "select",
-        VALUES,
-    ),
-]
+]  # fmt: skip
 
 IN_MACHINE_CODE = [
-    Fault(what, file, right, wrong, "fault.cu", "", "")
-    for what, file, right, wrong in (
-        (
-            "no fence before a block counts itself",
-            "arrivals.cuh",
-            "    fence_between_blocks();\n    __syncthreads();  // every",
-            "    __syncthreads();  // every",
-        ),
-        (
-            "no fence before the last block loads",
-            "arrivals.cuh",
-            "    fence_between_blocks();\n    return true;",
-            "    return true;",
-        ),
-        (
-            "a block counted before all its threads have stored",
-            "arrivals.cuh",
-            "__syncthreads();  // every thread has stored its state",
-            "",
-        ),
-        ("loads that an old line of L1 may answer", "ptx.cuh", "return __ldcg(from);", "return *from;"),
-        ("a fence that orders a block alone", "ptx.cuh", "__threadfence();", "__threadfence_block();"),
-        ("a count that other blocks do not see", "ptx.cuh", "return atomicInc(count, all - 1);",
-         "const unsigned old = *count; *count = old == all - 1 ? 0 : old + 1; return old;"),
-    )
+    Fault(
+        "no fence before a block counts itself", "arrivals.cuh",
+        "    fence_between_blocks();\n    __syncthreads();  // every", "    __syncthreads();  // every"
+    ),
+    Fault(
+        "no fence before the last block loads", "arrivals.cuh",
+        "    fence_between_blocks();\n    return true;", "    return true;"
+    ),
+    Fault(
+        "a block counted before all its threads have stored", "arrivals.cuh",
+        "__syncthreads();  // every thread has stored its state", ""
+    ),
+    Fault("loads that an old line of L1 may answer", "ptx.cuh", "return __ldcg(from);", "return *from;"),
+    Fault("a fence that orders a block alone", "ptx.cuh", "__threadfence();", "__threadfence_block();"),
+    Fault(
+        "a count that other blocks do not see", "ptx.cuh", "return atomicInc(count, all - 1);",
+        "const unsigned old = *count; *count = old == all - 1 ? 0 : old + 1; return old;"
+    ),
 ]  # fmt: skip
-KERNEL = (
-    '#include "attention_f16.cuh"\ntemplate __global__ void h2o::cuda::attention_f16<'
-    "64, 64, 1, 1, 64, h2o::cuda::Lookup::kNone, half>(h2o::cuda::AttentionArgs);\n"
-)
+KERNEL = """
+#include "attention_f16.cuh"
+namespace h2o::cuda {
+template __global__ void attention_f16<64, 64, 1, 1, 64, Lookup::kNone, half>(AttentionArgs);
+}
+"""
 
 
-# Faults that the same check finds in another place.
-FOUND_LIKE_OTHERS = (
-    "threads behind the last row not left out",
-    "keys of the next tile copied before every warp has its keys",
-    "votes beyond 1",
-    "a count of three rounds ago that is not zero again",
-)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(
-            fault, id=fault.what, marks=pytest.mark.nightly if fault.what in FOUND_LIKE_OTHERS else ()
-        )
-        for fault in EXECUTED
-    ],
-)
-def test_it_is_found_as_the_ptx_is_executed(fault: Fault, tmp_path: Path) -> None:
-    right = emulation.build_ptx()
-    program = emulation.build_tests()
+@pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
+@pytest.mark.parametrize("fault", EXECUTED, ids=lambda fault: fault.what)
+def test_it_is_found_as_the_kernel_runs(fault: Fault, tmp_path: Path) -> None:
     source = fault.plant(tmp_path / "sources")
-    folder = tmp_path / "ptx"
-    folder.mkdir()
-    for each in right.glob("*.ptx"):
-        (folder / each.name).symlink_to(each)
-    to = folder / f"{source.stem}.ptx"
-    to.unlink()
-    headers = [f"-I{each}" for each in emulation.headers()]
-    toolkit.run("nvcc", *toolkit.OPTIONS, *headers, "-arch=compute_87", "-ptx", "-o", to, source)
-    done = subprocess.run(
-        [program, "--small", "--once", fault.group],
-        env=os.environ | {emulation.PTX: str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert fault.told in done.stdout + done.stderr
+    group = fault.group or GROUPS.get(source.name, "select")
+    command = [emulation.build_tests_with(source), "--small", "--once", group]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if fault.told == OUTSIDE:
+        assert done.returncode == -signal.SIGSEGV
+    else:
+        assert done.returncode != 0
+        assert fault.told in done.stdout + done.stderr
 
 
+@pytest.mark.skipif(toolkit.missing() is not None, reason=str(toolkit.missing()))
 @pytest.mark.parametrize("fault", IN_MACHINE_CODE, ids=lambda fault: fault.what)
 def test_it_is_found_in_the_machine_code(fault: Fault, tmp_path: Path) -> None:
-    source = fault.plant(tmp_path / "sources")
+    source = fault.plant(tmp_path / "sources").with_name("fault.cu")
     source.write_text(KERNEL)
     (kernel,) = toolkit.kernels(source, 87, tmp_path)
     assert not SEQUENCE.search(memory_operations(kernel.sass))

@@ -17,13 +17,6 @@ SOURCES = REPO / "plugins" / "kernels" / "cuda"
 OPERATORS = REPO / "runtime" / "h2o_runtime" / "operators.py"
 RESERVED = 1024
 OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG")
-# That run on nvcc's PTX in one process.
-OPERATORS_TESTS = tuple(
-    f"test_module_{name}.py"
-    for name in (
-        "operators", "policies", "query", "blocks", "stored", "delta", "mamba2", "sinks", "dense", "rows", "latent"
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@
 
 #include "cuda_runtime_api.h"
 #include "emulator.h"
-#include "ptx/launch.h"
 
 using std::max;
 using std::min;
@@ -179,12 +178,6 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     const auto* const which = reinterpret_cast<const void*>(kernel);
     if (const cudaError_t error = emulator::check_launch(which, grid, block, shared_bytes)) return error;
     return emulator::enqueue(config->stream, [=, copies = std::tuple<P...>(arguments...)] {
-        if (!emulator::ptx::is_wanted())
-            return emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
-        std::apply(
-            [&](const P&... values) {
-                emulator::ptx::run_grid(which, grid, block, shared_bytes, {{&values, sizeof(P)}...});
-            },
-            copies);
+        emulator::run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, copies); });
     });
 }

@@ -1,5 +1,5 @@
 // Runs CUDA kernels on a CPU: one block at a time, every thread of it a fiber, switched at each warp-wide or
-// block-wide operation (of PTX whole warps: ptx/warp.h); and streams, whose work waits to be needed.
+// block-wide operation; and streams, whose work waits to be needed.
 //
 // What it catches: wrong indexing, wrong fragment layouts (mma and ldmatrix distribute their operands over
 // lanes exactly as the PTX manual says), a missing cp.async wait (a copy lands at random either at once or as
@@ -13,8 +13,6 @@
 //
 // H2O_EMULATION_EAGER=1 runs all work at once, in the order of the calls, for where somebody reads device
 // memory who knows nothing of streams. H2O_EMULATION_SEED=N gives other random orders.
-// H2O_EMULATION_PTX=FOLDER executes the kernels' PTX instead of what the C++ compiler made of them (ptx/),
-// H2O_EMULATION_PTX_RAN=FILE collects the names of those that ran.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +30,6 @@ unsigned random_bits();
 
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
-// The same for who executes the threads of a block by himself. Where a thread is meant, it is that of
-// threadIdx.
-void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& run_one);
-
 // Launches that a device refuses. A kernel opts in to more shared memory than every kernel may have.
 cudaError_t opt_in(const void* kernel, size_t shared_bytes);
 cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes);
@@ -45,7 +39,6 @@ size_t shared_bytes_of_a_multiprocessor();
 
 // Dynamic shared memory of the block that is running.
 unsigned char* shared_memory();
-size_t shared_memory_bytes();
 
 void block_barrier();
 void warp_barrier();  // __syncwarp, which alone orders what lanes of a warp load and store

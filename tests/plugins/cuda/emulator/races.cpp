@@ -197,12 +197,6 @@ void watch_end() {
     watching = false;
 }
 
-bool is_device_memory_of_launch(const void* at, size_t bytes) {
-    const auto* const from = static_cast<const unsigned char*>(at);
-    const DeviceRange* const range = find_range(from);
-    return range && bytes <= static_cast<size_t>(range->end - from);
-}
-
 void watch_read(const void* at, size_t bytes) {
     touch<false>(at, bytes);
 }

@@ -31,9 +31,6 @@ void watch_barrier();                               // the block met
 void watch_warp(unsigned warp);                     // the warp met, in a __syncwarp
 void watch_end();
 
-// Whether so many bytes lie in one allocation that the launch found.
-bool is_device_memory_of_launch(const void* at, size_t bytes);
-
 // What the compiler does not see.
 void watch_read(const void* at, size_t bytes);
 void watch_write(const void* at, size_t bytes);

@@ -46,7 +46,6 @@ const std::function<void()>* body = nullptr;
 std::unique_ptr<GuardedBuffer> shared;
 ucontext_t scheduler_context;
 jmp_buf scheduler_jump;
-size_t shared_size = 0;
 unsigned current = 0;
 unsigned threads = 0;
 
@@ -139,9 +138,14 @@ void run_block() {
     std::abort();
 }
 
-void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& run_one) {
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
     gridDim = grid;
     blockDim = block;
+    threads = block.x;
+    if (threads % 32 != 0 || block.y != 1 || block.z != 1) fail("blocks are whole warps in x");
+    while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
+    warps.resize(threads / 32);
+    body = &kernel;
     std::vector<dim3> blocks;
     for (unsigned z = 0; z < grid.z; ++z)
         for (unsigned y = 0; y < grid.y; ++y)
@@ -150,28 +154,16 @@ void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<
     watch_launch();
     const size_t aligned = (shared_bytes + 127) / 128 * 128;
     shared = std::make_unique<GuardedBuffer>(aligned);
-    shared_size = shared_bytes;
     for (const dim3& each : blocks) {
         blockIdx = {each.x, each.y, each.z};
         shared->fill();
         watch_block(shared->data(), aligned);
-        run_one();
-    }
-    watch_end();
-    shared.reset();
-}
-
-void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
-    threads = block.x;
-    if (threads % 32 != 0 || block.y != 1 || block.z != 1) fail("blocks are whole warps in x");
-    while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
-    warps.resize(threads / 32);
-    body = &kernel;
-    run_blocks(grid, block, shared_bytes, [] {
         told.assign(threads, Told());
         run_block();
         for (Told& thread : told) left_over.splice(left_over.end(), thread.put);
-    });
+    }
+    watch_end();
+    shared.reset();
     for (const Put& put : left_over) put.reach_memory();
     left_over.clear();
 }
@@ -219,10 +211,6 @@ void check_mask(unsigned lanes) {
 
 unsigned char* shared_memory() {
     return shared->data();
-}
-
-size_t shared_memory_bytes() {
-    return shared_size;
 }
 
 void block_barrier() {
