@@ -5,22 +5,36 @@
 namespace test {
 namespace {
 
+// Calls that a workspace is asked for: of n tokens, and rows of a memory set or of a cache.
+h2o::calls::MemoryAttention memory_of(const h2o_shape& s, int n, int slots) {
+    auto call = call_of<h2o::calls::MemoryAttention>(s);
+    call.n = n, call.M = slots;
+    return call;
+}
+h2o::calls::CandidateScore votes_of(const h2o_shape& s, int window, int n, int slots) {
+    auto call = call_of<h2o::calls::CandidateScore>(s);
+    call.w = window, call.n = n, call.M = slots;
+    return call;
+}
+h2o::calls::CachedAttention cached_of(const h2o_shape& s, int n, int capacity) {
+    auto call = call_of<h2o::calls::CachedAttention>(s);
+    call.n = n, call.cap = capacity;
+    return call;
+}
+
 // A caller sizes its workspace for the largest call it will make: every smaller one must need no more.
 void test_workspaces_grow() {
+    using h2o::cuda::workspace;
     for (const int group : {1, 3, 4, 32})
         for (const h2o_dtype dtype : {H2O_F16, H2O_F32}) {
             const h2o_shape s = {2 * group, 2, 2, 64, 1, dtype, 0, 0, 0};
             for (int i = 1; i < 700; ++i) {
-                EXPECT(h2o_cuda_memory_attention_workspace(&s, i, 100) <=
-                       h2o_cuda_memory_attention_workspace(&s, i + 1, 100));
-                EXPECT(h2o_cuda_memory_attention_workspace(&s, 100, i) <=
-                       h2o_cuda_memory_attention_workspace(&s, 100, i + 1));
-                EXPECT(h2o_cuda_candidate_score_workspace(&s, 16, 100, i) <=
-                       h2o_cuda_candidate_score_workspace(&s, 16, 100, i + 1));
-                EXPECT(h2o_cuda_cached_attention_workspace(&s, i, 5000) <=
-                       h2o_cuda_cached_attention_workspace(&s, i + 1, 5000));
-                EXPECT(h2o_cuda_cached_attention_workspace(&s, 100, 100 + i * 8) <=
-                       h2o_cuda_cached_attention_workspace(&s, 100, 108 + i * 8));
+                EXPECT(workspace(memory_of(s, i, 100)) <= workspace(memory_of(s, i + 1, 100)));
+                EXPECT(workspace(memory_of(s, 100, i)) <= workspace(memory_of(s, 100, i + 1)));
+                EXPECT(workspace(votes_of(s, 16, 100, i)) <= workspace(votes_of(s, 16, 100, i + 1)));
+                EXPECT(workspace(cached_of(s, i, 5000)) <= workspace(cached_of(s, i + 1, 5000)));
+                EXPECT(workspace(cached_of(s, 100, 100 + i * 8)) <=
+                       workspace(cached_of(s, 100, 108 + i * 8)));
             }
         }
 }
@@ -28,17 +42,21 @@ void test_workspaces_grow() {
 #ifdef H2O_EMULATED
 // What every operator with a workspace asks for on a device with so many multiprocessors.
 std::vector<size_t> workspaces_on(const char* multiprocessors) {
+    using h2o::cuda::workspace;
     setenv("H2O_EMULATION_MULTIPROCESSORS", multiprocessors, 1);
     std::vector<size_t> found;
     for (const h2o_dtype dtype : {H2O_F16, H2O_F32})
         for (const int n : {1, 40, 700}) {
             const h2o_shape s = {8, 2, 2, 64, 1, dtype, 0, 0, 0};
+            auto query = call_of<h2o::calls::QuerySelect>(s);
+            query.n = n, query.tile = 16, query.stride = 1, query.cap = 1 << 14;
+            auto select = call_of<h2o::calls::PageSelect>(s);
+            select.Nb = n;
+            auto pages = call_of<h2o::calls::PageAttention>(s);
+            pages.page_size = 16, pages.M = n;
             for (const size_t bytes :
-                 {h2o_cuda_memory_attention_workspace(&s, n, 100),
-                  h2o_cuda_candidate_score_workspace(&s, 16, n, 100),
-                  h2o_cuda_cached_attention_workspace(&s, n, 1 << 14),
-                  h2o_cuda_query_select_workspace(&s, n, 16, 1, 0, 1 << 14),
-                  h2o_cuda_page_select_workspace(&s, n), h2o_cuda_page_attention_workspace(&s, 16, n)}) {
+                 {workspace(memory_of(s, n, 100)), workspace(votes_of(s, 16, n, 100)),
+                  workspace(cached_of(s, n, 1 << 14)), workspace(query), workspace(select), workspace(pages)}) {
                 EXPECT(bytes > 0);
                 found.push_back(bytes);
             }
@@ -47,6 +65,25 @@ std::vector<size_t> workspaces_on(const char* multiprocessors) {
     return found;
 }
 
+// The whole cache, whose rows are the queries too.
+struct Whole {
+    Buffer cache, length{8, false}, o;
+    h2o_kv kv;
+    h2o::calls::CachedAttention call;
+    Workspace parts;
+
+    Whole(const h2o_shape& s, int n, int capacity)
+        : cache(size_t(capacity) * s.kv_heads * s.head_size * 2, false),
+          o(size_t(n) * s.query_heads * s.head_size * 2, true),
+          kv(cache_of(cache.device(), cache.device(), capacity)),
+          call(cached_of(s, n, capacity)),
+          parts(call) {
+        std::memcpy(length.host().data(), &kv.rows, 8);
+        for (Buffer* buffer : {&cache, &length, &o, static_cast<Buffer*>(&parts)}) buffer->reset();
+        call.q = cache.device(), call.kv = &kv, call.length = length.device<int64_t>(), call.o = o.device();
+    }
+};
+
 // An engine keeps the sizes of the GPU that it was built on.
 void test_workspaces_are_those_of_any_device() {
     EXPECT(workspaces_on("1") == workspaces_on("512"));
@@ -54,16 +91,9 @@ void test_workspaces_are_those_of_any_device() {
     constexpr int kCapacity = 1 << 10;
     for (const int n : {1, 40}) {
         setenv("H2O_EMULATION_MULTIPROCESSORS", "1", 1);
-        const size_t bytes = h2o_cuda_cached_attention_workspace(&s, n, kCapacity);
+        Whole whole(s, n, kCapacity);
         setenv("H2O_EMULATION_MULTIPROCESSORS", "512", 1);
-        Buffer cache(size_t(kCapacity) * 2 * 64 * 2, false), length(8, false),
-            o(size_t(n) * 8 * 64 * 2, true), parts(bytes, true);
-        const int64_t all = kCapacity;
-        std::memcpy(length.host().data(), &all, 8);
-        for (Buffer* buffer : {&cache, &length, &o, &parts}) buffer->reset();
-        const h2o_kv kv = cache_of(cache.device(), cache.device(), kCapacity);
-        EXPECT(h2o_cuda_cached_attention(nullptr, &s, n, cache.device(), &kv, length.device<int64_t>(),
-                                         o.device(), parts.device(), bytes) == H2O_OK);
+        EXPECT(h2o::cuda::run(whole.call) == H2O_OK);
     }
     unsetenv("H2O_EMULATION_MULTIPROCESSORS");
 }
@@ -76,17 +106,10 @@ void test_parts_of_one_token() {
         const size_t shared = size_t(16 + 64 + 64) * d * 2;  // a tile of rows, of keys and of values
         const int blocks = static_cast<int>(emulator::shared_bytes_of_a_multiprocessor() / (shared + 1024));
         const h2o_shape s = {1, 1, 1, d, 1, H2O_F16, 0, 0, 0};
-        const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, kCapacity);
-        Buffer cache(size_t(kCapacity) * d * 2, false), length(8, false), o(size_t(d) * 2, true),
-            parts(bytes, true);
-        const int64_t all = kCapacity;
-        std::memcpy(length.host().data(), &all, 8);
-        for (Buffer* buffer : {&cache, &length, &o, &parts}) buffer->reset();
-        const h2o_kv kv = cache_of(cache.device(), cache.device(), kCapacity);
-        EXPECT(h2o_cuda_cached_attention(nullptr, &s, 1, cache.device(), &kv, length.device<int64_t>(),
-                                         o.device(), parts.device(), bytes) == H2O_OK);
+        Whole whole(s, 1, kCapacity);
+        EXPECT(h2o::cuda::run(whole.call) == H2O_OK);
         int written = 0;
-        for (const float x : parts.values<float>()) written += !std::isnan(x);
+        for (const float x : whole.parts.values<float>()) written += !std::isnan(x);
         EXPECT(written == kProcessors * blocks * (d + 2));
     }
 }
@@ -95,15 +118,23 @@ void test_parts_of_one_token() {
 void test_steps(const h2o_shape& shape, Buffer& memory) {
     void* p = memory.device();
     int64_t* integers = memory.device<int64_t>();
+    const auto append = [&](const h2o_shape& of, int n, const void* v, const int64_t* at, const h2o_kv& kv) {
+        auto call = call_of<h2o::calls::CacheAppend>(of, &kv);
+        call.n = n, call.k = p, call.v = v, call.at = at;
+        return h2o::cuda::run(call);
+    };
     const h2o_kv kv = cache_of(p, p, 8);
-    EXPECT(h2o_cuda_cache_append(nullptr, nullptr, 1, p, p, integers, 0, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(append({}, 1, p, integers, kv) == H2O_BAD_ARGUMENT);
     const h2o_kv apart = cache_of(p, memory.device<char>() + 4096, 8);  // with values of its own
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, nullptr, integers, 0, &apart) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_cache_append(nullptr, &shape, 9, p, p, nullptr, 0, &kv) == H2O_BAD_ARGUMENT);
+    EXPECT(append(shape, 1, nullptr, integers, apart) == H2O_BAD_ARGUMENT);
+    EXPECT(append(shape, 9, p, nullptr, kv) == H2O_BAD_ARGUMENT);
     uint32_t* counts = memory.device<uint32_t>();
     const h2o_kv long_kv = cache_of(p, memory.device<char>() + 4096, 4096);
     const auto step = [&](const void* v, uint32_t* arrivals, size_t bytes) {
-        return h2o_cuda_step_attention(nullptr, &shape, p, p, v, &long_kv, integers, p, arrivals, p, bytes);
+        auto call = call_of<h2o::calls::StepAttention>(shape, &long_kv);
+        call.q = call.k = p, call.v = v, call.length = integers, call.o = p, call.counters = arrivals;
+        call.workspace = p, call.workspace_bytes = bytes;
+        return h2o::cuda::run(call);
     };
     EXPECT(step(nullptr, counts, 1 << 16) == H2O_BAD_ARGUMENT);
     EXPECT(step(p, nullptr, 1 << 16) == H2O_BAD_ARGUMENT);
@@ -121,19 +152,33 @@ void test_caches(const h2o_shape& shape, Buffer& memory) {
     float* f = memory.device<float>();
     int32_t* rows = memory.device<int32_t>();
     int64_t* integers = memory.device<int64_t>();
-    const h2o_cuda_state state = {p, f, f};
-    const size_t bytes = 1 << 16;
     const auto refused = [&](const h2o_kv* kv, h2o_status status) {
-        EXPECT(h2o_cuda_memory_gather(nullptr, &shape, 1, kv, rows, p, p) == status);
-        EXPECT(h2o_cuda_memory_fused_attention(nullptr, &shape, 1, 1, p, kv, rows, &state, &state, nullptr, p,
-                                               bytes) == status);
-        if (!kv || kv->v || !kv->k)  // votes need no values
-            EXPECT(h2o_cuda_candidate_score(nullptr, &shape, 1, 1, 1, p, p, kv, rows, f, f, p, bytes) ==
-                   status);
-        EXPECT(h2o_cuda_cached_attention(nullptr, &shape, 1, p, kv, integers, p, p, bytes) == status);
-        EXPECT(h2o_cuda_step_attention(nullptr, &shape, p, p, p, kv, integers, p, memory.device<uint32_t>(),
-                                       p, bytes) == status);
-        EXPECT(h2o_cuda_cache_append(nullptr, &shape, 1, p, p, integers, 0, kv) == status);
+        const auto expect = [&](auto call) {
+            call.kv = kv, call.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
+            call.workspace = p, call.workspace_bytes = 1 << 16;
+            EXPECT(h2o::cuda::run(call) == status);
+        };
+        auto gather = call_of<h2o::calls::MemoryGather>(shape);
+        gather.M = 1, gather.memory = rows, gather.k_mem = gather.v_mem = p;
+        expect(gather);
+        auto fused = call_of<h2o::calls::MemoryFusedAttention>(shape);
+        fused.n = fused.M = 1, fused.q = p, fused.memory = rows;
+        fused.o_intra = fused.o = p, fused.m_intra = fused.l_intra = f;
+        expect(fused);
+        auto vote = call_of<h2o::calls::CachedCandidateScore>(shape);
+        vote.w = vote.n = vote.M = 1, vote.q_window = vote.k = p, vote.memory = rows;
+        vote.score_mem = vote.score_chunk = f;
+        if (!kv || kv->v || !kv->k) expect(vote);  // votes need no values
+        auto cached = cached_of(shape, 1, 0);
+        cached.q = p, cached.length = integers, cached.o = p;
+        expect(cached);
+        auto step = call_of<h2o::calls::StepAttention>(shape);
+        step.q = step.k = step.v = p, step.length = integers, step.o = p;
+        step.counters = memory.device<uint32_t>();
+        expect(step);
+        auto append = call_of<h2o::calls::CacheAppend>(shape);
+        append.n = 1, append.k = append.v = p, append.at = integers;
+        expect(append);
     };
     const h2o_kv no_rows = cache_of(p, p, 0), no_keys = cache_of(nullptr, p, 8),
                  no_values = cache_of(p, nullptr, 8), too_long = cache_of(p, p, int64_t{1} << 31);
@@ -158,9 +203,11 @@ void test_arguments(const Options&) {
     memory.reset();
     void* p = memory.device();
     float* f = memory.device<float>();
-    const h2o_cuda_state state = {p, f, f};
-    const auto intra = [&](const h2o_shape& shape, int n, int chunk) {
-        return h2o_cuda_chunked_intra_attention(nullptr, &shape, n, chunk, p, p, p, &state, nullptr);
+    const auto intra = [&](const h2o_shape& shape, int n, int chunk, auto... wrong) {
+        auto call = call_of<h2o::calls::ChunkedIntraAttention>(shape);
+        call.n = n, call.chunk_size = chunk, call.q = call.k = call.v = call.o = p, call.m = call.l = f;
+        (wrong(call), ...);
+        return h2o::cuda::run(call);
     };
     const auto with = [&](auto change) {
         h2o_shape shape = good;
@@ -177,46 +224,66 @@ void test_arguments(const Options&) {
     EXPECT(with([](auto& s) { s.dtype = static_cast<h2o_dtype>(7); }) == H2O_UNSUPPORTED);
     const h2o_shape many = {256, 1, 1, 64, 1, H2O_F16, 0, 0, 0};
     EXPECT(intra(many, 1 << 16, 4) == H2O_UNSUPPORTED);
-    EXPECT(h2o_cuda_chunked_intra_attention(nullptr, nullptr, 4, 4, p, p, p, &state, nullptr) ==
-           H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_chunked_intra_attention(nullptr, &good, 4, 4, nullptr, p, p, &state, nullptr) ==
-           H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_chunked_intra_attention(nullptr, &good, 4, 4, p, p, p, nullptr, nullptr) ==
-           H2O_BAD_ARGUMENT);
+    EXPECT(intra({}, 4, 4) == H2O_BAD_ARGUMENT);
+    EXPECT(intra(good, 4, 4, [](auto& call) { call.q = nullptr; }) == H2O_BAD_ARGUMENT);
+    EXPECT(intra(good, 4, 4, [](auto& call) { call.o = call.m = call.l = nullptr; }) == H2O_BAD_ARGUMENT);
 
-    const size_t bytes = h2o_cuda_memory_attention_workspace(&good, 300, 100);
+    const size_t bytes = h2o::cuda::workspace(memory_of(good, 300, 100));
     EXPECT(bytes > 0);
-    EXPECT(h2o_cuda_memory_attention_workspace(nullptr, 300, 100) == 0);
+    EXPECT(h2o::cuda::workspace(memory_of({}, 300, 100)) == 0);
     const h2o_kv kv = cache_of(p, p, 4096), short_kv = cache_of(p, p, 4);
-    EXPECT(h2o_cuda_memory_fused_attention(nullptr, &good, 300, 100, p, &kv, memory.device<int32_t>(), &state,
-                                           &state, f, p, bytes - 1) == H2O_OUT_OF_WORKSPACE);
-    EXPECT(h2o_cuda_memory_fused_attention(nullptr, &good, 300, 100, p, &kv, memory.device<int32_t>(), &state,
-                                           &state, f, nullptr, bytes) == H2O_OUT_OF_WORKSPACE);
-    EXPECT(h2o_cuda_candidate_score_gathered(nullptr, &good, 8, 4, 1, p, p, p, f, f, p, 1 << 16) ==
-           H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_candidate_score_gathered(nullptr, &good, 2, 4, 1, p, p, p, f, f, p, 16) ==
-           H2O_OUT_OF_WORKSPACE);
+    auto fused = call_of<h2o::calls::MemoryFusedAttention>(good, &kv);
+    fused.n = 300, fused.M = 100, fused.q = p, fused.memory = memory.device<int32_t>();
+    fused.o_intra = fused.o = p, fused.m_intra = fused.l_intra = fused.colsum = f;
+    for (const auto& [room, size] : {std::pair<void*, size_t>(p, bytes - 1), {nullptr, bytes}}) {
+        fused.workspace = room, fused.workspace_bytes = size;
+        EXPECT(h2o::cuda::run(fused) == H2O_OUT_OF_WORKSPACE);
+    }
+    const auto vote = [&](int window, size_t room) {
+        auto call = votes_of(good, window, 4, 1);
+        call.q_window = call.k = call.k_mem = p, call.score_mem = call.score_chunk = f;
+        call.workspace = p, call.workspace_bytes = room;
+        return h2o::cuda::run(call);
+    };
+    EXPECT(vote(8, 1 << 16) == H2O_BAD_ARGUMENT);
+    EXPECT(vote(2, 16) == H2O_OUT_OF_WORKSPACE);
     test_workspaces_grow();
 #ifdef H2O_EMULATED
     test_workspaces_are_those_of_any_device();
 #endif
-    const size_t decode = h2o_cuda_cached_attention_workspace(&good, 1, 4096);
+    const size_t decode = h2o::cuda::workspace(cached_of(good, 1, 4096));
     EXPECT(decode > 0);
-    EXPECT(h2o_cuda_cached_attention(nullptr, &good, 1, p, &kv, memory.device<int64_t>(), p, p, 1024) ==
-           H2O_OUT_OF_WORKSPACE);
-    EXPECT(h2o_cuda_cached_attention(nullptr, &good, 5, p, &short_kv, memory.device<int64_t>(), p, p,
-                                     decode) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_memory_select(nullptr, 1, 64, 8, 4, 4, f, memory.device<int32_t>(),
-                                  memory.device<int64_t>(), memory.device<int32_t>()) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_score_update(nullptr, 1, 0, memory.device<int32_t>(), f, 0, f) == H2O_BAD_ARGUMENT);
-    const h2o_cuda_next_memory next = {memory.device<int32_t>(), nullptr, nullptr, nullptr};
-    int32_t* const set = memory.device<int32_t>() + 64;
-    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 32, next.memory, f, 0, f, &next) ==
-           H2O_BAD_ARGUMENT);  // in place
-    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 32, 65, set, f, 0, f, &next) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_memory_step(nullptr, 1, 64, 8, 4, 4, 0, 32, set, f, 0, f, nullptr) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_tiled_memory_attention(nullptr, &good, 8, 0, 4, p, &kv, set, &state, &state) ==
-           H2O_BAD_ARGUMENT);
+    const auto attend = [&](int n, const h2o_kv& rows, size_t room) {
+        auto call = call_of<h2o::calls::CachedAttention>(good, &rows);
+        call.n = n, call.q = p, call.length = memory.device<int64_t>(), call.o = p;
+        call.workspace = p, call.workspace_bytes = room;
+        return h2o::cuda::run(call);
+    };
+    EXPECT(attend(1, kv, 1024) == H2O_OUT_OF_WORKSPACE);
+    EXPECT(attend(5, short_kv, decode) == H2O_BAD_ARGUMENT);
+    int32_t *const places = memory.device<int32_t>(), *const set = places + 64;
+    h2o::calls::MemorySelect select;
+    select.Hs = 1, select.cap = 64, select.Mp = 8, select.local = 4, select.M = 8, select.score = f;
+    select.memory = select.memory_next = places, select.chunk_range = memory.device<int64_t>();
+    EXPECT(h2o::cuda::run(select) == H2O_BAD_ARGUMENT);  // in place
+    h2o::calls::ScatterScores scatter;
+    scatter.Hs = 1, scatter.M = 0, scatter.memory = places, scatter.values = scatter.score = f;
+    scatter.add = 1;
+    EXPECT(h2o::cuda::run(scatter) == H2O_BAD_ARGUMENT);
+    const auto step = [&](int start, int stop, const int32_t* from, int32_t* to) {
+        h2o::calls::MemoryStep call;
+        call.Hs = 1, call.cap = 64, call.Mp = 8, call.local = 4, call.M = 8, call.start = start;
+        call.stop = stop, call.memory = from, call.values = call.score = f, call.add = 1;
+        call.memory_next = to;
+        return h2o::cuda::run(call);
+    };
+    EXPECT(step(0, 32, places, places) == H2O_BAD_ARGUMENT);  // in place
+    EXPECT(step(32, 65, set, places) == H2O_BAD_ARGUMENT);
+    EXPECT(step(0, 32, set, nullptr) == H2O_BAD_ARGUMENT);
+    auto tiled = call_of<h2o::calls::TiledMemoryAttention>(good, &kv);
+    tiled.n = 8, tiled.tile = 0, tiled.M = 4, tiled.q = p, tiled.memory = set;
+    tiled.o_intra = tiled.o = p, tiled.m_intra = tiled.l_intra = f;
+    EXPECT(h2o::cuda::run(tiled) == H2O_BAD_ARGUMENT);
 #ifdef H2O_EMULATED
     test_parts_of_one_token();
 #endif

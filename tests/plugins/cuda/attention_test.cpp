@@ -45,11 +45,11 @@ void test_intra(const Case& c, int n, int chunk, std::mt19937& random) {
     Numbers &k = rows.k, &v = rows.values();
     StateBuffers state(s, n, true);
     Buffer colsum(size_t(n) * s.score_heads * 4, true);
-    run_twice({&state.o, &state.m, &state.l, &colsum}, [&] {
-        const h2o_cuda_state out = state.pointers();
-        return h2o_cuda_chunked_intra_attention(nullptr, &s, n, chunk, q.buffer.device(), k.buffer.device(),
-                                                v.buffer.device(), &out, colsum.device<float>());
-    });
+    auto call = call_of<h2o::calls::ChunkedIntraAttention>(s);
+    call.n = n, call.chunk_size = chunk, call.colsum = colsum.device<float>();
+    call.q = q.buffer.device(), call.k = k.buffer.device(), call.v = v.buffer.device();
+    state.receive(call);
+    run_twice({&state.o, &state.m, &state.l, &colsum}, [&] { return h2o::cuda::run(call); });
 
     const int per_head = s.score_heads / s.kv_heads;
     const auto reference = [&](Precision precision) {
@@ -89,14 +89,13 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
     const Reference exact = reference(Precision::kExact);
     const Reference low = reference(yardstick(c));
 
-    const size_t bytes = h2o_cuda_memory_attention_workspace(&s, n, slots);
-    Buffer workspace(bytes, true), k_mem(size_t(sets) * slots * d * size_of(s.dtype), true),
+    Buffer k_mem(size_t(sets) * slots * d * size_of(s.dtype), true),
         v_mem(size_t(sets) * slots * dv * size_of(s.dtype), true);
     const h2o_kv kv = cache_of(k, v, capacity);
-    run_twice({&k_mem, &v_mem}, [&] {
-        return h2o_cuda_memory_gather(nullptr, &s, slots, &kv, memory_buffer.device<int32_t>(),
-                                      k_mem.device(), v_mem.device());
-    });
+    auto gather = call_of<h2o::calls::MemoryGather>(s, &kv);
+    gather.M = slots, gather.memory = memory_buffer.device<int32_t>();
+    gather.k_mem = k_mem.device(), gather.v_mem = v_mem.device();
+    run_twice({&k_mem, &v_mem}, [&] { return h2o::cuda::run(gather); });
     std::vector<double> gathered, gathered_values;
     for (int set = 0; set < sets; ++set)
         for (int j = 0; j < slots; ++j) {
@@ -109,12 +108,12 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
     {
         StateBuffers state(s, n, true);
         Buffer colsum(size_t(sets) * slots * 4, true);
-        run_twice({&state.o, &state.m, &state.l, &colsum}, [&] {
-            const h2o_cuda_state out = state.pointers();
-            return h2o_cuda_memory_attention(nullptr, &s, n, slots, q.buffer.device(), k_mem.device(),
-                                             v_mem.device(), &out, colsum.device<float>(), workspace.device(),
-                                             bytes);
-        });
+        auto call = call_of<h2o::calls::MemoryAttention>(s);
+        call.n = n, call.M = slots, call.colsum = colsum.device<float>();
+        call.q = q.buffer.device(), call.k_mem = k_mem.device(), call.v_mem = v_mem.device();
+        state.receive(call);
+        Workspace workspace(call);
+        run_twice({&state.o, &state.m, &state.l, &colsum}, [&] { return h2o::cuda::run(call); });
         compare_state(c, state, exact, low);
         compare_to(c, "colsum", download(colsum, H2O_F32), exact.colsum, low.colsum);
     }
@@ -123,12 +122,12 @@ void test_memory(const Case& c, int n, int slots, int capacity, bool empty_intra
     StateBuffers fused(s, n, false);
     const Reference intra = random_state(s, n, empty_intra, fused, random);
     Buffer colsum(size_t(sets) * slots * 4, true);
-    run_twice({&fused.o, &fused.m, &fused.l, &colsum}, [&] {
-        const h2o_cuda_state state = fused.pointers();
-        return h2o_cuda_memory_fused_attention(nullptr, &s, n, slots, q.buffer.device(), &kv,
-                                               memory_buffer.device<int32_t>(), &state, &state,
-                                               colsum.device<float>(), workspace.device(), bytes);
-    });
+    auto call = call_of<h2o::calls::MemoryFusedAttention>(s, &kv);
+    call.n = n, call.M = slots, call.q = q.buffer.device(), call.colsum = colsum.device<float>();
+    call.memory = memory_buffer.device<int32_t>();
+    fused.fuse(call);
+    Workspace workspace(call);
+    run_twice({&fused.o, &fused.m, &fused.l, &colsum}, [&] { return h2o::cuda::run(call); });
     const Reference expected = fuse(intra, exact, dv, Precision::kExact);
     const Reference expected_low = fuse(intra, low, dv, yardstick(c));
     compare_state(c, fused, expected, expected_low);
@@ -149,27 +148,25 @@ void test_tiled(const Case& c, int n, int tile, int slots, std::mt19937& random)
     fill_ints(memory_buffer, memory);
     StateBuffers state(s, n, false);
     random_state(s, n, false, state, random);
-    const h2o_cuda_state all = state.pointers();
     const std::vector<Buffer*> outputs = {&state.o, &state.m, &state.l};
     std::vector<std::vector<unsigned char>> alone;
     for (Buffer* b : outputs) b->reset();
     for (int t = 0; t < tiles; ++t) {
         const size_t at = size_t(t) * tile * s.query_heads;
-        const h2o_cuda_state own = {
-            static_cast<unsigned char*>(all.o) + at * value_size(s) * size_of(s.dtype), all.m + at,
-            all.l + at};
-        const auto* const queries = static_cast<const unsigned char*>(q.buffer.device());
-        EXPECT(h2o_cuda_memory_fused_attention(nullptr, &s, std::min(tile, n - t * tile), slots,
-                                               queries + at * s.head_size * size_of(s.dtype), &kv,
-                                               memory_buffer.device<int32_t>() + size_t(t) * sets * slots,
-                                               &own, &own, nullptr, nullptr, 0) == H2O_OK);
+        auto own = call_of<h2o::calls::MemoryFusedAttention>(s, &kv);
+        own.n = std::min(tile, n - t * tile), own.M = slots;
+        own.q = q.buffer.device<unsigned char>() + at * s.head_size * size_of(s.dtype);
+        own.memory = memory_buffer.device<int32_t>() + size_t(t) * sets * slots;
+        state.fuse(own, at);
+        EXPECT(h2o::cuda::run(own) == H2O_OK);
     }
     must(cudaDeviceSynchronize());
     for (Buffer* b : outputs) alone.push_back(b->download());
-    run_twice(outputs, [&] {
-        return h2o_cuda_tiled_memory_attention(nullptr, &s, n, tile, slots, q.buffer.device(), &kv,
-                                               memory_buffer.device<int32_t>(), &all, &all);
-    });
+    auto call = call_of<h2o::calls::TiledMemoryAttention>(s, &kv);
+    call.n = n, call.tile = tile, call.M = slots, call.q = q.buffer.device();
+    call.memory = memory_buffer.device<int32_t>();
+    state.fuse(call);
+    run_twice(outputs, [&] { return h2o::cuda::run(call); });
     for (size_t i = 0; i < outputs.size(); ++i) EXPECT(outputs[i]->download() == alone[i]);
 }
 
@@ -195,14 +192,12 @@ void test_cached(const Case& c, int n, int length, int capacity, std::mt19937& r
     const int64_t length64 = length;
     std::memcpy(length_buffer.host().data(), &length64, 8);
     length_buffer.reset();
-    const size_t bytes = h2o_cuda_cached_attention_workspace(&s, n, capacity);
-    Buffer workspace(bytes, true);
     const h2o_kv kv = cache_of(k, v, capacity);
-    run_twice({&o, &workspace}, [&] {
-        return h2o_cuda_cached_attention(nullptr, &s, n, q.buffer.device(), &kv,
-                                         length_buffer.device<int64_t>(), o.device(), workspace.device(),
-                                         bytes);
-    });
+    auto call = call_of<h2o::calls::CachedAttention>(s, &kv);
+    call.n = n, call.q = q.buffer.device(), call.o = o.device(),
+    call.length = length_buffer.device<int64_t>();
+    Workspace workspace(call);
+    run_twice({&o, &workspace}, [&] { return h2o::cuda::run(call); });
     const auto reference = [&](Precision precision) {
         return attend(
             s, q.exact, n, length, [&](int set, int j) { return rows.key(j, set / per_head); },
@@ -239,23 +234,25 @@ void test_step(const Case& c, int length, int capacity, Buffer& arrivals, std::m
         added.back()->reset();
     }
     Buffer length_buffer(8, false), o(size_t(s.query_heads) * dv * size_of(s.dtype), true);
-    const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, capacity);
-    Buffer workspace(bytes, true);
     const h2o_kv kv = cache_of(k, v, capacity);
+    auto call = call_of<h2o::calls::StepAttention>(s, &kv);
+    call.q = q.buffer.device(), call.k = added[0]->device(), call.v = c.latent ? nullptr : added[1]->device();
+    call.length = length_buffer.device<int64_t>(), call.o = o.device();
+    call.counters = arrivals.device<uint32_t>();
+    Workspace workspace(call);
     const auto step = [&](int64_t rows_there) {
         std::memcpy(length_buffer.host().data(), &rows_there, 8);
         length_buffer.reset();
-        return h2o_cuda_step_attention(nullptr, &s, q.buffer.device(), added[0]->device(),
-                                       c.latent ? nullptr : added[1]->device(), &kv,
-                                       length_buffer.device<int64_t>(), o.device(),
-                                       arrivals.device<uint32_t>(), workspace.device(), bytes);
+        return h2o::cuda::run(call);
     };
     run_twice({&o, &workspace, &k.buffer, &v.buffer}, [&] { return step(length); });
     const std::vector<double> got = download(o, s.dtype);
     for (size_t i = 0; i < parts.size(); ++i) EXPECT(parts[i]->buffer.download() == whole[i]);
     o.reset();
-    EXPECT(h2o_cuda_cached_attention(nullptr, &s, 1, q.buffer.device(), &kv, length_buffer.device<int64_t>(),
-                                     o.device(), workspace.device(), bytes) == H2O_OK);
+    auto attend_only = call_of<h2o::calls::CachedAttention>(s, &kv);
+    attend_only.n = 1, attend_only.q = call.q, attend_only.length = call.length, attend_only.o = call.o;
+    Workspace of_attention(attend_only);
+    EXPECT(h2o::cuda::run(attend_only) == H2O_OK);
     EXPECT(download(o, s.dtype) == got);                               // of the two in turn, bit for bit
     for (const int64_t wrong : {int64_t(0), int64_t(capacity) + 1}) {  // nothing is appended
         for (Numbers* part : parts) part->buffer.reset();

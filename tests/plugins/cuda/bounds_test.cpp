@@ -43,28 +43,26 @@ void test_memory_entries(const Case& c, std::mt19937& random) {
         v_mem(s.score_heads * kSlots * d * element, true), colsum(s.score_heads * kSlots * 4, true),
         of_chunk(kTokens * s.score_heads * 4, true);
     const int32_t* entries = memory.device<int32_t>();
-    expect_alike(memory, wrong, right, {&k_mem, &v_mem}, [&] {
-        return h2o_cuda_memory_gather(nullptr, &s, kSlots, &kv, entries, k_mem.device(), v_mem.device());
-    });
+    auto gather = call_of<h2o::calls::MemoryGather>(s, &kv);
+    gather.M = kSlots, gather.memory = entries, gather.k_mem = k_mem.device(), gather.v_mem = v_mem.device();
+    expect_alike(memory, wrong, right, {&k_mem, &v_mem}, [&] { return h2o::cuda::run(gather); });
 
     StateBuffers state(s, kTokens, false);
     random_state(s, kTokens, false, state, random);
-    const size_t bytes = h2o_cuda_memory_attention_workspace(&s, kTokens, kSlots);
-    Buffer workspace(bytes, true);
-    expect_alike(memory, wrong, right, {&state.o, &state.m, &state.l, &colsum}, [&] {
-        const h2o_cuda_state both = state.pointers();
-        return h2o_cuda_memory_fused_attention(nullptr, &s, kTokens, kSlots, q.buffer.device(), &kv, entries,
-                                               &both, &both, colsum.device<float>(), workspace.device(),
-                                               bytes);
-    });
+    auto fused = call_of<h2o::calls::MemoryFusedAttention>(s, &kv);
+    fused.n = kTokens, fused.M = kSlots, fused.q = q.buffer.device(), fused.memory = entries;
+    fused.colsum = colsum.device<float>();
+    state.fuse(fused);
+    Workspace workspace(fused);
+    expect_alike(memory, wrong, right, {&state.o, &state.m, &state.l, &colsum},
+                 [&] { return h2o::cuda::run(fused); });
 
-    const size_t votes = h2o_cuda_candidate_score_workspace(&s, kTokens, kTokens, kSlots);
-    Buffer scratch(votes, true);
-    expect_alike(memory, wrong, right, {&colsum, &of_chunk}, [&] {
-        return h2o_cuda_candidate_score(nullptr, &s, kTokens, kTokens, kSlots, q.buffer.device(),
-                                        k.buffer.device(), &kv, entries, colsum.device<float>(),
-                                        of_chunk.device<float>(), scratch.device(), votes);
-    });
+    auto vote = call_of<h2o::calls::CachedCandidateScore>(s, &kv);
+    vote.w = vote.n = kTokens, vote.M = kSlots, vote.q_window = q.buffer.device(), vote.k = k.buffer.device();
+    vote.memory = entries, vote.score_mem = colsum.device<float>();
+    vote.score_chunk = of_chunk.device<float>();
+    Workspace scratch(vote);
+    expect_alike(memory, wrong, right, {&colsum, &of_chunk}, [&] { return h2o::cuda::run(vote); });
 }
 
 void test_lengths(const Case& c, std::mt19937& random) {
@@ -76,18 +74,16 @@ void test_lengths(const Case& c, std::mt19937& random) {
             v(kRows * s.kv_heads * d, s.dtype);
         for (Numbers* numbers : {&q, &k, &v}) fill_normal(*numbers, s.dtype, 1, random);
         const h2o_kv kv = cache_of(k, v, kRows);
-        const size_t bytes = h2o_cuda_cached_attention_workspace(&s, n, kRows);
-        Buffer length(8, false), o(n * s.query_heads * d * size_of(s.dtype), true), workspace(bytes, true);
+        Buffer length(8, false), o(n * s.query_heads * d * size_of(s.dtype), true);
+        auto call = call_of<h2o::calls::CachedAttention>(s, &kv);
+        call.n = n, call.q = q.buffer.device(), call.length = length.device<int64_t>(), call.o = o.device();
+        Workspace workspace(call);
         for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows),
                                            {kRows + 1, kRows},
                                            {INT64_MIN, n},
                                            {int64_t{1} << 32, kRows},
                                            {0, n}})
-            expect_alike<int64_t>(length, {wrong}, {right}, {&o}, [&] {
-                return h2o_cuda_cached_attention(nullptr, &s, n, q.buffer.device(), &kv,
-                                                 length.device<int64_t>(), o.device(), workspace.device(),
-                                                 bytes);
-            });
+            expect_alike<int64_t>(length, {wrong}, {right}, {&o}, [&] { return h2o::cuda::run(call); });
     }
 }
 
@@ -97,11 +93,12 @@ void test_selections(std::mt19937& random) {
     Numbers score(kRows * kHeads, H2O_F32);
     fill_normal(score, H2O_F32, 1, random);
     Buffer memory(kHeads * kSlots * 4, false), range(16, false), next(kHeads * (kLocal + kHeavy) * 4, true);
-    const auto select = [&] {
-        return h2o_cuda_memory_select(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy,
-                                      score.buffer.device<float>(), memory.device<int32_t>(),
-                                      range.device<int64_t>(), next.device<int32_t>());
-    };
+    h2o::calls::MemorySelect selection;
+    selection.Hs = kHeads, selection.cap = kRows, selection.Mp = kSlots, selection.local = kLocal;
+    selection.M = kLocal + kHeavy, selection.score = score.buffer.device<float>();
+    selection.memory = memory.device<int32_t>(), selection.chunk_range = range.device<int64_t>();
+    selection.memory_next = next.device<int32_t>();
+    const auto select = [&] { return h2o::cuda::run(selection); };
     std::vector<int32_t> wrong, right;
     for (int i = 0; i < kHeads * kSlots; ++i) {
         wrong.push_back(i % 2 ? INT_MIN + i : i % kSlots);
@@ -113,13 +110,12 @@ void test_selections(std::mt19937& random) {
     expect_alike(memory, wrong, right, {&next}, select);
     Buffer values(kHeads * kSlots * 4, false), set_scores(kHeads * (kLocal + kHeavy) * 4, true);
     values.reset();
-    expect_alike(memory, wrong, right, {&next, &set_scores}, [&] {
-        const h2o_cuda_next_memory to = {next.device<int32_t>(), nullptr, nullptr,
-                                         set_scores.device<float>()};
-        return h2o_cuda_memory_step(nullptr, kHeads, kRows, kSlots, kLocal, kHeavy, 20, 35,
-                                    memory.device<int32_t>(), values.device<float>(), 0,
-                                    score.buffer.device<float>(), &to);
-    });
+    h2o::calls::MemoryStep step;
+    step.Hs = kHeads, step.cap = kRows, step.Mp = kSlots, step.local = kLocal, step.M = kLocal + kHeavy;
+    step.start = 20, step.stop = 35, step.memory = selection.memory, step.values = values.device<float>();
+    step.add = 1, step.score = score.buffer.device<float>(), step.memory_next = selection.memory_next;
+    step.scores = set_scores.device<float>();
+    expect_alike(memory, wrong, right, {&next, &set_scores}, [&] { return h2o::cuda::run(step); });
     expect_alike<int64_t>(range, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next}, select);
     expect_alike<int64_t>(range, {20, kRows + 7}, {20, kRows}, {&next}, select);
     // The end before the beginning: too few candidates, so that places stay as they are.
@@ -145,19 +141,22 @@ void test_blocks(const Case& c, std::mt19937& random) {
     const float *a = low.buffer.device<float>(), *b = high.buffer.device<float>();
     Buffer at(16, false), next[2] = {{numbers * 4, true}, {numbers * 4, true}};
     const int64_t *start = at.device<int64_t>(), *length = start + 1;
-    expect_alike<int64_t>(at, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next[0], &next[1]}, [&] {
-        return h2o_cuda_page_bounds(nullptr, &s, &kv, start, length, kRows, kSize, kBlocks, a, b,
-                                    next[0].device<float>(), next[1].device<float>());
-    });
+    auto bound = call_of<h2o::calls::PageBounds>(s, &kv);
+    bound.page_size = kSize, bound.Nb = kBlocks, bound.k_min = a, bound.k_max = b;
+    bound.k_min_next = next[0].device<float>(), bound.k_max_next = next[1].device<float>();
+    const int64_t rows[] = {0, kRows};
+    bound.start = start, bound.length = length;
+    bound.start_on_host = rows, bound.length_on_host = rows + 1;
+    expect_alike<int64_t>(at, {INT64_MIN, INT64_MAX}, {0, kRows}, {&next[0], &next[1]},
+                          [&] { return h2o::cuda::run(bound); });
 
-    const size_t bytes = h2o_cuda_page_select_workspace(&s, kBlocks);
-    Buffer list(s.score_heads * kBudget * 4, true), workspace(bytes, true),
-        o(q.exact.size() * size_of(s.dtype), true);
+    Buffer list(s.score_heads * kBudget * 4, true), o(q.exact.size() * size_of(s.dtype), true);
+    auto select = call_of<h2o::calls::PageSelect>(s);
+    select.q = q.buffer.device(), select.length = start, select.page_size = kSize, select.Nb = kBlocks;
+    select.k_min = a, select.k_max = b, select.M = kBudget, select.page_list = list.device<int32_t>();
+    Workspace workspace(select);
     for (const auto& [wrong, right] : {std::pair<int64_t, int64_t>(INT64_MAX, kRows), {INT64_MIN, 1}})
-        expect_alike<int64_t>(at, {wrong}, {right}, {&list}, [&] {
-            return h2o_cuda_page_select(nullptr, &s, q.buffer.device(), start, kSize, kBlocks, a, b, kBudget,
-                                        list.device<int32_t>(), workspace.device(), bytes);
-        });
+        expect_alike<int64_t>(at, {wrong}, {right}, {&list}, [&] { return h2o::cuda::run(select); });
     std::vector<int32_t> wrong, right;
     for (int i = 0; i < s.score_heads; ++i) {
         for (const int32_t page : {0, 2, -1, INT_MAX}) wrong.push_back(page);
@@ -166,12 +165,11 @@ void test_blocks(const Case& c, std::mt19937& random) {
     const int64_t whole = kRows;
     std::memcpy(at.host().data(), &whole, 8);
     at.reset();
-    Buffer parts(h2o_cuda_page_attention_workspace(&s, kSize, kBudget), true);
-    expect_alike(list, wrong, right, {&o}, [&] {
-        return h2o_cuda_page_attention(nullptr, &s, q.buffer.device(), &kv, start, kSize, kBudget,
-                                       list.device<int32_t>(), o.device(), parts.device(),
-                                       parts.host().size());
-    });
+    auto attention = call_of<h2o::calls::PageAttention>(s, &kv);
+    attention.q = q.buffer.device(), attention.length = start, attention.page_size = kSize;
+    attention.M = kBudget, attention.page_list = list.device<int32_t>(), attention.o = o.device();
+    Workspace parts(attention);
+    expect_alike(list, wrong, right, {&o}, [&] { return h2o::cuda::run(attention); });
 }
 
 // Lists of candidates and lengths that nobody filled: what is chosen may be anything, no access is.
@@ -189,15 +187,11 @@ void test_candidate_lists(const Case& c, std::mt19937& random) {
     Buffer list(entries.size() * 4, false), past(8, false), begin(8, false),
         chosen(size_t(c.shape.score_heads) * 3 * 4, true);
     fill_ints(list, entries);
-    h2o::calls::QuerySelect vote;
-    vote.shape = c.shape;
-    vote.n = vote.tile = kTokens, vote.cap = kRows, vote.t = vote.stride = 1;
-    vote.Mp = kListed, vote.Hl = c.shape.score_heads, vote.M = 3, vote.reach = 2, vote.local = 1,
+    auto vote = call_of<h2o::calls::QuerySelect>(c.shape, &kv);
+    vote.n = vote.tile = kTokens, vote.t = vote.stride = 1, vote.q = q.buffer.device();
+    vote.Mp = kListed, vote.Hl = c.shape.score_heads, vote.M = 3, vote.reach = 2, vote.local = 1;
     vote.heavy = 2;
-    const size_t bytes = h2o::cuda::workspace(vote);
-    Buffer workspace(bytes, true);
-    vote.workspace = workspace.device(), vote.workspace_bytes = bytes;
-    vote.q = q.buffer.device(), vote.kv = &kv;
+    Workspace workspace(vote);
     vote.past = past.device<int64_t>(), vote.first = begin.device<int64_t>();
     vote.candidates = list.device<int32_t>(), vote.memory_next = chosen.device<int32_t>();
     for (const int64_t length : {INT64_MIN, int64_t{kRows}, INT64_MAX})

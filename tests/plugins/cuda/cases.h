@@ -78,7 +78,18 @@ struct StateBuffers {
         : o(size_t(n) * s.query_heads * value_size(s) * size_of(s.dtype), output),
           m(size_t(n) * s.query_heads * 4, output),
           l(size_t(n) * s.query_heads * 4, output) {}
-    h2o_cuda_state pointers() { return {o.device(), m.device<float>(), l.device<float>()}; }
+    // As outputs of a call.
+    template <class Call>
+    void receive(Call& c) {
+        c.o = o.device(), c.m = m.device<float>(), c.l = l.device<float>();
+    }
+    // As what a call fuses with, in place: from a place [n, Hq] on.
+    template <class Call>
+    void fuse(Call& c, size_t at = 0) {
+        c.o_intra = c.o =
+            o.device<unsigned char>() + at * size_t(value_size(c.shape)) * size_of(c.shape.dtype);
+        c.m_intra = m.device<float>() + at, c.l_intra = l.device<float>() + at;
+    }
 };
 
 // The precision whose own error a kernel is measured by. In float32 the tolerance is absolute, but where

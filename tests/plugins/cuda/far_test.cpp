@@ -83,12 +83,13 @@ void test_rows_of(Far& f) {
         std::vector<int32_t> rows(slots * kHeads);
         for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + int(i * 7 % slots) * 4 + int(i % 3);
         Buffer memory(rows.size() * 4, false), colsum(rows.size() * 4, true);
-        Buffer workspace(h2o_cuda_memory_attention_workspace(&f.shape, n, slots), true);
-        const h2o_cuda_state intra = {o_intra.device(), m.device<float>(), l.device<float>()};
-        const h2o_cuda_state fused = {out.device(), nullptr, nullptr};
-        const h2o_status status = h2o_cuda_memory_fused_attention(
-            nullptr, &f.shape, n, slots, f.q.buffer.device(), &kv, filled(memory, rows).device<int32_t>(),
-            &intra, &fused, colsum.device<float>(), workspace.device(), workspace.host().size());
+        auto fused = call_of<h2o::calls::MemoryFusedAttention>(f.shape, &kv);
+        fused.n = n, fused.M = slots, fused.q = f.q.buffer.device(), fused.o = out.device();
+        fused.memory = filled(memory, rows).device<int32_t>(), fused.colsum = colsum.device<float>();
+        fused.o_intra = o_intra.device(), fused.m_intra = m.device<float>(),
+        fused.l_intra = l.device<float>();
+        Workspace workspace(fused);
+        const h2o_status status = h2o::cuda::run(fused);
         must(cudaDeviceSynchronize());
         return status;
     });
@@ -99,10 +100,12 @@ void test_rows_of(Far& f) {
         const int64_t rows = first + kNear - 3;
         std::memcpy(length.host().data(), &rows, 8);
         length.reset();
-        Buffer parts(h2o_cuda_page_attention_workspace(&f.shape, kPage, 2), true);
-        const h2o_status status = h2o_cuda_page_attention(
-            nullptr, &f.shape, f.q.buffer.device(), &kv, length.device<int64_t>(), kPage, 2,
-            filled(list, pages).device<int32_t>(), out.device(), parts.device(), parts.host().size());
+        auto attention = call_of<h2o::calls::PageAttention>(f.shape, &kv);
+        attention.q = f.q.buffer.device(), attention.length = length.device<int64_t>();
+        attention.page_size = kPage, attention.M = 2, attention.o = out.device();
+        attention.page_list = filled(list, pages).device<int32_t>();
+        Workspace parts(attention);
+        const h2o_status status = h2o::cuda::run(attention);
         must(cudaDeviceSynchronize());
         return status;
     });
@@ -139,8 +142,9 @@ void test_appended_to(Far& f) {
         const int64_t last = first + kNear - 1;
         std::memcpy(at.host().data(), &last, 8);
         at.reset();
-        const h2o_status status = h2o_cuda_cache_append(nullptr, &f.shape, 1, f.q.buffer.device(),
-                                                        f.q.buffer.device(), at.device<int64_t>(), 0, &kv);
+        auto append = call_of<h2o::calls::CacheAppend>(f.shape, &kv);
+        append.n = 1, append.k = append.v = f.q.buffer.device(), append.at = at.device<int64_t>();
+        const h2o_status status = h2o::cuda::run(append);
         must(cudaDeviceSynchronize());
         auto* const to = out.device<unsigned char>();
         for (const void* rows : {kv.k, kv.v})

@@ -13,8 +13,9 @@ struct Layer {
     int n, chunk, local, heavy, chunks;
     Numbers q, k, v;
     StateBuffers state;
-    Buffer score, ranges, memories, addend, workspace;
-    size_t workspace_bytes;
+    Buffer score, ranges, memories, addend;
+    h2o::calls::MemoryFusedAttention fused;
+    Workspace workspace;
 
     Layer(const h2o_shape& shape, int n_, int chunk_, int local_, int heavy_, std::mt19937& random)
         : s(shape),
@@ -31,8 +32,8 @@ struct Layer {
           ranges(size_t(chunks) * 16, false),
           memories(size_t(chunks) * s.score_heads * slots() * 4, true),
           addend(size_t(s.score_heads) * slots() * 4, true),
-          workspace(h2o_cuda_memory_attention_workspace(&s, chunk_, slots()), true),
-          workspace_bytes(h2o_cuda_memory_attention_workspace(&s, chunk_, slots())) {
+          fused(largest()),
+          workspace(fused) {
         for (Numbers* numbers : {&q, &k, &v}) fill_normal(*numbers, s.dtype, 1, random);
         for (int c = 0; c < chunks; ++c) {
             const int64_t range[2] = {int64_t(c) * chunk, std::min<int64_t>(n, int64_t(c + 1) * chunk)};
@@ -41,34 +42,45 @@ struct Layer {
         ranges.reset();
     }
     int slots() const { return local + heavy; }
+    h2o::calls::MemoryFusedAttention largest() {
+        auto call = call_of<h2o::calls::MemoryFusedAttention>(s);
+        call.n = chunk, call.M = slots(), call.colsum = addend.device<float>();
+        return call;
+    }
     int32_t* memory(int c) { return memories.device<int32_t>() + size_t(c) * s.score_heads * slots(); }
     std::vector<Buffer*> outputs() {
         return {&state.o, &state.m, &state.l, &score, &memories, &addend, &workspace};
     }
 
     h2o_status run(h2o_cuda_stream stream) {
-        const h2o_cuda_state all = state.pointers();
         const h2o_kv kv = cache_of(k, v, n);
-        const size_t elements = size_of(s.dtype);
-        h2o_status status =
-            h2o_cuda_chunked_intra_attention(stream, &s, n, chunk, q.buffer.device(), k.buffer.device(),
-                                             v.buffer.device(), &all, score.device<float>());
+        auto intra = call_of<h2o::calls::ChunkedIntraAttention>(s);
+        intra.n = n, intra.chunk_size = chunk, intra.colsum = score.device<float>();
+        intra.q = q.buffer.device(), intra.k = k.buffer.device(), intra.v = v.buffer.device();
+        state.receive(intra);
+        h2o::calls::MemorySelect select;
+        select.Hs = s.score_heads, select.cap = n, select.local = local, select.M = slots();
+        select.score = score.device<float>();
+        h2o::calls::ScatterScores scatter;
+        scatter.Hs = s.score_heads, scatter.M = slots(), scatter.values = addend.device<float>();
+        scatter.add = 1, scatter.score = score.device<float>();
+        fused.kv = &kv, fused.cap = n;
+        intra.context = select.context = scatter.context = fused.context = stream;
+        h2o_status status = h2o::cuda::run(intra);
         for (int c = 0; c + 1 < chunks && status == H2O_OK; ++c) {
-            status = h2o_cuda_memory_select(stream, s.score_heads, n, c == 0 ? 0 : slots(), local, heavy,
-                                            score.device<float>(), c == 0 ? nullptr : memory(c - 1),
-                                            ranges.device<int64_t>() + c * 2, memory(c));
+            select.Mp = c == 0 ? 0 : slots(), select.memory = c == 0 ? nullptr : memory(c - 1);
+            select.chunk_range = ranges.device<int64_t>() + c * 2, select.memory_next = memory(c);
+            status = h2o::cuda::run(select);
             if (status != H2O_OK) break;
-            const int first = (c + 1) * chunk, rows = std::min(chunk, n - first);
+            const int first = (c + 1) * chunk;
             const size_t at = size_t(first) * s.query_heads;
-            const h2o_cuda_state here = {static_cast<unsigned char*>(all.o) + at * s.head_size * elements,
-                                         all.m + at, all.l + at};
-            status = h2o_cuda_memory_fused_attention(
-                stream, &s, rows, slots(),
-                static_cast<unsigned char*>(q.buffer.device()) + at * s.head_size * elements, &kv, memory(c),
-                &here, &here, addend.device<float>(), workspace.device(), workspace_bytes);
+            fused.n = std::min(chunk, n - first), fused.memory = memory(c);
+            fused.q = q.buffer.device<unsigned char>() + at * s.head_size * size_of(s.dtype);
+            state.fuse(fused, at);
+            status = h2o::cuda::run(fused);
             if (status != H2O_OK) break;
-            status = h2o_cuda_score_update(stream, s.score_heads, slots(), memory(c), addend.device<float>(),
-                                           0, score.device<float>());
+            scatter.memory = memory(c);
+            status = h2o::cuda::run(scatter);
         }
         return status;
     }
@@ -150,28 +162,28 @@ void check_loop_graph(Layer& layer) {
 
 void check_decode_graph(Layer& layer) {
     const h2o_shape& s = layer.s;
-    const size_t bytes = h2o_cuda_cached_attention_workspace(&s, 1, layer.n);
-    Buffer workspace(bytes, true), length(8, false), arrivals(size_t(s.query_heads) * 4, false),
+    Buffer length(8, false), arrivals(size_t(s.query_heads) * 4, false),
         o(size_t(s.query_heads) * s.head_size * size_of(s.dtype), true);
     length.reset();
     arrivals.reset();  // never again: every step leaves zeros
     const h2o_kv kv = cache_of(layer.k, layer.v, layer.n);
-    const auto attend = [&](cudaStream_t stream) {
-        return h2o_cuda_cached_attention(stream, &s, 1, layer.q.buffer.device(), &kv,
-                                         length.device<int64_t>(), o.device(), workspace.device(), bytes);
-    };
-    const auto step = [&](cudaStream_t stream) {  // its new row is that of the first query
-        return h2o_cuda_step_attention(stream, &s, layer.q.buffer.device(), layer.q.buffer.device(),
-                                       layer.q.buffer.device(), &kv, length.device<int64_t>(), o.device(),
-                                       arrivals.device<uint32_t>(), workspace.device(), bytes);
-    };
-    const auto check = [&](const auto& call) {
-        Graph graph(call);
+    auto attend = call_of<h2o::calls::CachedAttention>(s, &kv);
+    attend.n = 1, attend.q = layer.q.buffer.device();
+    auto step = call_of<h2o::calls::StepAttention>(s, &kv);  // its new row is that of the first query
+    step.q = step.k = step.v = layer.q.buffer.device(), step.counters = arrivals.device<uint32_t>();
+    const auto check = [&](auto call) {
+        call.length = length.device<int64_t>(), call.o = o.device();
+        Workspace workspace(call);
+        const auto run = [&](cudaStream_t stream) {
+            call.context = stream;
+            return h2o::cuda::run(call);
+        };
+        Graph graph(run);
         for (const int64_t value : {int64_t(1), int64_t(65), int64_t(layer.n / 2), int64_t(layer.n)}) {
             std::memcpy(length.host().data(), &value, 8);
             const std::vector<Buffer*> all = {&workspace, &length, &o, &layer.k.buffer, &layer.v.buffer};
             for (Buffer* b : all) b->reset();
-            EXPECT(call(nullptr) == H2O_OK);
+            EXPECT(run(nullptr) == H2O_OK);
             must(cudaDeviceSynchronize());
             const std::vector<unsigned char> eager = o.download();
             for (Buffer* b : all) b->reset();
@@ -191,16 +203,19 @@ void check_last_error() {
     Buffer memory(1 << 12, true);
     memory.reset();
     void* p = memory.device();
-    const h2o_cuda_state state = {p, memory.device<float>(), memory.device<float>()};
+    auto fusion = call_of<h2o::calls::OnlineSoftmaxFusion>(s);
+    fusion.n = 1, fusion.o_a = fusion.o_b = fusion.o = p;
+    fusion.m_a = fusion.m_b = fusion.l_a = fusion.l_b = memory.device<float>();
+    fusion.m = fusion.l = memory.device<float>();
     cudaStream_t capturing = nullptr;
     cudaGraph_t graph = nullptr;
     must(cudaStreamCreate(&capturing));
     must(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal));
-    EXPECT(h2o_cuda_online_softmax_fusion(nullptr, &s, 1, &state, &state, &state) == H2O_CUDA_ERROR);
+    EXPECT(h2o::cuda::run(fusion) == H2O_CUDA_ERROR);
     EXPECT(std::strstr(h2o_cuda_last_error(), "captur") != nullptr);
     EXPECT(cudaStreamEndCapture(capturing, &graph) != cudaSuccess);
     (void)cudaGetLastError();
-    EXPECT(h2o_cuda_online_softmax_fusion(nullptr, &s, 1, &state, &state, &state) == H2O_OK);
+    EXPECT(h2o::cuda::run(fusion) == H2O_OK);
     EXPECT(std::strstr(h2o_cuda_last_error(), "captur") != nullptr);  // until another call fails
     must(cudaDeviceSynchronize());
     must(cudaStreamDestroy(capturing));

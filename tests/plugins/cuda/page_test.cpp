@@ -27,10 +27,15 @@ void test_pages(const Case& c, const Paged& p, std::mt19937& random) {
     std::memcpy(bounds.host().data(), values, sizeof values);
     for (Buffer* buffer : {&bounds, &k_min, &k_max}) buffer->reset();
     const int64_t* at = bounds.device<int64_t>();
-    for (int i = p.length / 2 > 0 ? 0 : 1; i < 2; ++i)
-        EXPECT(h2o_cuda_page_bounds(nullptr, &s, &kv, at + (i && p.length / 2 ? 1 : 0), at + i + 1, p.length,
-                                    p.page, pages, k_min.device<float>(), k_max.device<float>(),
-                                    k_min.device<float>(), k_max.device<float>()) == H2O_OK);
+    auto bound = call_of<h2o::calls::PageBounds>(s, &kv);
+    bound.page_size = p.page, bound.Nb = pages;
+    bound.k_min = bound.k_min_next = k_min.device<float>();
+    bound.k_max = bound.k_max_next = k_max.device<float>();
+    bound.start_on_host = values, bound.length_on_host = values + 2;  // what counts is how many
+    for (int i = p.length / 2 > 0 ? 0 : 1; i < 2; ++i) {
+        bound.start = at + (i && p.length / 2 ? 1 : 0), bound.length = at + i + 1;
+        EXPECT(h2o::cuda::run(bound) == H2O_OK);
+    }
     must(cudaDeviceSynchronize());
     const std::vector<double> low = download(k_min, H2O_F32), high = download(k_max, H2O_F32);
     std::vector<std::vector<std::pair<double, int>>> order(s.score_heads);
@@ -56,13 +61,12 @@ void test_pages(const Case& c, const Paged& p, std::mt19937& random) {
         }
 
     Buffer list(size_t(s.score_heads) * p.budget * 4, true);
-    const size_t bytes = h2o_cuda_page_select_workspace(&s, pages);
-    Buffer workspace(bytes, true);
-    run_twice({&list}, [&] {
-        return h2o_cuda_page_select(nullptr, &s, q.buffer.device(), at + 2, p.page, pages,
-                                    k_min.device<float>(), k_max.device<float>(), p.budget,
-                                    list.device<int32_t>(), workspace.device(), bytes);
-    });
+    auto select = call_of<h2o::calls::PageSelect>(s);
+    select.q = q.buffer.device(), select.length = at + 2, select.page_size = p.page, select.Nb = pages;
+    select.k_min = bound.k_min, select.k_max = bound.k_max;
+    select.M = p.budget, select.page_list = list.device<int32_t>();
+    Workspace workspace(select);
+    run_twice({&list}, [&] { return h2o::cuda::run(select); });
     const std::vector<int32_t> chosen = list.values<int32_t>();
     for (int set = 0; set < s.score_heads; ++set) {
         std::sort(order[set].begin(), order[set].end());
@@ -75,12 +79,11 @@ void test_pages(const Case& c, const Paged& p, std::mt19937& random) {
     }
 
     Buffer o(q.exact.size() * size_of(s.dtype), true);
-    const size_t parts = h2o_cuda_page_attention_workspace(&s, p.page, p.budget);
-    Buffer part_states(parts, true);
-    run_twice({&o}, [&] {
-        return h2o_cuda_page_attention(nullptr, &s, q.buffer.device(), &kv, at + 2, p.page, p.budget,
-                                       list.device<int32_t>(), o.device(), part_states.device(), parts);
-    });
+    auto attention = call_of<h2o::calls::PageAttention>(s, &kv);
+    attention.q = q.buffer.device(), attention.length = at + 2, attention.page_size = p.page;
+    attention.M = p.budget, attention.page_list = list.device<int32_t>(), attention.o = o.device();
+    Workspace parts(attention);
+    run_twice({&o}, [&] { return h2o::cuda::run(attention); });
     h2o_shape by_query = s;
     by_query.score_heads = s.query_heads;
     const auto rows_of_head = [&](const std::vector<double>& rows) {

@@ -19,18 +19,19 @@ void test_candidate(const Case& c, int window, int n, int slots, bool gathered, 
     Buffer memory_buffer(memory.size() * 4, false), score_memory(size_t(sets) * slots * 4, true),
         score_chunk(size_t(sets) * n * 4, true);
     fill_ints(memory_buffer, memory);
-    const size_t bytes = h2o_cuda_candidate_score_workspace(&s, window, n, slots);
-    Buffer workspace(bytes, true);
     const h2o_kv kv = cache_of(cache, cache, capacity);
-    run_twice({&score_memory, &score_chunk, &workspace}, [&] {
-        if (gathered)
-            return h2o_cuda_candidate_score_gathered(
-                nullptr, &s, window, n, slots, q.buffer.device(), k.buffer.device(), k_mem.buffer.device(),
-                score_memory.device<float>(), score_chunk.device<float>(), workspace.device(), bytes);
-        return h2o_cuda_candidate_score(nullptr, &s, window, n, slots, q.buffer.device(), k.buffer.device(),
-                                        &kv, memory_buffer.device<int32_t>(), score_memory.device<float>(),
-                                        score_chunk.device<float>(), workspace.device(), bytes);
-    });
+    const auto vote = [&](auto call) {
+        call.w = window, call.n = n, call.M = slots, call.q_window = q.buffer.device();
+        call.k = k.buffer.device(), call.score_mem = score_memory.device<float>();
+        call.score_chunk = score_chunk.device<float>();
+        Workspace workspace(call);
+        run_twice({&score_memory, &score_chunk, &workspace}, [&] { return h2o::cuda::run(call); });
+    };
+    auto by_copy = call_of<h2o::calls::CandidateScore>(s);
+    by_copy.k_mem = k_mem.buffer.device();
+    auto by_index = call_of<h2o::calls::CachedCandidateScore>(s, &kv);
+    by_index.memory = memory_buffer.device<int32_t>();
+    gathered ? vote(by_copy) : vote(by_index);
 
     const auto key = [&](int set, int j) -> const double* {
         if (j >= slots) return &k.exact[(size_t(j - slots) * s.kv_heads + set / per_head) * d];
@@ -69,14 +70,16 @@ void test_fusion(const Case& c, int n, std::mt19937& random) {
     for (size_t i = 0; i < x.l.size(); ++i)
         if (x.l[i] == 0) store(a.m.host(), i, H2O_F32, any);
     a.m.reset();
-    const h2o_cuda_state pa = a.pointers(), pb = b.pointers(), po = out.pointers();
-    run_twice({&out.o, &out.m, &out.l},
-              [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &po); });
+    auto call = call_of<h2o::calls::OnlineSoftmaxFusion>(s);
+    call.n = n, call.o_a = a.o.device(), call.m_a = a.m.device<float>(), call.l_a = a.l.device<float>();
+    call.o_b = b.o.device(), call.m_b = b.m.device<float>(), call.l_b = b.l.device<float>();
+    out.receive(call);
+    run_twice({&out.o, &out.m, &out.l}, [&] { return h2o::cuda::run(call); });
     const Reference expected = fuse(x, y, s.head_size, Precision::kExact);
     compare_state(c, out, expected, fuse(x, y, s.head_size, yardstick(c)));
 
-    run_twice({&a.o, &a.m, &a.l},
-              [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &pa); });
+    a.receive(call);
+    run_twice({&a.o, &a.m, &a.l}, [&] { return h2o::cuda::run(call); });
     EXPECT(a.o.download() == out.o.download() && a.m.download() == out.m.download() &&
            a.l.download() == out.l.download());
 
@@ -89,8 +92,9 @@ void test_fusion(const Case& c, int n, std::mt19937& random) {
             store(state->l.host(), i, H2O_F32, l);
         }
     }
+    out.receive(call);
     run_twice({&a.o, &a.m, &a.l, &b.o, &b.m, &b.l, &out.o, &out.m, &out.l},
-              [&] { return h2o_cuda_online_softmax_fusion(nullptr, &s, n, &pa, &pb, &po); });
+              [&] { return h2o::cuda::run(call); });
     for (const double o : download(out.o, s.dtype)) EXPECT(o == 0);
     for (const double m : download(out.m, H2O_F32)) EXPECT(m == -INFINITY);
     for (const double l : download(out.l, H2O_F32)) EXPECT(l == 0);
@@ -106,10 +110,10 @@ void test_score_update(int heads, int slots, bool replace, std::mt19937& random)
     const std::vector<int32_t> memory = random_memory(heads, slots, capacity, random);
     Buffer memory_buffer(memory.size() * 4, false);
     fill_ints(memory_buffer, memory);
-    run_twice({&score.buffer}, [&] {
-        return h2o_cuda_score_update(nullptr, heads, slots, memory_buffer.device<int32_t>(),
-                                     addend.buffer.device<float>(), replace, score.buffer.device<float>());
-    });
+    auto call = call_of<h2o::calls::ScatterScores>(c.shape);
+    call.M = slots, call.memory = memory_buffer.device<int32_t>(), call.add = !replace;
+    call.values = addend.buffer.device<float>(), call.score = score.buffer.device<float>();
+    run_twice({&score.buffer}, [&] { return h2o::cuda::run(call); });
     std::vector<double> expected = score.exact;
     for (int h = 0; h < heads; ++h)
         for (int j = 0; j < slots; ++j) {
@@ -132,10 +136,9 @@ void test_cache_append(const Case& c, int64_t position, std::mt19937& random) {
     std::memcpy(at.host().data(), &position, 8);
     at.reset();
     const h2o_kv kv = cache_of(k_cache, v_cache, capacity);
-    run_twice({&k_cache.buffer, &v_cache.buffer}, [&] {
-        return h2o_cuda_cache_append(nullptr, &s, 1, k.buffer.device(), v.buffer.device(),
-                                     at.device<int64_t>(), 0, &kv);
-    });
+    auto call = call_of<h2o::calls::CacheAppend>(s, &kv);
+    call.n = 1, call.k = k.buffer.device(), call.v = v.buffer.device(), call.at = at.device<int64_t>();
+    run_twice({&k_cache.buffer, &v_cache.buffer}, [&] { return h2o::cuda::run(call); });
     const auto expect = [&](const Numbers& one, Numbers& cache) {
         if (position >= 0 && position < capacity)
             std::copy(one.exact.begin(), one.exact.end(), cache.exact.begin() + position * row);

@@ -36,14 +36,14 @@ void test_step(const Selection& s, Numbers& score, const std::vector<int32_t>& m
     Numbers values(memory.size(), H2O_F32);
     fill_normal(values, H2O_F32, 1, random);
     Buffer next(places * 4, true), last(places * 4, true), set(places * 4, true), kept(places * 4, true);
-    run_twice({&next, &last, &set, &kept, &score.buffer}, [&] {
-        const h2o_cuda_next_memory to = {next.device<int32_t>(), last.device<int32_t>(),
-                                         set.device<int32_t>(), kept.device<float>()};
-        return h2o_cuda_memory_step(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy, s.start,
-                                    s.stop, memory_buffer.device<int32_t>(),
-                                    kind ? values.buffer.device<float>() : nullptr, kind == 2,
-                                    score.buffer.device<float>(), &to);
-    });
+    h2o::calls::MemoryStep step;
+    step.Hs = s.heads, step.cap = s.capacity, step.Mp = s.previous, step.local = s.local;
+    step.M = s.local + s.heavy, step.start = s.start, step.stop = s.stop;
+    step.memory = memory_buffer.device<int32_t>(), step.score = score.buffer.device<float>();
+    step.values = kind ? values.buffer.device<float>() : nullptr, step.add = kind != 2;
+    step.memory_next = next.device<int32_t>(), step.last = last.device<int32_t>();
+    step.boundary = set.device<int32_t>(), step.scores = kept.device<float>();
+    run_twice({&next, &last, &set, &kept, &score.buffer}, [&] { return h2o::cuda::run(step); });
     std::vector<float> after(score.exact.begin(), score.exact.end());
     for (size_t i = 0; kind && i < memory.size(); ++i) {
         float& at = after[size_t(memory[i]) * s.heads + i / s.previous];
@@ -86,11 +86,12 @@ void test_selection(const Selection& s, std::mt19937& random) {
     const int64_t bounds[2] = {s.start, s.stop};
     std::memcpy(range.host().data(), bounds, 16);
     range.reset();
-    run_twice({&next}, [&] {
-        return h2o_cuda_memory_select(nullptr, s.heads, s.capacity, s.previous, s.local, s.heavy,
-                                      score.buffer.device<float>(), memory_buffer.device<int32_t>(),
-                                      range.device<int64_t>(), next.device<int32_t>());
-    });
+    h2o::calls::MemorySelect select;
+    select.Hs = s.heads, select.cap = s.capacity, select.Mp = s.previous, select.local = s.local;
+    select.M = s.local + s.heavy, select.score = score.buffer.device<float>();
+    select.memory = memory_buffer.device<int32_t>(), select.chunk_range = range.device<int64_t>();
+    select.memory_next = next.device<int32_t>();
+    run_twice({&next}, [&] { return h2o::cuda::run(select); });
     std::vector<int32_t> expected;
     for (int h = 0; h < s.heads; ++h) {
         const std::vector<int32_t> one = expected_memory(s, h, values, memory);

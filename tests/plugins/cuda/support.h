@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "calls.h"
+#include "h2o/cuda.h"
+#include "h2o/operator.h"
 
 namespace test {
 
@@ -101,6 +102,37 @@ struct Numbers {
     Numbers(size_t count, h2o_dtype stored)
         : exact(count), buffer(count * (stored == H2O_F16 ? 2 : 4), false), dtype(stored) {}
 };
+
+// What a call asks for, and gets.
+class Workspace : public Buffer {
+  public:
+    template <class Call>
+    explicit Workspace(Call& call) : Buffer(h2o::cuda::workspace(call), true) {
+        call.workspace = device();
+        call.workspace_bytes = host().size();
+    }
+};
+
+template <class Call, class = void>
+constexpr bool has_score_heads = false;
+template <class Call>
+constexpr bool has_score_heads<Call, std::void_t<decltype(Call::Hs)>> = true;
+template <class Call, class = void>
+constexpr bool has_capacity = false;
+template <class Call>
+constexpr bool has_capacity<Call, std::void_t<decltype(Call::cap)>> = true;
+
+// A call on the default stream, with the sizes that a shape and a cache have.
+template <class Call>
+Call call_of(const h2o_shape& shape, const h2o_kv* kv = nullptr) {
+    Call call;
+    call.shape = shape;
+    if constexpr (has_score_heads<Call>) call.Hs = shape.score_heads;
+    call.kv = kv;
+    if constexpr (has_capacity<Call>)
+        if (kv) call.cap = static_cast<int32_t>(kv->rows);
+    return call;
+}
 
 // Keys and values with all their rows as a cache.
 inline h2o_kv cache_of(void* k, void* v, int64_t rows, h2o_dtype dtype = H2O_F16) {
