@@ -1,4 +1,4 @@
-"""Every operator of ONNX domain ``h2o`` in float64 NumPy, one head at a time.
+"""Operators of ONNX domain ``h2o`` in float64 NumPy, one head at a time. choices.py has those that choose by query.
 
 Written from the formulas, for reading rather than for speed. Sizes:
 
@@ -12,7 +12,6 @@ key/value head g belongs to score head ``g // (Hkv // Hs)``.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
 
-def _float64(*arrays: Array) -> list[Float64]:
+def float64(*arrays: Array) -> list[Float64]:
     return [np.asarray(array).astype(np.float64) for array in arrays]
 
 
@@ -49,7 +48,7 @@ def chunked_intra_attention(
 
     q [n, Hq, d]; k [n, Hkv, d]; v [n, Hkv, dv] -> o [n, Hq, dv], m [n, Hq], l [n, Hq], colsum [n, Hs].
     """
-    q, k, v = _float64(q, k, v)
+    q, k, v = float64(q, k, v)
     n, query_heads, _ = q.shape
     kv_heads = k.shape[1]
     o = np.zeros((n, query_heads, v.shape[2]), q.dtype)
@@ -88,7 +87,7 @@ def memory_attention(
 
     q [n, Hq, d]; k_mem [Hs, M, d]; v_mem [Hs, M, dv] -> o [n, Hq, dv], m [n, Hq], l [n, Hq], colsum [Hs, M].
     """
-    q, k_mem, v_mem = _float64(q, k_mem, v_mem)
+    q, k_mem, v_mem = float64(q, k_mem, v_mem)
     n, query_heads, _ = q.shape
     score_heads, slots, _ = k_mem.shape
     o = np.zeros((n, query_heads, v_mem.shape[2]), q.dtype)
@@ -110,7 +109,7 @@ def online_softmax_fusion(
 
     An empty state (l = 0, m = -inf) leaves the other one exactly as it is; two empty ones stay empty.
     """
-    o_a, m_a, l_a, o_b, m_b, l_b = _float64(o_a, m_a, l_a, o_b, m_b, l_b)
+    o_a, m_a, l_a, o_b, m_b, l_b = float64(o_a, m_a, l_a, o_b, m_b, l_b)
     o, m, l = np.zeros_like(o_a), np.full_like(m_a, -np.inf), np.zeros_like(l_a)
     for at in np.ndindex(*m_a.shape):
         if l_b[at] == 0.0:
@@ -152,7 +151,7 @@ def candidate_score(q_window: Array, k: Array, k_mem: Array, *, scale: float) ->
     q_window [w, Hq, d] are the queries of the last w rows of k [n, Hkv, d]; k_mem [Hs, M, d], M may be 0
     -> score_mem [Hs, M], score_chunk [n, Hs].
     """
-    q_window, k, k_mem = _float64(q_window, k, k_mem)
+    q_window, k, k_mem = float64(q_window, k, k_mem)
     w, query_heads, _ = q_window.shape
     n, kv_heads, d = k.shape
     score_heads, slots, _ = k_mem.shape
@@ -246,151 +245,6 @@ def same_but_for_near_ties(
     return True
 
 
-def sample_weights(places: int) -> Float64:
-    """How often each of a vote's places counts in the estimate of its softmax's denominator: the first 128 once, of
-    each 128 later ones 16 eight times.
-    """
-    place = np.arange(places)
-    middle = (place % 128 >= 56) & (place % 128 < 72)
-    return np.where(place < 128, 1.0, np.where(middle, 8.0, 1e-300))  # whose logarithm is finite
-
-
-def query_score(
-    q: Array,
-    k_cache: Array,
-    candidates: Array,
-    past: int,
-    first: int | None = None,
-    *,
-    scale: float,
-    stride: int,
-    reach: int,
-) -> Float64:
-    """What each candidate gets of one of each `stride` of a tile's queries, another one for each head of those that
-    vote together: its probability among the candidates and the rows from `past` to the query, summed; and a quarter
-    of what the candidates up to `reach` rows before and behind it get. A probability is at most 1, and its
-    denominator counts candidates by `sample_weights`.
-
-    q [n, Hq, d]; k_cache [cap, Hkv, d]; candidates int32 [Hs, C], C = 0: all rows below `past`; first: the row of
-    q's first query, None: over the candidates alone -> [past, Hs], zero for rows that are no candidates.
-    """
-    q, k_cache = _float64(q, k_cache)
-    query_heads, kv_heads, score_heads = q.shape[1], k_cache.shape[1], len(candidates)
-    score = np.zeros((past, score_heads))
-    for h in range(query_heads):
-        kv = h // (query_heads // kv_heads)
-        s = h // (query_heads // score_heads)
-        rows = candidates[s] if candidates.shape[1] else np.arange(past)
-        weights = sample_weights(len(rows))
-        together = query_heads // score_heads
-        for run in range(0, len(q), stride):
-            r = min(run + h % together * stride // together, len(q) - 1)
-            own = np.arange(past, past if first is None else first + r + 1)
-            logits = scale * (k_cache[np.concatenate([rows, own]), kv] @ q[r, h])  # [rows + own]
-            state = np.logaddexp.reduce(logits + np.log(np.concatenate([weights, np.ones(len(own))])))
-            score[rows, s] += np.exp(np.minimum(logits[: len(rows)] - state, 0.0))
-    total = score.copy()
-    for distance in range(1, min(reach, past - 1) + 1):
-        total[distance:] += score[:-distance] / 4
-        total[:-distance] += score[distance:] / 4
-    for s in range(score_heads if candidates.shape[1] else 0):
-        total[np.setdiff1d(np.arange(past), candidates[s]), s] = 0.0
-    return total
-
-
-def query_select(
-    q: Array,
-    k_cache: Array,
-    candidates: Array,
-    past: Array,
-    first: Array,
-    *,
-    scale: float,
-    tile: int,
-    stride: int,
-    reach: int,
-    local: int,
-    heavy: int,
-    score_heads: int,
-) -> Int32:
-    """Each tile's last `local` rows below its past, and the best of its other candidates by `query_score`.
-
-    q [n, Hq, d], `tile` rows a tile; candidates int32 [t, Hl, C], each for Hs / Hl heads; past, first int64 [t]
-    -> int32 [t, Hs, local + heavy], sorted.
-    """
-    chosen = []
-    rule = {"scale": scale, "stride": stride, "reach": reach}
-    candidates = candidates.repeat(score_heads // candidates.shape[1], axis=1)
-    for i, (end, begin) in enumerate(zip(past.tolist(), first.tolist(), strict=True)):
-        rows, own = q[i * tile : (i + 1) * tile], candidates[i]
-        score = query_score(rows, k_cache, own, end, begin, **rule).astype(np.float32)  # type: ignore[arg-type]
-        everything = np.tile(np.arange(end, dtype=np.int32), (len(own), 1))
-        for s, looked_at in enumerate(own if own.shape[1] else everything):
-            early = looked_at[None, looked_at < end - local]
-            column = score[:, s : s + 1]
-            chosen += [memory_select(column, early, end - local, end, local=local, heavy=heavy)]
-    return np.concatenate(chosen).reshape(len(past), -1, local + heavy)
-
-
-def block_score(
-    q: Array,
-    k_cache: Array,
-    past: int,
-    *,
-    scale: float,
-    stride: int,
-    block_size: int,
-    local: int,
-    score_heads: int,
-) -> Float64:
-    """What the rows below `past` get as candidates of a tile: the votes for their block, among all whole blocks.
-    The first block, and rows from the block on in which the local window begins, come before all others.
-
-    A block's score is scale * (q . mean) + scale^2 / 2 * sum(q^2 * variance), over its keys: of
-    log(mean(exp(scale * q . k))) the expansion to the second order, with a diagonal covariance.
-
-    q [n, Hq, d]; k_cache [cap, Hkv, d] -> [past, Hs], infinite for those rows.
-    """
-    blocks = past // block_size
-    q, keys = _float64(q, k_cache[: blocks * block_size])
-    by_block = keys.reshape(blocks, block_size, *keys.shape[1:])
-    moments = np.concatenate([by_block.mean(axis=1), by_block.var(axis=1)], axis=2)  # [blocks, Hkv, 2d]
-    spread = np.concatenate([q, scale / 2 * q**2], axis=2)
-    every = np.zeros((score_heads, 0), np.int32)
-    votes = query_score(spread, moments, every, blocks, scale=scale, stride=stride, reach=0)
-    score = np.full((past, score_heads), np.inf)
-    ranked = (past - local) // block_size * block_size
-    score[block_size:ranked] = votes.repeat(block_size, axis=0)[block_size:ranked]
-    return score
-
-
-def block_select(
-    q: Array,
-    k_cache: Array,
-    past: Array,
-    *,
-    scale: float,
-    tile: int,
-    stride: int,
-    block_size: int,
-    local: int,
-    heavy: int,
-    score_heads: int,
-) -> Int32:
-    """Each tile's last `local` rows below its past, and the best others by `block_score`.
-
-    q [n, Hq, d], `tile` rows a tile; past int64 [t] -> int32 [t, Hs, local + heavy], sorted.
-    """
-    score_of = partial(block_score, scale=scale, stride=stride, block_size=block_size, local=local)
-    chosen = []
-    for i, end in enumerate(past.tolist()):
-        rows = q[i * tile : (i + 1) * tile]
-        score = score_of(rows, k_cache, end, score_heads=score_heads).astype(np.float32)
-        early = np.tile(np.arange(end - local, dtype=np.int32), (score_heads, 1))
-        chosen.append(memory_select(score, early, end - local, end, local=local, heavy=heavy))
-    return np.stack(chosen)
-
-
 def cached_attention(
     q: Array, k_cache: Array, v_cache: Array, length: int, *, scale: float, window: float = 0
 ) -> Float64:
@@ -399,7 +253,7 @@ def cached_attention(
 
     Caches [cap, Hkv, d] and [cap, Hkv, dv] -> o [n, Hq, dv].
     """
-    q, k_cache, v_cache = _float64(q, k_cache, v_cache)
+    q, k_cache, v_cache = float64(q, k_cache, v_cache)
     n, query_heads, _ = q.shape
     kv_heads = k_cache.shape[1]
     o = np.zeros((n, query_heads, v_cache.shape[2]), q.dtype)

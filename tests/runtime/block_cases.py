@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from tests.reference import operators
+from tests.reference import choices, operators
 
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
 from h2o_runtime.kv import KV
@@ -71,13 +71,13 @@ class BlockCall:
 
     def check(self, got: Array, rtol: float = 1e-5) -> None:
         """Raises AssertionError unless these are the reference's lists, but for near ties."""
-        expected = operators.block_select(self.q, self.k, self.past, **self.attributes)  # type: ignore[arg-type]
+        expected = choices.block_select(self.q, self.k, self.past, **self.attributes)  # type: ignore[arg-type]
         rule = {
             name: getattr(self, name) for name in ("scale", "stride", "block_size", "local", "score_heads")
         }
         for i, end in enumerate(self.past.tolist()):
             rows = self.q[i * self.tile : (i + 1) * self.tile]
-            score = operators.block_score(rows, self.k, end, **rule)
+            score = choices.block_score(rows, self.k, end, **rule)
             assert operators.same_but_for_near_ties(
                 expected[i], got[i], score, stop=end, local=self.local, rtol=rtol
             )

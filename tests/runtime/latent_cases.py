@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from tests.reference import operators
+from tests.reference import choices, operators
 
 from h2o_runtime.attention import AttentionProvider
 from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, append_rows
@@ -226,10 +226,10 @@ def chosen(sizes: Sizes, provider: AttentionProvider, listed: int) -> None:
     keys, _ = sizes.floats(kv)
     attributes = {"scale": sizes.scale, "stride": 2, "reach": 1}
     own = {"tile": tile, "local": local, "heavy": 16, "score_heads": sizes.score_heads}
-    expected = operators.query_select(q, keys, candidates, past, first, **attributes, **own)  # type: ignore[arg-type]
+    expected = choices.query_select(q, keys, candidates, past, first, **attributes, **own)  # type: ignore[arg-type]
     for i, end in enumerate(past.tolist()):
         rows, begin = q[i * tile : (i + 1) * tile], int(first[i])
-        score = operators.query_score(rows, keys, candidates[i], end, begin, **attributes)  # type: ignore[arg-type]
+        score = choices.query_score(rows, keys, candidates[i], end, begin, **attributes)  # type: ignore[arg-type]
         assert operators.same_but_for_near_ties(expected[i], out[i], score, stop=end, local=local, rtol=1e-4)
 
 

@@ -124,7 +124,7 @@ def cases(least_slots: int = 1, dtypes: tuple[str, ...] = ("float32", "float16")
 def in_precision(dtype: str, reference: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
     """The reference's own result when all of its arithmetic is done in `dtype`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operators, "_float64", lambda *arrays: [np.asarray(a).astype(dtype) for a in arrays])
+        patch.setattr(operators, "float64", lambda *arrays: [np.asarray(a).astype(dtype) for a in arrays])
         return reference()
 
 

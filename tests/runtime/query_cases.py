@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from tests.reference import operators
+from tests.reference import choices, operators
 
 from h2o_runtime.attention.base import AttentionProvider, AttentionShape
 from h2o_runtime.kv import KV
@@ -97,12 +97,12 @@ class Call:
     def check(self, got: Array, rtol: float = 1e-5) -> None:
         """Raises AssertionError unless these are the reference's sets, but for near ties."""
         numbers = self.past, self.first
-        expected = operators.query_select(self.q, self.k, self.candidates, *numbers, **self.attributes)  # type: ignore[arg-type]
+        expected = choices.query_select(self.q, self.k, self.candidates, *numbers, **self.attributes)  # type: ignore[arg-type]
         rule = {"scale": self.scale, "stride": self.stride, "reach": self.reach}
         for i, end in enumerate(self.past.tolist()):
             rows, begin = self.q[i * self.tile : (i + 1) * self.tile], int(self.first[i])
             candidates = self.candidates[i].repeat(self.score_heads // self.lists, axis=0)
-            score = operators.query_score(rows, self.k, candidates, end, begin, **rule)  # type: ignore[arg-type]
+            score = choices.query_score(rows, self.k, candidates, end, begin, **rule)  # type: ignore[arg-type]
             assert operators.same_but_for_near_ties(
                 expected[i], got[i], score, stop=end, local=self.local, rtol=rtol
             )

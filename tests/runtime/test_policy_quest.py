@@ -59,7 +59,7 @@ def test_a_token_attends_to_the_best_pages(
     bounds = tuple(x.astype(np.float32) for x in (k_min, k_max))
     upper = quest.upper_bounds(q, k_min, k_max, case.query_heads)
     for h in range(case.query_heads):
-        scores = operators._float64(k[:length, h // case.group])[0] @ operators._float64(q[0, h])[0]
+        scores = operators.float64(k[:length, h // case.group])[0] @ operators.float64(q[0, h])[0]
         assert (np.repeat(upper[h], page)[:length] >= scores - 1e-9).all()
     expected = quest.page_select(q, k_min, k_max, case.score_heads, budget)
     for provider in (native(case), provider_for(tiny_bundle, case)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -18,24 +17,31 @@ def program() -> str:
 
 
 def run(*command: str, **variables: str) -> None:
-    environment = os.environ | {emulation.PTX: ""} | variables
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_kernels_against_float64(program: str) -> None:
-    """With nvcc, test_ptx.py runs all head sizes on nvcc's code; fences between blocks are checked only here."""
-    one_size = () if shutil.which("nvcc") is None else ("--head-size", "80")
-    run(program, "--small", *one_size)
+def test_kernels_of_every_head_size_against_float64(program: str) -> None:
+    groups = ("attention", "candidate", "select", "pages", "arguments", "bounds", "far")
+    run(program, "--small", "--once", *groups)
+
+
+def test_a_second_run_has_the_same_bytes(program: str) -> None:
+    """In other orders of threads. Windows and caps are arguments of kernels that run above with all head sizes."""
+    groups = ("attention", "windows", "caps", "candidate", "rows", "pages", "products", "graph")
+    run(program, "--small", "--head-size", "80", *groups)
+
+
+@pytest.mark.nightly
+def test_a_second_run_of_every_head_size(program: str) -> None:
+    run(program, "--small")
 
 
 def test_other_numbers_than_usual(program: str) -> None:
-    """Large scores in float32 whose errors happen to be larger than those of another order of adding up.
-
-    Once: that a second run has the same bytes does not depend on these numbers.
-    """
+    """Large scores in float32 whose errors happen to be larger than those of another order of adding up."""
     run(program, "--small", "--once", "--seed", "1", "pages")
 
 
 def test_wide_heads_with_little_shared_memory_run_in_tiles_of_half_as_many_keys(program: str) -> None:
-    run(program, "--small", "--head-size", "128", "attention", "arguments", H2O_EMULATION_SHARED_KB="100")
+    groups = ("attention", "arguments")
+    run(program, "--small", "--once", "--head-size", "128", *groups, H2O_EMULATION_SHARED_KB="100")
