@@ -54,9 +54,9 @@ std::vector<size_t> workspaces_on(const char* multiprocessors) {
             select.Nb = n;
             auto pages = call_of<h2o::calls::PageAttention>(s);
             pages.page_size = 16, pages.M = n;
-            for (const size_t bytes :
-                 {workspace(memory_of(s, n, 100)), workspace(votes_of(s, 16, n, 100)),
-                  workspace(cached_of(s, n, 1 << 14)), workspace(query), workspace(select), workspace(pages)}) {
+            for (const size_t bytes : {workspace(memory_of(s, n, 100)), workspace(votes_of(s, 16, n, 100)),
+                                       workspace(cached_of(s, n, 1 << 14)), workspace(query),
+                                       workspace(select), workspace(pages)}) {
                 EXPECT(bytes > 0);
                 found.push_back(bytes);
             }
