@@ -1,4 +1,4 @@
-# Two targets do everything: `make demo` and `make test`. Both set up what they need in .venv.
+# `make demo` shows what it does, `make test` checks all of it; `make help` lists the rest. They set up what they need in .venv.
 
 PYTHON ?= python3
 VENV := .venv
