@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,16 @@ from tools import prose, supported
 from tests.test_docs import FENCED, ROOT
 
 WRITTEN = [*prose.pages(), *sorted((ROOT / "bench").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
+# Files of bundles, checkpoints, packages and other programs, which pages name.
+THEIRS = {
+    "tokenizer.json",
+    "config.json",
+    "modules.json",
+    "streaming.py",
+    "check.py",
+    "keys.txt",
+    "constraints.txt",
+}
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 
 
@@ -41,6 +53,32 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", WRITTEN, ids=relative)
 def test_no_page_names_a_folder_of_somebodys_machine(page: Path) -> None:
     assert not re.findall(r"(?<![\w.])/(?:home|root|work|Users)/\S*", page.read_text(encoding="utf-8"))
+
+
+FILE = r"`([\w./-]*\w\.(?:py|pyi|cpp|h|cu|cuh|sh|md|csv|json|toml|txt|service))`"
+EARLIER = re.compile(FILE + r"\s+(?:at|of\s+commit)\s+([0-9a-f]{8})")  # a script that left
+
+
+def git(*words: str) -> str | None:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    return tuple(f"/{name}" for name in (git("ls-files") or "").splitlines())
+
+
+@pytest.mark.parametrize("page", prose.pages(), ids=relative)
+def test_files_in_prose_exist(page: Path) -> None:
+    """By their path, or the end of it, below the repository; files of the reader's stand in commands alone."""
+    text = page.read_text(encoding="utf-8")
+    for name, commit in EARLIER.findall(text):
+        if git("cat-file", "-e", commit) is not None:  # a clone may be shallow
+            assert git("cat-file", "-e", f"{commit}:{name}") is not None, f"{name} of {commit}"
+    for name in re.findall(FILE, EARLIER.sub("", text)):
+        if tracked() and name not in THEIRS:
+            assert any(path.endswith(f"/{name}") for path in tracked()), f"{page.name}: {name}"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""README.md's numbers are those of the result files that it names, and its picture is drawn from one of them."""
+"""Numbers of README.md and docs are those of their result files, and README's picture is drawn from one."""
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import statistics
@@ -13,7 +14,14 @@ from docs.figures import time_against_length
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def words(page: str) -> str:
+    """The text of a page on one line."""
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+README = words("README.md")
 Row = dict[str, str]
 
 
@@ -36,43 +44,40 @@ def rounded(value: float) -> str:
 @pytest.mark.parametrize(
     ("title", "system"),
     [
-        ("h2o-edge, the default", "h2o"),
         ("h2o-edge, `--prefill full`", "full"),
         ("OpenVINO GenAI, XAttention", "openvino-genai xattention"),
         ("OpenVINO GenAI, dense", "openvino-genai dense"),
     ],
 )
-def test_the_table_of_times(title: str, system: str) -> None:
+def test_the_table_of_other_systems(title: str, system: str) -> None:
     found = [quickest(rows("smollm2-int8/prefill-zen4.csv"), system, length) for length in (4096, 8000)]
-    ratios = ["" if system == "h2o" else f" ({float(row['h2o_speedup']):.2f})" for row in found]
-    times = [rounded(float(row["median_s"])) + ratio for row, ratio in zip(found, ratios, strict=True)]
-    assert f"| {title} | {' | '.join(times)} |" in README
+    assert f"| {title} | {' | '.join(rounded(float(row['median_s'])) for row in found)} |" in README
 
 
-def test_the_losses_beside_the_table() -> None:
-    def changes(system: str, digits: int) -> list[str]:
-        found = [quickest(rows("smollm2-int8/prefill-xeon.csv"), system, length) for length in (4096, 7000)]
-        return [f"{float(row['perplexity_change']):.{digits}%}".replace("%", " %") for row in found]
-
-    theirs, ours = changes("openvino-genai xattention", 0), changes("h2o", 1)
-    assert f"after a prompt of 4,096 tokens by {theirs[0]}, and after 7,000 by {theirs[1]}" in README
-    assert f"changed it by {ours[0]} and {ours[1]}" in README
-
-
-def test_the_ratios_by_length() -> None:
-    found = rows("smollm2-int8/prefill-lengths.csv")
-    ratios = [
-        round(float(quickest(found, "full", length)["h2o_speedup"]), 2)
-        for length in (1024, 4096, 8000, 16384)
+def test_what_another_system_loses() -> None:
+    found = [
+        quickest(rows("smollm2-int8/prefill-xeon.csv"), "openvino-genai xattention", n) for n in (4096, 7000)
     ]
-    told = re.search(
-        r"took ([\d.]+) times sparse prefill's time at 1,024 tokens, ([\d.]+) at 4,096, ([\d.]+) at 8,000 and "
-        r"([\d.]+) at 16,384",
-        README,
-    )
-    assert told is not None
-    assert [float(one) for one in told.groups()] == ratios
-    assert ratios[-1] >= 2  # "half the time" of the headline
+    lost = [f"{float(row['perplexity_change']):.0%}".replace("%", " %") for row in found]
+    assert f"after a prompt of 4,096 tokens by {lost[0]}, and after 7,000 by {lost[1]}" in README
+
+
+def test_the_table_by_length() -> None:
+    found = rows("smollm2-int8/prefill-lengths.csv")
+    times = {
+        (name, length): float(quickest(found, name, length)["cpu_s"])
+        for name in ("h2o", "full")
+        for length in (1024, 4096, 8000, 16384)
+    }
+    by_system = {
+        "sparse prefill, the default": [rounded(time) for (name, _), time in times.items() if name == "h2o"],
+        "full attention": [rounded(time) for (name, _), time in times.items() if name == "full"],
+        "full attention / sparse": [
+            f"{time / times['h2o', length]:.2f}" for (name, length), time in times.items() if name == "full"
+        ],
+    }
+    for title, row in by_system.items():
+        assert f"| {title} | {' | '.join(row)} |" in README
 
 
 def test_the_picture_is_drawn_from_that_file() -> None:
@@ -80,39 +85,109 @@ def test_the_picture_is_drawn_from_that_file() -> None:
     assert "(docs/figures/time_against_length.svg)" in README
 
 
-def increases(name: str, length: int) -> list[float]:
-    """Of the perplexity after a prompt, in percent, by text."""
-    found = [row for row in rows(name) if row["contestant"] == "default" and int(row["tokens"]) == length]
-    return [100 * float(row["increase"]) for row in found]
+def of_texts(name: str, contestant: str, length: int, column: str) -> list[float]:
+    found = [row for row in rows(name) if row["contestant"] == contestant and int(row["tokens"]) == length]
+    return [float(row[column]) for row in found]
 
 
-def error(values: list[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5
+def spread(values: list[float], digits: int, factor: float = 1) -> str:
+    """Mean and standard error."""
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return f"{factor * statistics.mean(values):.{digits}f} ± {factor * error:.{digits}f}"
 
 
 def test_the_losses_after_a_prompt() -> None:
-    half, larger = (
-        increases("quality-continuation.csv", 8192),
-        increases("quality-continuation-1.5b.csv", 8192),
+    changes = of_texts("quality-zen3.csv", "default", 8192, "increase")
+    most = math.ceil(1000 * max(changes)) / 10
+    assert f"{spread(changes, 1, 100)} % at 8,192 tokens ({len(changes)} texts, up to {most} %;" in README
+    kl = statistics.mean(of_texts("quality-zen3.csv", "default", 8192, "kl"))
+    top = statistics.mean(of_texts("quality-zen3.csv", "default", 8192, "top1"))
+    page = words("docs/quality.md")
+    assert f"| 8,192 | 8, 1,024 | {spread(changes, 2, 100)} % | {kl:.4f} | {100 * top:.1f} % |" in page
+    for row in rows("quality-zen3.csv"):
+        if row["contestant"] == "1280 keys":
+            assert f"{float(row['kl']):.4f} (`{row['text']}`)" in page
+
+
+def test_the_losses_of_codes() -> None:
+    found = {(row["tokens"], row["contestant"]): row["loss"] for row in rows("quality-codes-zen3.csv")}
+    told = re.findall(r"\| ([\d,]{5,6}) \| 1 \| (0\.\d+) \| (0\.\d+) \|", words("docs/quality.md"))
+    assert len(told) == 3
+    for tokens, full, default in told:
+        for contestant, loss in (("full", full), ("default", default)):
+            assert f"{float(found[tokens.replace(',', ''), contestant]):.3f}" == loss
+
+
+@pytest.mark.parametrize("weights", ["dense", "float16"])
+def test_the_losses_of_products_in_bfloat16(weights: str) -> None:
+    found = rows(f"quality-{weights}-bfloat16.csv")
+    columns = [
+        [float(row[name]) for row in found] for name in ("perplexity_increase", "divergence", "same_token")
+    ]
+    told = [spread(columns[0], 3, 100) + " %", spread(columns[1], 5), spread(columns[2], 2, 100) + " %"]
+    assert f"| +{' | '.join(told)} |" in words("docs/precision.md")
+
+
+def test_full_attention_beside_llama_cpp() -> None:
+    page = words("docs/benchmarks.md")
+    for title, file in (
+        ("Gemma 3 270M", "gemma3-270m-int8"),
+        ("Qwen2.5-Coder 0.5B", "qwen2.5-coder-0.5b-int8"),
+    ):
+        found = [row for row in rows(f"{file}/prefill.csv") if row["length"] == "4096"]
+        ours, theirs = (
+            rounded(statistics.median(float(row["median_s"]) for row in found if row["name"] == name))
+            for name in ("full", "llama.cpp")
+        )
+        assert f"| {title} | AMD EPYC (Zen 5) | {ours} | {theirs} |" in page
+    for model in ("Granite-4-H-350M", "LFM2.5-1.2B", "Qwen3.5-2B"):
+        times = {
+            row["name"]: rounded(float(row["median_s"]))
+            for row in rows("hybrids.csv")
+            if (row["model"], row["mode"], row["length"]) == (model, "prefill", "4096")
+        }
+        assert re.search(
+            rf"\| {model}, \d layers \| [^|]* \| {times['full']} \| {times['llama.cpp']} \|", page
+        )
+
+
+def test_the_speed_on_a_gpu() -> None:
+    found = map(json.loads, (RESULTS / "gpu-h200-model.jsonl").read_text().splitlines())
+    times = {
+        (row["commit"], row["model"], row["n"]): row["first_token_ms"]
+        for row in found
+        if row["table"] == "model" and "first_token_ms" in row
+    }
+    of_commit = dict.fromkeys((4096, 8192, 16384, 32768, 65536), "866c6b43") | {131072: "0bcb2536"}
+    ratios = [
+        f"{times[commit, 'full', n] / times[commit, 'window', n]:.2f}" for n, commit in of_commit.items()
+    ]
+    assert f"| `h2o score=window` | {' | '.join(ratios)} |" in words("docs/policies.md")
+
+
+def test_the_times_of_other_policies() -> None:
+    found = rows("smollm2-135m/policies.csv") + rows("smollm2-135m/policies-16k.csv")
+    long, short = (
+        {
+            name: f"{float(quickest(found, name, n)['median_s']):.1f}"
+            for name in ("minference", "subquadratic", "full")
+        }
+        for n in (16384, 4096)
     )
-    for one in (half, larger):
-        assert f"{round(statistics.mean(one), 1) + 0.0:.1f} ± {error(one):.1f} % at 8,192 tokens" in README
-    most = max(*half, *larger)
-    assert re.search(rf"0\.5B and 1\.5B, up to {math.ceil(10 * most) / 10} % in a text", README)
-    long = increases("quality-continuation.csv", 16384)
-    spread = f"{statistics.mean(long):.2f} ± {error(long):.2f} % at 16,384"
-    assert f"{spread} (0.5B, {len(long)} texts, up to {max(long):.1f} %)" in README
-    for length in (8192, 16384):
-        now = increases("quality-zen3.csv", length)
-        spread = f"{statistics.mean(now):.1f} ± {error(now):.1f} % at {length:,}"
-        assert f"{spread} ({len(now)} texts, up to {max(now):.1f} %)" in README
+    told = (
+        f"At 16,384 tokens `minference` took {long['minference']} s and `subquadratic` {long['subquadratic']}, "
+        f"where full attention took {long['full']}; at 4,096 tokens {short['minference']}, "
+        f"{short['subquadratic']} and {short['full']}"
+    )
+    assert told in words("docs/policies.md")
 
 
-def test_the_loss_inside_a_prompt() -> None:
-    found = [row for row in rows("quality-heldout-4096.csv") if row["contestant"] == "query 32/128 L64 H448"]
-    assert len(found) == 8
-    mean = statistics.mean(float(row["increase"]) for row in found)
-    assert f"Inside a prompt of 4,096 tokens the increase is {mean:.1%}".replace("%", " %") in README
+def test_the_share_of_choosing_keys() -> None:
+    table = (ROOT / "bench" / "kernels" / "results" / "choosing-amd-zen3.txt").read_text(encoding="utf-8")
+    shares = re.findall(r"SmolLM2-135M +\d+ +int16 .* (\S+)\n", table)
+    page = words("docs/kernels.md")
+    assert f"take {shares[0]} of the time of TiledMemoryAttention" in page
+    assert f"8,192 tokens, and {shares[1]} of 16,384" in page
 
 
 def test_readme_makefile_and_contributing_tell_one_size_of_the_demos_packages() -> None:
