@@ -27,7 +27,7 @@ TEXT = (EXAMPLE / "heldout.txt").read_text(encoding="utf-8")
 NOT_HERE = {
     r"^h2o-serve ": "runs until it is stopped; tests/server starts it with these options",
     r"^h2o-bench ": "measures for minutes, some of it other systems",
-    r"^h2o-eval (report|BUNDLE$|bundle --text mine.txt$|.*--(suite|tolerance|beside))": "measures for minutes",
+    r"^h2o-eval (BUNDLE$|bundle --text mine.txt$|.*--(suite|tolerance|beside|ablate))": "measures for minutes",
     r"^h2o-export .* --(weights|dtype)": "takes minutes; tests/cli/test_export.py has each format",
     r"^h2o-compare ": "takes a minute; tests/cli/test_compare.py runs it",
     r"meta-llama/|~/models|DeepSeek|smollm2|\.gguf|\blite\b|out/qwen": "needs another model than the example",

@@ -16,7 +16,7 @@ WRITTEN = [*prose.pages(), *sorted((ROOT / "bench").rglob("*.md")), *sorted((ROO
 # Files of bundles, checkpoints, packages and other programs, which pages name.
 THEIRS = {
     *("tokenizer.json", "config.json", "modules.json", "streaming.py", "check.py", "keys.txt"),
-    *("results/report.md", "h2o/operators.h"),  # written by bench.gpu_check, and by the build
+    "h2o/operators.h",  # written by the build
 }
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 
