@@ -38,11 +38,9 @@ NOT_HERE = {
 # Why a program of others is not started.
 SYSTEM, NETWORK, DEVICE = "changes the system", "needs a network", "is on a Jetson, or beside an NVIDIA GPU"
 NOT_OURS = {
-    **dict.fromkeys((".", "cd", "export", "cp", "install", "systemctl", "useradd", "apt", "openssl"), SYSTEM),
-    **dict.fromkeys(("pip", "make", "claude", "codex", "curl", "rsync", "docker"), NETWORK),
-    **dict.fromkeys(
-        ("nvcc", "nvpmodel", "jetson_clocks", "tegrastats", "trtexec", "polygraphy", "cat"), DEVICE
-    ),
+    **dict.fromkeys((".", "export", "cp", "install", "systemctl", "useradd", "apt", "openssl"), SYSTEM),
+    **dict.fromkeys(("pip", "make", "claude", "curl", "rsync", "docker"), NETWORK),
+    **dict.fromkeys(("nvcc", "nvpmodel", "jetson_clocks", "tegrastats", "trtexec", "cat"), DEVICE),
     **dict.fromkeys(("cmake", "ctest", "pytest", *PYTHON), "builds, tests or measures for minutes"),
 }
 
@@ -108,4 +106,4 @@ def test_every_reason_is_needed() -> None:
 
 def test_every_program_of_others_says_why_it_is_not_started() -> None:
     assert NOT_OURS.keys() >= {command.words[0] for command in SHOWN} - set(SCRIPTS)
-    assert NOT_OURS.keys() <= OTHERS.keys() | PYTHON | {"pip", "make", "cmake", "polygraphy", "openssl"}
+    assert NOT_OURS.keys() <= OTHERS.keys() | PYTHON | {"pip", "make", "cmake", "openssl"}
