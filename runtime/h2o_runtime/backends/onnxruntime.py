@@ -152,8 +152,7 @@ class OnnxRuntimeBackend:
             )
 
     def infer(self, graph: str, inputs: Tensors, outputs: Tensors) -> None:
-        session = self._loaded(graph)
-        self._run(graph, lambda: session.run(inputs, outputs))
+        self._run(graph, self._loaded(graph).run, inputs, outputs)
 
     def bound(self, graph: str, inputs: Tensors, outputs: Tensors) -> Callable[[], None]:
         return functools.partial(self._run, graph, self._loaded(graph).bound(inputs, outputs))
@@ -216,9 +215,9 @@ class OnnxRuntimeBackend:
         self._native_graphs.clear()
         self._sessions.clear()
 
-    def _run(self, graph: str, run: Callable[[], None]) -> None:
+    def _run(self, graph: str, run: Callable[..., None], *tensors: Tensors) -> None:
         try:
-            run()
+            run(*tensors)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise _failed(graph, error) from error
         self.bundle.held.check(self._weights[graph])

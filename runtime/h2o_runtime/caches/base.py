@@ -1,4 +1,4 @@
-"""The interface of a cache. It owns the layout of keys and values, and nothing else."""
+"""The interface of a cache. It owns where keys and values lie, in which format, and which rows may leave."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Reading:
         return timer
 
     def _cuts(self, prompt_piece: int) -> Sequence[int]:
-        """None if the cache would drop rows between pieces, or if a layer is not divisible."""
+        """Empty if the cache would drop rows between pieces, or if a layer is not divisible."""
         if self._session.spec.cache.most_rows is not None or not self._forward.layers.divisible:
             return ()
         return self._policy.cuts(len(self._new), self._reuse, prompt_piece)

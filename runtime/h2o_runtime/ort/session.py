@@ -128,7 +128,7 @@ class BoundSession:
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         self.bind(inputs, outputs)
-        self.run_again()
+        self._session.run_with_iobinding(self._binding, self._options)
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         """Bind inputs and outputs that have moved."""

@@ -122,7 +122,7 @@ def _beginning(value: Any, names: Collection[str] = ()) -> Any:
 
 
 def has_more_values(body: bytes, limit: int) -> bool:
-    """Whether JSON holds more than about `most` values, without parsing it.
+    """Whether JSON holds more than about `limit` values, without parsing it.
 
     Counts commas and opening brackets outside of strings, block by block, so that other threads can run.
     """

@@ -209,8 +209,8 @@ class PrefillPolicy(ABC, Generic[State]):
         return None
 
     def cuts(self, n: int, reuse: Reuse, rows: int) -> Sequence[int]:
-        """Where n new tokens behind what is kept may be cut into pieces of about `rows`, so that one after the
-        other they give what they give at once: rising, from 1 to n - 1. None: they are read at once."""
+        """Where n new tokens after what is kept may be cut into pieces of about `rows`, so that one after the
+        other they give what they give at once: rising, from 1 to n - 1. Empty: they are read at once."""
         return ()
 
     def start_prompt(self, prompt: PromptCall, state: Any) -> None:
