@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reference.operators import Array, Float64, _float64, softmax_state
+from tests.reference.operators import Array, Float64, float64, softmax_state
 
 TILE = 64
 Lines = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -15,7 +15,7 @@ def scores(q: Array, k: Array, *, scale: float) -> tuple[Float64, Float64]:
     """q [n, Hq, d], the last n of the rows of k [length, Hkv, d] → sums over columns and diagonals [Hq, length]."""
     n, heads, _ = q.shape
     length, group = len(k), heads // k.shape[1]
-    q, k = _float64(q, k)
+    q, k = float64(q, k)
     columns, diagonals = np.zeros((heads, length)), np.zeros((heads, length))
     for h in range(heads):
         for r in range(n):
@@ -78,7 +78,7 @@ def visible(
 def attention(q: Array, k: Array, v: Array, lines: Lines, *, scale: float, tiled: bool = True) -> Float64:
     """q [n, Hq, d] are the last n of the rows of k, v [length, Hkv, d] → o [n, Hq, d]."""
     n, heads, _ = q.shape
-    q, k, v = _float64(q, k, v)
+    q, k, v = float64(q, k, v)
     o = np.zeros_like(q)
     for h in range(heads):
         kv = h // (heads // k.shape[1])

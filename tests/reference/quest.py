@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.reference.operators import Array, Float64, _float64, softmax_state
+from tests.reference.operators import Array, Float64, float64, softmax_state
 
 
 def page_bounds(k: Array, page: int) -> tuple[Float64, Float64]:
     """Smallest and largest keys of pages of k [length, Hkv, d], the last of which may be short."""
-    (exact,) = _float64(k)
+    (exact,) = float64(k)
     parts = [exact[start : start + page] for start in range(0, len(k), page)]
     return np.stack([part.min(0) for part in parts]), np.stack([part.max(0) for part in parts])
 
 
 def upper_bounds(q: Array, k_min: Array, k_max: Array, sets: int) -> Float64:
     """q [n, Hq, d] → [sets, pages]: the largest over rows and the set's query heads."""
-    q, k_min, k_max = _float64(q, k_min, k_max)
+    q, k_min, k_max = float64(q, k_min, k_max)
     group = q.shape[1] // k_min.shape[1]
     low, high = (np.repeat(x, group, axis=1) for x in (k_min, k_max))  # [pages, Hq, d]
     bound = np.maximum(q[:, None] * low, q[:, None] * high).sum(-1).max(0)  # [pages, Hq]
@@ -36,7 +36,7 @@ def page_select(q: Array, k_min: Array, k_max: Array, sets: int, budget: int) ->
 
 def page_attention(q: Array, k: Array, v: Array, page_list: Array, page: int, *, scale: float) -> Float64:
     """q [1, Hq, d]; k, v [length, Hkv, d]; page_list [Hs, P] → [1, Hq, d]."""
-    q, k, v = _float64(q, k, v)
+    q, k, v = float64(q, k, v)
     o = np.zeros_like(q)
     for h in range(q.shape[1]):
         pages = page_list[h // (q.shape[1] // len(page_list))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.operators import Array, Float64, _float64, softmax_state
+from tests.reference.operators import Array, Float64, float64, softmax_state
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Pattern:
 
 def block_means(rows: Array, size: int) -> Float64:
     """rows [n, Hkv, d] → [blocks, Hkv, d]; the last block may be short."""
-    (exact,) = _float64(rows)
+    (exact,) = float64(rows)
     starts = range(0, len(rows), size)
     return np.stack([exact[start : start + size].mean(0) for start in starts])
 
@@ -60,7 +60,7 @@ def attention(q: Array, k: Array, v: Array, pattern: Pattern, *, scale: float) -
     n, query_heads, _ = q.shape
     length, kv_heads = len(k), k.shape[1]
     k_mean, v_mean = (block_means(x, max(pattern.block_size, 1)) for x in (k, v))
-    q, k, v = _float64(q, k, v)
+    q, k, v = float64(q, k, v)
     o = np.zeros_like(q)
     for r in range(n):
         i = length - n + r
