@@ -48,6 +48,17 @@ def test_every_package_has_types() -> None:
         assert (ROOT / folder / "py.typed").exists(), folder
 
 
+def test_production_has_no_more_lines_than_its_budget() -> None:
+    folders = ["cli", "export", "plugins", "runtime", "server", "bench", "tools"]
+    endings = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".js", ".css", ".html"}
+    listed = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no repository here")
+    files = [ROOT / name for name in listed.stdout.splitlines() if Path(name).suffix in endings]
+    lines = sum(path.read_bytes().count(b"\n") for path in files if path.exists())
+    assert lines <= PYPROJECT["tool"]["h2o-edge"]["most-lines"]
+
+
 def test_requirements_of_extras_that_name_extras() -> None:
     project = {
         "dependencies": ["click>=8"],
