@@ -2,16 +2,12 @@
 
     h2o-serve bundle --port 8080 --slots 4 --cache paged --cache-pool 64 &
     python -m bench.serve.endurance --port 8080 --minutes 10
-    python -m bench.serve.endurance --port 8080 --serve "h2o-serve bundle --port 8080 --cache-dir kept"
 
 Plain clients ask with prompts of all sizes, many of which begin alike; each must be answered. Each also has a
 conversation. Some questions come again and again without the cache, and must have the answers that they got
 alone. Hostile clients send what is refused, or leave somewhere on the way. Prints the server's memory after each
 minute. Fails if a plain client is not answered, or if the least of the last three minutes exceeds the most of
 minutes 2 to 4 by more than --most-growth.
-
-With --serve it starts the server, hangs up on it while all clients are at work (SIGHUP), and starts it again:
-questions must have the same answers, and most conversations must go on from what was kept.
 """
 
 from __future__ import annotations
@@ -22,21 +18,13 @@ import contextlib
 import json
 import random
 import re
-import shlex
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
-from urllib.request import urlopen
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
 SIZES = (1, 4, 15, 40, 100)  # sentences
 TURNS = 6  # of a conversation
-WORTH = 64  # cached tokens of a conversation that was not read from the beginning
-LEAST_WENT_ON = 0.5  # conversations; one that is written too slowly is dropped
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "on": {"type": "boolean"}},
@@ -62,13 +50,11 @@ class Crowd:
         self.wrong: list[str] = []
         self._port, self._dice = port, random.Random(seed)
         self._known: dict[str, str] = {}  # answers to the questions that come again
-        self._talks: list[list[dict[str, str]]] = []  # conversations up to their last answers
 
-    async def run(
-        self, plain: int, hostile: int, minutes: int, hang_up: Callable[[], object] | None = None
-    ) -> list[float]:
-        """→ the server's memory after each minute, MiB. hang_up: called at the end, before the clients leave."""
-        await self.ask_alone()
+    async def run(self, plain: int, hostile: int, minutes: int) -> list[float]:
+        """→ the server's memory after each minute, MiB."""
+        for size in SIZES:  # while no other client asks
+            await self._same_question(size)
         work = [self._plain() for _ in range(plain)] + [self._hostile() for _ in range(hostile)]
         clients = [asyncio.create_task(task) for task in work]
         looks = []
@@ -78,35 +64,21 @@ class Crowd:
                 task.result()
             looks.append(await self._memory())
             print(json.dumps({"minute": minute, "rss_mib": looks[-1], **self.told}), flush=True)
-        if hang_up is not None:
-            hang_up()
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
         return looks
 
-    async def ask_alone(self) -> None:
-        """The questions that come again, while no other client asks."""
-        for size in SIZES:
-            await self._same_question(size)
-
-    async def go_on(self) -> float:
-        """Another turn of each conversation → the share of them that were not read from the beginning."""
-        cached = [await self._say(talk) for talk in self._talks if talk]
-        return sum(tokens >= WORTH for tokens in cached) / max(len(cached), 1)
-
-    async def _say(self, talk: list[dict[str, str]]) -> int:
-        """A turn → tokens of its prompt that were cached. The beginning is the conversation's own."""
+    async def _say(self, talk: list[dict[str, str]]) -> None:
+        """A turn. The beginning is the conversation's own."""
         turn = {"role": "user", "content": f"{self._dice.randrange(10**9)}. {TEXT * 10}What is that number?"}
         body = {"messages": [*talk, turn], "max_tokens": 24, "temperature": 0}
         status, text = await self._ask(json.dumps(body).encode(), "/v1/chat/completions")
         if status != 200:
             self._not_answered(f"{status}: {text[-300:]}")
-            return 0
-        told = json.loads(text)
-        talk += [turn, {"role": "assistant", "content": told["choices"][0]["message"]["content"]}]
+            return
+        talk += [turn, {"role": "assistant", "content": json.loads(text)["choices"][0]["message"]["content"]}]
         self.told["answered"] += 1
-        return int(told["usage"]["prompt_tokens_details"]["cached_tokens"])
 
     def _not_answered(self, wrong: str) -> None:
         self.told["not_answered"] += 1
@@ -114,7 +86,6 @@ class Crowd:
 
     async def _plain(self) -> None:
         talk: list[dict[str, str]] = []
-        self._talks.append(talk)
         while True:
             if self._dice.random() < 0.2:
                 await self._same_question(self._dice.choice(SIZES))
@@ -202,32 +173,6 @@ class Crowd:
         return round(float(found[1]) / 2**20, 1)
 
 
-class Served:
-    """The server that a command line starts."""
-
-    def __init__(self, command: str, port: int) -> None:
-        self._command, self._port = shlex.split(command), port
-        self.start()
-
-    def start(self) -> None:
-        """Returns when it is ready."""
-        self.process = subprocess.Popen(self._command)
-        while True:
-            if self.process.poll() is not None:
-                sys.exit(f"the server has ended with {self.process.returncode}")
-            with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{self._port}/health"):
-                return
-            time.sleep(0.2)
-
-    def hang_up(self) -> None:
-        """What a terminal does that is closed."""
-        self.process.send_signal(signal.SIGHUP)
-
-    def ended(self) -> None:
-        if (code := self.process.wait()) != 128 + signal.SIGHUP:
-            sys.exit(f"the server has ended with {code}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--port", type=int, default=8080)
@@ -236,32 +181,16 @@ def main() -> None:
     parser.add_argument("--hostile", type=int, default=3, help="clients")
     parser.add_argument("--most-growth", type=float, default=0.02, help="share of memory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--serve", help="command line of the server, with --port and --cache-dir")
     flags = parser.parse_args()
     crowd = Crowd(flags.port, flags.seed)
-    served = Served(flags.serve, flags.port) if flags.serve else None
-    hang_up = served.hang_up if served else None
-    looks = asyncio.run(crowd.run(flags.plain, flags.hostile, flags.minutes, hang_up))
-    went_on = again(crowd, served) if served else 1.0
+    looks = asyncio.run(crowd.run(flags.plain, flags.hostile, flags.minutes))
     for wrong in crowd.wrong[:5]:
         print(wrong, file=sys.stderr)
-    growth = (
-        min(looks[-3:]) / max(looks[1:4]) - 1 if flags.minutes >= 5 else 0.0
-    )  # it settles in the first ones
-    print(json.dumps({"growth": round(growth, 4), "went_on": went_on, **crowd.told}))
-    if crowd.wrong or growth > flags.most_growth or went_on < LEAST_WENT_ON:
+    # It settles in the first minutes.
+    growth = min(looks[-3:]) / max(looks[1:4]) - 1 if flags.minutes >= 5 else 0.0
+    print(json.dumps({"growth": round(growth, 4), **crowd.told}))
+    if crowd.wrong or growth > flags.most_growth:
         sys.exit("the server did not stay what it was")
-
-
-def again(crowd: Crowd, served: Served) -> float:
-    """Start the server again after its end → the share of conversations that went on."""
-    served.ended()
-    served.start()
-    asyncio.run(crowd.ask_alone())
-    went_on = round(asyncio.run(crowd.go_on()), 3)
-    served.hang_up()
-    served.ended()
-    return went_on
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_the_example_bundle_passes_in_all_stages(h2o: Run, tiny_bundle: Path) ->
 
 
 def test_a_table_for_people(h2o: Run, small: Path) -> None:
-    flags = ("--prefill", "score=window")
+    flags = ("--prefill", "score=window window=16")
     done = h2o("compare", small, "--stage", "files", "--stage", "pipeline", *SMALL, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode()

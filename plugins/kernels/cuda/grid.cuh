@@ -69,7 +69,7 @@ __device__ __forceinline__ OtherState other_state(const AttentionArgs& args, int
     return {args.sinks[head], 1.f};
 }
 
-// A row's softmax state behind its last key, alone and fused with the other state if there is one, and the
+// A row's softmax state after its last key, alone and fused with the other state if there is one, and the
 // factors of this pass's output and of the other one.
 struct FinishedRow {
     float own_m, own_l, m, l, factor, with_factor;
