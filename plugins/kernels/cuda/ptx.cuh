@@ -131,5 +131,20 @@ __device__ __forceinline__ uint32_t pack_half2(float low, float high) {
     return packed;
 }
 
+// Sum or maximum over an aligned group of COUNT neighbouring lanes.
+template <int COUNT>
+__device__ __forceinline__ float lanes_max(float x) {
+#pragma unroll
+    for (int i = COUNT / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, i));
+    return x;
+}
+
+template <int COUNT>
+__device__ __forceinline__ float lanes_sum(float x) {
+#pragma unroll
+    for (int i = COUNT / 2; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
+    return x;
+}
+
 }  // namespace h2o::cuda
 #endif

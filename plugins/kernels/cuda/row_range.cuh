@@ -127,19 +127,4 @@ __device__ __forceinline__ const int32_t* list_of(const KeySource& source, const
     return source.memory + static_cast<int64_t>(extent.first_list + set / source.sets_per_list) * extent.keys;
 }
 
-// Sum or maximum over an aligned group of COUNT neighbouring lanes.
-template <int COUNT>
-__device__ __forceinline__ float lanes_max(float x) {
-#pragma unroll
-    for (int i = COUNT / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, i));
-    return x;
-}
-
-template <int COUNT>
-__device__ __forceinline__ float lanes_sum(float x) {
-#pragma unroll
-    for (int i = COUNT / 2; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
-    return x;
-}
-
 }  // namespace h2o::cuda

@@ -2,7 +2,9 @@
 // manual, for a whole warp at once.
 #pragma once
 
+#include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "cuda_fp16.h"
 #include "emulator.h"
@@ -83,6 +85,35 @@ inline uint32_t pack_half2(float low, float high) {
     uint32_t packed;
     std::memcpy(&packed, &pair, 4);
     return packed;
+}
+
+// All steps of the butterfly at once: lanes that wait for each other are what the emulation takes longest
+// for.
+template <int COUNT, class Join>
+float over_lanes(float x) {
+    emulator::warp_collective(
+        &x, +[](void* const* lanes) {
+            for (int step = COUNT / 2; step > 0; step /= 2) {
+                float before[32];
+                for (int i = 0; i < 32; ++i) before[i] = *static_cast<float*>(lanes[i]);
+                for (int i = 0; i < 32; ++i)
+                    *static_cast<float*>(lanes[i]) = Join()(before[i], before[i ^ step]);
+            }
+        });
+    return x;
+}
+
+struct Larger {
+    float operator()(float a, float b) const { return std::fmax(a, b); }
+};
+
+template <int COUNT>
+float lanes_max(float x) {
+    return over_lanes<COUNT, Larger>(x);
+}
+template <int COUNT>
+float lanes_sum(float x) {
+    return over_lanes<COUNT, std::plus<float>>(x);
 }
 
 }  // namespace h2o::cuda
