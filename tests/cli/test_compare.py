@@ -118,7 +118,7 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
         "dense_01",
         "transformers",
         "onnxruntime+functions",
-        "h2o score=window",
+        "h2o",
     ):
         assert words in shown
     assert (shown.count("good"), shown.count("MISSED")) == (7 + 3, 0)
