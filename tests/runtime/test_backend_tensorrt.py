@@ -38,6 +38,11 @@ POLICIES = {
     "query": altered(POLICY, score="query", tile=20, candidates=40),
     "window": Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, dense_tail=0),
 }
+OFTEN = ("full", "colsum", "query")  # others take minutes in the emulation
+EACH_POLICY = [
+    pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
+    for name, policy in POLICIES.items()
+]
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.nd
     return [*found, generator.boundary_memory(), generator.decode(8)]
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("policy", EACH_POLICY)
 def test_a_conversation_equals_the_cpus(policy: PrefillPolicy[Any], double: RuntimeDouble) -> None:
     """In several tiles, so that dense graphs of one tile and attention to another are under way together."""
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
@@ -237,7 +242,7 @@ class Counter:
         return counted
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("policy", EACH_POLICY)
 def test_nothing_is_allocated_and_nobody_waits_once_sizes_have_been_met(
     policy: PrefillPolicy[Any],
     double: RuntimeDouble,

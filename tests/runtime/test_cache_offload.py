@@ -361,7 +361,7 @@ def test_several_conversations_wait(bundle: Path, plain: Generator, tmp_path: Pa
         np.testing.assert_array_equal(generator.decode(6), plain.decode(6))
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 8])
+@pytest.mark.parametrize("buffers", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 8))])
 def test_a_gpu_offloads_alike(
     bundle: Path,
     plain: Generator,

@@ -85,8 +85,8 @@ class Layer:
 @pytest.mark.parametrize(
     ("score", "own", "dtype", "a_chunk", "a_batch"),
     [
-        ("colsum", {}, "float32", 4, 8),
-        ("window", {"window": 8}, "float32", 6, 8),
+        pytest.param("colsum", {}, "float32", 4, 8, marks=pytest.mark.nightly),
+        pytest.param("window", {"window": 8}, "float32", 6, 8, marks=pytest.mark.nightly),
         ("query", {"tile": 16, "queries": 8, "candidates": 32}, "float32", 0, 16),
         ("query", {"tile": 16, "queries": 8, "candidates": 32}, "float16", 0, 13),
     ],

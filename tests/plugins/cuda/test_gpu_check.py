@@ -147,7 +147,7 @@ def test_policies_on_random_tensors_agree_with_the_cpu(
     assert not layers.compare(layers.cases()[0], CudaDevice())["same"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # minutes in the emulation
 @pytest.mark.parametrize("latent", [False, True])
 def test_a_bundle_on_the_gpu_against_the_cpu(
     latent: bool, tiny_bundle: Path, shared_folder: Path, eager: None, monkeypatch: pytest.MonkeyPatch
