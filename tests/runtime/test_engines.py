@@ -171,9 +171,9 @@ MISFITS: list[tuple[Callable[[Place], Any], type[H2OError], str]] = [
     (lambda place: place.rewrite(target="tensorrt-rtx"), BundleError, "holds engines of target tensorrt-rtx"),
     (lambda place: (place.folder / "manifest.json").unlink(), BundleError, "no engines here: h2o-build"),
     (broken_manifest("{"), BundleError, "manifest.json: cannot be read as JSON"),
-    (broken_manifest('{"format": 99}'), BundleError, "engine format 99, this version reads 1"),
+    (broken_manifest('{"format": 99}'), BundleError, "engine format 99, this version reads 2"),
     (broken_manifest("[]"), BundleError, "engine format None"),
-    (broken_manifest('{"format": 1}'), BundleError, "manifest.json: target: Field required"),
+    (broken_manifest('{"format": 2}'), BundleError, "manifest.json: target: Field required"),
 ]
 
 

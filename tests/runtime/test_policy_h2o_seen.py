@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.reference import operators
+from tests.reference import choices, operators
 
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
@@ -138,16 +138,16 @@ class Run:
         past, first = np.array([before]), self.past + tile.start
         rule: dict[str, Any] = {"scale": D**-0.5, "stride": stride, "local": policy.local}
         if narrowed := policy.narrowed_to(before):
-            candidates = operators.block_select(
+            candidates = choices.block_select(
                 q, self.k, past, tile=len(q), block_size=BLOCK, heavy=narrowed - policy.local,
                 score_heads=candidates.shape[1], **rule,
             )  # fmt: skip
-        (expected,) = operators.query_select(
+        (expected,) = choices.query_select(
             q, self.k, candidates, past, np.array([first]), tile=len(q), reach=stride // 2,
             heavy=policy.memory_at(before) - policy.local, score_heads=len(sets), **rule,
         )  # fmt: skip
         lists = candidates[0].repeat(len(sets) // candidates.shape[1], axis=0)
-        score = operators.query_score(
+        score = choices.query_score(
             q, self.k, lists, before, first, scale=D**-0.5, stride=stride, reach=stride // 2
         )
         assert operators.same_but_for_near_ties(

@@ -38,7 +38,7 @@ CONSTRAINED: list[tuple[str, dict[str, Any]]] = [
 
 # Defects of the server's own, one at each step between a body and the scheduler.
 DEFECTS = {
-    "translation": "from h2o_server.apis.messages import routes as where\nwhere.chat_of = fail",
+    "translation": "from h2o_server.apis import routes as where\nwhere.chat_of_message = fail",
     "choices": "from h2o_server.request_builder import RequestBuilder as where\nwhere.chat = fail",
     "grammar": "from h2o_server.answers.grammar import Grammar as where\nwhere.compile = fail",
     "constraint": "from h2o_server import request_handler as where\nwhere.replace = fail_with_constraint",
