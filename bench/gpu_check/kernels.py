@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from bench.gpu_check.rows import Row, tell
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.kv_entry import kv_entry

@@ -19,7 +19,7 @@ from h2o_cli.eval.suite import SIZES, TEXTS, Source, SuiteName
 from h2o_cli.eval.texts import from_sources
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.policies.prefill import Full, Query, Window
-from h2o_runtime.policies.prefill.h2o.base import H2O
+from h2o_runtime.policies.prefill.h2o.policy import H2O
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.chat_template import ChatTemplate
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+from h2o_runtime.attention.provider import AttentionShape, PartialSoftmax
 from h2o_runtime.names import AttentionPrecision
 
 h2o_plugins = pytest.importorskip("h2o_plugins")

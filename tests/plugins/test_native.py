@@ -17,7 +17,7 @@ from tests.plugins.native_cases import (
     softmax_state,
 )
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operators import (

@@ -28,7 +28,7 @@ from tests.runtime import operator_cases, test_policy_minference, test_policy_su
 from tests.runtime.block_cases import BlockCall
 from tests.runtime.query_cases import Call
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.errors import ConfigError

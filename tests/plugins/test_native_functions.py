@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape, append_rows
+from h2o_runtime.attention.provider import AttentionProvider, AttentionShape, append_rows
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.providers.host_operators import quantized

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.reference.delta import Array, DeltaCase
 from tests.reference.mamba2 import Mamba2Case
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.operators import GATED_DELTA, MAMBA2
 
 h2o_plugins = pytest.importorskip("h2o_plugins")

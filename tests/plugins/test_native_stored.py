@@ -13,7 +13,7 @@ import pytest
 from tests.reference.golden import GOLDEN
 from tests.runtime.stored_cases import HKV, HQ, ON_CPUS, PAGE, Array, Stored, assert_alike
 
-from h2o_runtime.attention.base import AttentionShape, append_rows
+from h2o_runtime.attention.provider import AttentionShape, append_rows
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHE_APPEND, CACHED_ATTENTION
 from h2o_runtime.providers.host_operators import contiguous_rows, quantized, run_on_host

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head, softmax_state
 from tests.runtime.stored_cases import Stored, assert_alike
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, STEP_ATTENTION
 from h2o_runtime.providers.host_operators import quantized

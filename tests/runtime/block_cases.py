@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.reference import choices, operators
 
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape
+from h2o_runtime.attention.provider import AttentionProvider, AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import BLOCK_SELECT
 

@@ -10,7 +10,7 @@ import numpy as np
 from tests.reference import choices, operators
 
 from h2o_runtime.attention import AttentionProvider
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, append_rows
+from h2o_runtime.attention.provider import AttentionShape, PartialSoftmax, append_rows
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     CACHED_ATTENTION,

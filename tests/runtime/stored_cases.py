@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from h2o_runtime.attention import AttentionProvider
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax
+from h2o_runtime.attention.provider import AttentionShape, PartialSoftmax
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import (
     BLOCK_SELECT,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape
+from h2o_runtime.attention.provider import AttentionProvider, AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator, TensorArgument

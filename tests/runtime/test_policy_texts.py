@@ -26,7 +26,7 @@ from h2o_runtime.policies.prefill import (
     Window,
 )
 from h2o_runtime.policies.prefill.h2o import H2O, SCORES
-from h2o_runtime.policies.prefill.h2o.base import score_rule
+from h2o_runtime.policies.prefill.h2o.policy import score_rule
 
 REGISTRIES: dict[str, Registry[Any]] = {"prefill": PREFILL, "decode": DECODE, "cache": CACHES}
 KINDS = [(name, kind) for name, registry in REGISTRIES.items() for kind in registry.kinds]

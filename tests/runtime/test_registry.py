@@ -28,7 +28,7 @@ from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import ColumnSum
-from h2o_runtime.policies.prefill.h2o.base import score_rule
+from h2o_runtime.policies.prefill.h2o.policy import score_rule
 
 
 class NoPolicy:

@@ -16,7 +16,7 @@ from tests import bundles
 from tests.bundles import random_ids
 
 from h2o_runtime import Generator
-from h2o_runtime.caches.base import Cache
+from h2o_runtime.caches.cache import Cache
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from h2o_plugins import cpu_kernels
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape
+from h2o_runtime.attention.provider import AttentionProvider, AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import BLOCK_SELECT, QUERY_SELECT

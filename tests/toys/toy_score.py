@@ -9,9 +9,9 @@ import numpy as np
 
 from h2o_runtime.components.options import option
 from h2o_runtime.policies.prefill import LayerCall
-from h2o_runtime.policies.prefill.h2o.base import score_rule
 from h2o_runtime.policies.prefill.h2o.chain import ChosenAhead
 from h2o_runtime.policies.prefill.h2o.memory import LayerMemory
+from h2o_runtime.policies.prefill.h2o.policy import score_rule
 from h2o_runtime.schedule import Span
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionProvider, PartialSoftmax
-from h2o_runtime.attention.base import each_tile
+from h2o_runtime.attention.provider import each_tile
 from h2o_runtime.devices import Device
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.kv import KV

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.backends.select import make_backend
 from h2o_runtime.backends.select_device import make_device

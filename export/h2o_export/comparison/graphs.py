@@ -29,7 +29,7 @@ from h2o_export.comparison.runners import BackendRunner, StepRunner
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import LayerKind, kind_named
 from h2o_export.policies import policy_entry, policy_steps
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import GraphSpec, TensorSpec
 from h2o_runtime.engines import TARGETS, EngineManifest

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape, append_rows
+from h2o_runtime.attention.provider import AttentionProvider, AttentionShape, append_rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator

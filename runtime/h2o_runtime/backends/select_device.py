@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from h2o_plugins import NativeKernelsMissing, cuda_kernels
-from h2o_runtime.devices.base import Device
+from h2o_runtime.devices.device import Device
 from h2o_runtime.devices.host import HostDevice
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.model_spec import ModelSpec

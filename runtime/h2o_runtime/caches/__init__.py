@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from h2o_runtime.caches.base import Cache, KVStore, LayerStore, RetainedRows, Rows
+from h2o_runtime.caches.cache import Cache, KVStore, LayerStore, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.offload import Offload

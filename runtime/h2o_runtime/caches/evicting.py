@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionProvider, append_rows
-from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.attention.provider import AttentionProvider, append_rows
+from h2o_runtime.caches.cache import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.eviction_rule import Float64, Memory, Rule
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor

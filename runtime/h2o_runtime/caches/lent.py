@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.caches.base import LayerStore, PresentLayer, Rows
+from h2o_runtime.caches.cache import LayerStore, PresentLayer, Rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider, append_rows
-from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.attention.provider import AttentionProvider, append_rows
+from h2o_runtime.caches.cache import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.host_rows import HostRows, MappedRows
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor

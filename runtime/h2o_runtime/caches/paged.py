@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import KVStore, RetainedRows, Rows
+from h2o_runtime.attention.provider import AttentionProvider
+from h2o_runtime.caches.cache import KVStore, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import LayerRows
 from h2o_runtime.caches.lent import LentRows
 from h2o_runtime.caches.pages import PagePool, PageTable

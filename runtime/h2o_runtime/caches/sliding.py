@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider, append_rows
-from h2o_runtime.caches.base import LayerStore, Rows
+from h2o_runtime.attention.provider import AttentionProvider, append_rows
+from h2o_runtime.caches.cache import LayerStore, Rows
 from h2o_runtime.caches.stored import FreshRows, RowFormat, StoredRows
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from h2o_runtime.caches.base import Cache
+from h2o_runtime.caches.cache import Cache
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV

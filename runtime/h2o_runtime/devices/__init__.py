@@ -1,6 +1,6 @@
 """The memory of the runtime's arrays, on the host or on a GPU, and the operations on it."""
 
-from h2o_runtime.devices.base import Device, Flow
+from h2o_runtime.devices.device import Device, Flow
 from h2o_runtime.devices.host import HostDevice
 from h2o_runtime.devices.tensor import Tensor
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from h2o_runtime.devices.base import Device
+from h2o_runtime.devices.device import Device
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.schedule import Span

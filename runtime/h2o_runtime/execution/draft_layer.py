@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.kv import KV

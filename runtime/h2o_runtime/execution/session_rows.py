@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from h2o_runtime.attention.base import append_rows
+from h2o_runtime.attention.provider import append_rows
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.devices import Device, Tensor

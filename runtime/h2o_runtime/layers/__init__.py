@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike
 
 from h2o_runtime.components.registry import Registry
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.delta import GatedDelta
 from h2o_runtime.layers.grouped_query import GroupedQuery
+from h2o_runtime.layers.kind import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.layers.latent import Latent
 from h2o_runtime.layers.mamba2 import Mamba2
 from h2o_runtime.layers.short_convolution import ShortConvolution

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from h2o_runtime.layers.base import LayerKind
+from h2o_runtime.layers.kind import LayerKind
 
 
 @dataclass(frozen=True)

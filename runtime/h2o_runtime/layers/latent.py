@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.caches import Cache, Contiguous, LayerStore
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Flow, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
-from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
+from h2o_runtime.layers.kind import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.model_spec import LatentSpec, ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy

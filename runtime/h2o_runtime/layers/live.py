@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.attention.sinks import provider_with_sinks
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache

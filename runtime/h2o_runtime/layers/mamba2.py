@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.layers.base import LayerKind, LayerResources
+from h2o_runtime.layers.kind import LayerKind, LayerResources
 from h2o_runtime.layers.state import GatedHeads
 from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
 from h2o_runtime.model_spec import ModelSpec

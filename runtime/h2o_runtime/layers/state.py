@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV, StateView
-from h2o_runtime.layers.base import LayerResources, LoadedLayers
+from h2o_runtime.layers.kind import LayerResources, LoadedLayers
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from h2o_runtime.caches import Cache
-from h2o_runtime.layers.base import LayerKind, LayerResources, LoadedLayers
+from h2o_runtime.layers.kind import LayerKind, LayerResources, LoadedLayers
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 from h2o_runtime.policies.prefill.full import attend_in_spans

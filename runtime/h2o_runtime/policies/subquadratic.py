@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionProvider, Float32, Int32
+from h2o_runtime.attention.provider import AttentionProvider, Float32, Int32
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV

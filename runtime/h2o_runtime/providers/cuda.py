@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.attention.sinks import LayerProvider
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionShape, PartialSoftmax, each_tile
+from h2o_runtime.attention.provider import AttentionShape, PartialSoftmax, each_tile
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.onnx_model import read_model
 from h2o_runtime.devices import Tensor

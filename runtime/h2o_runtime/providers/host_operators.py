@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator

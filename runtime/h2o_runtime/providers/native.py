@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from h2o_plugins import load_cpu_kernels
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.names import AttentionPrecision
 from h2o_runtime.operator_spec import Operator

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
-from h2o_runtime.attention.base import AttentionProvider, AttentionShape
+from h2o_runtime.attention.provider import AttentionProvider, AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Cache, KVStore, LayerStore, Rows
+from h2o_runtime.attention.provider import AttentionProvider
+from h2o_runtime.caches.cache import Cache, KVStore, LayerStore, Rows
 from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import InputError

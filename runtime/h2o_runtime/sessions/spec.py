@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous
 from h2o_runtime.devices import Device

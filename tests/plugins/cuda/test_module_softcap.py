@@ -11,7 +11,7 @@ import pytest
 from tests.plugins.cuda.model import Array, Model, assert_close
 
 import h2o_plugins
-from h2o_runtime.attention.base import AttentionShape
+from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import (

@@ -12,7 +12,7 @@ from tests.runtime.latent_cases import Sizes
 from tests.runtime.stored_cases import HKV, OF_A_HEAD_SIZE, OPERATORS, Operators, Stored, assert_alike
 
 from h2o_runtime.attention import AttentionShape
-from h2o_runtime.attention.base import append_rows
+from h2o_runtime.attention.provider import append_rows
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator

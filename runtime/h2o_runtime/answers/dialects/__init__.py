@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from h2o_runtime.answers.dialects.bare_json import BareJson
-from h2o_runtime.answers.dialects.base import Dialect
 from h2o_runtime.answers.dialects.deepseek import DeepSeek, DeepSeekR1
+from h2o_runtime.answers.dialects.dialect import Dialect
 from h2o_runtime.answers.dialects.gemma import Gemma
 from h2o_runtime.answers.dialects.gemma4 import FunctionGemma, Gemma4
 from h2o_runtime.answers.dialects.glm import Glm

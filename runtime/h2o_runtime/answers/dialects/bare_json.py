@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.base import Dialect, json_name, tried
+from h2o_runtime.answers.dialects.dialect import Dialect, json_name, tried
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _FENCE = "```"

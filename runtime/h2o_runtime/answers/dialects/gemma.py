@@ -5,7 +5,7 @@ from __future__ import annotations
 from h2o_runtime.answers.dialects import json_parts, python_parts
 from h2o_runtime.answers.dialects.answer import Answer
 from h2o_runtime.answers.dialects.bare_json import BareJson
-from h2o_runtime.answers.dialects.base import json_name
+from h2o_runtime.answers.dialects.dialect import json_name
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _END = "```"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer, Schema
-from h2o_runtime.answers.dialects.base import Dialect, Thinking
+from h2o_runtime.answers.dialects.dialect import Dialect, Thinking
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 from h2o_runtime.answers.dialects.lark import Lark
 from h2o_runtime.answers.dialects.strict_json import as_json

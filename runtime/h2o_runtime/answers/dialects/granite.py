@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.base import Dialect, json_name
+from h2o_runtime.answers.dialects.dialect import Dialect, json_name
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 

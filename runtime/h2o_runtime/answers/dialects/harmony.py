@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.base import Dialect, Thinking
+from h2o_runtime.answers.dialects.dialect import Dialect, Thinking
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from h2o_runtime.answers.dialects.bare_json import BareJson
-from h2o_runtime.answers.dialects.base import Dialect, json_name
+from h2o_runtime.answers.dialects.dialect import Dialect, json_name
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import string
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.base import Dialect
+from h2o_runtime.answers.dialects.dialect import Dialect
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _ALL_BEGIN, _ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"

@@ -7,7 +7,7 @@ from typing import Any
 
 from h2o_runtime.answers.dialects import json_parts, python_parts
 from h2o_runtime.answers.dialects.answer import Answer, Schema
-from h2o_runtime.answers.dialects.base import Dialect
+from h2o_runtime.answers.dialects.dialect import Dialect
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 from h2o_runtime.answers.dialects.lark import Lark
 

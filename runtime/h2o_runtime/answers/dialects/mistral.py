@@ -7,7 +7,7 @@ import string
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.base import Dialect, Thinking, json_name
+from h2o_runtime.answers.dialects.dialect import Dialect, Thinking, json_name
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _LETTERS = string.ascii_letters + string.digits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from h2o_runtime.answers.dialects.answer import Answer, Delta, Schema
-from h2o_runtime.answers.dialects.base import Dialect, Thinking
+from h2o_runtime.answers.dialects.dialect import Dialect, Thinking
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _BLOCK = 4096  # characters read at a time: the cost of a mark grows with them

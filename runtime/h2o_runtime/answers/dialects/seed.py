@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from h2o_runtime.answers.dialects.base import Thinking
+from h2o_runtime.answers.dialects.dialect import Thinking
 from h2o_runtime.answers.dialects.xml_parts import XmlDialect
 
 

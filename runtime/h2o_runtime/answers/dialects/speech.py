@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from h2o_runtime.answers.dialects.answer import Schema
-from h2o_runtime.answers.dialects.base import Dialect
+from h2o_runtime.answers.dialects.dialect import Dialect
 from h2o_runtime.answers.dialects.lark import Lark, optional
 from h2o_runtime.answers.dialects.reader import AnswerReader
 

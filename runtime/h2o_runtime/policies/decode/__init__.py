@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
 from h2o_runtime.policies.decode.full import FullDecode
+from h2o_runtime.policies.decode.policy import DecodePolicy, StepCall
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from h2o_runtime.operators import CACHED_ATTENTION, SCORED_ATTENTION, STEP_ATTENTION
-from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
+from h2o_runtime.policies.decode.policy import DecodePolicy, StepCall
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from h2o_runtime.attention.base import AttentionProvider, Float32, Int32
-from h2o_runtime.caches.base import Rows
+from h2o_runtime.attention.provider import AttentionProvider, Float32, Int32
+from h2o_runtime.caches.cache import Rows
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import CACHED_ATTENTION, PAGE_ATTENTION, PAGE_BOUNDS, PAGE_SELECT
-from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
+from h2o_runtime.policies.decode.policy import DecodePolicy, StepCall
 
 
 class PageState:

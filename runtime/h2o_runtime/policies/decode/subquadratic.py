@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Rows
+from h2o_runtime.attention.provider import AttentionProvider
+from h2o_runtime.caches.cache import Rows
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.decode.base import DecodePolicy, StepCall
+from h2o_runtime.policies.decode.policy import DecodePolicy, StepCall
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern
 
 

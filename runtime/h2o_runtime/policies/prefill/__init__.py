@@ -8,7 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.policies.prefill.base import (
+from h2o_runtime.policies.prefill.by_device import policy_on_device
+from h2o_runtime.policies.prefill.full import Full
+from h2o_runtime.policies.prefill.h2o import H2O, SCORES, ColumnSum, Query, Window
+from h2o_runtime.policies.prefill.minference import VerticalSlash
+from h2o_runtime.policies.prefill.policy import (
     WHOLE,
     LayerCall,
     PrefillPolicy,
@@ -17,10 +21,6 @@ from h2o_runtime.policies.prefill.base import (
     PromptPiece,
     Seen,
 )
-from h2o_runtime.policies.prefill.by_device import policy_on_device
-from h2o_runtime.policies.prefill.full import Full
-from h2o_runtime.policies.prefill.h2o import H2O, SCORES, ColumnSum, Query, Window
-from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.subquadratic import Subquadratic
 
 __all__ = [

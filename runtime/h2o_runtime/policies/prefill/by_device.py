@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from h2o_runtime.caches.reuse import same_arithmetic
-from h2o_runtime.policies.prefill.base import PrefillPolicy
 from h2o_runtime.policies.prefill.h2o import Query
+from h2o_runtime.policies.prefill.policy import PrefillPolicy
 
 # By `Device.name`: for so many first tokens full attention is faster than choosing keys. On an H200 it took 0.76 to
 # 0.81 of the time for the first 4,096, and longer for the next 4,096: docs/policies.md.

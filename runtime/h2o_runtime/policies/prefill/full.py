@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy
+from h2o_runtime.policies.prefill.policy import LayerCall, PrefillPolicy
 from h2o_runtime.schedule import dense_cuts, spans
 
 

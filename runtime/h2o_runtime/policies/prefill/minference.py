@@ -14,14 +14,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from h2o_runtime.attention.base import Int32
+from h2o_runtime.attention.provider import Int32
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import VERTICAL_SLASH_ATTENTION, VERTICAL_SLASH_SELECT
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState, chunk_option
+from h2o_runtime.policies.prefill.policy import LayerCall, PrefillPolicy, SavedState, chunk_option
 from h2o_runtime.schedule import Span, rows_of_chunks, spans
 
 VOTES = 64  # last queries that choose the lines

@@ -12,7 +12,7 @@ from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillPolicy, SavedState
+from h2o_runtime.policies.prefill.policy import LayerCall, PrefillPolicy, SavedState
 from h2o_runtime.policies.subquadratic import Landmarks, Pattern
 from h2o_runtime.schedule import rows_of_chunks, spans
 

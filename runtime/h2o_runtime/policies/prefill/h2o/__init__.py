@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.policies.prefill.h2o.base import H2O
+from h2o_runtime.policies.prefill.h2o.policy import H2O
 from h2o_runtime.policies.prefill.h2o.scores.colsum import ColumnSum
 from h2o_runtime.policies.prefill.h2o.scores.query import Query
 from h2o_runtime.policies.prefill.h2o.scores.window import Window

@@ -9,14 +9,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, TILED_MEMORY_ATTENTION
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall
-from h2o_runtime.policies.prefill.h2o.base import H2O
 from h2o_runtime.policies.prefill.h2o.memory import LayerMemory, MemoryStore
+from h2o_runtime.policies.prefill.h2o.policy import H2O
+from h2o_runtime.policies.prefill.policy import LayerCall, PrefillReport, PromptCall
 from h2o_runtime.schedule import Span, spans
 
 

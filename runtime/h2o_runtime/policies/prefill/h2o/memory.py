@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider, NextMemory
+from h2o_runtime.attention.provider import AttentionProvider, NextMemory
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.operators import MEMORY_STEP, SCATTER_SCORES
-from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
+from h2o_runtime.policies.prefill.policy import SavedState
 from h2o_runtime.schedule import Span
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.prefill.base import SavedState
 from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.policies.prefill.h2o.seen import TileChecks
+from h2o_runtime.policies.prefill.policy import SavedState
 from h2o_runtime.schedule import Span
 
 

@@ -11,8 +11,7 @@ from typing import Literal
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.prefill.base import LayerCall, PromptCall
-from h2o_runtime.policies.prefill.h2o.base import H2O
+from h2o_runtime.policies.prefill.h2o.policy import H2O
 from h2o_runtime.policies.prefill.h2o.query_store import (
     LastTile,
     QueryStore,
@@ -20,6 +19,7 @@ from h2o_runtime.policies.prefill.h2o.query_store import (
     StoreSizes,
     TileGroup,
 )
+from h2o_runtime.policies.prefill.policy import LayerCall, PromptCall
 from h2o_runtime.schedule import Span, spans, tail_start
 
 BLOCK = 32  # keys whose mean and variance stand for them where the past is narrowed to candidates

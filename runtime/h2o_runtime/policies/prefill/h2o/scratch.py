@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.devices import Device, Tensor
 
 

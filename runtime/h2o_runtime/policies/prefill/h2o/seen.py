@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.devices import Tensor
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION
-from h2o_runtime.policies.prefill.base import LayerCall, Seen
+from h2o_runtime.policies.prefill.policy import LayerCall, Seen
 from h2o_runtime.schedule import Span
 
 Float32 = NDArray[np.float32]

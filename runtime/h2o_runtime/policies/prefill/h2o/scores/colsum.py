@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.devices import Tensor
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION
-from h2o_runtime.policies.prefill.base import LayerCall
-from h2o_runtime.policies.prefill.h2o.base import score_rule
 from h2o_runtime.policies.prefill.h2o.chain import MemoryChain
 from h2o_runtime.policies.prefill.h2o.memory import MemoryStore
+from h2o_runtime.policies.prefill.h2o.policy import score_rule
+from h2o_runtime.policies.prefill.policy import LayerCall
 from h2o_runtime.schedule import Span, spans
 
 

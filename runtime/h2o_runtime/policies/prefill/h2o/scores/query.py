@@ -14,17 +14,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import BLOCK_SELECT, MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
-from h2o_runtime.policies.prefill.base import LayerCall, PrefillReport, PromptCall, SavedState, Seen
-from h2o_runtime.policies.prefill.h2o.base import H2O, score_rule
+from h2o_runtime.policies.prefill.h2o.policy import H2O, score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import QueryStore, Sets, TileGroup
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
+from h2o_runtime.policies.prefill.policy import LayerCall, PrefillReport, PromptCall, SavedState, Seen
 from h2o_runtime.schedule import Span, spans
 
 TOLD_LAYERS = 4  # without a guard, one in so many layers is compared, only for the report

@@ -9,10 +9,10 @@ from h2o_runtime.components.options import option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
-from h2o_runtime.policies.prefill.base import LayerCall
-from h2o_runtime.policies.prefill.h2o.base import score_rule
 from h2o_runtime.policies.prefill.h2o.chain import ChosenAhead
 from h2o_runtime.policies.prefill.h2o.memory import LayerMemory
+from h2o_runtime.policies.prefill.h2o.policy import score_rule
+from h2o_runtime.policies.prefill.policy import LayerCall
 from h2o_runtime.schedule import Span
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from h2o_runtime.attention.base import AttentionProvider
-from h2o_runtime.caches.base import Rows
+from h2o_runtime.attention.provider import AttentionProvider
+from h2o_runtime.caches.cache import Rows
 from h2o_runtime.components.options import check_options, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV

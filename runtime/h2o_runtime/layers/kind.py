@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import DTypeLike
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache, LayerStore
 from h2o_runtime.components.options import check_options

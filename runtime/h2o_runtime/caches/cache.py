@@ -17,7 +17,7 @@ from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from h2o_runtime.attention.base import AttentionProvider
+    from h2o_runtime.attention.provider import AttentionProvider
 
 Present = TypeVar("Present", bound="PresentLayer")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.attention.base import AttentionProvider
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import check_options, option, spelled
 from h2o_runtime.devices import Device, Flow, Tensor

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
-from h2o_runtime.attention.base import PartialSoftmax
+from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.components.options import MOST, option
 from h2o_runtime.devices import Tensor
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.head_counts import HeadCounts
 from h2o_runtime.operators import CHUNKED_INTRA_ATTENTION
-from h2o_runtime.policies.prefill.base import (
+from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
+from h2o_runtime.policies.prefill.policy import (
     WHOLE,
     LayerCall,
     PrefillPolicy,
@@ -28,7 +29,6 @@ from h2o_runtime.policies.prefill.base import (
     SavedState,
     chunk_option,
 )
-from h2o_runtime.policies.prefill.h2o.scratch import PartialScratch
 from h2o_runtime.schedule import Span, logical_batches, rows_of_chunks, spans, tail_start
 
 Store = TypeVar("Store", bound=PartialScratch)
