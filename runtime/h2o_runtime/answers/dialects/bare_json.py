@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.dialect import Dialect, json_name, tried
+from h2o_runtime.answers.dialects.dialect import Dialect, tried
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _FENCE = "```"
@@ -29,17 +29,11 @@ class BareJson(Dialect):
     dropped: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     ends = ("</tool_call>",)
     fences: ClassVar[tuple[str, ...]] = ("```json",)  # beginnings of code that may be a call
+    before, quoted, after, closing = '{"name": ', True, ', "parameters": ', "}"
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return False  # it is the default
-
-    def opening(self, name: str) -> str:
-        return f'{{"name": {json_name(name)}, "parameters": '
-
-    @property
-    def closing(self) -> str:
-        return "}"
 
     def read(self, text: Incoming, answer: Answer) -> Wait[None]:
         begins_line, in_code = True, False
@@ -65,9 +59,6 @@ class BareJson(Dialect):
                 return
             answer.text("\n" if mark == "\n" else "")
             begins_line = mark is not None
-
-    def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
-        return json_parts.marked(text, answer, "</tool_call>")
 
     def fenced_call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         """Read what follows one of `fences` → whether a call was begun. If not, the code's end is still to come."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
 from h2o_runtime.answers.dialects.dialect import Dialect
@@ -18,17 +20,8 @@ class DeepSeek(Dialect):
     begins = (_BEGIN,)
     dropped = (_ALL_BEGIN, _ALL_END)
     ends = (_SEPARATOR, _END)
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return _ALL_BEGIN in template
-
-    def opening(self, name: str) -> str:
-        return f"{_ALL_BEGIN}{_BEGIN}{name}{_SEPARATOR}"
-
-    @property
-    def closing(self) -> str:
-        return f"{_END}{_ALL_END}"
+    shown: ClassVar[tuple[str, ...]] = (_ALL_BEGIN,)
+    before, after, closing = _ALL_BEGIN + _BEGIN, _SEPARATOR, _END + _ALL_END
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         name = yield from json_parts.bare_name(text, answer)
@@ -44,17 +37,9 @@ class DeepSeek(Dialect):
 class DeepSeekR1(DeepSeek):
     name = "deepseek-r1"
     title = "DeepSeek V3 and R1"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return _ALL_BEGIN in template and "```json" in template
-
-    def opening(self, name: str) -> str:
-        return f"{_ALL_BEGIN}{_BEGIN}{_KIND}{_SEPARATOR}{name}\n{_CODE}"
-
-    @property
-    def closing(self) -> str:
-        return f"{_CODE_END}{_END}{_ALL_END}"
+    shown = (_ALL_BEGIN, "```json")
+    before, after = f"{_ALL_BEGIN}{_BEGIN}{_KIND}{_SEPARATOR}", f"\n{_CODE}"
+    closing = f"{_CODE_END}{_END}{_ALL_END}"
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         if (yield from text.take(_KIND)) is None or (yield from text.take(_SEPARATOR)) is None:

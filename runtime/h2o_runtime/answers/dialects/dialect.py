@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer, Schema
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 from h2o_runtime.answers.dialects.lark import Lark
@@ -32,6 +33,11 @@ class Dialect(ABC):
     begins    marks with which a call begins
     dropped   further marks, which are never text
     ends      marks inside of calls and after them
+    shown     what chat templates of this dialect all contain
+    before    a call's text up to the function's name
+    quoted    whether that name is written as JSON
+    after     the text between it and the arguments
+    closing   the text after the arguments
     thinking  the marks around thoughts, where the chat template has them
     marked    whether the first mark of a call begins nothing but calls
     """
@@ -41,26 +47,27 @@ class Dialect(ABC):
     begins: ClassVar[tuple[str, ...]] = ()
     dropped: ClassVar[tuple[str, ...]] = ()
     ends: ClassVar[tuple[str, ...]] = ()
+    shown: ClassVar[tuple[str, ...]]
+    before: ClassVar[str]
+    quoted: ClassVar[bool] = False
+    after: ClassVar[str]
+    closing: ClassVar[str]
     thinking: ClassVar[Thinking] = Thinking("<think>", "</think>")
     marked: ClassVar[bool] = True
 
     @classmethod
-    @abstractmethod
     def spoken(cls, template: str) -> bool:
         """Whether a chat template shows this dialect."""
+        return all(mark in template for mark in cls.shown)
 
-    @abstractmethod
     def opening(self, name: str) -> str:
         """A call's text up to its arguments."""
-
-    @property
-    @abstractmethod
-    def closing(self) -> str:
-        """A call's text after its arguments."""
+        written = json.dumps(name, ensure_ascii=False) if self.quoted else name
+        return f"{self.before}{written}{self.after}"
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
-        """Read what follows one of `begins` → whether a call was begun."""
-        raise NotImplementedError
+        """Read what follows one of `begins` → whether a call was begun; by default JSON, up to a mark."""
+        return json_parts.marked(text, answer, self.ends[0])
 
     def read(self, text: Incoming, answer: Answer) -> Wait[None]:
         """Read an answer behind its thoughts."""
@@ -116,7 +123,3 @@ def tried(text: Incoming, answer: Answer, call: Wait[bool], mark: str = "") -> W
     if mark + held and not (yield from text.peek()):
         answer.cut = answer.calls > 0
     return False
-
-
-def json_name(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)

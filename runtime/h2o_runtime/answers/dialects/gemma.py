@@ -5,7 +5,6 @@ from __future__ import annotations
 from h2o_runtime.answers.dialects import json_parts, python_parts
 from h2o_runtime.answers.dialects.answer import Answer
 from h2o_runtime.answers.dialects.bare_json import BareJson
-from h2o_runtime.answers.dialects.dialect import json_name
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _END = "```"
@@ -15,17 +14,11 @@ class Gemma(BareJson):
     name = "gemma"
     title = "Gemma 2 and 3"
     fences = ("```json", "```tool_code", "```tool_call", "```python")
+    before, closing = '```json\n{"name": ', "}\n```"
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return "<start_of_turn>" in template
-
-    def opening(self, name: str) -> str:
-        return f'```json\n{{"name": {json_name(name)}, "parameters": '
-
-    @property
-    def closing(self) -> str:
-        return "}\n```"
 
     def fenced_call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         yield from text.blanks()

@@ -28,17 +28,8 @@ class Gemma4(Dialect):
     ends: ClassVar[tuple[str, ...]] = ("<tool_call|>", '<|"|>', "<|channel>")
     thinking = Thinking("<|channel>thought\n", "<channel|>")
     quote: ClassVar[str] = '<|"|>'
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<|tool_call>" in template
-
-    def opening(self, name: str) -> str:
-        return f"{self.begins[0]}call:{name}"
-
-    @property
-    def closing(self) -> str:
-        return self.ends[0]
+    shown = begins
+    before, after, closing = "<|tool_call>call:", "", "<tool_call|>"
 
     def arguments(self, arguments: Mapping[str, Any]) -> str:
         return self._written(arguments)
@@ -149,7 +140,5 @@ class FunctionGemma(Gemma4):
     ends = ("<end_function_call>", "<escape>")
     thinking = Thinking("<think>", "</think>")
     quote = "<escape>"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<start_function_call>" in template
+    shown = begins
+    before, closing = "<start_function_call>call:", "<end_function_call>"

@@ -13,7 +13,4 @@ class Glm(XmlDialect):
     key_begin, key_end = "<arg_key>", "</arg_key>"
     value_begin, value_end = "\n<arg_value>", "</arg_value>"
     call_end = "</tool_call>"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<arg_key>" in template
+    shown = ("<arg_key>",)

@@ -12,17 +12,8 @@ class Glm4(Dialect):
     name = "glm4"
     title = "GLM-4, GLM-4-0414"
     ends = ("<|observation|>",)
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<|observation|>" in template
-
-    def opening(self, name: str) -> str:
-        return f"{name}\n"
-
-    @property
-    def closing(self) -> str:
-        return ""
+    shown = ends
+    before, after, closing = "", "\n", ""
 
     def read(self, text: Incoming, answer: Answer) -> Wait[None]:
         begins_line = True

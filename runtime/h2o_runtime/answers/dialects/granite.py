@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from h2o_runtime.answers.dialects import json_parts
-from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.dialect import Dialect, json_name
-from h2o_runtime.answers.dialects.incoming import Incoming, Wait
+from h2o_runtime.answers.dialects.dialect import Dialect
 
 
 class Granite(Dialect):
@@ -14,19 +11,10 @@ class Granite(Dialect):
     begins = ("<|tool_call|>", "<tool_call>")
     dropped = ("<response>", "</response>")  # around what follows thoughts
     ends = ("</tool_call>",)
+    before, quoted, after, closing = '<|tool_call|>[{"name": ', True, ', "arguments": ', "}]"
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return "<|tool_call|>" in template or (
             "<|start_of_role|>" in template and "<tool_call>" not in template
         )
-
-    def opening(self, name: str) -> str:
-        return f'<|tool_call|>[{{"name": {json_name(name)}, "arguments": '
-
-    @property
-    def closing(self) -> str:
-        return "}]"
-
-    def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
-        return json_parts.marked(text, answer, "</tool_call>")

@@ -27,17 +27,8 @@ class Harmony(Dialect):
     ends = (_MESSAGE, "<|constrain|>", *_ENDS[:-1])
     thinking = Thinking(f"{_CHANNEL}analysis{_MESSAGE}", "<|end|>", f"{_START}assistant")
     marked = False
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return _CHANNEL in template and _MESSAGE in template
-
-    def opening(self, name: str) -> str:
-        return f"{_CHANNEL}commentary to=functions.{name} <|constrain|>json{_MESSAGE}"
-
-    @property
-    def closing(self) -> str:
-        return ""
+    shown = (_CHANNEL, _MESSAGE)
+    before, after, closing = f"{_CHANNEL}commentary to=functions.", f" <|constrain|>json{_MESSAGE}", ""
 
     def read(self, text: Incoming, answer: Answer) -> Wait[None]:
         mark: str | None = None

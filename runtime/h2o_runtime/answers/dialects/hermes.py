@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from h2o_runtime.answers.dialects.bare_json import BareJson
-from h2o_runtime.answers.dialects.dialect import Dialect, json_name
+from h2o_runtime.answers.dialects.dialect import Dialect
 
 
 @dataclass(frozen=True)
@@ -16,17 +16,11 @@ class Hermes(BareJson):
     name = "hermes"
     title = "Hermes, Qwen 2.5, Qwen 3, SmolLM2, SmolLM3, Granite 4; templates of ChatML without tools"
     dropped = ()
+    before, after, closing = '<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return "<tool_call>" in template or "<|im_start|>" in template
-
-    def opening(self, name: str) -> str:
-        return f'<tool_call>\n{{"name": {json_name(name)}, "arguments": '
-
-    @property
-    def closing(self) -> str:
-        return "}\n</tool_call>"
 
     def only_marked(self) -> Dialect:
         return replace(self, unmarked=False)

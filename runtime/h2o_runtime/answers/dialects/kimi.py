@@ -20,17 +20,8 @@ class Kimi(Dialect):
     begins = (_BEGIN,)
     dropped = (_ALL_BEGIN, _ALL_END)
     ends = (_ARGUMENTS, _END)
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return _ALL_BEGIN in template
-
-    def opening(self, name: str) -> str:
-        return f"{_ALL_BEGIN}{_BEGIN}{_KIND}{name}:0{_ARGUMENTS}"
-
-    @property
-    def closing(self) -> str:
-        return f"{_END}{_ALL_END}"
+    shown = (_ALL_BEGIN,)
+    before, after, closing = f"{_ALL_BEGIN}{_BEGIN}{_KIND}", f":0{_ARGUMENTS}", _END + _ALL_END
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         yield from text.take(_KIND)

@@ -19,17 +19,11 @@ class Lfm(Dialect):
     title = "LFM 2"
     begins = (_BEGIN,)
     ends = (_END,)
+    before, after, closing = f"{_BEGIN}[", "(", f")]{_END}"
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return _BEGIN in template or "<|tool_list_start|>" in template
-
-    def opening(self, name: str) -> str:
-        return f"{_BEGIN}[{name}("
-
-    @property
-    def closing(self) -> str:
-        return f")]{_END}"
 
     def arguments(self, arguments: Mapping[str, Any]) -> str:
         return python_parts.arguments_text(arguments)

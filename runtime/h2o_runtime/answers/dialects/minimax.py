@@ -14,7 +14,4 @@ class MiniMax(XmlDialect):
     key_begin, key_end = '<parameter name="', '">'
     value_begin, value_end = "", "</parameter>"
     call_end = "</minimax:tool_call>"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<minimax:tool_call>" in template
+    shown = begins

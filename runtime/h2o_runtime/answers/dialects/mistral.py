@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import string
+from typing import ClassVar
 
 from h2o_runtime.answers.dialects import json_parts
 from h2o_runtime.answers.dialects.answer import Answer
-from h2o_runtime.answers.dialects.dialect import Dialect, Thinking, json_name
+from h2o_runtime.answers.dialects.dialect import Dialect, Thinking
 from h2o_runtime.answers.dialects.incoming import Incoming, Wait
 
 _LETTERS = string.ascii_letters + string.digits
@@ -20,17 +21,9 @@ class Mistral(Dialect):
     begins = ("[TOOL_CALLS]",)
     ends = ("[ARGS]", "[CALL_ID]")
     thinking = Thinking("[THINK]", "[/THINK]")
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "[TOOL_CALLS]" in template
-
-    def opening(self, name: str) -> str:
-        return f'[TOOL_CALLS][{{"name": {json_name(name)}, "arguments": '
-
-    @property
-    def closing(self) -> str:
-        return "}]"
+    shown: ClassVar[tuple[str, ...]] = begins
+    before, after, closing = '[TOOL_CALLS][{"name": ', ', "arguments": ', "}]"
+    quoted: ClassVar[bool] = True
 
     def new_id(self) -> str:
         return "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
@@ -53,14 +46,5 @@ class Mistral(Dialect):
 class Ministral(Mistral):
     name = "ministral"
     title = "Mistral Small 3.2, Magistral, Ministral 3, Devstral"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "[TOOL_CALLS]" in template and "[ARGS]" in template
-
-    def opening(self, name: str) -> str:
-        return f"[TOOL_CALLS]{name}[ARGS]"
-
-    @property
-    def closing(self) -> str:
-        return ""
+    shown = ("[TOOL_CALLS]", "[ARGS]")
+    before, quoted, after, closing = "[TOOL_CALLS]", False, "[ARGS]", ""

@@ -15,17 +15,11 @@ class Olmo(Lfm):
     title = "OLMo 3"
     begins = (_BEGIN,)
     ends = (_END,)
+    before, closing = _BEGIN, f"){_END}"
 
     @classmethod
     def spoken(cls, template: str) -> bool:
         return _BEGIN in template
-
-    def opening(self, name: str) -> str:
-        return f"{_BEGIN}{name}("
-
-    @property
-    def closing(self) -> str:
-        return f"){_END}"
 
     def call(self, text: Incoming, answer: Answer) -> Wait[bool]:
         written, end = yield from text.all_until(_END, most=python_parts.MOST)

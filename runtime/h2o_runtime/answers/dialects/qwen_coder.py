@@ -14,7 +14,4 @@ class QwenCoder(XmlDialect):
     key_begin, key_end = "<parameter=", ">\n"
     value_begin, value_end = "", "\n</parameter>"
     call_end = "</tool_call>"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<function=" in template and "<parameter=" in template
+    shown = ("<function=", "<parameter=")

@@ -16,7 +16,4 @@ class Seed(XmlDialect):
     key_begin, key_end = "<parameter=", ">"
     value_begin, value_end = "", "</parameter>"
     call_end = "</seed:tool_call>"
-
-    @classmethod
-    def spoken(cls, template: str) -> bool:
-        return "<seed:tool_call>" in template
+    shown = begins

@@ -46,7 +46,7 @@ class XmlDialect(Dialect, ABC):
         return f"{self.begins[0]}{begin}{name}{self.name_end}\n"
 
     @property
-    def closing(self) -> str:
+    def closing(self) -> str:  # type: ignore[override]
         end = f"{self.function_end}\n" if self.function_end else ""
         return end + self.call_end
 
