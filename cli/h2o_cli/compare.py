@@ -33,7 +33,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.names import ProviderName
-from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
+from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.process import uncollected
 from h2o_runtime.text import Tokenizer, decode_utf8
 
@@ -204,7 +204,7 @@ class CompareOptions:
 
 def _small() -> PrefillPolicy[Any]:
     """The default policy with sizes of which a prompt has several."""
-    return PREFILL.make(PREFILL.kinds[0].small, PREFILL.kinds[0]())
+    return Query(chunk_size=256, batch_size=1024, local=64, heavy=64, tile=64, queries=16, grow=512)
 
 
 def _run(library: Any, options: CompareOptions, notes: list[str], progress: Progress) -> list[Row]:

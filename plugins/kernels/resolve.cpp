@@ -50,19 +50,9 @@ class Binding {
     int32_t& size(int which) { return arguments_.sizes[which]; }
 
     bool type_fits(const TensorSpec& spec, h2o_dtype dtype) const {
-        const h2o_dtype model = arguments_.shape.dtype;
         const bool stored = spec.part == Part::kKeys || spec.part == Part::kValues;
-        switch (spec.type) {
-            case Type::kModel:
-                return dtype == model || (stored && (dtype == H2O_F16 || dtype == H2O_I8));
-            case Type::kFloat:
-                return dtype == H2O_F32;
-            case Type::kInt32:
-                return dtype == H2O_I32;
-            case Type::kInt64:
-                return dtype == H2O_I64;
-        }
-        return false;
+        return dtype == dtype_of(spec.type, arguments_.shape.dtype) ||
+               (stored && (dtype == H2O_F16 || dtype == H2O_I8));
     }
 
     std::string types(const TensorSpec& spec) const {

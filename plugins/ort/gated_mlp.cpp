@@ -96,17 +96,11 @@ void down_columns(const MlpUnit& unit, int64_t panel, int64_t panels) {
 Status* GatedMlp::read(const Interface& ort, const KernelInfo* info) {
     H2O_RETURN_IF(gate_up.find_kernels(ort));
     down.products = gate_up.products;
-    int64_t bits = 0, parts = 0, inside = 0, columns = 0;
+    int64_t inside = 0, columns = 0;
     h2o_block_matrix matrix{};
-    H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
-    H2O_RETURN_IF(ort.attribute(info, "inner", &inside));
-    H2O_RETURN_IF(ort.attribute(info, "N", &columns));
-    H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
-    H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
-    H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
+    H2O_RETURN_IF(ort.attributes(info, "K", &matrix.inputs, "inner", &inside, "N", &columns, "block",
+                                 &matrix.block, "bits", &matrix.bits, "parts", &matrix.parts));
     H2O_RETURN_IF(read_gate(ort, info, &function));
-    matrix.bits = static_cast<int>(bits);
-    matrix.parts = static_cast<int>(parts);
     matrix.outputs = inside;
     gate_up.count = 2;
     gate_up.all[0] = gate_up.all[1] = matrix;
@@ -124,12 +118,8 @@ Status* GatedMlp::find(const Interface& ort, KernelContext* context, size_t firs
 }
 
 Status* GatedMlp::find_biases(const Interface& ort, KernelContext* context, size_t first) {
-    size_t inputs = 0;
     Tensor gate, up, last;
-    H2O_RETURN_IF(ort.input_count(context, &inputs));
-    H2O_RETURN_IF(gate.read(ort, context, inputs, first));
-    H2O_RETURN_IF(up.read(ort, context, inputs, first + 1));
-    H2O_RETURN_IF(last.read(ort, context, inputs, first + 2));
+    H2O_RETURN_IF(read_inputs(ort, context, {{&gate, first}, {&up, first + 1}, {&last, first + 2}}));
     const bool together =
         (gate.data == nullptr) == (up.data == nullptr) && (gate.data == nullptr) == (last.data == nullptr);
     if (!together || !gate.is_of(inner()) || !up.is_of(inner()) || !last.is_of(outputs())) {

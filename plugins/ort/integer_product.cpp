@@ -99,10 +99,8 @@ Status* Kernel::compute(KernelContext* context) const {
 
 const Operator* integer_product() {
     static const Operator op = [] {
-        Operator made = operator_of<Kernel>([](const Operator*) { return "IntegerProduct"; });
+        Operator made = operator_of<Kernel, kInputs, 1>([](const Operator*) { return "IntegerProduct"; });
         made.provider = [](const Operator*) { return kCudaProvider; };
-        made.inputs = [](const Operator*) -> size_t { return kInputs; };
-        made.outputs = [](const Operator*) -> size_t { return 1; };
         made.input_type = [](const Operator*, size_t i) { return i == kWeights ? kUint8 : kHalf; };
         made.output_type = [](const Operator*, size_t) { return kHalf; };
         return made;

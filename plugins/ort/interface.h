@@ -23,7 +23,7 @@ struct Op;  // an operator of ONNX Runtime's own, to be called by a kernel
 struct OpAttribute;
 
 enum ErrorCode : int { kInvalidArgument = 2 };
-enum ElementType : int { kAny = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10 };
+enum ElementType : int { kAny = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7, kHalf = 10 };
 enum AttributeType : int { kInteger = 1 };
 enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
@@ -100,6 +100,21 @@ class Interface {
     Status* attribute(const KernelInfo* info, const char* name, int64_t* out, size_t* count) const {
         return at<Status* (*)(const KernelInfo*, const char*, int64_t*, size_t*)>(163)(info, name, out,
                                                                                        count);
+    }
+    Status* attribute(const KernelInfo* info, const char* name, int32_t* out) const {
+        int64_t wide = 0;
+        Status* const status = attribute(info, name, &wide);
+        *out = static_cast<int32_t>(wide);
+        return status;
+    }
+    // Several, each as its name and where it goes.
+    template <class T, class... More>
+    Status* attributes(const KernelInfo* info, const char* name, T* out, More... more) const {
+        Status* const status = attribute(info, name, out);
+        if constexpr (sizeof...(more) > 0) {
+            if (status == nullptr) return attributes(info, more...);
+        }
+        return status;
     }
     Status* input_count(const KernelContext* context, size_t* out) const {
         return at<Status* (*)(const KernelContext*, size_t*)>(88)(context, out);

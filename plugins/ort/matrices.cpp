@@ -24,8 +24,7 @@ Status* read_gate(const Interface& ort, const KernelInfo* info, h2o_gate* gate) 
     if (function < H2O_SILU || function > H2O_CLAMPED) return ort.error("a gate that no kernel has");
     gate->function = static_cast<h2o_gate_function>(function);
     if (gate->function != H2O_CLAMPED) return nullptr;
-    H2O_RETURN_IF(ort.attribute(info, "limit", &gate->limit));
-    return ort.attribute(info, "gain", &gate->gain);
+    return ort.attributes(info, "limit", &gate->limit, "gain", &gate->gain);
 }
 
 Status* Matrices::find(const Interface& ort, KernelContext* context, size_t first, size_t given) {

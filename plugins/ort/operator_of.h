@@ -17,15 +17,17 @@ Status* create_kernel(const Operator*, const Table* table, const KernelInfo* inf
     return nullptr;
 }
 
-// Kernel::read takes the attributes of a node, Kernel::compute runs it. Inputs and outputs are declared by
-// the operator; each must be there, unless it says otherwise.
-template <class Kernel>
+// Kernel::read takes the attributes of a node, Kernel::compute runs it. The types of inputs and outputs are
+// declared by the operator; each must be there, unless it says otherwise.
+template <class Kernel, size_t kIn = 0, size_t kOut = 0>
 constexpr Operator operator_of(const char* (*name)(const Operator*),
                                decltype(Operator::create) create = create_kernel<Kernel>) {
     Operator op{};
     op.version = kVersion;
     op.name = name;
     op.provider = [](const Operator*) -> const char* { return nullptr; };
+    op.inputs = [](const Operator*) { return kIn; };
+    op.outputs = [](const Operator*) { return kOut; };
     op.input_characteristic = [](const Operator*, size_t) { return kRequired; };
     op.output_characteristic = op.input_characteristic;
     op.input_memory = [](const Operator*, size_t) { return 0; };

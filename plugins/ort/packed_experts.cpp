@@ -44,12 +44,8 @@ struct Given {
 Status* Given::read(const Kernel& kernel, KernelContext* context) {
     const Interface& ort = kernel.ort;
     const GatedMlp& any = kernel.experts[0];
-    size_t count = 0;
-    H2O_RETURN_IF(ort.input_count(context, &count));
-    H2O_RETURN_IF(x.read(ort, context, count, kX));
-    H2O_RETURN_IF(chosen.read(ort, context, count, kChosen));
-    H2O_RETURN_IF(shares.read(ort, context, count, kShares));
-    H2O_RETURN_IF(addend.read(ort, context, count, kAddend));
+    H2O_RETURN_IF(
+        read_inputs(ort, context, {{&x, kX}, {&chosen, kChosen}, {&shares, kShares}, {&addend, kAddend}}));
     if (x.dimensions != 2 || x.sizes[1] != any.inputs()) {
         return ort.error(
             "PackedExperts: x must have two dimensions, the last as the experts' matrices take it");
@@ -202,17 +198,15 @@ Status* Kernel::read(const KernelInfo* info) {
     GatedMlp any;
     int64_t count = 0;
     H2O_RETURN_IF(any.read(ort, info));
-    H2O_RETURN_IF(ort.attribute(info, "experts", &count));
-    H2O_RETURN_IF(ort.attribute(info, "biased", &biased));
-    H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
+    H2O_RETURN_IF(ort.attributes(info, "experts", &count, "biased", &biased, "threads", &threads));
     if (count < 1 || threads < 1) return ort.error("PackedExperts: experts and threads must be one at least");
     experts.assign(static_cast<size_t>(count), any);
     return nullptr;
 }
 
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedExperts"; });
-    op.inputs = [](const Operator*) -> size_t { return kMatrices + 1; };
+    Operator op =
+        operator_of<Kernel, kMatrices + 1, kOutputs>([](const Operator*) { return "PackedExperts"; });
     op.input_type = [](const Operator*, size_t index) {
         return index == kChosen ? kInt64 : index == kMatrices ? kAny : kFloat;
     };
@@ -221,7 +215,6 @@ constexpr Operator make_operator() {
     };
     op.variadic_inputs = [](const Operator*) { return 1; };
     op.variadic_inputs_alike = [](const Operator*) { return 0; };
-    op.outputs = [](const Operator*) -> size_t { return kOutputs; };
     op.output_type = [](const Operator*, size_t index) { return index == kY ? kFloat : kUint8; };
     return op;
 }

@@ -46,11 +46,7 @@ struct Given {
     Status* read(const Kernel& kernel, KernelContext* context) {
         const Interface& ort = kernel.ort;
         const GatedMlp& mlp = kernel.mlp;
-        size_t count = 0;
-        H2O_RETURN_IF(ort.input_count(context, &count));
-        H2O_RETURN_IF(x.read(ort, context, count, kX));
-        H2O_RETURN_IF(norm.read(ort, context, count, kNorm));
-        H2O_RETURN_IF(addend.read(ort, context, count, kAddend));
+        H2O_RETURN_IF(read_inputs(ort, context, {{&x, kX}, {&norm, kNorm}, {&addend, kAddend}}));
         if (x.dimensions == 0 || x.dimensions > kMostDimensions ||
             x.sizes[x.dimensions - 1] != mlp.inputs()) {
             return ort.error("the last dimension of x is not what its matrices take");
@@ -114,21 +110,18 @@ Status* Kernel::compute(KernelContext* context) {
 
 Status* Kernel::read(const KernelInfo* info) {
     H2O_RETURN_IF(mlp.read(ort, info));
-    H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
-    H2O_RETURN_IF(ort.attribute(info, "epsilon", &epsilon));
+    H2O_RETURN_IF(ort.attributes(info, "threads", &threads, "epsilon", &epsilon));
     return threads > 0 ? nullptr : ort.error("PackedMlp: threads must be one at least");
 }
 
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedMlp"; });
-    op.inputs = [](const Operator*) -> size_t { return kInputs; };
+    Operator op = operator_of<Kernel, kInputs, 2>([](const Operator*) { return "PackedMlp"; });
     op.input_type = [](const Operator*, size_t index) {
         return index == kWeights || index == kDownWeights ? kUint8 : kFloat;
     };
     op.input_characteristic = [](const Operator*, size_t index) {
         return index == kX || index == kWeights || index == kDownWeights ? kRequired : kOptional;
     };
-    op.outputs = [](const Operator*) -> size_t { return 2; };
     op.output_type = [](const Operator*, size_t index) { return index == 0 ? kUint8 : kFloat; };
     return op;
 }

@@ -124,14 +124,9 @@ void Run::rotate(int64_t piece) const {
 
 Status* Given::read(const Kernel& kernel, KernelContext* context) {
     const Interface& ort = kernel.ort;
-    size_t count = 0;
-    H2O_RETURN_IF(ort.input_count(context, &count));
-    H2O_RETURN_IF(x.read(ort, context, count, kX));
-    H2O_RETURN_IF(up.read(ort, context, count, kUp));
-    H2O_RETURN_IF(norm.read(ort, context, count, kNorm));
-    H2O_RETURN_IF(addend.read(ort, context, count, kAddend));
-    H2O_RETURN_IF(cos.read(ort, context, count, kCos));
-    H2O_RETURN_IF(sin.read(ort, context, count, kSin));
+    H2O_RETURN_IF(
+        read_inputs(ort, context,
+                    {{&x, kX}, {&up, kUp}, {&norm, kNorm}, {&addend, kAddend}, {&cos, kCos}, {&sin, kSin}}));
     const int64_t inputs = kernel.matrices.all[0].inputs;
     leading = x.dimensions;
     int64_t behind = 1;
@@ -182,20 +177,14 @@ bool good_heads(const Kernel& kernel) {
 
 Status* Kernel::read(const KernelInfo* info) {
     H2O_RETURN_IF(matrices.find_kernels(ort));
-    int64_t bits = 0, parts = 0, outputs[kMostMatrices];
+    int64_t outputs[kMostMatrices];
     size_t count = kMostMatrices, headed = kMostMatrices;
     h2o_block_matrix matrix{};
-    H2O_RETURN_IF(ort.attribute(info, "K", &matrix.inputs));
-    H2O_RETURN_IF(ort.attribute(info, "block", &matrix.block));
-    H2O_RETURN_IF(ort.attribute(info, "bits", &bits));
-    H2O_RETURN_IF(ort.attribute(info, "parts", &parts));
-    H2O_RETURN_IF(ort.attribute(info, "rotated", &rotated));
-    H2O_RETURN_IF(ort.attribute(info, "epsilon", &epsilon));
+    H2O_RETURN_IF(ort.attributes(info, "K", &matrix.inputs, "block", &matrix.block, "bits", &matrix.bits,
+                                 "parts", &matrix.parts, "rotated", &rotated, "epsilon", &epsilon));
     H2O_RETURN_IF(read_gate(ort, info, &gate));
     H2O_RETURN_IF(ort.attribute(info, "N", outputs, &count));
     H2O_RETURN_IF(ort.attribute(info, "heads", heads, &headed));
-    matrix.bits = static_cast<int>(bits);
-    matrix.parts = static_cast<int>(parts);
     matrices.count = count;
     for (size_t i = 0; i < count; ++i) {
         matrix.outputs = outputs[i];
@@ -206,13 +195,11 @@ Status* Kernel::read(const KernelInfo* info) {
 }
 
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "PackedProduct"; });
-    op.inputs = [](const Operator*) -> size_t { return kInputs; };
+    Operator op = operator_of<Kernel, kInputs, 2>([](const Operator*) { return "PackedProduct"; });
     op.input_type = [](const Operator*, size_t index) { return index == kWeights ? kUint8 : kFloat; };
     op.input_characteristic = [](const Operator*, size_t index) {
         return index <= kWeights ? kRequired : kOptional;
     };
-    op.outputs = [](const Operator*) -> size_t { return 2; };
     op.output_type = [](const Operator*, size_t index) { return index == 0 ? kUint8 : kFloat; };
     op.output_characteristic = [](const Operator*, size_t index) {
         return index == 0 ? kRequired : kVariadic;

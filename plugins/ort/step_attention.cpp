@@ -89,27 +89,21 @@ void run_on_session(void* self, int count, void (*work)(void*, size_t), void* da
 }
 
 Status* Kernel::read(const KernelInfo* info) {
-    int64_t threads = 0, limit = 0;
-    H2O_RETURN_IF(ort.attribute(info, "threads", &threads));
-    H2O_RETURN_IF(ort.attribute(info, "scale", &scale));
-    H2O_RETURN_IF(ort.attribute(info, "softcap", &softcap));
-    H2O_RETURN_IF(ort.attribute(info, "window", &limit));
-    H2O_RETURN_IF(ort.attribute(info, "layer", &layer));
-    window = static_cast<int32_t>(limit);
+    int32_t threads = 0;
+    H2O_RETURN_IF(ort.attributes(info, "threads", &threads, "scale", &scale, "softcap", &softcap, "window",
+                                 &window, "layer", &layer));
     if (layer < 0) return ort.error("StepAttention: layers count from 0");
-    const h2o_executor executor{this, static_cast<int>(threads), run_on_session};
+    const h2o_executor executor{this, threads, run_on_session};
     return h2o_cpu_create_on(&executor, nullptr, &cpu) == H2O_OK
                ? nullptr
                : ort.error("StepAttention: threads must be one at least");
 }
 
 constexpr Operator make_operator() {
-    Operator op = operator_of<Kernel>([](const Operator*) { return "StepAttention"; });
-    op.inputs = [](const Operator*) -> size_t { return kInputs; };
+    Operator op = operator_of<Kernel, kInputs, 1>([](const Operator*) { return "StepAttention"; });
     op.input_type = [](const Operator*, size_t index) {
         return index == kLengths ? kInt64 : index == kCaches ? kUint8 : kFloat;
     };
-    op.outputs = [](const Operator*) -> size_t { return 1; };
     op.output_type = [](const Operator*, size_t) { return kFloat; };
     return op;
 }

@@ -42,9 +42,7 @@ Status* Node::read(const KernelInfo* info) {
         const AttributeSpec& spec = op.spec->attribute[i];
         h2o_attribute& value = given.attributes[static_cast<size_t>(i)];
         if (spec.integer) {
-            int64_t wide = 0;
-            H2O_RETURN_IF(ort.attribute(info, spec.name, &wide));
-            value.integer = static_cast<int32_t>(wide);
+            H2O_RETURN_IF(ort.attribute(info, spec.name, &value.integer));
         } else {
             H2O_RETURN_IF(ort.attribute(info, spec.name, &value.real));
         }
@@ -129,11 +127,7 @@ Status* Run::outputs() {
 }
 
 Status* Run::enqueue() {
-    h2o_call call{};
-    call.shape = arguments_.shape;
-    call.tensors = arguments_.tensors.data();
-    call.attributes = arguments_.attributes.data();
-    call.sizes = arguments_.sizes.data();
+    h2o_call call = arguments_.call(nullptr);
     H2O_RETURN_IF(node_.ort.stream(context_, &call.context));
     return told(node_.ort, node_.op.spec->name, call.context, node_.op.kernel->run(&call));
 }

@@ -1,6 +1,8 @@
 // The inputs and outputs of a kernel.
 #pragma once
 
+#include <initializer_list>
+
 #include "interface.h"
 
 #define H2O_RETURN_IF(call)                                                     \
@@ -40,6 +42,20 @@ struct Tensor {
         return ort.data(const_cast<Value*>(value), &data);
     }
 };
+
+// An input of a node, by its number, and where it goes.
+struct Wanted {
+    Tensor* to;
+    size_t index;
+};
+
+inline Status* read_inputs(const Interface& ort, KernelContext* context,
+                           std::initializer_list<Wanted> wanted) {
+    size_t count = 0;
+    H2O_RETURN_IF(ort.input_count(context, &count));
+    for (const Wanted& one : wanted) H2O_RETURN_IF(one.to->read(ort, context, count, one.index));
+    return nullptr;
+}
 
 // Makes output `index`, of these sizes, and tells where its elements are.
 template <class T>

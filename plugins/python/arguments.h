@@ -89,13 +89,7 @@ inline void expect_all_used(const Known& op, const nb::dict& given, size_t used)
 inline h2o_call resolved(const Known& op, Arguments& arguments, const h2o_kv* kv) {
     const std::string wrong = resolve(*op.spec, arguments);
     if (!wrong.empty()) throw nb::value_error(wrong.c_str());
-    h2o_call call{};
-    call.shape = arguments.shape;
-    call.kv = kv;
-    call.tensors = arguments.tensors.data();
-    call.attributes = arguments.attributes.data();
-    call.sizes = arguments.sizes.data();
-    return call;
+    return arguments.call(kv);
 }
 
 // Outputs that are not given share the memory of an input, where the operator allows it.

@@ -23,20 +23,6 @@ const nvinfer1::IDimensionExpr* shown_by(const Operator& op, const DimsExprs* in
     return nullptr;
 }
 
-h2o_dtype dtype_of(Type type, h2o_dtype model) {
-    switch (type) {
-        case Type::kModel:
-            return model;
-        case Type::kFloat:
-            return H2O_F32;
-        case Type::kInt32:
-            return H2O_I32;
-        case Type::kInt64:
-            return H2O_I64;
-    }
-    return model;
-}
-
 }  // namespace
 
 const std::vector<Operator>& operators() {
@@ -84,13 +70,7 @@ std::string PluginCall::resolve(const Operator& op, const Attributes& attributes
 }
 
 const h2o_call& PluginCall::call() const {
-    call_ = {};
-    call_.shape = arguments_.shape;
-    call_.kv = &kv_;
-    call_.tensors = arguments_.tensors.data();
-    call_.attributes = arguments_.attributes.data();
-    call_.sizes = arguments_.sizes.data();
-    return call_;
+    return call_ = arguments_.call(&kv_);
 }
 
 h2o_status PluginCall::enqueue(const Operator& op, const void* const* in, void* const* out, void* workspace,

@@ -13,20 +13,6 @@ using nvinfer1::PluginTensorDesc;
 
 namespace {
 
-bool type_fits(Type wanted, DataType type) {
-    switch (wanted) {
-        case Type::kModel:
-            return type == DataType::kFLOAT || type == DataType::kHALF;
-        case Type::kFloat:
-            return type == DataType::kFLOAT;
-        case Type::kInt32:
-            return type == DataType::kINT32;
-        case Type::kInt64:
-            return type == DataType::kINT64;
-    }
-    return false;
-}
-
 DataType data_type(Type type, DataType model) {
     switch (type) {
         case Type::kModel:
@@ -39,6 +25,10 @@ DataType data_type(Type type, DataType model) {
             return DataType::kINT64;
     }
     return model;
+}
+
+bool type_fits(Type wanted, DataType type) {
+    return type == data_type(wanted, DataType::kFLOAT) || (wanted == Type::kModel && type == DataType::kHALF);
 }
 
 // The type that a node's kModel tensors share, from the first of them; float32 if there is none.

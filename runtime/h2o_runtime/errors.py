@@ -42,6 +42,10 @@ _NO_MEMORY = (
 class H2OError(Exception):
     """Base of all errors whose message is written for the user; print it without a traceback."""
 
+    def __reduce__(self) -> tuple[object, tuple[type, str, dict[str, object]]]:
+        """Rebuild from the finished message: the arguments of some classes are others."""
+        return _rebuilt, (type(self), str(self), vars(self))
+
 
 class BundleError(H2OError):
     """A file of a bundle is missing, truncated, altered or unreadable.
@@ -95,10 +99,6 @@ class ContextOverflowError(H2OError):
         self.at_least = at_least
         self.field = field
 
-    def __reduce__(self) -> tuple[type, tuple[int, int, str, bool]]:
-        """Rebuild from all arguments: the default would pass the message as `n_prompt_tokens`."""
-        return type(self), (self.n_prompt_tokens, self.n_ctx, str(self), self.at_least)
-
 
 class UnknownTokenError(H2OError):
     """A token id is negative or not below the size of the vocabulary.
@@ -117,10 +117,6 @@ class UnknownTokenError(H2OError):
         self.vocab_size = vocab_size
         self.position = position
 
-    def __reduce__(self) -> tuple[type, tuple[int, int, int | None]]:
-        """Rebuild from the arguments rather than from the finished message."""
-        return type(self), (self.token, self.vocab_size, self.position)
-
 
 class BackendError(H2OError):
     """A backend or an attention provider is missing, cannot be used on this machine, or failed while running.
@@ -138,10 +134,6 @@ class OutOfMemoryError(BackendError):
             "processes"
         )
         self.what = what
-
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        """Rebuild from the argument rather than from the finished message."""
-        return type(self), (self.what,)
 
 
 class InputError(H2OError):
@@ -173,6 +165,12 @@ class UnsupportedModelError(H2OError):
 
 class Cancelled(H2OError):  # noqa: N818 - not a fault: the user's own wish, so it does not end in "Error"
     """The request was cancelled between two steps of work, because the caller asked for it."""
+
+
+def _rebuilt(kind: type[H2OError], message: str, attributes: dict[str, object]) -> H2OError:
+    error = kind.__new__(kind, message)
+    vars(error).update(attributes)
+    return error
 
 
 def short_of_memory(error: BaseException) -> bool:

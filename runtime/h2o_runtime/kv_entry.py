@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,3 +36,8 @@ def kv_entry(kv: KV) -> NDArray[Any]:
     dtype = DTYPES[np.dtype(kv.k.dtype).name]
     places = (address_of(kv.k), address_of(kv.v), rows, pages, kv.page_rows, dtype, k_scales, v_scales)
     return np.array([(*places, stored if paged else 0)], KV_ENTRY)
+
+
+def kv_entries(caches: Sequence[KV]) -> NDArray[np.uint8]:
+    """The entries of every layer's cache, uint8 [layers, bytes]."""
+    return np.concatenate([kv_entry(kv) for kv in caches]).view(np.uint8).reshape(len(caches), -1)

@@ -4,7 +4,7 @@ graphs."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 from pydantic import (
@@ -86,10 +86,25 @@ class StateSizes(RootModel[dict[str, Size]]):
         return hash(frozenset(self.root.items()))
 
 
-LATER_FIELDS = ("window", "softcap", "rotation", "sinks", "gate_size", "state", "source", "lends")
+class Spec(BaseModel):
+    """A part of a manifest. `later` are its newer fields: those that have their default are left out, so that
+    earlier versions can read the manifest.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        for field in self.later:
+            if getattr(self, field) == type(self).model_fields[field].default:
+                written.pop(field, None)
+        return written
 
 
-class LayerSpec(BaseModel):
+class LayerSpec(Spec):
     """One layer's attention: its kind, its rows in the cache, and the inputs and outputs of its dense graphs.
 
     kind         a key of h2o_runtime.layers.LAYERS
@@ -112,7 +127,7 @@ class LayerSpec(BaseModel):
     lends        whether it is the source of later layers, and therefore also keeps rows beyond its window
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    later = ("window", "softcap", "rotation", "sinks", "gate_size", "state", "source", "lends")
 
     kind: str
     query_heads: int = Field(gt=0, le=MAX_SIZE)
@@ -132,15 +147,6 @@ class LayerSpec(BaseModel):
     state: StateSizes | None = None
     source: int | None = Field(default=None, ge=0, lt=MAX_LAYERS)
     lends: bool = False
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out newer fields that have their default, so that earlier versions can read the manifest."""
-        written: dict[str, Any] = write(self)
-        for field in LATER_FIELDS:
-            if getattr(self, field) == type(self).model_fields[field].default:
-                written.pop(field)
-        return written
 
     @model_validator(mode="after")
     def _one_sink_a_head(self) -> LayerSpec:

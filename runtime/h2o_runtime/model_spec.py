@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from h2o_runtime.head_counts import HeadCounts
-from h2o_runtime.layer_spec import AttentionShape, LayerSpec
+from h2o_runtime.layer_spec import AttentionShape, LayerSpec, Spec
 from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 
 DRAFTED_SHARE, LEAST_DRAFTED = 4, 32_768  # of a vocabulary: see `ModelSpec.drafted_tokens`
 
 
-class WeightSpec(BaseModel):
+class WeightSpec(Spec):
     """The format of a bundle's weights, and their size on disk.
 
     projections  format of the matrices of layers: float32, float16, int8 or int4
@@ -32,8 +25,6 @@ class WeightSpec(BaseModel):
     table_bytes  of the embedding, which a tied head shares; then `head_bytes` is 0
     layer_tables_bytes  of embeddings of single layers
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     projections: str
     head: str
@@ -57,7 +48,7 @@ class WeightSpec(BaseModel):
         return self.projection_bytes + self.table_bytes + self.head_bytes + others
 
 
-class LatentSpec(BaseModel):
+class LatentSpec(Spec):
     """Sizes of latent attention: keys and values of every head are linear functions of one latent per token.
 
     rank        r, elements of the latent
@@ -67,8 +58,6 @@ class LatentSpec(BaseModel):
     query_rank  of the low-rank step for queries; None: there is no such step
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     rank: int = Field(gt=0, le=MAX_SIZE)
     nope_size: int = Field(gt=0, le=MAX_SIZE)
     rope_size: int = Field(gt=0, le=MAX_SIZE)
@@ -76,7 +65,7 @@ class LatentSpec(BaseModel):
     query_rank: int | None = Field(default=None, gt=0, le=MAX_SIZE)
 
 
-class ExpertsSpec(BaseModel):
+class ExpertsSpec(Spec):
     """Mixtures of experts: `layers` layers have `count` experts each. A token uses `chosen` of them, and all shared
     experts.
 
@@ -84,7 +73,7 @@ class ExpertsSpec(BaseModel):
     matrices           of one expert: 2 if it has no gate
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    later = ("matrices",)
 
     layers: int = Field(gt=0, le=MAX_LAYERS)
     count: int = Field(gt=0, le=MAX_SIZE)
@@ -93,16 +82,8 @@ class ExpertsSpec(BaseModel):
     shared_size: int = Field(ge=0, le=MAX_SIZE)
     matrices: Literal[2, 3] = 3
 
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As `ModelSpec._written`."""
-        written: dict[str, Any] = write(self)
-        if self.matrices == 3:
-            written.pop("matrices", None)
-        return written
 
-
-class ModelSpec(BaseModel):
+class ModelSpec(Spec):
     """The model's shape, as the runtime needs it.
 
     kv_heads, head_size, scale  of the first layer: see `LayerSpec`
@@ -115,7 +96,7 @@ class ModelSpec(BaseModel):
     rope_ends                   whether the model rotates texts beyond max_position_embeddings in another way
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    later = ("layer_embedding", "draft", "layer_specs", "mlp_weights", "rope_ends")
 
     family: str
     hidden_size: int = Field(gt=0, le=MAX_SIZE)
@@ -158,22 +139,6 @@ class ModelSpec(BaseModel):
             if any(spec.state for spec in self.layer_specs):
                 raise ValueError("layers without keys stand beside layers with a state")
         return self
-
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out newer fields that are empty, so that earlier versions can read the manifest."""
-        written: dict[str, Any] = write(self)
-        if not self.layer_specs:
-            written.pop("layer_specs", None)
-        if not self.mlp_weights:
-            written.pop("mlp_weights", None)
-        if not self.layer_embedding:
-            written.pop("layer_embedding", None)
-        if self.draft is None:
-            written.pop("draft", None)
-        if not self.rope_ends:
-            written.pop("rope_ends", None)
-        return written
 
     @property
     def drafted_tokens(self) -> int:

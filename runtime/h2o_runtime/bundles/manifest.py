@@ -19,6 +19,7 @@ __all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+AGAIN = "export the checkpoint again"
 DType = Literal["float32", "float16", "int64", "int32"]
 
 
@@ -185,7 +186,7 @@ class Manifest(_Strict):
                 )
             if not folder.is_dir():
                 raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
-            raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
+            raw = read_json(folder, AGAIN)
         except UnicodeEncodeError:
             raise BundleError(
                 f"{str(folder)!a}: its name is not UTF-8, and ONNX Runtime reads no such files: rename the folder"
@@ -197,16 +198,6 @@ class Manifest(_Strict):
                 else "; h2o-export writes one from a checkpoint"
             )
             raise BundleError(f"{folder}: no {MANIFEST}, so this is not a bundle{hint}") from None
-        except PermissionError as error:
-            raise unreadable(path, error) from error
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-        ) as error:  # also numbers too long, brackets too deep
-            raise BundleError(
-                f"{path}: cannot be read as JSON ({error}); export the checkpoint again"
-            ) from error
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             found = raw.get("format") if isinstance(raw, dict) else None
             raise BundleError(
@@ -215,15 +206,36 @@ class Manifest(_Strict):
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            if first["type"] == "extra_forbidden":
+            if error.errors()[0]["type"] == "extra_forbidden":
+                where = ".".join(map(str, error.errors()[0]["loc"]))
                 raise BundleError(
                     f"{path}: {where} is not known: a later version may have written it; install that version, "
                     "or export the checkpoint again with this one"
                 ) from error
-            says = first["msg"].removeprefix("Value error, ")
-            raise BundleError(f"{path}: {where}: {says}; export the checkpoint again") from error
+            raise invalid(path, error, AGAIN) from error
+
+
+def read_json(folder: Path, again: str) -> Any:
+    """The parsed manifest of a folder; `again` is the advice where it is broken.
+
+    Raises FileNotFoundError where there is none, and BundleError.
+    """
+    path = folder / MANIFEST
+    try:
+        return json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except (OSError, ValueError, RecursionError) as error:  # also numbers too long, brackets too deep
+        raise BundleError(f"{path}: cannot be read as JSON ({error}); {again}") from error
+
+
+def invalid(path: Path, error: ValidationError, again: str) -> BundleError:
+    """For a manifest that is not what its class says."""
+    first = error.errors()[0]
+    where, says = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return BundleError(f"{path}: {where}: {says}; {again}")
 
 
 def file_sha256(path: Path) -> str:

@@ -19,7 +19,7 @@ from h2o_runtime.caches.cache import KVStore, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import LayerRows
 from h2o_runtime.caches.lent import LentRows
 from h2o_runtime.caches.pages import PagePool, PageTable
-from h2o_runtime.caches.stored import Fresh, FreshRows, StoredCache, StoredRows
+from h2o_runtime.caches.stored import Fresh, StoredCache, StoredRows
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
@@ -126,7 +126,9 @@ class PagedStore(KVStore):
         self._moved: list[NDArray[Any]] = []
         self._open: list[_Layer | LentRows] = []
         for source, arguments in zip(self.sources, self._layer_arguments, strict=True):
-            layer = _Layer(*arguments, self.pages) if source is None else LentRows(self._open[source])
+            layer = _Layer(*arguments) if source is None else LentRows(self._open[source])
+            if isinstance(layer, _Layer):
+                layer.pages = self.pages
             self._open.append(layer)
 
     def beside(self) -> PagedStore:
@@ -211,32 +213,22 @@ class _RetainedPages(RetainedRows):
 
 
 class _Layer(LayerRows):
-    """Dense graphs write into a buffer beside the pool; `commit` moves rows to their pages."""
+    """Dense graphs write into a buffer beside the pool; `commit` moves rows to their `pages`."""
 
-    def __init__(
-        self,
-        rows: StoredRows,
-        step: FreshRows,
-        fresh: FreshRows,
-        device: Device,
-        provider: AttentionProvider,
-        pages: PageTable,
-    ) -> None:
-        super().__init__(rows, step, fresh, device, provider)
-        self._pages = pages
+    pages: PageTable
 
     def commit(self, rows: Rows) -> None:
         if rows.at is None:  # a step has its pages before it begins
-            self._pages.reach(rows.start, rows.stop)
+            self.pages.reach(rows.start, rows.stop)
         super().commit(rows)
 
     def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
         stop = first + len(arrays["k"])
-        self._pages.reach(0, stop)
+        self.pages.reach(0, stop)
         view = self.view(stop)
         at = view.places(np.arange(first, stop))
         for name, tensor in view.tensors.items():
             tensor[at] = arrays[name]
 
     def view(self, length: int | Tensor) -> KV:
-        return self._rows.view(length, self._pages.table, self._pages.pool.page_rows)
+        return self._rows.view(length, self.pages.table, self.pages.pool.page_rows)

@@ -17,8 +17,14 @@ from typing import Any
 import numpy as np
 
 from h2o_plugins import NativeKernelsMissing, onnxruntime_cuda_operators
-from h2o_runtime.dense_graphs.fusion import MICROSOFT, import_microsoft
-from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
+from h2o_runtime.dense_graphs.fusion import MICROSOFT
+from h2o_runtime.dense_graphs.graph_view import (
+    GraphView,
+    import_domain,
+    keep_needed,
+    make_node,
+    with_nodes,
+)
 from h2o_runtime.dense_graphs.integer_products import unsigned
 from h2o_runtime.dense_graphs.matrices import Matrix, quantized_products
 from h2o_runtime.dense_operators import DENSE_OPERATORS, RESIDUAL_NORM, RMS_NORM, ROTATION
@@ -45,8 +51,6 @@ def with_own_kernels(model: Any) -> Any:
     """A ModelProto, changed: functions with a kernel lose their bodies; a sum before a norm is a part of it, and so
     is of a rotation what it leaves as it is.
     """
-    from onnx import helper
-
     graph = model.graph
     view = GraphView(graph)
     sums: dict[str, Any] = {}  # by the norm that takes them
@@ -60,12 +64,12 @@ def with_own_kernels(model: Any) -> Any:
     for node in graph.node:
         out = node.output[0]
         if added := sums.get(out):
-            inputs, outputs = [*added.input, node.input[1]], [added.output[0], out]
-            fused = helper.make_node(RESIDUAL_NORM.name, inputs, outputs, name=out, domain=DOMAIN)
+            inputs, outputs = [*added.input, node.input[1]], (added.output[0], out)
+            fused = make_node(RESIDUAL_NORM.name, inputs, *outputs, name=out, domain=DOMAIN)
             fused.attribute.extend(node.attribute)
             nodes.append(fused)
         elif rotated := _rotated_first(view, node):
-            nodes.append(helper.make_node(ROTATION.name, rotated, [out], name=out, domain=DOMAIN))
+            nodes.append(make_node(ROTATION.name, rotated, out, domain=DOMAIN))
         elif out not in taken:
             nodes.append(node)
     del graph.node[:]
@@ -104,8 +108,6 @@ def without_dequantization(model: Any, folder: Path, own: bool) -> Any:
 
     own: whether IntegerProduct works here
     """
-    import onnx
-
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     products = {product.product.output[0]: product for product in quantized_products(graph)}
@@ -120,14 +122,8 @@ def without_dequantization(model: Any, folder: Path, own: bool) -> Any:
             made = [node], []
         nodes += made[0]
         weights += made[1]
-    result = onnx.ModelProto(ir_version=model.ir_version)
-    result.functions.extend(model.functions)
-    result.opset_import.extend(model.opset_import)
-    import_microsoft(result)
-    if all(opset.domain != DOMAIN for opset in result.opset_import):
-        result.opset_import.append(onnx.helper.make_opsetid(DOMAIN, VERSION))
-    initializers = [*graph.initializer, *weights]
-    result.graph.CopyFrom(onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
+    result = with_nodes(model, nodes, [*graph.initializer, *weights], MICROSOFT, 1)
+    import_domain(result, DOMAIN, VERSION)
     keep_needed(result.graph)
     return result
 
@@ -138,16 +134,15 @@ def multiplied(x: str, out: str, matrix: Matrix, bits: int, own: bool) -> tuple[
 
     own: whether IntegerProduct works here
     """
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     (n, k), block = matrix.q.shape, matrix.block_size
     q, scales = f"{out}/integers", f"{out}/scales"
     own = own and matrix.scales.dtype == np.float16 and block >= LEAST_BLOCK
-    node = helper.make_node(
+    node = make_node(
         INTEGER_PRODUCT if own else MATMUL_NBITS,
         [x, q, scales],
-        [out],
-        name=out,
+        out,
         domain=DOMAIN if own else MICROSOFT,
         K=k,
         N=n,
@@ -172,11 +167,11 @@ def _looked_up(node: Any) -> tuple[list[Any], list[Any]]:
     shapes = {"in_blocks": [0, -1, block], "last": [2], "flat": [0, -1]}
     in_blocks, last, flat = (f"{out}/{name}" for name in shapes)
     nodes = [
-        helper.make_node("CastLike", [rows, scales], [floats], name=floats),
-        helper.make_node("Reshape", [floats, in_blocks], [blocks], name=blocks),
-        helper.make_node("Unsqueeze", [scales, last], [steps], name=steps),
-        helper.make_node("Mul", [blocks, steps], [scaled], name=scaled),
-        helper.make_node("Reshape", [scaled, flat], [out], name=out),
+        make_node("CastLike", [rows, scales], floats),
+        make_node("Reshape", [floats, in_blocks], blocks),
+        make_node("Unsqueeze", [scales, last], steps),
+        make_node("Mul", [blocks, steps], scaled),
+        make_node("Reshape", [scaled, flat], out),
     ]
     values = (
         numpy_helper.from_array(np.array(shape, np.int64), f"{out}/{name}") for name, shape in shapes.items()

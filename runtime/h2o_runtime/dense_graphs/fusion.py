@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.dense_graphs.graph_view import GraphView, Norm, Rotation, keep_needed
+from h2o_runtime.dense_graphs.graph_view import GraphView, Rotation, import_domain, keep_needed, make_node
 from h2o_runtime.operators import DOMAIN
 
 MICROSOFT = "com.microsoft"
@@ -34,41 +34,21 @@ def fuse(model: Any) -> Any:
         if out in rotations:
             nodes.extend(_rotated(rotations[out], graph))
         elif (norm := view.norm(out)) is not None and view.is_float32(norm.weight):
-            nodes.append(_normed(norm, out))
+            given, operator = [norm.x, norm.weight], "SimplifiedLayerNormalization"
+            nodes.append(make_node(operator, given, out, axis=-1, epsilon=norm.epsilon))
         else:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
     if rotations:
-        import_microsoft(model)
+        import_domain(model, MICROSOFT, 1)
     keep_needed(graph)
     return inliner.inline_local_functions(model) if model.functions else model
 
 
-def import_microsoft(model: Any) -> None:
-    """Let a ModelProto use ONNX Runtime's own operators."""
-    from onnx import helper
-
-    if all(opset.domain != MICROSOFT for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-
-
-def _normed(norm: Norm, out: str) -> Any:
-    from onnx import helper
-
-    return helper.make_node(
-        "SimplifiedLayerNormalization",
-        [norm.x, norm.weight],
-        [out],
-        name=out,
-        axis=-1,
-        epsilon=norm.epsilon,
-    )
-
-
 def _rotated(rotation: Rotation, graph: Any) -> list[Any]:
     """As a sequence of n rows that starts at row 0 of the tables, because the tables hold these rows only."""
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     def constant(name: str, values: list[int]) -> str:
         name = f"{rotation.out}/{name}"
@@ -80,9 +60,7 @@ def _rotated(rotation: Rotation, graph: Any) -> list[Any]:
     shape = constant("shape", [-1, rotation.heads, rotation.size])
     x, turned = f"{rotation.out}/x", f"{rotation.out}/turned"
     return [
-        helper.make_node("Reshape", [rotation.x, flat], [x], name=x),
-        helper.make_node(
-            "RotaryEmbedding", [x, start, rotation.cos, rotation.sin], [turned], name=turned, domain=MICROSOFT
-        ),
-        helper.make_node("Reshape", [turned, shape], [rotation.out], name=rotation.out),
+        make_node("Reshape", [rotation.x, flat], x),
+        make_node("RotaryEmbedding", [x, start, rotation.cos, rotation.sin], turned, domain=MICROSOFT),
+        make_node("Reshape", [turned, shape], rotation.out),
     ]

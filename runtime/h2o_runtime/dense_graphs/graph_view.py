@@ -145,6 +145,37 @@ class GraphView:
             yield Rotation(x if reshape is None else reshape.input[0], cos, sin, name, heads, size)
 
 
+def make_node(
+    op_type: str, inputs: Sequence[str], *outputs: str, name: str = "", domain: str = "", **settings: Any
+) -> Any:
+    """A node with these attributes, named after its first output unless `name` is given."""
+    from onnx import helper
+
+    return helper.make_node(op_type, inputs, outputs, name=name or outputs[0], domain=domain, **settings)
+
+
+def with_nodes(
+    model: Any, nodes: Sequence[Any], initializers: Sequence[Any], domain: str, version: int
+) -> Any:
+    """A ModelProto like `model`, with these nodes and initializers, and with the operators of a domain."""
+    from onnx import ModelProto, helper
+
+    graph, result = model.graph, ModelProto(ir_version=model.ir_version)
+    result.functions.extend(model.functions)
+    result.opset_import.extend(model.opset_import)
+    import_domain(result, domain, version)
+    result.graph.CopyFrom(helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
+    return result
+
+
+def import_domain(model: Any, domain: str, version: int) -> None:
+    """Let a ModelProto use the operators of a domain."""
+    from onnx import helper
+
+    if all(opset.domain != domain for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(domain, version))
+
+
 def keep_needed(graph: Any) -> None:
     """Drop nodes and constants that no result needs; sort the others topologically."""
     needed = {value.name for value in graph.output}

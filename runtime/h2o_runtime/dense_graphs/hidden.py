@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_runtime.backend import HIDDEN
-from h2o_runtime.dense_graphs.graph_view import keep_needed
+from h2o_runtime.dense_graphs.graph_view import keep_needed, make_node
 from h2o_runtime.errors import BundleError
 
 _HEAD = "lm_head.weight"  # the exporter's name, whatever the checkpoint calls it
@@ -18,7 +18,7 @@ def without_head(model: Any, path: Path) -> Any:
 
     Raises BundleError for a graph whose head is not found.
     """
-    from onnx import ValueInfoProto, helper
+    from onnx import ValueInfoProto
 
     graph = model.graph
     if known := [value for value in graph.output if value.name == HIDDEN]:
@@ -29,7 +29,7 @@ def without_head(model: Any, path: Path) -> Any:
     made = ValueInfoProto()
     made.CopyFrom(next(value for value in graph.input if value.name == "residual"))  # equal type and shape
     made.name = HIDDEN
-    graph.node.append(helper.make_node("Identity", [_read_by_head(graph, path)], [HIDDEN], name=HIDDEN))
+    graph.node.append(make_node("Identity", [_read_by_head(graph, path)], HIDDEN))
     del graph.output[:]
     graph.output.append(made)
     keep_needed(graph)

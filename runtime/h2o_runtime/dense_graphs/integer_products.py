@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_runtime.dense_graphs.fusion import MICROSOFT
+from h2o_runtime.dense_graphs.graph_view import make_node, with_nodes
 from h2o_runtime.dense_graphs.matrices import Matrix, QuantizedProduct, floats, quantized_products
 
-MICROSOFT = "com.microsoft"
 INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
 
 
@@ -57,14 +58,7 @@ def multiply_integers(model: Any, folder: Path) -> Any:
             rewritten.nodes.append(node)
     used = {name for node in rewritten.nodes for name in node.input}
     unchanged = [tensor for tensor in graph.initializer if tensor.name in used]
-    result = onnx.ModelProto(ir_version=model.ir_version)
-    result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(MICROSOFT, 1)])
-    result.graph.CopyFrom(
-        onnx.helper.make_graph(
-            rewritten.nodes, graph.name, graph.input, graph.output, [*unchanged, *rewritten.tensors]
-        )
-    )
-    return result
+    return with_nodes(model, rewritten.nodes, [*unchanged, *rewritten.tensors], MICROSOFT, 1)
 
 
 class _Rewritten:
@@ -145,13 +139,8 @@ class _Rewritten:
         )
         return str(self.tensors[-1].name)
 
-    def _node(
-        self, op_type: str, inputs: Sequence[str], *outputs: str, domain: str = "", **settings: Any
-    ) -> None:
-        from onnx import helper
-
-        node = helper.make_node(op_type, inputs, outputs, name=outputs[0], domain=domain, **settings)
-        self.nodes.append(node)
+    def _node(self, op_type: str, inputs: Sequence[str], *outputs: str, **settings: Any) -> None:
+        self.nodes.append(make_node(op_type, inputs, *outputs, **settings))
 
 
 def unsigned(q: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:

@@ -22,7 +22,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
-from h2o_runtime.dense_graphs.graph_view import GraphView, Rotation, keep_needed
+from h2o_runtime.dense_graphs.graph_view import GraphView, Rotation, keep_needed, with_nodes
 from h2o_runtime.dense_graphs.matrices import FloatProduct
 from h2o_runtime.dense_graphs.mixtures import mixtures
 from h2o_runtime.dense_graphs.packed import Kind, Pack, Product, pack_matrices, products
@@ -94,8 +94,6 @@ def multiply_natively(
     is created, and limited to two gigabytes. ONNX Runtime needs a file name for each; that is `path`, from
     which it reads nothing.
     """
-    import onnx
-
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[Any] = list(graph.node)
@@ -106,11 +104,8 @@ def multiply_natively(
         fresh = {name for node in packed for name in node.output}
         nodes = [*(node for node in nodes if fresh.isdisjoint(node.output)), *packed]
         arrays.update(weights)
-    result = onnx.ModelProto(ir_version=model.ir_version)
-    result.functions.extend(model.functions)
-    result.opset_import.extend([*model.opset_import, onnx.helper.make_opsetid(DOMAIN, 1)])
     initializers = [*graph.initializer, *(_named(name, array, path) for name, array in arrays.items())]
-    result.graph.CopyFrom(onnx.helper.make_graph(nodes, graph.name, graph.input, graph.output, initializers))
+    result = with_nodes(model, nodes, initializers, DOMAIN, 1)
     keep_needed(result.graph)
     return result, arrays
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.dense_graphs.graph_view import SWIGLU, GateFunction, Rotation
+from h2o_runtime.dense_graphs.graph_view import SWIGLU, GateFunction, Rotation, make_node
 from h2o_runtime.dense_graphs.mixtures import Mixture
 from h2o_runtime.dense_graphs.packed import Kind, Pack, Packed, Product, name_of
 
@@ -66,8 +66,6 @@ class ProductNode:
 
     def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
         """The node, with what adds biases behind it, and its weights."""
-        from onnx import helper
-
         kind = Kind.of(self.products[0])
         packed = pack(self.products, tensors, folder)
         name = self.after[0].out
@@ -77,10 +75,11 @@ class ProductNode:
         turned = [after.rotation for after in self.after if after.rotation is not None]
         tables = [turned[0].cos, turned[0].sin] if turned else ["", ""]
         before = self.before
-        product = helper.make_node(
+        product = make_node(
             PRODUCT,
             [before.x, *names, before.up, before.norm, self.after[0].addend, *tables],
-            [f"{name}/scratch", *outs],
+            f"{name}/scratch",
+            *outs,
             name=name,
             domain=DOMAIN,
             K=packed.inputs,
@@ -94,8 +93,7 @@ class ProductNode:
             **before.gate.settings,
         )
         sums = [
-            helper.make_node("Add", [f"{out}/product", bias], [out], name=f"{out}/Add")
-            for out, bias in biases.items()
+            make_node("Add", [f"{out}/product", bias], out, name=f"{out}/Add") for out, bias in biases.items()
         ]
         return [product, *sums], arrays
 
@@ -129,14 +127,12 @@ class MlpNode:
 
     def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
         """The node and its weights."""
-        from onnx import helper
-
         name = self.after.out
         packed = self.pack(pack, tensors, folder)
-        node = helper.make_node(
+        node = make_node(
             MLP,
             [self.before.x, *packed.names, self.before.norm, self.after.addend, *self.biases],
-            [f"{name}/scratch", name],
+            *(f"{name}/scratch", name),
             name=name,
             domain=DOMAIN,
             epsilon=self.before.epsilon,
@@ -186,8 +182,6 @@ class ExpertsNode:
 
     def build(self, pack: Pack, tensors: Mapping[str, Any], folder: Path) -> tuple[list[Any], Arrays]:
         """The node and its weights."""
-        from onnx import helper
-
         name, mixture = self.after.out, self.mixture
         packed = [expert.pack(pack, tensors, folder) for expert in self.experts]
         given = [
@@ -196,10 +190,10 @@ class ExpertsNode:
             for name in (*matrices.names, *expert.biases)
             if name
         ]
-        node = helper.make_node(
+        node = make_node(
             EXPERTS,
             [mixture.x, mixture.chosen, mixture.shares, self.after.addend, *given],
-            [f"{name}/order", f"{name}/scratch", name],
+            *(f"{name}/order", f"{name}/scratch", name),
             name=name,
             domain=DOMAIN,
             experts=len(packed),

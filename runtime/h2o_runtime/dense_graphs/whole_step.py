@@ -18,6 +18,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_runtime.backend import StepTensors
+from h2o_runtime.dense_graphs.graph_view import make_node
 from h2o_runtime.dense_graphs.packed_nodes import DOMAIN
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import AttentionShape
@@ -108,13 +109,10 @@ def multiply_in_integers(node: Any) -> None:
 
 
 def _attention(layer: int, results: Mapping[str, str], shape: AttentionShape, threads: int) -> Any:
-    from onnx import helper
-
-    return helper.make_node(
+    return make_node(
         "StepAttention",
         [*(results[name] for name in "qkv"), "lengths", "caches"],
-        [f"{layer}/attended"],
-        name=f"{layer}/attended",
+        f"{layer}/attended",
         domain=DOMAIN,
         layer=layer,
         scale=shape.scale,

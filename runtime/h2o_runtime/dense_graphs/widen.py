@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed
+from h2o_runtime.dense_graphs.graph_view import GraphView, keep_needed, make_node
 from h2o_runtime.dense_graphs.matrices import floats as values_of
 
 PRODUCTS = ("Gemm", "MatMul")
@@ -64,9 +64,9 @@ def _multiplies(node: Any, name: str) -> bool:
 
 
 def _cast(source: str, out: str) -> Any:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto
 
-    return helper.make_node("Cast", [source], [out], name=f"{out}/Cast", to=TensorProto.FLOAT)
+    return make_node("Cast", [source], out, name=f"{out}/Cast", to=TensorProto.FLOAT)
 
 
 def _widen_attributes(node: Any) -> None:

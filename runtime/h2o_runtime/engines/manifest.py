@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, Prefill, unreadable
+from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, Prefill, invalid, read_json
 from h2o_runtime.errors import BundleError
-from h2o_runtime.files.confined import confined
 from h2o_runtime.names import TargetName
 
 FORMAT = 2
@@ -75,29 +73,18 @@ class EngineManifest(_Strict):
         path = folder / MANIFEST
         again = f"build again: h2o-build {folder.parent.parent} --target {folder.name} --force"
         try:
-            raw = json.loads(confined(folder, MANIFEST).read_text(encoding="utf-8"))
+            raw = read_json(folder, again)
         except FileNotFoundError:
             raise BundleError(
                 f"{folder}: no engines here: h2o-build {folder.parent.parent} --target {folder.name}"
             ) from None
-        except PermissionError as error:
-            raise unreadable(path, error) from error
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-        ) as error:  # also numbers too long, brackets too deep
-            raise BundleError(f"{path}: cannot be read as JSON ({error}); {again}") from error
         found = raw.get("format") if isinstance(raw, dict) else None
         if found != FORMAT:
             raise BundleError(f"{path}: engine format {found!r}, this version reads {FORMAT}; {again}")
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            says = first["msg"].removeprefix("Value error, ")
-            raise BundleError(f"{path}: {where}: {says}; {again}") from error
+            raise invalid(path, error, again) from error
 
 
 def bundle_sha256(bundle: Manifest) -> str:

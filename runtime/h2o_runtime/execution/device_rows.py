@@ -21,7 +21,7 @@ from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.execution.recording import Recording
 from h2o_runtime.execution.step_rows import StepRow, place_rows
 from h2o_runtime.kv import KV
-from h2o_runtime.kv_entry import KV_ENTRY, kv_entry
+from h2o_runtime.kv_entry import KV_ENTRY, kv_entries
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.sessions.session import Float32, Session
 
@@ -118,8 +118,7 @@ class DeviceRows:
         """The session's caches, int64 [layers, 8]."""
         if session not in self._entries:
             caches = session.store.fixed_rows()
-            entries = None if caches is None else np.concatenate([kv_entry(kv) for kv in caches])
-            self._entries[session] = None if entries is None else entries.view(np.int64).reshape(-1, ENTRY)
+            self._entries[session] = None if caches is None else kv_entries(caches).view(np.int64)
         return self._entries[session]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.backend import Backend, StepTensors
-from h2o_runtime.kv_entry import KV_ENTRY, kv_entry
+from h2o_runtime.kv_entry import KV_ENTRY, kv_entries
 from h2o_runtime.layer_spec import AttentionShape
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.sessions.session import Float32, Session
@@ -90,8 +90,5 @@ class StepGraph:
         """The session's caches in the graph's format, uint8 [layers, bytes]."""
         if session not in self._entries:
             caches = session.store.fixed_rows()
-            entries = None if caches is None else np.concatenate([kv_entry(kv) for kv in caches])
-            self._entries[session] = (
-                None if entries is None else entries.view(np.uint8).reshape(len(entries), -1)
-            )
+            self._entries[session] = None if caches is None else kv_entries(caches)
         return self._entries[session]

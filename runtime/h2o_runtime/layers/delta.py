@@ -6,19 +6,16 @@ head, and reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from h2o_runtime.attention.provider import AttentionProvider
-from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.kind import LayerKind, LayerResources
-from h2o_runtime.layers.state import GatedHeads
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
+from h2o_runtime.layers.state import GatedHeads, gated_state
+from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import GATED_DELTA
 
@@ -32,19 +29,15 @@ class GatedDelta(LayerKind):
 
     @classmethod
     def state(cls, spec: LayerSpec, dtype: DTypeLike) -> StateLayout:
-        channels, tail = spec.sizes_of_state("channels", "tail")
-        narrow, wide, heads = np.dtype(dtype), np.dtype(np.float32), spec.query_heads
-        return StateLayout(
-            new={
-                "k": ArrayShape((spec.kv_heads, spec.head_size), narrow),
-                "v": ArrayShape((heads, spec.value_size), narrow),
-                "decay": ArrayShape((heads,), wide),
-                "beta": ArrayShape((heads,), wide),
-                "mixed": ArrayShape((channels,), narrow),
-            },
-            arrays={"state": ArrayShape((heads, spec.head_size, spec.value_size), wide)},
-            tails={"tail": Tail("mixed", tail)},
-        )
+        narrow, heads = np.dtype(dtype), spec.query_heads
+        of_head = ArrayShape((heads,), np.dtype(np.float32))
+        new = {
+            "k": ArrayShape((spec.kv_heads, spec.head_size), narrow),
+            "v": ArrayShape((heads, spec.value_size), narrow),
+            "decay": of_head,
+            "beta": of_head,
+        }
+        return gated_state(spec, narrow, new)
 
     def load(self, resources: LayerResources) -> DeltaLayers:
         return DeltaLayers(resources)
@@ -57,13 +50,4 @@ class GatedDelta(LayerKind):
 
 
 class DeltaLayers(GatedHeads):
-    def advance(
-        self,
-        provider: AttentionProvider,
-        arrays: Mapping[str, Tensor],
-        q: Tensor,
-        new: Mapping[str, Tensor],
-        o: Tensor,
-    ) -> None:
-        given = {name: new[name] for name in ("k", "v", "decay", "beta")}
-        provider.run(GATED_DELTA, q=q, **given, state=arrays["state"], o=o)
+    operator = GATED_DELTA

@@ -6,19 +6,16 @@ head, adds to it, and reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from h2o_runtime.attention.provider import AttentionProvider
-from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.kind import LayerKind, LayerResources
-from h2o_runtime.layers.state import GatedHeads
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
+from h2o_runtime.layers.state import GatedHeads, gated_state
+from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MAMBA2
 
@@ -35,21 +32,10 @@ class Mamba2(LayerKind):
 
     @classmethod
     def state(cls, spec: LayerSpec, dtype: DTypeLike) -> StateLayout:
-        channels, tail = spec.sizes_of_state("channels", "tail")
-        narrow, wide, heads = np.dtype(dtype), np.dtype(np.float32), spec.query_heads
-        shared, of_head = ArrayShape((spec.kv_heads, spec.head_size), narrow), ArrayShape((heads,), wide)
-        return StateLayout(
-            new={
-                "b": shared,
-                "c": shared,
-                "decay": of_head,
-                "step": of_head,
-                "skip": of_head,
-                "mixed": ArrayShape((channels,), narrow),
-            },
-            arrays={"state": ArrayShape((heads, spec.head_size, spec.value_size), wide)},
-            tails={"tail": Tail("mixed", tail)},
-        )
+        shared = ArrayShape((spec.kv_heads, spec.head_size), np.dtype(dtype))
+        of_head = ArrayShape((spec.query_heads,), np.dtype(np.float32))
+        new = {"b": shared, "c": shared, "decay": of_head, "step": of_head, "skip": of_head}
+        return gated_state(spec, shared.dtype, new)
 
     def load(self, resources: LayerResources) -> Mamba2Layers:
         return Mamba2Layers(resources)
@@ -62,13 +48,4 @@ class Mamba2(LayerKind):
 
 
 class Mamba2Layers(GatedHeads):
-    def advance(
-        self,
-        provider: AttentionProvider,
-        arrays: Mapping[str, Tensor],
-        q: Tensor,
-        new: Mapping[str, Tensor],
-        o: Tensor,
-    ) -> None:
-        given = {name: new[name] for name in ("b", "c", "decay", "step", "skip")}
-        provider.run(MAMBA2, x=q, **given, state=arrays["state"], o=o)
+    operator = MAMBA2

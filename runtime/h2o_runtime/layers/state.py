@@ -11,10 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV, StateView
+from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.kind import LayerResources, LoadedLayers
+from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
+from h2o_runtime.operator_spec import Operator
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 
@@ -76,17 +81,39 @@ class StateLayers(LoadedLayers):
 
 
 class GatedHeads(StateLayers):
-    """Layers whose dense graphs compute gates, one number for each head.
+    """Layers whose dense graphs compute gates, one number for each head; `operator` advances their state.
 
     ONNX Runtime's Softplus takes LANES numbers at a time, and those that are left with other instructions. So a
     row's bits depend on its place in a step, unless every row fills whole vectors.
     """
+
+    operator: ClassVar[Operator]
 
     def __init__(self, resources: LayerResources) -> None:
         super().__init__(resources)
         counts = {spec.query_heads for spec in resources.model.each_layer if spec.state is not None}
         if odd := [count for count in counts if count % LANES]:
             self.one_row_because = f"gates of {odd[0]} heads do not fill vectors of {LANES}"
+
+    def advance(
+        self,
+        provider: AttentionProvider,
+        arrays: Mapping[str, Tensor],
+        q: Tensor,
+        new: Mapping[str, Tensor],
+        o: Tensor,
+    ) -> None:
+        queries, *others = self.operator.input_names
+        given = {name: new[name] for name in others if name in new}
+        provider.run(self.operator, **{queries: q}, **given, state=arrays["state"], o=o)
+
+
+def gated_state(spec: LayerSpec, dtype: np.dtype[Any], new: Mapping[str, ArrayShape]) -> StateLayout:
+    """A matrix for each head, and the last inputs of a short convolution: of a layer of `GatedHeads`."""
+    channels, tail = spec.sizes_of_state("channels", "tail")
+    state = ArrayShape((spec.query_heads, spec.head_size, spec.value_size), np.dtype(np.float32))
+    mixed = ArrayShape((channels,), dtype)
+    return StateLayout({**new, "mixed": mixed}, {"state": state}, {"tail": Tail("mixed", tail)})
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from h2o_runtime.errors import BackendError
@@ -13,26 +14,16 @@ REMEDY = (
 )
 
 
-class CudaArena:
-    """ONNX Runtime's memory arena on the GPU, which all sessions of the process share.
+@cache
+def share_arena(ort: Any) -> None:
+    """Register ONNX Runtime's memory arena on the GPU, which all sessions of the process share.
 
     Otherwise each session has its own, and arenas never shrink: the scratch memory of a whole batch, once per
     layer.
     """
-
-    _registered = False
-
-    @classmethod
-    def prepare(cls, ort: Any) -> None:
-        if cls._registered:
-            return
-        memory = ort.OrtMemoryInfo(
-            "Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
-        )
-        ort.create_and_register_allocator_v2(
-            CUDA_PROVIDER, memory, {}, ort.OrtArenaCfg({"arena_extend_strategy": 1})
-        )
-        cls._registered = True
+    memory = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    arena = ort.OrtArenaCfg({"arena_extend_strategy": 1})
+    ort.create_and_register_allocator_v2(CUDA_PROVIDER, memory, {}, arena)
 
 
 def require_provider(ort: Any) -> None:
@@ -46,7 +37,7 @@ def cuda_providers(ort: Any, stream: int) -> list[Any]:
     require_provider(ort)
     if hasattr(ort, "preload_dlls"):  # finds libraries installed by pip
         ort.preload_dlls()
-    CudaArena.prepare(ort)
+    share_arena(ort)
     options = {
         "user_compute_stream": str(stream),
         "use_tf32": "0",  # No TF32: a bundle's tolerances assume float32.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +21,16 @@ SPIN_MICROSECONDS = 20
 WITHOUT_WAITING = "disable_synchronize_execution_providers"  # of a run
 
 
-class SharedArena:
-    """ONNX Runtime's memory arena, which all sessions of the process share.
+@cache
+def share_arena() -> None:
+    """Register ONNX Runtime's memory arena, which all sessions of the process share.
 
     Without it every session keeps its own scratch memory: a model has about thirty sessions, one of which
     runs at a time. The arena allocates what is needed, not the next power of two.
     """
-
-    _registered = False
-
-    @classmethod
-    def prepare(cls) -> None:
-        if cls._registered:
-            return
-        ort = import_onnxruntime()
-        memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-        ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
-        cls._registered = True
+    ort = import_onnxruntime()
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
 
 
 def open_session(
@@ -60,7 +54,7 @@ def open_session(
     spin: some 16 ms, through every attention step between two graphs.
     """
     ort = import_onnxruntime()
-    SharedArena.prepare()
+    share_arena()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -10,6 +10,20 @@
 namespace h2o {
 
 enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, one and the same in a call
+inline h2o_dtype dtype_of(Type type, h2o_dtype model) {
+    switch (type) {
+        case Type::kModel:
+            return model;
+        case Type::kFloat:
+            return H2O_F32;
+        case Type::kInt32:
+            return H2O_I32;
+        case Type::kInt64:
+            return H2O_I64;
+    }
+    return model;
+}
+
 // What of the shape an attribute is where it is not given.
 enum class OfModel { kNothing, kScale, kWindow, kSoftcap };
 enum class Part { kNone, kKeys, kValues, kLength };  // of a cache
@@ -84,6 +98,17 @@ struct Arguments {
     std::array<int32_t, kSizes> sizes{};
     h2o_shape shape{};    // sizes that are 0 follow from the tensors
     bool outputs = true;  // whether they are among the tensors
+
+    // The call of a kernel, valid as long as these arguments.
+    h2o_call call(const h2o_kv* kv) const {
+        h2o_call made{};
+        made.shape = shape;
+        made.kv = kv;
+        made.tensors = tensors.data();
+        made.attributes = attributes.data();
+        made.sizes = sizes.data();
+        return made;
+    }
 };
 
 // Computes sizes, and missing attributes that follow from them, and updates the shape. Returns an empty

@@ -39,9 +39,6 @@ class Full(PrefillPolicy[None]):
     def lasting_rows(self, n: int) -> int:
         return n
 
-    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        return Provenance() if reuse.prefix is Prefix.NONE else before
-
     def visible_pairs(self, n: int) -> int:
         return n * (n + 1) // 2
 

@@ -161,9 +161,6 @@ class VerticalSlash(PrefillPolicy[LineStore]):
     def lasting_rows(self, n: int) -> int:
         return n // self.chunk_size * self.chunk_size if self.estimate == "chunk" else 0
 
-    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        return Provenance() if reuse.prefix is Prefix.NONE else before
-
     def saved_state(self, state: LineStore, length: int) -> SavedState:
         """No state: every chunk chooses its lines again."""
         return SavedState({}, {})

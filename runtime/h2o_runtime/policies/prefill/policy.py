@@ -171,7 +171,6 @@ class PrefillPolicy(ABC, Generic[State]):
     exact   whether every query sees everything before it
     phases  the kinds of work that `attend` measures with `call.timer`
     presets settings by a name that stands for them, in place of the policy's
-    small   settings of which a prompt of 1,000 tokens shows all that the policy does, for comparisons
     value_sizes   whether its operators take values of another size than keys, and values that are a part of keys
     spanning_lists  whether one list of rows may serve several key heads
     mixed_rows    whether layers may differ in what their caches keep of a token
@@ -187,7 +186,6 @@ class PrefillPolicy(ABC, Generic[State]):
     exact: ClassVar[bool] = False
     phases: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-    small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     value_sizes: ClassVar[bool] = False
     spanning_lists: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
@@ -234,7 +232,7 @@ class PrefillPolicy(ABC, Generic[State]):
 
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """The provenance of the cache up to `reuse.length` after a run over n more tokens was interrupted."""
-        return Provenance()
+        return Provenance() if reuse.prefix is Prefix.NONE else before
 
     def state_bytes(self, model: ModelSpec, context: int) -> int:
         """Bytes of `new_state` for `context` tokens."""

@@ -84,9 +84,6 @@ class Subquadratic(PrefillPolicy[Landmarks]):
     def lasting_rows(self, n: int) -> int:
         return n
 
-    def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
-        return Provenance() if reuse.prefix is Prefix.NONE else before
-
     def saved_state(self, state: Landmarks, length: int) -> SavedState:
         """No state: every prompt computes its landmarks again."""
         return SavedState({}, {})

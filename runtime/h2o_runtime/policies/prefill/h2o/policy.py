@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from h2o_runtime.attention.provider import PartialSoftmax
@@ -60,9 +59,6 @@ class H2O(PrefillPolicy[Store]):
     spanning_lists: ClassVar[bool] = True
     mixed_rows: ClassVar[bool] = True
     joined_by_sinks: ClassVar[bool] = True
-    small: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"chunk_size": 256, "batch_size": 1024, "local": 64, "heavy": 64}
-    )
     score_title: ClassVar[str]
     needs_every_row: ClassVar[bool] = False
     scores_tail: ClassVar[bool] = True

@@ -20,7 +20,7 @@ from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import BLOCK_SELECT, MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
-from h2o_runtime.policies.prefill.h2o.policy import H2O, score_rule
+from h2o_runtime.policies.prefill.h2o.policy import score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import QueryStore, Sets, TileGroup
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, NEVER, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
@@ -50,9 +50,6 @@ class Query(QueryTiles):
 
     score_title: ClassVar[str] = "the queries that will see them"
     scores_tail: ClassVar[bool] = False
-    small: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {**H2O.small, "tile": 64, "queries": 16, "grow": 512}
-    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"fast": {"chunk_size": 512, "heavy": 192, "grow": NEVER}, "guarded": {"missed": 0.0025}}
     )
