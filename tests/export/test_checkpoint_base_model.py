@@ -130,8 +130,3 @@ def test_a_damaged_description_is_refused(small_checkpoint: Path, tmp_path: Path
 def test_a_gguf_file_says_its_pooling(small_checkpoint: Path, tmp_path: Path) -> None:
     path = gguf_files.write(small_checkpoint, tmp_path / "m.gguf", metadata={"llama.pooling_type": 3})
     assert open_checkpoint(str(path)).embedding == EmbeddingSpec(pooling=Pooling.LAST)
-
-
-def test_all_tensors_of_a_base_model_are_used(tmp_path: Path) -> None:
-    opened = open_checkpoint(str(without_head(tmp_path / "base", tied=True)))
-    assert not opened.unused(checkpoint_tensors(opened.plan))

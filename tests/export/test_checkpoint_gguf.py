@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +124,6 @@ def test_the_configuration_is_the_one_that_transformers_reads(
         assert own.config == dataclasses.replace(original, family=family, rms_norm_eps=eps)
 
 
-def test_mistral_is_read_like_llama(folders: dict[str, Path], tmp_path: Path) -> None:
-    opened = open_checkpoint(str(gguf_files.write(folders["mistral"], tmp_path / "model.gguf")))
-    original = open_checkpoint(str(folders["mistral"]))
-    for name, shape in checkpoint_tensors(original.plan).items():
-        torch.testing.assert_close(opened.tensor(name, shape), original.tensor(name, shape), rtol=0, atol=0)
-
-
 def test_biases_of_llama_are_put_in_order_too(folders: dict[str, Path], tmp_path: Path) -> None:
     drawn = np.random.default_rng(0)
     biases = {
@@ -240,13 +232,6 @@ def test_factors_of_the_frequencies_are_llama_3s_scaling(tmp_path: Path) -> None
     assert validate(bundle, open_checkpoint(str(folder)), lambda stage: None).passed
 
 
-def test_factors_of_one_are_none(small_checkpoint: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(
-        small_checkpoint, tmp_path / "m.gguf", tensors={"rope_freqs.weight": np.ones(16, np.float32)}
-    )
-    assert open_checkpoint(str(path)).config.rope.kind == "default"
-
-
 @pytest.mark.parametrize(
     ("metadata", "factor"),
     [
@@ -313,14 +298,6 @@ def test_the_end_of_a_turn_of_gemma_ends_answers(small_checkpoint: Path, tmp_pat
     path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf", metadata=changed)
     open_checkpoint(str(path)).write_tokenizer(tmp_path)
     assert Tokenizer.load(tmp_path).eos_ids == {1, len(tokens) - 1}
-
-
-def test_words_of_llama_3_that_are_tokens_stay_whole(small_checkpoint: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(
-        small_checkpoint, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": "llama-bpe"}
-    )
-    folder = written(path, tmp_path / "tokenizer")
-    assert json.loads((folder / "tokenizer.json").read_text())["model"]["ignore_merges"]
 
 
 def test_sentencepiece(small_checkpoint: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from tests import bundles
 from tests.reference import gguf_files
 
 from h2o_export.checkpoints import open_checkpoint
@@ -19,6 +18,7 @@ from h2o_export.checkpoints.gguf.config import huggingface_config, model_config
 from h2o_export.checkpoints.gguf.header import Header, Metadata, TensorEntry, read_header
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats import FORMATS
+from h2o_export.validation.soundness import check_checkpoint
 from h2o_export.weights import WeightFile
 from h2o_runtime.errors import CheckpointError, H2OError, UnsupportedModelError
 
@@ -111,32 +111,15 @@ def test_it_is_refused_when_it_is_opened(small_checkpoint: Path, tmp_path: Path,
     assert "\n" not in str(caught.value)
 
 
-CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "a missing tensor": ({"blk.0.ffn_up.weight": None}, "has no tensor 'blk.0.ffn_up.weight'"),
-    "another shape": (
-        {"blk.0.attn_norm.weight": np.ones(65, np.float32)},
-        r"tensor 'blk.0.attn_norm.weight' has shape \[65\], but the metadata imply \[64\]",
-    ),
-    "a norm that Llama has not": (
-        {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)},
-        "'blk.0.attn_q_norm.weight', which a model with this model.gguf does not use",
-    ),
-    "a layer too many": (
-        {"blk.7.attn_norm.weight": np.ones(64, np.float32)},
-        "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted correctly",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_contradictions_stop_the_export_and_leave_nothing(
-    small_checkpoint: Path, tmp_path: Path, what: str
-) -> None:
-    tensors, says = CONTRADICTIONS[what]
-    path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf", tensors=tensors)
+def test_contradictions_are_told_with_the_name_of_the_file(small_checkpoint: Path, tmp_path: Path) -> None:
+    path = gguf_files.write(
+        small_checkpoint,
+        tmp_path / "model.gguf",
+        tensors={"blk.7.attn_norm.weight": np.ones(64, np.float32)},
+    )
+    says = "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted correctly"
     with pytest.raises(CheckpointError, match=says):
-        bundles.export(path, tmp_path / "bundle")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.gguf"]
+        check_checkpoint(open_checkpoint(str(path)))
 
 
 def test_a_folder_of_gguf_files_asks_for_the_file(small_checkpoint: Path, tmp_path: Path) -> None:
@@ -160,15 +143,6 @@ def test_other_files_are_told_apart(tmp_path: Path, content: bytes, says: str) -
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises((CheckpointError, UnsupportedModelError), match=says):
         open_checkpoint(str(tmp_path / "model.gguf"))
-
-
-def test_an_array_that_promises_too_much_is_not_believed(small_checkpoint: Path, tmp_path: Path) -> None:
-    path = gguf_files.write(small_checkpoint, tmp_path / "model.gguf", metadata={"general.tags": [7, 7, 7]})
-    content = path.read_bytes()
-    begin = content.index(b"general.tags") + len(b"general.tags") + 8  # behind the types of value and element
-    path.write_bytes(content[:begin] + (2**61).to_bytes(8, "little") + content[begin + 8 :])
-    with pytest.raises(CheckpointError, match="promises more than the file has"):
-        open_checkpoint(str(path))
 
 
 def test_an_unknown_type_is_named(small_checkpoint: Path, tmp_path: Path) -> None:
@@ -263,21 +237,6 @@ def test_a_damaged_header_is_read_or_refused(small_checkpoint: Path, tmp_path: P
         refused += sentence is not None
         assert "\n" not in (sentence or "")
     assert refused > 500
-
-
-@pytest.mark.timeout(600)
-def test_a_damaged_tokenizer_is_read_or_refused(small_checkpoint: Path, tmp_path: Path) -> None:
-    whole = gguf_files.write(small_checkpoint, tmp_path / "whole.gguf")
-    content = whole.read_bytes()
-    begin, end = content.index(b"tokenizer.ggml.model"), content.index(b"token_embd.weight")
-    path = tmp_path / "model.gguf"
-    drawn = random.Random(0)
-    for _ in range(25):
-        damaged = bytearray(content)
-        for _ in range(8):
-            damaged[drawn.randrange(begin, end)] = drawn.randrange(32, 127)
-        path.write_bytes(damaged)
-        assert "\n" not in (refusal(lambda: open_checkpoint(str(path))) or "")
 
 
 # --- Split files ------------------------------------------------------------------------------------------

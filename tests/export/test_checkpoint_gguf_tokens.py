@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -88,26 +87,3 @@ def test_another_name_is_refused(small_checkpoint: Path, tmp_path: Path, name: A
     path = written(small_checkpoint, tmp_path / "m.gguf", name)
     with pytest.raises(UnsupportedModelError, match=f"the pre-tokenizer {name!r} is not supported"):
         read(path)
-
-
-def test_stored_ids_are_those_of_llama_cpp(small_checkpoint: Path, tmp_path: Path) -> None:
-    """All names, where llama.cpp is installed; otherwise its stored ids have to do."""
-    llama_cpp = pytest.importorskip("xllamacpp")
-    for name, expected in IDS.items():
-        parameters = llama_cpp.CommonParams()
-        parameters.model.path = str(written(small_checkpoint, tmp_path / f"{name}.gguf", name))
-        parameters.n_ctx, parameters.warmup, parameters.endpoint_metrics = 64, False, False
-        server = llama_cpp.Server(parameters)
-        assert [_tokens(server.listening_address, text) for text in TEXTS] == expected, name
-        assert len(_tokens(server.listening_address, "a", special=True)) == (
-            2 if name in STORED["begin_with_bos"] else 1
-        )
-        del server
-
-
-def _tokens(address: str, text: str, special: bool = False) -> list[int]:
-    asked = json.dumps({"content": text, "add_special": special}).encode()
-    request = urllib.request.Request(f"{address}/tokenize", asked, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        found: list[int] = json.load(answer)["tokens"]
-    return found

@@ -125,38 +125,6 @@ def test_a_model_that_sees_too_is_refused_for_its_text_model() -> None:
         ModelConfig.from_huggingface(text_config(whole))
 
 
-def test_what_config_json_leaves_out_is_what_transformers_takes_for_it() -> None:
-    theirs = AutoConfig.for_model("gemma3_text")
-    ours = ModelConfig.from_huggingface({"model_type": "gemma3_text"})
-    assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, theirs.intermediate_size)
-    assert (ours.query_heads, ours.kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
-    assert (ours.layers, ours.head_size) == (theirs.num_hidden_layers, theirs.head_dim)
-    assert (ours.vocab_size, ours.window, ours.tied) == (theirs.vocab_size, theirs.sliding_window, True)
-    assert ours.max_position_embeddings == theirs.max_position_embeddings
-    assert ours.multipliers.attention == theirs.query_pre_attn_scalar**-0.5
-    windows = [kind == "sliding_attention" for kind in theirs.layer_types]
-    assert [kind == "window" for kind in ours.kinds] == windows
-    bases = {kind: rope["rope_theta"] for kind, rope in theirs.rope_parameters.items()}
-    assert [rope.theta for rope in ours.ropes] == [bases[kind] for kind in theirs.layer_types]
-
-
-def test_both_spellings_of_gemmas_rotations_read_the_same() -> None:
-    raw = {"model_type": "gemma3_text", "num_hidden_layers": 6}
-    old = {
-        "rope_theta": 2e6,
-        "rope_local_base_freq": 2e4,
-        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-    }
-    new = {
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
-    }
-    config = ModelConfig.from_huggingface({**raw, **old})
-    assert config.ropes == ModelConfig.from_huggingface({**raw, "rope_parameters": new}).ropes
-    assert [(rope.theta, rope.factor) for rope in config.rotations] == [(2e4, 1.0), (2e6, 8.0)]
-    assert [config.rotation(layer) for layer in range(6)] == [0] * 5 + [1]
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -169,9 +169,3 @@ def test_other_gpus_are_refused(
     selection = select_engines(bundle, BuildOptions(machine.target.name, wanted))
     with pytest.raises(error, match=says):
         fitting_sm(selection, machine, Rtx)
-
-
-@pytest.mark.parametrize("version", ["10.3.0", "10.13.3.9", "11.0.0"])
-def test_versions_are_compared_as_numbers(bundle: Bundle, version: str) -> None:
-    selection = select_engines(bundle, BuildOptions("tensorrt"))
-    assert fitting_sm(selection, Machine(TARGETS["tensorrt"], version, 87), None) == (87,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
-import numpy as np
 import onnx
 import onnx.inliner
 import pytest
@@ -27,7 +25,7 @@ from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_export.policies import policy_graphs
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import file_sha256
-from h2o_runtime.engines import EngineManifest, Machine, Profile, TensorRange, open_engines
+from h2o_runtime.engines import Machine, Profile, TensorRange, open_engines
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
 from h2o_runtime.policies.prefill import Query
 
@@ -103,39 +101,6 @@ def test_every_attention_graph_is_built_from_its_function_bodies(
     for graph in attention_graphs(bundle, score=score, heads=heads):
         plan = builder.build(saved(graph.model, tmp_path), make_profiles(graph.spec, limits(bundle)))
         assert len(memoryview(plan)) > 1000, graph.spec.name
-
-
-@pytest.mark.parametrize("score", ["colsum", "window"])
-def test_the_parser_calls_function_bodies_as_onnx_does(rtx: Any, bundle: Bundle, score: str) -> None:
-    """It has mixed up values of a graph and of a body that bear one name: compare with ONNX's own inlining."""
-    for graph in attention_graphs(bundle, score=score):
-        inlined = onnx.inliner.inline_local_functions(graph.model)
-        assert {node.domain for node in inlined.graph.node} <= {"", "ai.onnx"}
-        assert computation(rtx, graph.model) == computation(rtx, inlined), graph.spec.name
-
-
-def computation(rtx: Any, model: onnx.ModelProto) -> list[str]:
-    """For each output of the parsed network a hash of all that it is computed from, by whatever name."""
-    logger = rtx.Logger(rtx.Logger.INTERNAL_ERROR)
-    network = rtx.Builder(logger).create_network(1 << int(rtx.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = rtx.OnnxParser(network, logger)
-    assert parser.parse(model.SerializeToString()), parser.get_error(0).desc()
-    known = {network.get_input(i).name: network.get_input(i).name for i in range(network.num_inputs)}
-    waiting = [network.get_layer(i) for i in range(network.num_layers)]
-    while waiting:
-        layer = waiting.pop(0)
-        tensors = [layer.get_input(i) for i in range(layer.num_inputs)]
-        names = [tensor.name for tensor in tensors if tensor is not None]
-        if not known.keys() >= set(names):
-            waiting.append(layer)
-            continue
-        made = [str(layer.type), *(known[name] for name in names)]
-        if layer.type == rtx.LayerType.CONSTANT:
-            layer.__class__ = rtx.IConstantLayer  # as TensorRT's documentation has it
-            made.append(repr(np.asarray(layer.weights).tolist()))
-        for i in range(layer.num_outputs):
-            known[layer.get_output(i).name] = hashlib.sha256(repr((i, made)).encode()).hexdigest()
-    return [known[network.get_output(i).name] for i in range(network.num_outputs)]
 
 
 # What TensorRT makes of a profile
@@ -276,9 +241,3 @@ def test_engines_of_a_bundle_that_was_exported_anew_are_refused(
     shutil.copytree(engines.folder / "engines", again / "engines")
     with pytest.raises(BundleError, match="the bundle was exported again after its engines were built"):
         open_engines(Bundle.open(again), machine)
-
-
-def test_the_manifest_can_be_read_back(engines: Bundle) -> None:
-    folder = engines.folder / "engines" / "tensorrt-rtx"
-    manifest = EngineManifest.read(folder)
-    assert manifest.model_dump_json(indent=2) + "\n" == (folder / "manifest.json").read_text()

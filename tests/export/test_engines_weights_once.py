@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from tests import bundles
@@ -118,11 +118,3 @@ def test_profiles_that_cost_nothing_or_are_asked_for(
         assert (
             asked.count(("dense_01", profiles)) == len([name for name, _ in asked if name == "dense_01"]) == 1
         )
-
-
-def test_the_only_profile_begins_at_one_row(bundle: Bundle) -> None:
-    selection = select_engines(bundle, BuildOptions("tensorrt", profiles=1))
-    (engine,) = (engine for engine in selection.engines if engine.name == "dense_01")
-    (profile,) = engine.profiles
-    shape: Any = profile.shapes["attention"]
-    assert (shape.min, shape.opt, shape.max) == ((1, 4, 64), (4096, 4, 64), (4096, 4, 64))

@@ -26,15 +26,6 @@ YARNS = (
 )
 
 
-@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED, {**LINEAR, "factor": 3}])
-def test_both_spellings_of_rope_read_the_same(scaling: dict[str, Any]) -> None:
-    new = read(rope_theta=None, rope_parameters={**scaling, "rope_theta": 7000.0}).rope
-    old = read(rope_theta=7000.0, rope_scaling=scaling).rope
-    oldest = {key if key != "rope_type" else "type": value for key, value in scaling.items()}
-    assert new == old == read(rope_theta=7000.0, rope_scaling=oldest).rope
-    assert new.theta == 7000.0
-
-
 @pytest.mark.parametrize("head_size", [16, 48, 64, 80, 100, 128, 192, 256])
 @pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, SCALED, *YARNS])
 def test_frequencies_are_transformers_to_the_bit(scaling: dict[str, Any], head_size: int) -> None:

@@ -28,16 +28,6 @@ def bundle_at(folder: Path, content: str = "old") -> Path:
     return folder
 
 
-def test_the_folder_appears_when_the_block_has_ended(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "bundle"
-    with staged_folder(target, force=False) as folder:
-        (folder / "manifest.json").write_text("new")
-        assert not target.exists()
-        assert folder.parent == target.parent  # the same file system: renaming is enough
-    assert (target / "manifest.json").read_text() == "new"
-    assert names(target.parent) == ["bundle"]
-
-
 def test_a_failure_leaves_no_folder_that_was_made_for_it(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), staged_folder(tmp_path / "very" / "deep" / "bundle", force=False):
         raise RuntimeError
@@ -118,13 +108,6 @@ def test_an_existing_bundle_is_replaced_only_by_force(tmp_path: Path) -> None:
         assert (target / "manifest.json").read_text() == "old"
     assert (target / "manifest.json").read_text() == "new"
     assert names(tmp_path) == ["bundle"]
-
-
-def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
-    (tmp_path / "bundle").mkdir()
-    with staged_folder(tmp_path / "bundle", force=False) as folder:
-        (folder / "manifest.json").write_text("new")
-    assert names(tmp_path / "bundle") == ["manifest.json"]
 
 
 def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.export.test_export_config import LLAMA, of_family, read
+from tests.export.test_export_config import LLAMA, of_family
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families.family import FULL, SLIDING
@@ -73,28 +73,10 @@ def test_queries_grow_in_texts_beyond_the_original_context() -> None:
         assert config.limited(context).rope.query_growth == growth
 
 
-def test_only_layers_of_olmo3_without_a_window_are_scaled() -> None:
-    """In both spellings of it."""
-    scaling = {"rope_type": "yarn", "factor": 8.0}
-    each = {SLIDING: {"rope_type": "default", "rope_theta": 7e4}, FULL: {**scaling, "rope_theta": 7e4}}
-    for said in ({"rope_theta": 7e4, "rope_scaling": scaling}, {"rope_parameters": each}):
-        config = of_family("olmo3", sliding_window=7, num_hidden_layers=4, **said)
-        assert [rope.kind for rope in config.ropes] == ["default"] * 3 + ["yarn"]
-        assert {rope.theta for rope in config.ropes} == {7e4}
-    assert {rope.theta for rope in of_family("olmo3", num_hidden_layers=4).ropes} == {5e5}
-
-
 def test_a_window_no_shorter_than_the_context_is_full_attention() -> None:
     assert of_family("mistral", sliding_window=2048).family == "mistral"
     long = {"use_sliding_window": True, "sliding_window": 32768, "layer_types": [SLIDING] * 3}
     assert of_family("qwen3", **long).kinds == (G, G, G)
-
-
-def test_windows_that_are_switched_off_are_none() -> None:
-    assert of_family("qwen2", sliding_window=32768, use_sliding_window=False).family == "qwen2"
-    assert read(sliding_window=4096).family == "llama"  # its layer has no window to switch on
-    raw = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
-    assert ModelConfig.from_huggingface(raw).family == "mistral"
 
 
 def test_a_window_of_exaone_tells_which_layers_rotate() -> None:
