@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.family_settings import layers
+
 CONVOLUTION, FULL = "conv", "full_attention"
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 
@@ -12,8 +14,7 @@ CONVOLUTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
         "lfm2",
         {
-            "num_hidden_layers": 5,
-            "num_key_value_heads": 2,
+            **layers(5, 2),
             "layer_types": [CONVOLUTION, FULL, CONVOLUTION, CONVOLUTION, FULL],
             "block_auto_adjust_ff_dim": False,
         },
@@ -50,8 +51,7 @@ CONVOLUTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2_moe": (
         "lfm2_moe",
         {
-            "num_hidden_layers": 5,
-            "num_key_value_heads": 2,
+            **layers(5, 2),
             "layer_types": [CONVOLUTION, CONVOLUTION, FULL, CONVOLUTION, FULL],
             "num_dense_layers": 2,
             **EXPERTS,

@@ -18,6 +18,14 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": None,
 }
+
+
+def layers(count: int, kv_heads: int, head_size: int | None = None) -> dict[str, Any]:
+    """Settings of so many layers with so many heads of keys and values."""
+    own = {"num_hidden_layers": count, "num_key_value_heads": kv_heads}
+    return own if head_size is None else {**own, "head_dim": head_size}
+
+
 GRANITE = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
@@ -78,80 +86,52 @@ FULL_LAYERS = {"sliding_window": None, "layer_types": ["full_attention"] * 2}
 
 # Name -> family and its settings: two shapes of each.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "smollm3": ("smollm3", {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32}),
+    "smollm3": ("smollm3", layers(4, 2, 32)),
     "smollm3-biased": (
         "smollm3",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(2, 1, 64),
             "no_rope_layers": [0, 1],
             "attention_bias": True,
             "mlp_bias": True,
             "tie_word_embeddings": False,
         },
     ),
-    "granite": ("granite", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **GRANITE}),
+    "granite": ("granite", {**layers(2, 2, 32), **GRANITE}),
     "granite-tied": (
         "granite",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 4,
-            "head_dim": 64,
-            **GRANITE,
-            "tie_word_embeddings": True,
-            "attention_bias": True,
-        },
+        {**layers(2, 4, 64), **GRANITE, "tie_word_embeddings": True, "attention_bias": True},
     ),
-    "olmo2": ("olmo2", {"num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 32}),
-    "olmo2-grouped": (
-        "olmo2",
-        {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 64, "attention_bias": True},
-    ),
-    "exaone4": (
-        "exaone4",
-        {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **FULL_LAYERS},
-    ),
+    "olmo2": ("olmo2", layers(2, 4, 32)),
+    "olmo2-grouped": ("olmo2", {**layers(2, 1, 64), "attention_bias": True}),
+    "exaone4": ("exaone4", {**layers(2, 2, 32), **FULL_LAYERS}),
     "exaone4-tied": (
         "exaone4",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(2, 1, 64),
             **FULL_LAYERS,
             "tie_word_embeddings": True,
             "rope_parameters": checkpoints.LLAMA3_ROPE,
         },
     ),
-    "phi3": ("phi3", {"num_hidden_layers": 2, "num_key_value_heads": 2, "hidden_size": 128}),
+    "phi3": ("phi3", {**layers(2, 2), "hidden_size": 128}),
     "phi3-longrope": (
         "phi3",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
+            **layers(2, 1),
             "hidden_size": 128,
             "tie_word_embeddings": True,
             "rope_parameters": LONGROPE,
             "original_max_position_embeddings": 32,
         },
     ),
-    "ernie4_5": ("ernie4_5", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 40}),
-    "ernie4_5-biased": (
-        "ernie4_5",
-        {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
-            "head_dim": 24,
-            "use_bias": True,
-            "tie_word_embeddings": False,
-        },
-    ),
-    "ernie4_5_moe": ("ernie4_5_moe", {"num_hidden_layers": 3, "num_key_value_heads": 2, **ERNIE_EXPERTS}),
+    "ernie4_5": ("ernie4_5", layers(2, 2, 40)),
+    "ernie4_5-biased": ("ernie4_5", {**layers(3, 1, 24), "use_bias": True, "tie_word_embeddings": False}),
+    "ernie4_5_moe": ("ernie4_5_moe", {**layers(3, 2), **ERNIE_EXPERTS}),
     "ernie4_5_moe-interval": (
         "ernie4_5_moe",
         {
-            "num_hidden_layers": 4,
-            "num_key_value_heads": 1,
+            **layers(4, 1),
             **ERNIE_EXPERTS,
             "moe_num_shared_experts": 0,
             "moe_layer_interval": 2,
@@ -159,16 +139,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
-    "hunyuan": (
-        "hunyuan_v1_dense",
-        {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 40, "tie_word_embeddings": True},
-    ),
+    "hunyuan": ("hunyuan_v1_dense", {**layers(2, 2, 40), "tie_word_embeddings": True}),
     "hunyuan-stretched": (
         "hunyuan_v1_dense",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
-            "head_dim": 32,
+            **layers(3, 1, 32),
             "attention_bias": True,
             "rope_parameters": {
                 "rope_type": "dynamic",
@@ -178,34 +153,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    "glm4": ("glm4", {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32}),
+    "glm4": ("glm4", layers(2, 2, 32)),
     "glm4-plain": (
         "glm4",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(2, 1, 64),
             "attention_bias": False,
             "tie_word_embeddings": True,
             "rope_parameters": {**checkpoints.DEFAULT_ROPE, "partial_rotary_factor": 0.25},
         },
     ),
-    "gemma2": (
-        "gemma2",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "sliding_window": 4096,
-            "query_pre_attn_scalar": 32,
-        },
-    ),
+    "gemma2": ("gemma2", {**layers(2, 2, 32), "sliding_window": 4096, "query_pre_attn_scalar": 32}),
     "gemma2-capped": (
         "gemma2",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(3, 1, 64),
             "sliding_window": 4096,
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
             "query_pre_attn_scalar": 4,
@@ -218,8 +180,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "gemma3_text",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
+            **layers(2, 1),
             "num_attention_heads": 2,
             "head_dim": 256,
             "sliding_window": 4096,
@@ -231,9 +192,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-scaled": (
         "gemma3_text",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 2,
-            "head_dim": 64,
+            **layers(3, 2, 64),
             "sliding_window": 4096,
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
             "rope_parameters": {
@@ -250,9 +209,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma4_text",
         {
             **GEMMA4,
-            "num_hidden_layers": 4,
-            "num_key_value_heads": 1,
-            "head_dim": 32,
+            **layers(4, 1, 32),
             "global_head_dim": 64,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
             "num_kv_shared_layers": 2,
@@ -269,9 +226,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma4_text",
         {
             **GEMMA4,
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 4,
-            "head_dim": 64,
+            **layers(2, 4, 64),
             "global_head_dim": 512,
             "num_global_key_value_heads": 1,
             "attention_k_eq_v": True,
@@ -284,44 +239,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
-    "gpt_oss": (
-        "gpt_oss",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "sliding_window": 4096,
-            **GPT_OSS,
-        },
-    ),
+    "gpt_oss": ("gpt_oss", {**layers(2, 2, 32), "sliding_window": 4096, **GPT_OSS}),
     "gpt_oss-clamped": (
         "gpt_oss",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
-            "sliding_window": 4096,
-            **GPT_OSS,
-            "swiglu_limit": 0.5,
-            "attention_bias": False,
-        },
+        {**layers(2, 1, 64), "sliding_window": 4096, **GPT_OSS, "swiglu_limit": 0.5, "attention_bias": False},
     ),
     "ministral3": (
         "ministral3",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "max_position_embeddings": 65536,
-            "rope_parameters": MINISTRAL3,
-        },
+        {**layers(2, 2, 32), "max_position_embeddings": 65536, "rope_parameters": MINISTRAL3},
     ),
     "ministral3-tied": (
         "ministral3",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(2, 1, 64),
             "max_position_embeddings": 8192,
             "rope_parameters": {
                 **MINISTRAL3,
@@ -333,17 +263,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
-    "qwen3_moe": (
-        "qwen3_moe",
-        {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, **EXPERTS},
-    ),
-    "qwen3_5": ("qwen3_5_text", {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, **DELTA}),
+    "qwen3_moe": ("qwen3_moe", {**layers(2, 2, 32), **EXPERTS}),
+    "qwen3_5": ("qwen3_5_text", {**layers(4, 2, 32), **DELTA}),
     "qwen3_5-attention-first": (
         "qwen3_5_text",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(3, 1, 64),
             **DELTA,
             "linear_num_key_heads": 3,
             "linear_num_value_heads": 3,
@@ -353,16 +278,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
-    "qwen3_5_moe": (
-        "qwen3_5_moe_text",
-        {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, **DELTA, **SHARED},
-    ),
+    "qwen3_5_moe": ("qwen3_5_moe_text", {**layers(4, 2, 32), **DELTA, **SHARED}),
     "qwen3_5_moe-tied": (
         "qwen3_5_moe_text",
         {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(2, 1, 64),
             **DELTA,
             **SHARED,
             "linear_num_key_heads": 4,
@@ -371,16 +291,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
-    "qwen3_next": (
-        "qwen3_next",
-        {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32, **DELTA, **SHARED},
-    ),
+    "qwen3_next": ("qwen3_next", {**layers(4, 2, 32), **DELTA, **SHARED}),
     "qwen3_next-partly-dense": (
         "qwen3_next",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
+            **layers(3, 1, 64),
             **DELTA,
             **SHARED,
             "linear_num_value_heads": 6,
@@ -391,13 +306,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3_moe-normalized": (
         "qwen3_moe",
-        {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
-            "head_dim": 64,
-            **EXPERTS,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [1],
-        },
+        {**layers(3, 1, 64), **EXPERTS, "norm_topk_prob": True, "mlp_only_layers": [1]},
     ),
 }

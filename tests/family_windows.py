@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.family_settings import GEMMA4, GPT_OSS
+from tests.family_settings import GEMMA4, GPT_OSS, layers
 from tests.reference import checkpoints
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-FOUR = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 32}
+FOUR = layers(4, 2, 32)
 
 # Name -> family and its settings.
 WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {**FOUR, "num_hidden_layers": 2, "sliding_window": 50}),
     "ministral": ("ministral", {**FOUR, "sliding_window": 64, "layer_types": [SLIDING, FULL] * 2}),
-    "phi3": (
-        "phi3",
-        {"num_hidden_layers": 2, "num_key_value_heads": 2, "hidden_size": 128, "sliding_window": 70},
-    ),
+    "phi3": ("phi3", {**layers(2, 2), "hidden_size": 128, "sliding_window": 70}),
     "qwen2": (
         "qwen2",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 1,
+            **layers(3, 1),
             "hidden_size": 128,
             "use_sliding_window": True,
             "sliding_window": 33,
@@ -41,31 +37,17 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": ("exaone4", {**FOUR, "sliding_window": 64, "sliding_window_pattern": 4}),
     "gemma2": (
         "gemma2",
-        {
-            **FOUR,
-            "query_pre_attn_scalar": 8,
-            "sliding_window": 64,
-            "attn_logit_softcapping": 3.0,
-        },
+        {**FOUR, "query_pre_attn_scalar": 8, "sliding_window": 64, "attn_logit_softcapping": 3.0},
     ),
     "gemma3": (
         "gemma3_text",
-        {
-            "num_hidden_layers": 7,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "query_pre_attn_scalar": 32,
-            "sliding_window": 64,
-            "rope_parameters": None,
-        },
+        {**layers(7, 2, 32), "query_pre_attn_scalar": 32, "sliding_window": 64, "rope_parameters": None},
     ),
     "gemma4": (
         "gemma4_text",
         {
             **GEMMA4,
-            "num_hidden_layers": 6,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
+            **layers(6, 2, 32),
             "global_head_dim": 64,
             "sliding_window": 64,
             "layer_types": [SLIDING, SLIDING, FULL, FULL, SLIDING, FULL],
@@ -77,8 +59,7 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": (
         "olmo3",
         {
-            "num_hidden_layers": 4,
-            "num_key_value_heads": 2,
+            **layers(4, 2),
             "hidden_size": 128,
             "sliding_window": 64,
             "rope_parameters": {
@@ -89,8 +70,7 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3-scaled": (
         "olmo3",
         {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 4,
+            **layers(3, 4),
             "hidden_size": 128,
             "sliding_window": 96,
             "layer_types": [FULL, SLIDING, FULL],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,27 +20,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(traces, "FOLDER", tmp_path)
     return tmp_path
-
-
-def described(traced: traces.Traced) -> tuple[bytes, list[tuple[object, ...]]]:
-    """The graph, and its parameters: all have no data."""
-    model, parameters = traced
-    names = {value.name for value in parameters}
-    order = [value for value in model.graph.initializers.values() if value.name in names]
-    assert order == parameters
-    assert {value.const_value for value in parameters} == {None}
-    return (
-        ir.to_proto(model).SerializeToString(),
-        [(value.name, value.dtype, value.shape) for value in parameters],
-    )
-
-
-def test_a_file_holds_all_of_a_traced_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = open_checkpoint(str(EXAMPLE)).plan
-    monkeypatch.setattr(graphs, "trace", inspect.unwrap(graphs.trace))
-    traced = graphs.trace_graph(graphs.dense_graphs(plan)[-1], plan, "float32")
-    traces.write(*traced, folder / "graph.onnx")
-    assert described(traces.read(folder / "graph.onnx")) == described(traced)
 
 
 def test_graphs_that_differ_in_their_weights_alone_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:

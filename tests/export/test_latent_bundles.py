@@ -20,6 +20,7 @@ from tests.latent_models import EXPERTS, MODELS
 
 from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop
 from h2o_cli.compare import main as compare
+from h2o_cli.export import main as export
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.engines.network import PlanBuilder
