@@ -11,7 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from tests.random_configs import draw
+from tests.export.test_export_random_configs import SAID
+from tests.random_configs import OWN_SIZES, SIZES, draw
 from transformers import AutoConfig
 
 from h2o_export.architecture.config import ModelConfig
@@ -96,3 +97,9 @@ def test_random_configs_are_read_as_transformers_reads_them(model_type: str) -> 
         assert ours == ModelConfig.from_huggingface(as_transformers_reads(raw)), raw
         compared += 1
     assert compared >= RANDOM // 3
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_is_said_in_another_way(what: str) -> None:
+    raw = {**SIZES, **OWN_SIZES, **SAID[what]}
+    assert ModelConfig.from_huggingface(raw) == ModelConfig.from_huggingface(as_transformers_reads(raw))

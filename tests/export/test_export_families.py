@@ -1,4 +1,4 @@
-"""Families whose layer is not Llama's: bundles against transformers, at prompts of 1 to 1,100 tokens."""
+"""Families whose layer is not Llama's: bundles against transformers, at prompts of 1 to 500 tokens."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.slow
 
-FULL = Full(batch_size=512)
-CONTEXT = 2048
-TEXT = 350  # tokens before an answer
-PROMPTS = (1, 63, TEXT, 1100)  # the last one in three logical batches
+FULL = Full(batch_size=200)
+CONTEXT = 512
+TEXT = 290  # tokens before an answer
+PROMPTS = (1, 63, TEXT, 490)  # the last one in three logical batches
 ORIGINAL = {"phi3-longrope": 32}  # tokens of a text up to which transformers rotates it otherwise
 
 
@@ -51,24 +51,14 @@ def learned_numbers(model: Any) -> int:
     return sum(one.numel() for one in (*model.parameters(), *stored))
 
 
-# Their biases, shared embeddings and numbers of heads are those of models of other families.
-IN_OTHER_SHAPES = (
-    "granite-tied",
-    "olmo2-grouped",
-    "exaone4-tied",
-    "ernie4_5-biased",
-    "glm4-plain",
-    "ministral3-tied",
-    "qwen3_5_moe-tied",
-    "lfm2_moe-biased",
-    "granitemoehybrid-grouped",
-    "nemotron_h-biased",
-)
+# The last shape of each family, which is its least usual one, and those with parts that it has not. Layers and
+# mixtures of Qwen3.5's large models are those of its small ones and of Qwen3-Next.
+LAST = {family: name for name, (family, _) in MODELS.items() if family != "qwen3_5_moe_text"}
+DAILY = {*LAST.values(), "gemma4", "lfm2-biased"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.nightly if name in IN_OTHER_SHAPES else ()) for name in MODELS],
+    "name", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in MODELS]
 )
 def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
     folder = save(tmp_path / "checkpoint", name)
@@ -92,7 +82,7 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
         for _ in range(12):
             greedy.append(int(logits.argmax()))
             logits = generator.decode(greedy[-1])
-    with Generator.load(bundle, context=1024, dense_form="native") as generator:  # not every CPU's default
+    with Generator.load(bundle, context=CONTEXT, dense_form="native") as generator:  # not every CPU's default
         assert relative_error(generator.prefill(ids[:TEXT], FULL), fresh) < 1e-4
     text = np.append(ids[:TEXT], greedy)
     theirs_of_it = logits_of(theirs, text, range(TEXT, len(text)))  # their greedy answer, if ours is the same
@@ -100,35 +90,21 @@ def test_a_family_computes_what_transformers_computes(tmp_path: Path, name: str)
     assert greedy == theirs_of_it.argmax(-1).tolist()
 
 
-# Families whose tensors have no arrangement of their own, or that of their mixture of experts: integers of one are
-# stored like those of any other.
-LIKE_OTHERS = (
-    *("smollm3", "granite", "olmo2", "exaone4", "glm4", "gemma2-capped", "gemma3", "ministral3-tied"),
-    *("qwen3_5", "lfm2"),
-)
-
-
+# Families whose tensors have an arrangement or a mixture of their own.
 @pytest.mark.parametrize(
     ("name", "dtype", "weights"),
     [
+        *((name, "float32", "int8") for name in ("gemma4", "qwen3_next-partly-dense", "lfm2_moe-biased")),
+        ("granite-tied", "float16", "float"),
+        ("qwen3_moe-normalized", "float32", "int4"),
+        ("lfm2-numbered", "float16", "float"),
         *(
-            (name, "float32", "int8")
+            pytest.param(name, "float32", "int8", marks=pytest.mark.nightly)
             for name in (
-                "qwen3_moe",
-                "phi3-longrope",
-                "gpt_oss-clamped",
-                "gemma4",
-                "qwen3_5_moe",
-                "qwen3_next",
-                "lfm2_moe-scaled",
-                "granitemoehybrid-mixed",
-                "nemotron_h-mixed",
+                *("phi3-longrope", "gpt_oss-clamped", "qwen3_5_moe", "granitemoehybrid-mixed"),
+                *("nemotron_h-mixed", "glm4", "gemma2-capped", "exaone4"),
             )
         ),
-        ("granite", "float16", "float"),
-        ("qwen3_moe", "float32", "int4"),
-        ("lfm2", "float16", "float"),
-        *(pytest.param(name, "float32", "int8", marks=pytest.mark.nightly) for name in LIKE_OTHERS),
     ],
 )
 def test_other_weights_are_within_their_bounds(tmp_path: Path, name: str, dtype: Any, weights: str) -> None:

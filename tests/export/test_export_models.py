@@ -49,12 +49,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
         torch.bfloat16,
         False,
     ),
-    "one llama layer with YaRN": (
-        "llama",
-        {"num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 32, "rope_parameters": YARN},
-        torch.float32,
-        False,
-    ),
     "one qwen2 layer with YaRN": (
         "qwen2",
         {"num_hidden_layers": 1, "num_key_value_heads": 2, "head_dim": 64, "rope_parameters": YARN},
@@ -66,12 +60,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
         {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 32, "sliding_window": None},
         torch.float16,
         False,
-    ),
-    "one sharded qwen2 layer in bfloat16, tied": (
-        "qwen2",
-        {"num_hidden_layers": 1, "num_key_value_heads": 2, "head_dim": 64, "tie_word_embeddings": True},
-        torch.bfloat16,
-        True,
     ),
     "qwen3 with biases and llama 3 rope": (
         "qwen3",

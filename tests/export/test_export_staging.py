@@ -197,9 +197,7 @@ def test_what_was_being_replaced_is_put_back(tmp_path: Path) -> None:
     assert names(tmp_path) == ["bundle"]
 
 
-@pytest.mark.parametrize(
-    "stage", ["dense_00", "dense_02", "attention graphs", "tokenizer", "checkpoint hash"]
-)
+@pytest.mark.parametrize("stage", ["dense_02", "checkpoint hash"])
 def test_an_export_can_be_interrupted_at_every_stage(tmp_path: Path, stage: str) -> None:
     checkpoint = checkpoints.make_checkpoint(tmp_path / "checkpoint", vocab=4096)
     target = tmp_path / "bundle"

@@ -131,8 +131,8 @@ TEST_F(AmxAttention, ToMemory) {
         [&](h2o_cpu* context, float* o, float* m, float* l, float* colsum) {
             h2o_cpu_chunked_intra_attention(context, &c, n, n, q.data(), keys.data(), keys.data(), o, m, l,
                                             nullptr);
-            return h2o_cpu_memory_fused_attention(context, &c, n, n, slots, q.data(), &kv, memory.data(), o,
-                                                  m, l, colsum);
+            return h2o_cpu_memory_fused_attention(context, &c, n, slots, q.data(), &kv, memory.data(), o, m,
+                                                  l, colsum);
         },
         "memory");
     Both scores(c, 1, 2 * (slots + n));

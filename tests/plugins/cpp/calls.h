@@ -75,33 +75,12 @@ inline h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape,
     return h2o::cpu::run(c);
 }
 
-inline h2o_status h2o_cpu_memory_select(h2o_cpu* context, int32_t score_heads, int32_t cap,
-                                        const float* score, int32_t previous_slots, const int32_t* memory,
-                                        int64_t start, int64_t stop, int32_t local, int32_t slots,
-                                        int32_t* out) {
-    auto c = calls::on<h2o::calls::MemorySelect>(context, nullptr);
-    const int64_t range[] = {start, stop};
-    c.Hs = score_heads, c.cap = cap, c.Mp = previous_slots, c.local = local, c.M = slots;
-    c.score = score, c.memory = memory, c.chunk_range = range, c.memory_next = out;
-    return h2o::cpu::run(c);
-}
-
 inline h2o_status h2o_cpu_memory_fused_attention(h2o_cpu* context, const h2o_shape* shape, int32_t n,
-                                                 int32_t tile, int32_t slots, const void* q, const h2o_kv* kv,
+                                                 int32_t slots, const void* q, const h2o_kv* kv,
                                                  const int32_t* memory, void* o, float* m, float* l,
                                                  float* colsum) {
-    const auto fill = [&](auto& c) {
-        c.n = n, c.M = slots, c.q = q, c.memory = memory;
-        c.o_intra = c.o = o, c.m_intra = m, c.l_intra = l;
-    };
-    if (tile >= n) {
-        auto c = calls::on<h2o::calls::MemoryFusedAttention>(context, shape, kv);
-        fill(c);
-        c.colsum = colsum;
-        return h2o::cpu::run(c);
-    }
-    auto c = calls::on<h2o::calls::TiledMemoryAttention>(context, shape, kv);
-    fill(c);
-    c.tile = tile;
+    auto c = calls::on<h2o::calls::MemoryFusedAttention>(context, shape, kv);
+    c.n = n, c.M = slots, c.q = q, c.memory = memory, c.colsum = colsum;
+    c.o_intra = c.o = o, c.m_intra = m, c.l_intra = l;
     return h2o::cpu::run(c);
 }

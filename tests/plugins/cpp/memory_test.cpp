@@ -35,7 +35,7 @@ class Memory : public EveryIsa {
         Floats colsum(static_cast<size_t>(shape.score_heads() * slots), -7.0f);
         const h2o_kv kv = cache_of(k, v, cap);
         ASSERT_EQ(
-            h2o_cpu_memory_fused_attention(holder.get(), &c, n, n, slots, q.data(), &kv, memory.data(),
+            h2o_cpu_memory_fused_attention(holder.get(), &c, n, slots, q.data(), &kv, memory.data(),
                                            state.o.data(), state.m.data(), state.l.data(), colsum.data()),
             H2O_OK);
         StateErrors errors;
@@ -85,7 +85,7 @@ TEST_P(Memory, FusesIntoAnEmptyStateWithoutReadingIt) {
     std::fill(state.m.begin(), state.m.end(), -HUGE_VALF);
     std::fill(state.l.begin(), state.l.end(), 0.0f);
     const h2o_kv kv = cache_of(k, k, slots);
-    ASSERT_EQ(h2o_cpu_memory_fused_attention(context().get(), &c, n, n, slots, q.data(), &kv, memory.data(),
+    ASSERT_EQ(h2o_cpu_memory_fused_attention(context().get(), &c, n, slots, q.data(), &kv, memory.data(),
                                              state.o.data(), state.m.data(), state.l.data(), nullptr),
               H2O_OK);
     StateErrors errors;

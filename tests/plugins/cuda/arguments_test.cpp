@@ -194,6 +194,31 @@ void test_caches(const h2o_shape& shape, Buffer& memory) {
     for (const h2o_kv& kv : {scaled, bare}) refused(&kv, H2O_BAD_ARGUMENT);
 }
 
+// A launch that CUDA refuses: a status, and CUDA's own words.
+void test_last_error() {
+    context = "last error";
+    const h2o_shape s = {1, 1, 1, 64, 0.125f, H2O_F16, 0, 0, 0};
+    Buffer memory(1 << 12, true);
+    memory.reset();
+    void* p = memory.device();
+    auto fusion = call_of<h2o::calls::OnlineSoftmaxFusion>(s);
+    fusion.n = 1, fusion.o_a = fusion.o_b = fusion.o = p;
+    fusion.m_a = fusion.m_b = fusion.l_a = fusion.l_b = memory.device<float>();
+    fusion.m = fusion.l = memory.device<float>();
+    cudaStream_t capturing = nullptr;
+    cudaGraph_t graph = nullptr;
+    must(cudaStreamCreate(&capturing));
+    must(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal));
+    EXPECT(h2o::cuda::run(fusion) == H2O_CUDA_ERROR);
+    EXPECT(std::strstr(h2o_cuda_last_error(), "captur") != nullptr);
+    EXPECT(cudaStreamEndCapture(capturing, &graph) != cudaSuccess);
+    (void)cudaGetLastError();
+    EXPECT(h2o::cuda::run(fusion) == H2O_OK);
+    EXPECT(std::strstr(h2o_cuda_last_error(), "captur") != nullptr);  // until another call fails
+    must(cudaDeviceSynchronize());
+    must(cudaStreamDestroy(capturing));
+}
+
 }  // namespace
 
 void test_arguments(const Options&) {
@@ -289,6 +314,7 @@ void test_arguments(const Options&) {
 #endif
     test_steps(good, memory);
     test_caches(good, memory);
+    test_last_error();
 }
 
 }  // namespace test

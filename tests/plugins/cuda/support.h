@@ -257,7 +257,6 @@ void test_select(const Options& options);
 void test_page_lists(const Options& options);
 void test_products(const Options& options);
 void test_arguments(const Options& options);
-void test_graph(const Options& options);
 void test_bounds(const Options& options);
 void test_far(const Options& options);
 

@@ -40,7 +40,7 @@ class Fault:
         return folder / (self.source or self.file)
 
 
-RACE, VALUES, MASK, ALIGNMENT = "two threads race", "FAIL [", "lanes", "misaligned"
+RACE, VALUES, MASK = "two threads race", "FAIL [", "lanes"
 OUTSIDE = "outside"  # of a buffer, where no memory is
 
 GROUPS = {  # of the kernels' test program, by source; others are of "select"
@@ -61,25 +61,12 @@ EXECUTED = [
         "operands[0], inputs[0], inputs[1])", "operands[0], inputs[1], inputs[0])", VALUES
     ),
     Fault(
-        "a vector load of 16 bytes from an address of 8", "integer_product.cu",
-        "there ? row * inputs + piece * kPiece : 0", "there ? row * inputs + piece * kPiece + 4 : 0", ALIGNMENT
-    ),
-    Fault(
         "an address beyond the block's shared memory", "integer_product.cu",
         "shared[(warp * kRows + 8 * tile", "shared[(2 * warp * kRows + 8 * tile", OUTSIDE
     ),
     Fault(
-        "missing __syncthreads between the warps' sums and their reader", "integer_product.cu",
-        "    __syncthreads();\n    const int row = threadIdx.x / kOutputs",
-        "    const int row = threadIdx.x / kOutputs", RACE
-    ),
-    Fault(
         "outputs behind the last not left out", "integer_product.cu",
         "piece < w.pieces && output < w.outputs;", "piece < w.pieces;", OUTSIDE
-    ),
-    Fault(
-        "the halves of a word multiplied in another order than they are cut out", "integer_product.cu",
-        "BITS == 4 ? inputs.z : inputs.y", "BITS == 4 ? inputs.y : inputs.y", VALUES
     ),
     Fault(
         "a row's index that overflows 32 bits", "step.cu",
@@ -96,32 +83,16 @@ EXECUTED = [
         "        if (warp == 0) __syncthreads();\n        counted = shared.counted[round];", RACE, "select.cu"
     ),
     Fault(
-        "a sample that stands for fewer keys than it does", "votes_f16.cu",
-        "*= kSampleWeight", "*= kSampleWeight / 2", VALUES
-    ),
-    Fault(
         "deviations from another row than the mean", "block_select.cu",
         "squares[j] / all - shift * shift", "squares[j] / all", VALUES
-    ),
-    Fault(
-        "votes behind the last row", "tile_votes.h",
-        "min(first + tile, n) - 1", "first + tile - 1", OUTSIDE, "block_select.cu"
     ),
     Fault(
         "states that are overwritten before all have read them", "rows.cu",
         "    __syncthreads();\n    if (!active) return;", "    if (!active) return;", VALUES
     ),
     Fault(
-        "an empty state's maximum counted", "rows.cu", "fmaxf(la > 0 ? ma : -INFINITY,", "fmaxf(ma,", VALUES
-    ),
-    Fault(
         "a ballot of too few lanes", "select.cuh", "__ballot_sync(kAllLanes, is_equal(bits))",
         "__ballot_sync(0x7fffffffu, is_equal(bits))", MASK, "page_select.cu"
-    ),
-    Fault(
-        "places of a warp that begin behind its own candidates", "select.cuh",
-        "before = sum_of_warp(lane < warp ? own : 0);", "before = sum_of_warp(lane <= warp ? own : 0);",
-        OUTSIDE, "select.cu"
     ),
     Fault(
         "equals selected beyond those that find a place", "select.cuh",
