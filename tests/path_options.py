@@ -42,8 +42,6 @@ NEEDS: dict[str, dict[str, str]] = {
     "compare": {"bundle": "{bundle}", "length": "8"},
     "eval": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
     "bench prefill": BENCH | {"peers": "transformers"},
-    "bench decode": BENCH | {"peers": "transformers"},
-    "bench attention": BENCH | {"peers": "onnxruntime GQA"},
     "bench dense": {"folder": "{bundle}"},
 }
 
@@ -90,12 +88,14 @@ def takes_path(parameter: click.Parameter) -> bool:
 
 
 def cases() -> list[Case]:
-    return [
-        Case(name, str(parameter.name))
-        for name, command in all_commands().items()
-        for parameter in command.params
-        if takes_path(parameter) and (name, parameter.name) not in DOWNLOADS
-    ]
+    """An option that commands of a group have in common is tried with the first of them."""
+    found: dict[tuple[str, str], Case] = {}
+    for name, command in all_commands().items():
+        for parameter in command.params:
+            if takes_path(parameter) and (name, parameter.name) not in DOWNLOADS:
+                case = Case(name, str(parameter.name))
+                found.setdefault((name.split()[0], case.parameter), case)
+    return list(found.values())
 
 
 def words(case: Case, command: click.Command, bundle: str) -> list[str]:

@@ -84,20 +84,6 @@ def test_constraints_name_what_the_targets_install() -> None:
         assert name[0].lower() in named, requirement
 
 
-@pytest.mark.parametrize(
-    ("needs", "marker"),
-    [
-        ("", ""),
-        (">=3.8", ""),
-        (">=3.10", ""),
-        (">=3.11", "; python_version >= '3.11'"),
-        (">=3.12,<4", "; python_version >= '3.12'"),
-    ],
-)
-def test_a_version_that_left_the_oldest_python(needs: str, marker: str) -> None:
-    assert constraints.marker(needs) == marker
-
-
 def steps(workflow: Path) -> list[dict[str, Any]]:
     jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
     return [step for job in jobs.values() for step in job["steps"]]

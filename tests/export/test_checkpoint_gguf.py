@@ -206,14 +206,6 @@ def test_offsets_of_blocks_that_cannot_be_kept_are_not(folders: dict[str, Path],
         assert ExportOptions("", tmp_path, weights="int4", block_size=size).of(opened).weights == kept
 
 
-def test_other_types_have_no_blocks(folders: dict[str, Path], tmp_path: Path) -> None:
-    for kind in (Kind.F16, Kind.Q5_1, Kind.Q6_K):
-        opened = open_checkpoint(
-            str(gguf_files.write(folders["llama"], tmp_path / f"{kind.name}.gguf", kind))
-        )
-        assert opened.blocks(Q) is None
-
-
 # --- RoPE -------------------------------------------------------------------------------------------------
 
 

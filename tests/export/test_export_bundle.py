@@ -159,19 +159,6 @@ def test_a_tied_embedding_is_one_file_of_its_own(bundle: Path, untied: Path) -> 
     assert last["lm_head.weight"].location == "weights/dense_02.bin"
 
 
-def test_a_float16_bundle_is_half_the_size(checkpoint: Path, bundle: Path, tmp_path: Path) -> None:
-    half = bundles.export(checkpoint, tmp_path / "half", dtype="float16")
-    embedding = "onnx/weights/embedding.bin"
-    assert 2 * (half / embedding).stat().st_size == (bundle / embedding).stat().st_size
-    got = np.fromfile(half / embedding, np.float16)
-    expected = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
-    np.testing.assert_array_equal(got, expected.astype(np.float16).ravel())
-    rope = external(graph(half, "dense_00"))["rotations.0.inv_freq"]
-    assert rope.length == 4 * 16  # angles stay in float32
-    for spec in Manifest.read(half).graphs:
-        onnx.checker.check_model(str(half / spec.file), full_check=True)
-
-
 def test_all_middle_layers_are_the_same_graph(bundle: Path) -> None:
     """Only where a weight lies differs: a builder needs to compile one of them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,18 +115,3 @@ def test_the_bundle_computes_what_transformers_computes(tmp_path: Path, name: st
         generator.prefill(ids[:40], FULL)
         for position in range(40, 45):
             assert relative_error(generator.decode(int(ids[position])), expected[position]) < 1e-4
-
-
-def test_a_checkpoint_of_older_transformers_gives_the_same_bundle(tmp_path: Path) -> None:
-    """Before version 5, config.json split RoPE's settings in two and named the dtype otherwise."""
-    folder = checkpoints.make_named(tmp_path / "new", "llama-g2-d64-llama3", layers=1)
-    old = Path(shutil.copytree(folder, tmp_path / "old"))
-    config = json.loads((old / "config.json").read_text())
-    scaling = config.pop("rope_parameters")
-    config["rope_theta"] = scaling.pop("rope_theta")
-    config["rope_scaling"] = scaling
-    config["torch_dtype"] = config.pop("dtype", "float32")
-    (old / "config.json").write_text(json.dumps(config))
-    first, second = export(folder, tmp_path / "a"), export(old, tmp_path / "b")
-    for path in sorted((first / "onnx").rglob("*.*")):
-        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()

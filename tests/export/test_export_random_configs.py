@@ -9,17 +9,14 @@ import pytest
 import torch
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import save_as_said
-from tests.random_configs import LLAMA3, OWN_SIZES, SIZES, YARN, draw
+from tests.random_configs import LLAMA3, OWN_SIZES, SIZES, YARN
 from transformers import AutoModelForCausalLM
 
-from h2o_export.architecture.families import FAMILIES
 from h2o_runtime import Full, Generator
 
 pytestmark = pytest.mark.slow
 
 FULL = Full()
-SEEDS = 1
-BUILT_AS_ANOTHER = {name for name, family in FAMILIES.items() if family.built_as}
 # What an ordinary reading of config.json gets wrong: model type and keys beside the sizes.
 SAID: dict[str, dict[str, Any]] = {
     "an original context beside YaRN": {
@@ -68,13 +65,6 @@ OF_MODELS = (
 )
 def test_what_is_said_in_another_way(tmp_path: Path, what: str) -> None:
     _compare(tmp_path, {**SIZES, **OWN_SIZES, **SAID[what]})
-
-
-@pytest.mark.nightly  # test_export_config_defaults.py reads such configs too, without an export
-@pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in BUILT_AS_ANOTHER])
-def test_random_configs(tmp_path: Path, model_type: str, seed: int) -> None:
-    _compare(tmp_path, draw(seed, model_type))
 
 
 @torch.no_grad()

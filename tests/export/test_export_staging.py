@@ -28,12 +28,6 @@ def bundle_at(folder: Path, content: str = "old") -> Path:
     return folder
 
 
-def test_a_failure_leaves_no_folder_that_was_made_for_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), staged_folder(tmp_path / "very" / "deep" / "bundle", force=False):
-        raise RuntimeError
-    assert names(tmp_path) == []
-
-
 def test_the_folder_has_the_users_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

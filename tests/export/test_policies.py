@@ -19,7 +19,7 @@ from h2o_export.comparison.twin import float64_twin
 from h2o_runtime import Generator
 from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic, VerticalSlash
+from h2o_runtime.policies.prefill import PrefillPolicy, Query, Subquadratic, VerticalSlash
 
 pytestmark = pytest.mark.timeout(600)
 NAME = "llama-g2-d64-llama3"
@@ -40,14 +40,6 @@ def compare(*args: Any) -> Any:
     done = CliRunner().invoke(main, [*map(str, args), "--json"])
     assert (done.exit_code, done.stderr) == (0, "")
     return json.loads(done.stdout)
-
-
-def test_full_attention_needs_decode_alone(shared_folder: Path, tmp_path: Path) -> None:
-    checkpoint, _ = bundles.named(shared_folder, NAME)
-    bundle = bundles.export(checkpoint, tmp_path / "full", prefill=Full())
-    assert attention_graphs(bundle) == ["decode"]
-    document = compare(bundle, "--stage", "attention")
-    assert [(row["graph"], row["passed"]) for row in document["rows"]] == [("decode", True)]
 
 
 def test_a_policy_without_an_entry_is_exported_and_runs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +22,8 @@ from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 from h2o_export.comparison import ComparedBundle, GraphComparison
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions, write_bundle
-from h2o_export.formats import FORMATS, DType, choose_formats
-from h2o_export.formats.blocks import Blocks, pack, quantize
+from h2o_export.formats import DType, choose_formats
+from h2o_export.formats.blocks import pack, quantize
 from h2o_export.preview import preview_export
 from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.tensors import QuantizedTensor
@@ -208,19 +208,6 @@ def test_rows_that_no_block_divides_are_padded(
             embedding = read_at_once(generator.embed(ids))
         assert np.shape(embedding) == (hidden,)
         assert np.corrcoef(logits, truth)[0, 1] > (0.999 if weights == "int8" else 0.9), form
-
-
-@pytest.mark.parametrize("weights", ["int8", "int4", "int4+offset"])
-def test_what_fills_up_a_block_changes_no_weight(weights: str) -> None:
-    values = 1 + 0.01 * torch.randn(5, 41, generator=torch.Generator().manual_seed(0))
-    format = FORMATS[weights]("float32", 32, False)
-    assert isinstance(format, Blocks)
-    found = format._quantize(values, "w")
-    assert found.q.shape == (5, 64)
-    for cut in (slice(0, 32), slice(32, 41)):
-        alone = replace(format, block_size=cut.stop - cut.start)
-        expected = alone._quantize(values[:, cut], "w").dequantize()
-        np.testing.assert_array_equal(found.dequantize()[:, cut], expected)
 
 
 def test_compensated_rounding_of_padded_rows() -> None:

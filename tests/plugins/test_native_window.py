@@ -139,15 +139,3 @@ def test_what_is_out_of_sight_is_not_read() -> None:
         k[: 1000 - n - 59], v[: 1000 - n - 59] = np.nan, np.nan
         case.provider.run(CACHED_ATTENTION, KV(k, v, 1000), q=q, o=got)
         np.testing.assert_array_equal(got, want)
-
-
-def test_threads_change_no_bit() -> None:
-    results = []
-    for threads in (1, 3):
-        case = Case(6, 2, 32, np.float32, threads=threads)
-        activate(case.provider, case, 150)
-        q, (k, v) = case.q(700), case.kv(900)
-        o = np.empty_like(q)
-        case.provider.run(CACHED_ATTENTION, KV(k, v, 900), q=q, o=o)
-        results.append(o)
-    np.testing.assert_array_equal(*results)

@@ -56,26 +56,6 @@ def test_select_gives_ties_to_the_lower_index() -> None:
     assert operators.memory_select(score, memory, 4, 6, local=1, heavy=1).tolist() == [[2, 5]]
 
 
-def test_select_treats_heads_apart() -> None:
-    score = np.array([[1.0, 4.0], [2.0, 3.0], [3.0, 2.0], [4.0, 1.0], [0.0, 0.0]])
-    memory = np.array([[0, 2], [1, 2]], np.int32)
-    got = operators.memory_select(score, memory, 3, 5, local=1, heavy=2)
-    assert got.tolist() == [[2, 3, 4], [1, 2, 4]]
-
-
-def test_select_keeps_a_range_shorter_than_the_window() -> None:
-    score = column(1.0, 5.0, 3.0, 0.0, 0.0)
-    memory = np.array([[0, 1, 2]], np.int32)
-    assert operators.memory_select(score, memory, 3, 5, local=3, heavy=1).tolist() == [[1, 2, 3, 4]]
-
-
-def test_select_needs_enough_candidates() -> None:
-    with pytest.raises(ValueError, match="used whole"):
-        operators.memory_select(column(1.0, 2.0), NO_MEMORY, 0, 2, local=1, heavy=2)
-    got = operators.memory_select(column(1.0, 2.0), NO_MEMORY, 0, 2, local=1, heavy=1)
-    assert got.tolist() == [[0, 1]]
-
-
 def test_margin_is_the_gap_at_the_border() -> None:
     score = column(4.0, 10.0, 9.0, 0.0)
     span: dict[str, Any] = {"score": score, "memory": NO_MEMORY, "start": 0, "stop": 4, "local": 1}

@@ -83,26 +83,6 @@ TEST_P(Products, LoseNoMoreThanRounding) {
     }
 }
 
-TEST_P(Products, OfARowThatIsNotFiniteAreNotFinite) {
-    for (const Case& c : {Case{352, 16, 32, 8, 1}, Case{96, 16, 32, 4, 2}}) {
-        const Matrix matrix(c, 3);
-        Floats x = numbers(3 * c.inputs, 4);
-        x[70] = NAN;
-        x[static_cast<size_t>(c.inputs) + 33] = INFINITY;
-        const Floats y = multiply(matrix.c(), x);
-        for (size_t i = 0; i < 3 * 16; ++i) EXPECT_EQ(std::isfinite(y[i]), i >= 2 * 16) << i;
-    }
-}
-
-TEST_P(Products, DoNotDependOnPieces) {
-    const Case c{96, 75, 32, 8, 1, true};
-    const Matrix matrix(c, 5);
-    const Floats x = numbers(11 * c.inputs, 6), whole = multiply(matrix.c(), x);
-    for (int64_t rows : {1, 4, 10}) {
-        for (int64_t panels : {1, 2, 3}) EXPECT_EQ(multiply(matrix.c(), x, rows, panels), whole);
-    }
-}
-
 TEST_P(Products, AddWhatIsThere) {
     const Case c{64, 40, 32, 4, 2, false};
     const Matrix matrix(c, 7);

@@ -1,4 +1,5 @@
-// What a wrong argument gives: a status, never a launch.
+// What a wrong argument gives: a status, never a launch. tests/plugins/cuda/test_module_operators.py has
+// more.
 
 #include "cases.h"
 
@@ -114,85 +115,6 @@ void test_parts_of_one_token() {
     }
 }
 #endif
-
-void test_steps(const h2o_shape& shape, Buffer& memory) {
-    void* p = memory.device();
-    int64_t* integers = memory.device<int64_t>();
-    const auto append = [&](const h2o_shape& of, int n, const void* v, const int64_t* at, const h2o_kv& kv) {
-        auto call = call_of<h2o::calls::CacheAppend>(of, &kv);
-        call.n = n, call.k = p, call.v = v, call.at = at;
-        return h2o::cuda::run(call);
-    };
-    const h2o_kv kv = cache_of(p, p, 8);
-    EXPECT(append({}, 1, p, integers, kv) == H2O_BAD_ARGUMENT);
-    const h2o_kv apart = cache_of(p, memory.device<char>() + 4096, 8);  // with values of its own
-    EXPECT(append(shape, 1, nullptr, integers, apart) == H2O_BAD_ARGUMENT);
-    EXPECT(append(shape, 9, p, nullptr, kv) == H2O_BAD_ARGUMENT);
-    uint32_t* counts = memory.device<uint32_t>();
-    const h2o_kv long_kv = cache_of(p, memory.device<char>() + 4096, 4096);
-    const auto step = [&](const void* v, uint32_t* arrivals, size_t bytes) {
-        auto call = call_of<h2o::calls::StepAttention>(shape, &long_kv);
-        call.q = call.k = p, call.v = v, call.length = integers, call.o = p, call.counters = arrivals;
-        call.workspace = p, call.workspace_bytes = bytes;
-        return h2o::cuda::run(call);
-    };
-    EXPECT(step(nullptr, counts, 1 << 16) == H2O_BAD_ARGUMENT);
-    EXPECT(step(p, nullptr, 1 << 16) == H2O_BAD_ARGUMENT);
-    EXPECT(step(p, counts, 256) == H2O_OUT_OF_WORKSPACE);
-    const int64_t values[H2O_CUDA_MAX_INTEGERS + 1] = {};
-    for (const int count : {-1, 0, H2O_CUDA_MAX_INTEGERS + 1})
-        EXPECT(h2o_cuda_write_integers(nullptr, count, values, integers) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_write_integers(nullptr, 1, nullptr, integers) == H2O_BAD_ARGUMENT);
-    EXPECT(h2o_cuda_write_integers(nullptr, 1, values, nullptr) == H2O_BAD_ARGUMENT);
-}
-
-// Every operator that is given a cache: one that is incomplete, and one that no kernel here reads.
-void test_caches(const h2o_shape& shape, Buffer& memory) {
-    void* p = memory.device();
-    float* f = memory.device<float>();
-    int32_t* rows = memory.device<int32_t>();
-    int64_t* integers = memory.device<int64_t>();
-    const auto refused = [&](const h2o_kv* kv, h2o_status status) {
-        const auto expect = [&](auto call) {
-            call.kv = kv, call.cap = kv ? static_cast<int32_t>(kv->rows) : 0;
-            call.workspace = p, call.workspace_bytes = 1 << 16;
-            EXPECT(h2o::cuda::run(call) == status);
-        };
-        auto gather = call_of<h2o::calls::MemoryGather>(shape);
-        gather.M = 1, gather.memory = rows, gather.k_mem = gather.v_mem = p;
-        expect(gather);
-        auto fused = call_of<h2o::calls::MemoryFusedAttention>(shape);
-        fused.n = fused.M = 1, fused.q = p, fused.memory = rows;
-        fused.o_intra = fused.o = p, fused.m_intra = fused.l_intra = f;
-        expect(fused);
-        auto vote = call_of<h2o::calls::CachedCandidateScore>(shape);
-        vote.w = vote.n = vote.M = 1, vote.q_window = vote.k = p, vote.memory = rows;
-        vote.score_mem = vote.score_chunk = f;
-        if (!kv || kv->v || !kv->k) expect(vote);  // votes need no values
-        auto cached = cached_of(shape, 1, 0);
-        cached.q = p, cached.length = integers, cached.o = p;
-        expect(cached);
-        auto step = call_of<h2o::calls::StepAttention>(shape);
-        step.q = step.k = step.v = p, step.length = integers, step.o = p;
-        step.counters = memory.device<uint32_t>();
-        expect(step);
-        auto append = call_of<h2o::calls::CacheAppend>(shape);
-        append.n = 1, append.k = append.v = p, append.at = integers;
-        expect(append);
-    };
-    const h2o_kv no_rows = cache_of(p, p, 0), no_keys = cache_of(nullptr, p, 8),
-                 no_values = cache_of(p, nullptr, 8), too_long = cache_of(p, p, int64_t{1} << 31);
-    for (const h2o_kv* kv : {static_cast<const h2o_kv*>(nullptr), &no_rows, &no_keys, &no_values})
-        refused(kv, H2O_BAD_ARGUMENT);
-    h2o_kv paged = cache_of(p, p, 8), scaled = paged, longer = paged, bare = paged;
-    paged.pages = rows;
-    paged.page_rows = 4;
-    scaled.k_scales = f;
-    longer.dtype = H2O_F32;
-    bare.dtype = H2O_I8;
-    for (const h2o_kv& kv : {too_long, paged, longer}) refused(&kv, H2O_UNSUPPORTED);
-    for (const h2o_kv& kv : {scaled, bare}) refused(&kv, H2O_BAD_ARGUMENT);
-}
 
 // A launch that CUDA refuses: a status, and CUDA's own words.
 void test_last_error() {
@@ -312,8 +234,6 @@ void test_arguments(const Options&) {
 #ifdef H2O_EMULATED
     test_parts_of_one_token();
 #endif
-    test_steps(good, memory);
-    test_caches(good, memory);
     test_last_error();
 }
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from bench.gpu_check import bundles, kernels, layers, rows, run
-from tests import latent_models
 
 from h2o_cli.bench import command
 from h2o_runtime.devices.cuda import CudaDevice
@@ -118,14 +117,6 @@ def name_of(requirement: str) -> str:
     return re.split(r"[^\w-]", requirement)[0]
 
 
-def test_sets_are_compared_by_what_is_in_them() -> None:
-    truth = np.array([[[1, 5, 9], [2, 3, 4]], [[0, 1, 2], [7, 8, 9]]], np.int32)
-    assert not layers.sets_differ(truth[..., ::-1], truth).any()
-    other = truth.copy()
-    other[1, 0, 1] = 6
-    assert layers.sets_differ(other, truth).tolist() == [[0, 0], [1, 0]]
-
-
 def test_policies_on_random_tensors_agree_with_the_cpu(
     emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,25 +136,6 @@ def test_policies_on_random_tensors_agree_with_the_cpu(
 
     monkeypatch.setattr(layers, "attend", bad)
     assert not layers.compare(layers.cases()[0], CudaDevice())["same"]
-
-
-@pytest.mark.nightly  # minutes in the emulation
-@pytest.mark.parametrize("latent", [False, True])
-def test_a_bundle_on_the_gpu_against_the_cpu(
-    latent: bool, tiny_bundle: Path, shared_folder: Path, eager: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = Query(chunk_size=64, batch_size=128, local=16, heavy=16)
-    monkeypatch.setattr(bundles, "policies_of", lambda generator: {"h2o": small})
-    for name, value in {"COUNT": 4, "REPEATED": 20, "COUNTS": (1, 4), "REPEATS": 2}.items():
-        monkeypatch.setattr(bundles, name, value)
-    bundle = latent_models.golden_bundle(shared_folder, latent_models.MODELS[0]) if latent else tiny_bundle
-    found = list(bundles.checks(bundle, "cuda", 130))
-    ways = [row.get("policy") or row.get("way") or row["rows"] for row in found]
-    assert ways == ["h2o", 1, 4, "lookup", "offload", *([] if latent else ["quest"])]
-    for row in found:
-        assert row["same"], row
-        assert row["error"] < 1e-5
-        assert row.get("set_rows_that_differ", 0) == 0
 
 
 def test_what_differs_fails(capsys: pytest.CaptureFixture[str]) -> None:

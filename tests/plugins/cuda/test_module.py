@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -168,21 +164,6 @@ def test_a_wait_orders_two_streams_and_its_lack_shows(emulated_cuda: ModuleType,
     assert not all(hazard(emulated_cuda, wait=False) for _ in range(30))
 
 
-def test_eager_emulation_runs_everything_in_order(emulated_cuda: ModuleType) -> None:
-    program = """
-        from tests.emulation import install
-        cuda = install()
-        stream, memory, pinned = cuda.Stream(), cuda.Memory(8), cuda.PinnedMemory(8).array().view("int64")
-        stream.write_integers(memory.address, [3])
-        stream.download(memory.address, pinned)
-        assert pinned[0] == 3
-    """
-    environment = {**os.environ, "PYTHONPATH": str(REPO), "H2O_EMULATION_EAGER": "1"}
-    code = "\n".join(line.strip() for line in program.splitlines())
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_wait_means_the_latest_record_before_it(emulated_cuda: ModuleType) -> None:
     """Otherwise two streams that hand work back and forth with one event each would wait for ever."""
     one, other = emulated_cuda.Stream(), emulated_cuda.Stream()
@@ -198,20 +179,6 @@ def test_wait_means_the_latest_record_before_it(emulated_cuda: ModuleType) -> No
         if number % 3 == 0:
             seen.append(number_at(emulated_cuda, other, memory.address + 8))
     assert seen == [0, 3, 6, 9]
-
-
-def test_threads_have_streams_of_their_own(emulated_cuda: ModuleType) -> None:
-    def count(start: int) -> list[int]:
-        stream, memory, seen = emulated_cuda.Stream(), emulated_cuda.Memory(16), []
-        for number in range(start, start + 50):
-            stream.write_integers(memory.address, [number])
-            stream.copy(memory.address, memory.address + 8, 8)
-            seen.append(number_at(emulated_cuda, stream, memory.address + 8))
-        return seen
-
-    with ThreadPoolExecutor(3) as pool:
-        for start, seen in zip((0, 100, 200), pool.map(count, (0, 100, 200)), strict=True):
-            assert seen == list(range(start, start + 50))
 
 
 def test_events_measure_time_when_asked_to(emulated_cuda: ModuleType) -> None:
@@ -268,13 +235,3 @@ def test_what_waits_is_not_captured(emulated_cuda: ModuleType, what: str) -> Non
         stream.end_capture()
     stream.write_integers(memory.address, [3])
     assert number_at(emulated_cuda, stream, memory.address) == 3
-
-
-def test_captures_begin_and_end_once(emulated_cuda: ModuleType) -> None:
-    stream = emulated_cuda.Stream()
-    with pytest.raises(emulated_cuda.CudaError, match="cudaStreamEndCapture"):
-        stream.end_capture()
-    stream.begin_capture()
-    with pytest.raises(emulated_cuda.CudaError, match="cudaStreamBeginCapture"):
-        stream.begin_capture()
-    stream.end_capture()
