@@ -64,16 +64,6 @@ def test_h2o_run_reads_with_it_and_says_so(tiny_bundle: Path) -> None:
     assert "phase1" not in report["prefill_ms"]
 
 
-def test_where_it_sees_everything_it_is_full_attention(tiny_bundle: Path) -> None:
-    toy = answer(tiny_bundle, "--prefill", "toy every=1")
-    assert toy["tokens"] == answer(tiny_bundle, "--prefill", "full")["tokens"]
-
-
-def test_its_checks_are_usage_errors(tiny_bundle: Path) -> None:
-    flags = ("-p", "x", "--prefill", "toy every=0")
-    assert "every must be at least 1, but is 0" in run("h2o_cli.run", tiny_bundle, *flags, status=2)
-
-
 def test_the_server_takes_it_in_requests_and_shows_it_in_its_form(tiny_bundle: Path) -> None:
     server = Server(tiny_bundle, environment=ENVIRONMENT)
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ALWAYS = ("tests/test_architecture.py", "tests/test_docs.py")
-NATIVE = ("tests/plugins/test_native.py", "tests/plugins/test_native_query.py")
+NATIVE = ("tests/plugins/test_native.py", "tests/plugins/test_native_selection.py")
 CPP = {".cpp", ".h", ".cu", ".cuh"}
 
 

@@ -40,16 +40,6 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 
-def test_tensors_are_read_one_by_one(whole: Path, sharded: Path) -> None:
-    weights = load_file(whole / "model.safetensors")
-    for folder in (whole, sharded):
-        opened = open_checkpoint(str(folder))
-        assert set(opened.files) == set(weights)
-        for name, expected in weights.items():
-            torch.testing.assert_close(opened.tensor(name, tuple(expected.shape)), expected, rtol=0, atol=0)
-    assert len({path.name for path in open_checkpoint(str(sharded)).files.values()}) > 2
-
-
 def test_a_single_file_may_have_any_name(whole: Path, tmp_path: Path) -> None:
     folder = copy(whole, tmp_path)
     (folder / "model.safetensors").rename(folder / "weights.safetensors")
@@ -249,14 +239,6 @@ def test_a_missing_shard_is_named(sharded: Path, tmp_path: Path) -> None:
     shards = sorted(folder.glob("model-*.safetensors"))
     shards[1].unlink()
     with pytest.raises(CheckpointError, match=rf"shard {shards[1].name} is missing \(1 in all\)"):
-        open_checkpoint(str(folder))
-
-
-def test_a_truncated_shard_is_named(sharded: Path, tmp_path: Path) -> None:
-    folder = copy(sharded, tmp_path)
-    shards = sorted(folder.glob("model-*.safetensors"))
-    cut(shards[-1])
-    with pytest.raises(CheckpointError, match=rf"{shards[-1].name}: not a whole safetensors file"):
         open_checkpoint(str(folder))
 
 

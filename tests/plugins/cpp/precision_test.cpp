@@ -91,7 +91,7 @@ class Precision : public testing::TestWithParam<Form> {
                                                   state.o.data(), state.m.data(), state.l.data(), nullptr),
                   H2O_OK);
         const Bounds bound = bounds(c, q, k);
-        double largest = 0.0;
+        double largest = 0.0, worst = 0.0;
         for (size_t i = 0; i < v.size(); ++i) largest = std::max(largest, std::abs(v[i]));
         const size_t size = static_cast<size_t>(d);
         for (int64_t token = 0; token < n; token += token < 70 ? 1 : 97) {
@@ -101,10 +101,13 @@ class Precision : public testing::TestWithParam<Form> {
                 const size_t at = static_cast<size_t>(token * shape.query_heads() + head);
                 EXPECT_NEAR(static_cast<double>(state.m[at]), want.m, bound.score);
                 EXPECT_NEAR(static_cast<double>(state.l[at]), want.l, bound.sum * want.l);
-                for (size_t i = 0; i < size; ++i)
+                for (size_t i = 0; i < size; ++i) {
                     EXPECT_NEAR(state.o[at * size + i], want.o[i], bound.output * largest);
+                    worst = std::max(worst, std::abs(state.o[at * size + i] - want.o[i]));
+                }
             }
         }
+        EXPECT_GT(worst, GetParam().precision == H2O_BFLOAT16 ? 1e-4 : 1e-6) << "float32 by mistake";
     }
 };
 

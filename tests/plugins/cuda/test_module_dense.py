@@ -50,16 +50,6 @@ def normed(x: Array, weight: Array) -> Array:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("n", "size"), SIZES)
-def test_norm(emulated_cuda: ModuleType, dtype: Any, n: int, size: int) -> None:
-    model, rng = model_of(emulated_cuda, dtype), np.random.default_rng(size)
-    x, weight = numbers(rng, dtype, n, size), numbers(rng, dtype, size)
-    y = model.put_empty(n, size, dtype=dtype)
-    model.run(RMS_NORM, x=model.put(x), weight=model.put(weight), y=y, epsilon=EPSILON)
-    check(model.get(y), normed(x, weight))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize(("n", "size"), SIZES)
 def test_norm_of_a_sum(emulated_cuda: ModuleType, dtype: Any, n: int, size: int) -> None:
     """The sum is rounded as the residual stream has it, and the norm is that of the rounded one."""
     model, rng = model_of(emulated_cuda, dtype), np.random.default_rng(size)
