@@ -59,21 +59,6 @@ def test_production_has_no_more_lines_than_its_budget() -> None:
     assert lines <= PYPROJECT["tool"]["h2o-edge"]["most-lines"]
 
 
-def test_requirements_of_extras_that_name_extras() -> None:
-    project = {
-        "dependencies": ["click>=8"],
-        "optional-dependencies": {
-            "one": ["a>=1"],
-            "two": ["b", "h2o-edge[one]; platform_machine == 'x86_64'"],
-        },
-    }
-    assert list(requirements.requirements(project, ["two"])) == [
-        "click>=8",
-        "b",
-        "a>=1; platform_machine == 'x86_64'",
-    ]
-
-
 def test_constraints_name_what_the_targets_install() -> None:
     lines = constraints.CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     named = {line.partition("==")[0] for line in lines if not line.startswith("#")}

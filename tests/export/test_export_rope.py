@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.export.test_export_config import LONGROPE, SCALED, of_family, read
+from tests.export.test_export_config import LONGROPE, SCALED, read
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -82,11 +82,3 @@ def test_a_context_beyond_the_models_is_refused() -> None:
         ConfigError, match="limit, but is 2,049; beyond it RoPE scaling 'dynamic' would begin"
     ):
         read(rope_scaling=DYNAMIC).limited(2049)
-
-
-def test_the_share_of_a_head_that_rotates() -> None:
-    assert of_family("phi3").rotated_size == 32
-    assert of_family("phi3", partial_rotary_factor=0.75).rotated_size == 24
-    assert of_family("glm4", head_dim=64).rotated_size == 32
-    given = {"rope_theta": 1e4, "partial_rotary_factor": 0.25}
-    assert of_family("glm4", head_dim=64, rope_parameters=given).rotated_size == 16

@@ -73,19 +73,6 @@ TEST_P(Cached, Windows) {
     round({1, 2, 8, H2O_F32}, 900, 900, 4, 520);  // several ranges of rows
 }
 
-TEST_P(Cached, ThreadCountChangesNoBit) {
-    const Shape shape{1, 4, 32, H2O_F32};
-    const Stored q = Stored::random(H2O_F32, shape.q_size(64), 1),
-                 k = Stored::random(H2O_F32, shape.k_size(3000), 2),
-                 v = Stored::random(H2O_F32, shape.k_size(3000), 3);
-    for (int64_t n : {1, 64}) {
-        const Stored one = run(context(1).get(), shape, n, 3000, q, k, v);
-        for (int threads : {2, 3, 6}) {
-            EXPECT_TRUE(one == run(context(threads).get(), shape, n, 3000, q, k, v)) << n << " " << threads;
-        }
-    }
-}
-
 // Rows of a prompt, in every precision of the instruction set.
 class Prompt : public EveryIsa {
   protected:

@@ -59,15 +59,6 @@ inline h2o_status h2o_cpu_candidate_score(h2o_cpu* context, const h2o_shape* sha
     return h2o::cpu::run(c);
 }
 
-inline h2o_status h2o_cpu_landmark_update(h2o_cpu* context, const h2o_shape* shape, const h2o_kv* kv,
-                                          int64_t start, int64_t length, int32_t block_size, int32_t blocks,
-                                          float* k_mean, float* v_mean) {
-    auto c = calls::on<h2o::calls::LandmarkUpdate>(context, shape, kv);
-    c.start = &start, c.length = &length, c.block_size = block_size, c.Nb = blocks;
-    c.k_mean_next = k_mean, c.v_mean_next = v_mean;
-    return h2o::cpu::run(c);
-}
-
 inline h2o_status h2o_cpu_cache_append(h2o_cpu* context, const h2o_shape* shape, int32_t n, const void* k,
                                        const void* v, int64_t first, const h2o_kv* kv) {
     auto c = calls::on<h2o::calls::CacheAppend>(context, shape, kv);

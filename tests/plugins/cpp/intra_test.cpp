@@ -87,22 +87,6 @@ TEST_P(Intra, ScoresFarApart) {
     }
 }
 
-TEST_P(Intra, ThreadCountChangesNoBit) {
-    const Shape shape{3, 3, 16, H2O_F32};
-    const int64_t n = 600;
-    const Stored q = Stored::random(H2O_F32, shape.q_size(n), 1),
-                 k = Stored::random(H2O_F32, shape.k_size(n), 2),
-                 v = Stored::random(H2O_F32, shape.k_size(n), 3);
-    const Result one = run(context(1).get(), shape, n, 256, q, k, v);
-    for (int threads : {2, 3, 7}) {
-        const Result many = run(context(threads).get(), shape, n, 256, q, k, v);
-        EXPECT_TRUE(one.state.o == many.state.o);
-        EXPECT_EQ(one.state.m, many.state.m);
-        EXPECT_EQ(one.state.l, many.state.l);
-        EXPECT_EQ(one.colsum, many.colsum);
-    }
-}
-
 TEST_P(Intra, ASecondCallTakesNoMoreMemory) {
     const Shape shape{2, 2, 16, H2O_F32};
     const Stored q = Stored::random(H2O_F32, shape.q_size(200), 1),

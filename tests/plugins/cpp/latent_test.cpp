@@ -86,24 +86,6 @@ TEST_P(Latent, RowsAreAppendedToKeysAlone) {
     for (size_t i = 0; i < 3 * 40; ++i) EXPECT_EQ(rows[2 * 40 + i], fresh[i]);
 }
 
-TEST_P(Latent, WhatIsNotThereIsRefused) {
-    const Stored in(H2O_F32, 4096);
-    Stored out(H2O_F32, 4096);
-    const h2o_kv kv = cache_of(in, in, 8);
-    h2o_shape shape = Sizes{4, 4, 24, 12, false, H2O_F32}.shape();
-    shape.value_size = 10;
-    EXPECT_EQ(h2o_cpu_cached_attention(context().get(), &shape, 1, in.data(), &kv, 8, out.data()),
-              H2O_UNSUPPORTED);
-    shape.value_size = 12;
-    float* const sums = static_cast<float*>(out.data());
-    EXPECT_EQ(h2o_cpu_landmark_update(context().get(), &shape, &kv, 0, 8, 4, 2, sums, sums), H2O_UNSUPPORTED);
-    shape.score_heads = 2;  // spans two key/value heads
-    const int32_t memory[4] = {};
-    EXPECT_EQ(h2o_cpu_candidate_score(context().get(), &shape, 1, 2, 2, in.data(), in.data(), &kv, memory,
-                                      sums, sums + 64),
-              H2O_UNSUPPORTED);
-}
-
 H2O_EVERY_ISA(Latent);
 
 }  // namespace
