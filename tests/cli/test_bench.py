@@ -157,13 +157,6 @@ def test_wrong_flags(h2o: Run, tiny_bundle: Path, flags: tuple[object, ...], say
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("setting", ["dense_form", "dense_precision"])
-def test_attention_has_no_setting_of_dense_graphs(h2o: Run, tiny_bundle: Path, setting: str) -> None:
-    done = h2o("bench", "attention", tiny_bundle, "--compute", f"{setting}=native")
-    assert done.returncode == 2
-    assert f"there is no setting {setting}: " in done.stderr.decode()
-
-
 def test_places_are_checked_before_measuring(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     done = h2o("bench", "prefill", tmp_path / "nothing")
     assert done.returncode == 1

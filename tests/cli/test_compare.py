@@ -126,18 +126,6 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
     assert "float64" not in shown  # the stages that were not asked for
 
 
-def test_the_provider_that_was_asked_for_is_the_one_compared(
-    compare_here: Callable[..., Any], small: Path
-) -> None:
-    stages = ("--stage", "attention", "--stage", "pipeline", "--json")
-    for provider in ("native", "functions"):
-        done = compare_here(small, "--compute", f"attention={provider}", *stages, *SHORT)
-        document = _json(done.stdout)
-        assert (done.exit_code, document["passed"]) == (0, True)
-        assert {row["subject"] for row in _of(document, "attention")} == {provider}
-        assert [row["subject"] for row in _of(document, "pipeline")] == [f"onnxruntime+{provider}"]
-
-
 def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., Any], small: Path) -> None:
     flags = ("--stage", "attention", "--stage", "pipeline", "--prefill", "heads=query", *SMALL)
     done = compare_here(small, "--compute", "attention=native", "--json", *flags)
@@ -180,16 +168,6 @@ def test_a_flipped_byte_is_told_with_the_graph_it_is_in(h2o: Run, copy: Path) ->
         "dense_01"
     ]
     assert _of(document, "pipeline")  # all stages ran
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_every_weight_file_is_watched(number: int, compare_here: Callable[..., Any], copy: Path) -> None:
-    weights = sorted((copy / "onnx" / "weights").iterdir())[number]
-    _flip(copy, f"onnx/weights/{weights.name}", weights.stat().st_size - 1, 0x80)
-    done = compare_here(copy, "--stage", "files")
-    assert done.exit_code == 3
-    assert done.stderr.startswith(f"error: {weights.stem} differs first")
-    assert "MISSED" in done.stdout
 
 
 def test_a_wrong_weight_with_a_right_hash_is_found_by_the_numbers(

@@ -117,10 +117,6 @@ def test_output_is_utf8_in_any_locale(h2o: Run, tiny_bundle: Path) -> None:
     assert not done.stdout.decode("utf-8").isascii()
 
 
-def test_policies_answer_alike_on_a_short_prompt(answer: Any) -> None:
-    assert answer("-n", 8, "--prefill", "full")["tokens"] == answer("-n", 8)["tokens"]
-
-
 def test_verbose_speaks_on_stderr_only(h2o: Run, tiny_bundle: Path) -> None:
     done = h2o("run", tiny_bundle, "-p", PROMPT, "-n", 2, "-v", "--json")
     json.loads(done.stdout)
@@ -370,15 +366,3 @@ def test_a_pipe_needs_no_dash(h2o: Run, tiny_bundle: Path) -> None:
     nothing = h2o("run", tiny_bundle)  # /dev/null has no prompt to wait for
     assert nothing.returncode == 2
     assert "no prompt: give --prompt TEXT" in nothing.stderr.decode()
-
-
-def test_a_checkpoint_is_told_how_to_become_a_bundle(h2o: Run, tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    (tmp_path / "config.json").write_text("{}")
-    for given, command in (
-        (tmp_path / "model.gguf", f"h2o-export {tmp_path}/model.gguf -o model"),
-        (tmp_path, f"h2o-export {tmp_path} -o BUNDLE"),
-    ):
-        done = h2o("run", given, "-p", "Once")
-        assert (done.returncode, done.stdout) == (1, b"")
-        assert command in done.stderr.decode()

@@ -21,13 +21,6 @@ def test_what_was_evicted_is_told(h2o: Run, tiny_bundle: Path) -> None:
     assert b"beyond 64 tokens the cache evicts" in done.stderr
 
 
-@pytest.mark.parametrize(("chunk", "exact"), [(1024, True), (32, False)])
-def test_a_prompt_of_one_chunk_is_exact(h2o: Run, tiny_bundle: Path, chunk: int, exact: bool) -> None:
-    sizes = ("--prefill", f"h2o chunk_size={chunk} local=8 heavy=8 dense_tail=0")
-    done = h2o("run", tiny_bundle, "-p", PROMPT, "-n", 1, "-c", 600, "--json", *sizes)
-    assert json.loads(done.stdout)["exact"] is exact
-
-
 def test_what_a_prompt_saw_is_told(h2o: Run, tiny_bundle: Path) -> None:
     flags = ("-n", 1, "-c", 600, "--json", "--prefill")
     policy = "h2o chunk_size=64 local=8 heavy=8 dense_tail=0"

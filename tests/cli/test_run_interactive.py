@@ -109,13 +109,6 @@ def test_a_special_token_is_text_in_a_conversation_only(h2o: Run, tiny_bundle: P
     assert longer[1] > 5
 
 
-def test_ctrl_c_ends_a_conversation_from_a_pipe(start_h2o: Start, tiny_bundle: Path) -> None:
-    process = start_h2o("run", tiny_bundle, "--chat", "-p", "One?", "-n", 7000, "--ignore-eos")
-    _wait_for(process.stdout, b" ")
-    code, _, err = _interrupted(process)
-    assert (code, err) == (130, b"stopped\n")
-
-
 def test_a_conversation_without_a_template(h2o: Run, bundle_copy: Path) -> None:
     manifest = json.loads((bundle_copy / "manifest.json").read_text())
     del manifest["files"]["chat_template.jinja"]

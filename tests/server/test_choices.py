@@ -34,17 +34,6 @@ def test_n_choices_of_a_chat(openai: Any) -> None:
     assert gathered == texts
 
 
-def test_choices_without_a_seed_differ(server: Server) -> None:
-    choices = server.chat(n=4, temperature=2, max_tokens=8).json()["choices"]
-    assert len({choice["message"]["content"] for choice in choices}) > 1
-
-
-def test_each_choice_follows_the_schema(server: Server) -> None:
-    schema = {"enum": ["red", "green", "blue"]}
-    answer = server.chat(n=5, json_schema=schema, temperature=2, max_tokens=20).json()
-    assert {json.loads(choice["message"]["content"]) for choice in answer["choices"]} <= set(schema["enum"])
-
-
 def test_several_prompts(openai: Any, server: Server) -> None:
     prompts = ["import os\n", "Once upon a time", "import os\n"]
     asked = {"model": "m", "max_tokens": 5, "temperature": 0}
@@ -89,12 +78,6 @@ def test_a_client_that_leaves_ends_all_its_choices(server: Server) -> None:
         next(response.iter_lines())
     wait_for(lambda: server.metric("h2o_busy") == 0, 10)
     assert server.metric("h2o_requests_total", outcome="cancelled") == cancelled + 1
-
-
-def test_an_answer_of_several_choices_is_one_request(server: Server) -> None:
-    before = server.metric("h2o_requests_total", outcome="length")
-    server.complete("x", n=3, max_tokens=1, ignore_eos=True)
-    assert server.metric("h2o_requests_total", outcome="length") == before + 1
 
 
 # Echo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,41 +39,11 @@ def test_a_prompt_is_read_anew_where_the_cache_is_to_have_no_say(openai: Any) ->
     assert ask(cache_prompt=False) == (first, 0)
 
 
-def test_completion(openai: Any) -> None:
-    answer = openai.completions.create(model="any", prompt="Once upon a time", max_tokens=5, seed=1)
-    assert answer.object == "text_completion"
-    assert answer.choices[0].text
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.completion_tokens == 5
-
-
 def test_completion_has_16_tokens_unless_told_otherwise(openai: Any) -> None:
     answer = openai.completions.create(
         model="any", prompt="def f(x):", temperature=0, extra_body={"ignore_eos": True}
     )
     assert answer.usage.completion_tokens == 16
-
-
-def test_the_same_seed_gives_the_same_answer_and_another_seed_another(openai: Any) -> None:
-    def text(seed: int) -> str:
-        answer = openai.chat.completions.create(model="m", messages=ASK, max_tokens=12, seed=seed)
-        return str(answer.choices[0].message.content)
-
-    assert text(1) == text(1)
-    assert len({text(seed) for seed in range(5)}) > 1
-
-
-def test_greedy_text_is_what_the_runtime_says(openai: Any, tiny_bundle: Path) -> None:
-    from h2o_runtime.answers.completion import Completion
-    from h2o_runtime.answers.request import Request
-    from h2o_runtime.text_model import TextModel
-
-    with TextModel.load(tiny_bundle, context=512) as model:
-        request = Request(model.text_prompt("The capital of"), max_tokens=12)
-        *_, last = model.complete(request)
-    assert isinstance(last, Completion)
-    answer = openai.completions.create(model="m", prompt="The capital of", max_tokens=12, temperature=0)
-    assert answer.choices[0].text == last.text
 
 
 def test_max_completion_tokens_is_the_new_name(openai: Any) -> None:

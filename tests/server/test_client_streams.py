@@ -129,19 +129,6 @@ def test_usage_is_told_when_asked_for_in_a_chunk_without_choices(server: Server)
     assert told[-1]["usage"]["total_tokens"] == told[-1]["usage"]["prompt_tokens"] + 2
 
 
-def test_the_official_client_streams_both(openai: Any) -> None:
-    asked = {"model": "m", "max_tokens": 8, "seed": 4}
-    stream = openai.chat.completions.create(**asked, messages=CHAT["messages"], stream=True)
-    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    plain = openai.chat.completions.create(**asked, messages=CHAT["messages"])
-    assert streamed == plain.choices[0].message.content
-    stream = openai.completions.create(**asked, prompt="Once", stream=True)
-    assert (
-        "".join(chunk.choices[0].text for chunk in stream)
-        == openai.completions.create(**asked, prompt="Once").choices[0].text
-    )
-
-
 def test_the_official_clients_helper_accumulates_a_stream(openai: Any) -> None:
     asked = {"model": "m", "messages": CHAT["messages"], "max_tokens": 8, "seed": 4}
     plain = openai.chat.completions.create(**asked).choices[0].message.content

@@ -78,17 +78,6 @@ def test_a_keyword_that_no_grammar_can_keep_is_left_out_and_told(openai: Any, st
     assert "x-schema-left-out" not in free.headers
 
 
-def test_a_streamed_answer_follows_the_schema_too(openai: Any) -> None:
-    stream = openai.chat.completions.create(
-        model="m",
-        messages=ASK,
-        response_format=schema_format(Pet.model_json_schema()),
-        max_tokens=200,
-        stream=True,
-    )
-    Pet.model_validate_json("".join(chunk.choices[0].delta.content or "" for chunk in stream))
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_json_object_is_an_object(openai: Any, seed: int) -> None:
     """Or the beginning of one, where the limit comes first."""

@@ -87,37 +87,6 @@ def test_required_calls_any_of_several(openai: Any) -> None:
     assert names == {"get_weather", "clock"}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_streamed_call_is_the_plain_one(openai: Any, seed: int) -> None:
-    asked = {
-        "model": "m",
-        "messages": ASK,
-        "tools": [WEATHER],
-        "tool_choice": "required",
-        "seed": seed,
-        "max_tokens": 100,
-    }
-    plain = openai.chat.completions.create(**asked).choices[0].message.tool_calls[0].function
-    name = arguments = ""
-    chunks = list(openai.chat.completions.create(**asked, stream=True))
-    for chunk in chunks:
-        assert not chunk.choices[0].delta.content
-        for call in chunk.choices[0].delta.tool_calls or []:
-            assert call.index == 0
-            name += call.function.name or ""
-            arguments += call.function.arguments or ""
-    assert (name, arguments) == (plain.name, plain.arguments)
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
-
-
-def test_the_official_clients_helper_reads_a_streamed_call(openai: Any) -> None:
-    with openai.chat.completions.stream(
-        model="m", messages=ASK, tools=[WEATHER], tool_choice="required", max_tokens=100
-    ) as stream:
-        final = stream.get_final_completion()
-    check_weather(final.choices[0].message.tool_calls[0].function)
-
-
 def test_the_official_clients_own_parsing(openai: Any) -> None:
     import openai as library
 
@@ -132,30 +101,6 @@ def test_the_official_clients_own_parsing(openai: Any) -> None:
         max_tokens=100,
     )
     assert isinstance(parsed.choices[0].message.tool_calls[0].function.parsed_arguments, Clock)
-
-
-def test_a_calls_result_goes_back_to_the_model(openai: Any) -> None:
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": '{"unit": "kelvin", "days": 1}'},
-    }
-    talk = [
-        *ASK,
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "281"},
-    ]
-    answer = openai.chat.completions.create(model="m", messages=talk, tools=[WEATHER], max_tokens=6)
-    alone = openai.chat.completions.create(model="m", messages=ASK, tools=[WEATHER], max_tokens=6)
-    assert answer.usage.prompt_tokens > alone.usage.prompt_tokens
-
-
-def test_tools_are_not_shown_to_the_model_when_the_choice_is_none(openai: Any) -> None:
-    def tokens(**more: Any) -> int:
-        got = openai.chat.completions.create(model="m", messages=ASK, max_tokens=1, **more)
-        return int(got.usage.prompt_tokens)
-
-    assert tokens(tools=[WEATHER]) > tokens(tools=[WEATHER], tool_choice="none") == tokens()
 
 
 def test_an_answer_that_is_no_call_is_text(openai: Any) -> None:

@@ -40,16 +40,6 @@ def test_a_chat(server: Server, question: dict[str, str], limit: int | None, str
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("limit", [LARGE, -1])
-def test_a_completion(server: Server, limit: int, stream: bool) -> None:
-    body = {"prompt": [7] * 500, "max_tokens": limit, "ignore_eos": True}
-    found = ended(server, "/v1/completions", body, stream)
-    assert [choice["finish_reason"] for one in found for choice in one["choices"]][-1] == "length"
-    if not stream:
-        assert found[0]["usage"]["total_tokens"] == CONTEXT + 1
-
-
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_response(server: Server, question: dict[str, str], stream: bool) -> None:
     found = ended(server, "/v1/responses", {"input": [question], "max_output_tokens": LARGE}, stream)
     if stream:

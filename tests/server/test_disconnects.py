@@ -140,14 +140,6 @@ def test_while_the_answer_is_made(roomy: Server, stream: bool, abruptly: bool) -
 
 
 @abruptly
-def test_right_after_the_request(roomy: Server, abruptly: bool) -> None:
-    for _ in range(20):
-        with roomy.connection() as connected:
-            connected.sendall(completion(**LONG_ANSWER, stream=True))
-            leave(connected, abruptly)
-
-
-@abruptly
 def test_without_reading_the_answer(roomy: Server, abruptly: bool) -> None:
     answered = outcomes(roomy, "length", "stop")
     with roomy.connection() as connected:
@@ -201,15 +193,6 @@ def test_a_client_that_closes_its_sending_side_has_left(roomy: Server, stream: b
         connected.shutdown(socket.SHUT_WR)
         wait_for(lambda: busy(roomy) == (0, 0), SOON)
     wait_for(lambda: outcomes(roomy, "cancelled") == ended + 1)
-
-
-def test_requests_that_were_sent_at_once_are_all_answered(roomy: Server) -> None:
-    with roomy.connection(SOON) as connected:
-        raw = completion(prompt="x", max_tokens=2)
-        last = raw.replace(b"Host:", b"Connection: close\r\nHost:", 1)
-        assert last != raw
-        connected.sendall(raw + raw + last)
-        assert whole(connected).count(b"HTTP/1.1 200 OK\r\n") == 3
 
 
 def test_a_part_of_a_request_has_no_answer_to_wait_for(roomy: Server) -> None:

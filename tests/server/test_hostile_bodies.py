@@ -190,13 +190,6 @@ def test_the_limit_is_told(idle: tuple[Server, int]) -> None:
     assert error["n_prompt_tokens"] > error["n_ctx"] == 8192
 
 
-def test_max_body_is_still_a_bound(serve: Serve) -> None:
-    server = serve("--limits", "body=1")
-    assert server.get("/props").json()["limits"]["max_body_bytes"] == 1 << 20
-    error = error_of(server.post(TOKENIZE, {"content": "x" * (1 << 20)}), 413)
-    assert error["code"] == "body_too_long"
-
-
 def test_all_bodies_share_one_budget(serve: Serve) -> None:
     """Those that arrive slowly hold what has come; small ones always get in, and it is given back."""
     server = serve("--limits", "body=1 memory=1 body_timeout=30")

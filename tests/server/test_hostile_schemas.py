@@ -233,14 +233,6 @@ def test_every_grammar_has_a_process_of_its_own(compiler: GrammarCompiler) -> No
     assert len(children()) == before + 1
 
 
-def test_a_grammar_that_nobody_closed_ends_with_its_last_user(compiler: GrammarCompiler) -> None:
-    before = len(children())
-    grammar = compiler.json_schema({"type": "object"}, field="x")
-    assert len(children()) == before + 2
-    del grammar
-    assert len(children()) == before + 1
-
-
 @by_name
 def test_nobody_wants_it_any_more(compiler: GrammarCompiler, schema: dict[str, Any]) -> None:
     compiler.json_schema({}, field="x").close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -198,21 +197,6 @@ def test_a_host_that_is_none_is_told(host: str) -> None:
         bind(host, 0)
     assert "while attempting" not in str(caught.value)
     assert "stop the program" not in str(caught.value)
-
-
-@pytest.mark.parametrize("how", ["missing", "truncated"])
-def test_a_damaged_bundle_is_told_by_the_file(how: str, tiny_bundle: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "bundle"
-    shutil.copytree(tiny_bundle, copy)
-    file = copy / "onnx" / "dense_03.onnx"
-    if how == "missing":
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:100])
-    ended = run_to_the_end(copy, "--port", 0)
-    assert ended.returncode == 1
-    assert "dense_03.onnx" in ended.stderr
-    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(

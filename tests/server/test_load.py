@@ -84,31 +84,6 @@ def test_two_hundred_clients_at_once(serve: Serve) -> None:
     assert [outcome.status for outcome in again] == [200] * 9
 
 
-def until_it_waits(server: Server) -> Callable[[int], None]:
-    """Of a crowd's clients, the first is served and the others wait."""
-
-    def wait(number: int) -> None:
-        wait_for(lambda: (server.metric("h2o_busy"), server.metric("h2o_queue_length")) == (1, number))
-
-    return wait
-
-
-def test_first_come_first_served(serve: Serve, tmp_path: Path) -> None:
-    pace = Pace(tmp_path)
-    server = serve("--limits", "queue=50", code=pace.code)
-    pace.hold()
-    waits = until_it_waits(server)
-
-    def then(number: int) -> None:
-        waits(number)
-        if number == 39:
-            pace.go()
-
-    outcomes = asyncio.run(_crowd(server, 40, then))
-    assert {outcome.status for outcome in outcomes} == {200}
-    assert [outcome.client for outcome in sorted(outcomes, key=lambda o: o.order)] == list(range(40))
-
-
 def test_who_waits_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
     pace = Pace(tmp_path)
     server = serve("--limits", "queue_timeout=0.5", code=pace.code)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_runtime.policies.prefill import Full, Query
+from h2o_runtime.policies.prefill import Query
 from h2o_server.about.memory_view import MemorySnapshot
 
 CONFIG = Query(chunk_size=64, local=8, heavy=24, dense_tail=0)
@@ -34,23 +34,3 @@ def test_counts_are_those_of_plain_python(snapshot: MemorySnapshot) -> None:
 
 def test_the_last_boundary_is_the_generators_memory(snapshot: MemorySnapshot, tiny_generator: Any) -> None:
     np.testing.assert_array_equal(snapshot.sets[-1], np.stack(tiny_generator.report().last))
-
-
-def test_a_full_prefill_has_no_memory(tiny_generator: Any, heldout_ids: Any) -> None:
-    ids = heldout_ids[:300]
-    tiny_generator.prefill(ids, Full())
-    assert MemorySnapshot.take("answer", tuple(ids.tolist()), tiny_generator).sets.shape == (0, 0, 0, 0)
-
-
-def test_tokens_joined_are_the_prompt(tiny_generator: Any) -> None:
-    from tests.conftest import EXAMPLE
-
-    from h2o_runtime.text import Tokenizer
-
-    tokenizer = Tokenizer.load(EXAMPLE)
-    text = "naïve 東京 😀 <|eot_id|> end é"
-    ids = tuple(tokenizer.encode(text))
-    tiny_generator.prefill(ids, Full())
-    told = MemorySnapshot.take("answer", ids, tiny_generator).describe(tokenizer)
-    assert "".join(told["tokens"]) == text
-    assert len(told["tokens"]) == len(ids)

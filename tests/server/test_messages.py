@@ -39,37 +39,6 @@ def test_a_text_is_what_a_chat_gives(anthropic: Any, server: Server) -> None:
     assert (read, usage.output_tokens) == (chat["usage"]["prompt_tokens"], 6)
 
 
-def test_blocks_of_a_message_are_its_text(anthropic: Any) -> None:
-    blocks = [
-        {"type": "text", "text": "How warm "},
-        {"type": "text", "text": "is it in Oslo?", "cache_control": {"type": "ephemeral"}},
-    ]
-    system = [{"type": "text", "text": "Be brief."}]
-    answers = [
-        anthropic.messages.create(
-            messages=[{"role": "user", "content": one}], system=two, max_tokens=6, **GREEDY
-        )
-        for one, two in ((ASK, "Be brief."), (blocks, system))
-    ]
-    assert answers[0].content == answers[1].content
-
-
-def test_members_that_another_service_wrote_are_left_alone(server: Server) -> None:
-    use = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"days": 1}, "toolset_name": "x"}
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": "5", "toolset_name": "x"}
-    talk = [
-        *TALK,
-        {"role": "assistant", "content": [{"type": "text", "text": "I look.", "citations": []}, use]},
-        {"role": "user", "content": [result]},
-    ]
-    answer = server.post(
-        "/v1/messages", {"messages": talk, "max_tokens": 1, "tools": [WEATHER], "diagnostics": {}}
-    )
-    assert answer.status_code == 200, answer.text
-    alone = set(answer.headers["X-Left-Alone"].split(", "))
-    assert alone == {"diagnostics", "messages.content.citations", "messages.content.toolset_name"}
-
-
 def test_a_stop_sequence_is_named(anthropic: Any) -> None:
     text = anthropic.messages.create(messages=TALK, max_tokens=30, **GREEDY).content[0].text
     stop = text[len(text) // 2 :][:3]
@@ -225,13 +194,6 @@ def test_what_cannot_be_honoured_is_named(server: Server, values: dict[str, Any]
     told = response.json()
     assert told["type"] == "error"
     assert (told["error"]["type"], told["error"]["param"]) == ("invalid_request_error", param)
-
-
-def test_the_client_knows_our_errors(anthropic: Any) -> None:
-    import anthropic as library
-
-    with pytest.raises(library.BadRequestError, match="tool_choice requires a call, but tools is empty"):
-        anthropic.messages.create(model="m", messages=TALK, max_tokens=4, tool_choice={"type": "any"})
 
 
 def test_the_key_in_anthropics_header(serve: Serve) -> None:

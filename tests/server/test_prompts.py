@@ -96,11 +96,6 @@ def test_a_sparse_prompt_tells_of_its_chunks(server: Server, path: str) -> None:
     assert told["prefill"] == PREFILL.settings_of(Window(**SPARSE, window=8))
 
 
-def test_full_prefill_has_no_chunks(server: Server) -> None:
-    told = server.complete(WORDS * 30, prefill={"policy": "full"}).json()["h2o"]
-    assert (told["chunks"], told["memory_size"], told["prefill"]["policy"]) == (1, 0, "full")
-
-
 def test_what_a_prompt_saw_is_told(server: Server) -> None:
     seen = server.complete(WORDS * 30, prefill=SPARSE).json()["h2o"]["seen"]
     assert 0.0 < seen["least_seen"] <= seen["seen"] <= 1.0
@@ -152,13 +147,6 @@ def test_the_next_turn_of_a_chat_runs_only_what_is_new(server: Server) -> None:
     assert cached >= first["usage"]["prompt_tokens"] + 7
     assert second["timings"]["cache_n"] == cached
     assert second["timings"]["prompt_n"] == second["usage"]["prompt_tokens"] - cached < 20
-
-
-def test_the_same_prompt_again_is_not_run(server: Server) -> None:
-    server.complete(WORDS, max_tokens=0)
-    again = server.complete(WORDS, max_tokens=0).json()
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == again["usage"]["prompt_tokens"]
-    assert again["timings"]["prompt_n"] == 0
 
 
 def test_timings_are_llama_cpps(server: Server) -> None:

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from tests.server.scheduled import (
     CONFIGS,
     PIECE,
@@ -21,10 +18,8 @@ from tests.server.scheduled import (
     answer,
     finish,
     load,
-    pages_in_use,
     request,
     tokens_of,
-    turn,
 )
 
 from h2o_runtime import Sampling
@@ -206,74 +201,3 @@ def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: 
             for generator in model.slots:
                 generator.reset()
             assert model.generator.session.store.report()["pages_in_use"] == 0
-
-
-class Clients(RuleBasedStateMachine):
-    """Clients come and leave at any turn, the model is asked for all that it can do, and all are answered."""
-
-    model: TextModel
-    one: TextModel
-    known: dict[Any, list[int]]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scheduler = Scheduler(self.model, PIECE)
-        self.tasks: list[Task] = []
-        for generator in self.model.slots:
-            generator.reset()
-
-    @precondition(lambda self: sum(1 for _ in self.scheduler.tasks) < SLOTS)
-    @rule(
-        seed=st.integers(0, 1),
-        length=st.sampled_from([1, 33, 90, 200]),
-        tokens=st.integers(0, 6),
-        policy=st.integers(0, len(CONFIGS) - 1),
-    )
-    def arrive(self, seed: int, length: int, tokens: int, policy: int) -> None:
-        self.tasks.append(Task(request(seed, length, tokens, CONFIGS[policy], reuse=False)))
-        self.scheduler.start(self.tasks[-1])
-
-    @rule(turns=st.integers(1, 8))
-    def turn(self, turns: int) -> None:
-        for _ in range(turns):
-            turn(self.scheduler)
-
-    @precondition(lambda self: self.model.generator.session.store.in_blocks)
-    @rule(one=st.integers(1, SLOTS - 1))
-    def set_aside(self, one: int) -> None:
-        """As where memory is short: of those that have begun, one that did not come first."""
-        for running in self.scheduler._running[one : one + 1]:
-            store = running.generator.session.store
-            if running.begun and not store.moved:
-                store.move_out()
-
-    @precondition(lambda self: self.tasks)
-    @rule(one=st.integers(0, 1000))
-    def leave(self, one: int) -> None:
-        self.tasks[one % len(self.tasks)].left = True
-
-    def teardown(self) -> None:
-        """The server stops: all that run are answered."""
-        finish(self.scheduler)
-        assert self.scheduler.set_aside == 0
-        for task in self.tasks:
-            assert task.error is None
-            assert task.completion is not None
-            key = (task.request.prompt, task.request.prefill)
-            if key not in self.known:
-                longest = Request(*key[:1], 6, key[1], Sampling(temperature=0.0), ignore_eos=True)
-                self.known[key] = answer(self.one, longest)
-            found = tokens_of(task.completion)
-            assert found == self.known[key][: len(found)]
-            whole = task.completion.finish_reason == "length"
-            assert whole == (len(found) == task.request.max_tokens and task.read) or task.left
-        assert pages_in_use(self.model) == 0
-
-
-@pytest.mark.parametrize("cache", [Contiguous(), Paged()], ids=["contiguous", "few-pages"])
-def test_clients_come_and_leave(bundle: Path, alone: TextModel, cache: Cache) -> None:
-    with load(bundle, SLOTS, cache, slot_bytes=1 if isinstance(cache, Paged) else None) as model:
-        Clients.model, Clients.one, Clients.known = model, alone, {}
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            Clients, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
-        )

@@ -43,41 +43,6 @@ def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
     asyncio.run(run())
 
 
-def test_waiting_has_an_end() -> None:
-    async def run() -> None:
-        slot = Slots(3, lambda: 5)
-        entered(slot)
-        second = entered(slot)
-        with pytest.raises(Problem) as caught:
-            await second.turn(0.01)
-        assert (caught.value.status_code, caught.value.code) == (503, "queue_timeout")
-        assert caught.value.headers == {"Retry-After": "5"}
-        second.leave()
-        assert slot.waiting == 0
-
-    asyncio.run(run())
-
-
-def test_a_closed_slot_tells_all_but_the_one_it_serves() -> None:
-    async def run() -> None:
-        slot = Slots(3, lambda: 5)
-        first, second = entered(slot), entered(slot)
-        slot.close(lambda: unavailable("closed", code="shutting_down"))
-        with pytest.raises(Problem, match="503"):
-            await second.turn(None)
-        second.leave()
-        with pytest.raises(Problem):
-            entered(slot)
-        await first.turn(None)
-        waiting = asyncio.create_task(slot.empty())
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        first.leave()
-        await asyncio.wait_for(waiting, 5)
-
-    asyncio.run(run())
-
-
 STEPS = st.lists(st.one_of(st.just("enter"), st.integers(0, 30), st.just("close")), max_size=80)
 
 

@@ -14,13 +14,10 @@ from tests.server.page.person import (
     answer_once,
     ask,
     attach,
-    events,
     figures,
-    piece,
     send,
     sent,
     shown,
-    wait_until_answered,
     whole,
 )
 from tests.server.running import Server, wait_for
@@ -236,17 +233,3 @@ def test_a_browser_that_keeps_nothing_says_so(browser: Browser, server: Server) 
         page.get_by_role("button", name="New chat").click()
         page.get_by_role("tab").first.click()
         assert message(page) == "half a"
-
-
-def test_a_broken_turn_is_kept_as_what_it_is(page: Page) -> None:
-    answer_once(page, events(piece("Half an")))
-    send(page, "Hello.")
-    wait_until_answered(page)
-    page.route(CHAT, lambda route: route.abort(), times=1)
-    send(page, "Lost.")
-    page.get_by_text("No answer").wait_for()
-    reload(page)
-    page.get_by_text("The answer stopped early: the connection was lost").wait_for()
-    assert page.locator(".turn.left-out .question").inner_text().endswith("Lost.")
-    messages = sent(page, lambda: ask(page, "Anew."))["messages"]
-    assert [each["content"] for each in messages] == ["Hello.", "Half an", "Anew."]

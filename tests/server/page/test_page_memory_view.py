@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import EXAMPLE
 from tests.server.page.person import (
-    MainThread,
     ask,
     choose,
     open_memory,
@@ -117,35 +116,3 @@ def test_memory_of_an_older_answer(page: Page, server: Server, long_text: str) -
     ask(page, "And this?")  # an open view goes with the conversation
     page.locator("#tokens .kept").first.wait_for()
     assert page.get_by_role("button", name="Show memory").count() == 1
-
-
-def test_thirty_thousand_tokens(page: Page, long_text: str) -> None:
-    count, heads, ends = 30_000, 8, list(range(1024, 30_000, 1024))
-    memory = {"tokens": [f"tok{i % 97} " for i in range(count)], "boundaries": len(ends), "ends": ends}
-    memory |= {"layers": 2, "heads": heads, "memory_size": 512}
-    page.route("**/memory/*", lambda route: route.fulfill(json=memory))
-    page.route(
-        "**/counts?*",
-        lambda route: route.fulfill(
-            json={"counts": [(i * 7 + len(route.request.url)) % 9 for i in range(count)]}
-        ),
-    )
-    ask(page, "Hello.", long_text)
-    page.get_by_role("button", name="Show memory").click()
-    wait_for(lambda: page.locator("#tokens p > span").count() == count)
-    thread = MainThread(page)
-    steps = 6
-    begin = thread.seconds()
-    page.evaluate(
-        """async (steps) => {
-          const slider = document.getElementById("boundary");
-          for (let step = 0; step < steps; step++) {
-            slider.value = step;
-            slider.dispatchEvent(new Event("input"));
-            for (let frames = 0; frames < 6; frames++) await new Promise(requestAnimationFrame);
-          }
-        }""",
-        steps,
-    )
-    took = (thread.seconds() - begin) / steps
-    assert took < 1, f"a step of the slider keeps the page busy for {took:.1f} s"

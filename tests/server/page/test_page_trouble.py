@@ -99,18 +99,6 @@ def test_settings_that_cannot_be_read_are_none(page: Page) -> None:
     assert sent(page, lambda: ask(page, "Hello."))["max_tokens"] == 4
 
 
-def test_a_browser_that_keeps_nothing(browser: Browser, server: Server) -> None:
-    refuse = """for (const area of ["localStorage", "sessionStorage"]) {
-      Object.defineProperty(window, area, { get() { throw new DOMException("denied", "SecurityError"); } });
-    }"""
-    with watched_page(browser, "about:blank") as page:
-        page.add_init_script(refuse)
-        page.goto(server.url)
-        page.get_by_text("8,192 tokens of context").wait_for()
-        choose(page, max_tokens=4)
-        assert sent(page, lambda: ask(page, "Hello."))["max_tokens"] == 4
-
-
 def test_it_waits_for_the_model(browser: Browser, server: Server) -> None:
     with watched_page(browser, "about:blank") as page:
         loading = {"error": {"message": "the model is being loaded: try again in a moment"}}
