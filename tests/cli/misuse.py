@@ -78,12 +78,6 @@ class Place:
         self.out.mkdir()
         return self.write("out/thesis.txt", "the only copy")
 
-    def other_bundle(self) -> Place:
-        """Where the bundle came from is no longer what it came from."""
-        manifest = json.loads((self.bundle / "manifest.json").read_text())
-        manifest["checkpoint"]["source"] = str(self.ck)
-        return self.write("bundle/manifest.json", json.dumps(manifest)).configure(rms_norm_eps=0.5)
-
 
 # The change to the folder, the arguments after the command's name (with names of the folder's files in
 # braces), the exit code, and the expected message.

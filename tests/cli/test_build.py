@@ -117,12 +117,6 @@ def test_a_missing_package_is_named_with_its_extra(
     assert f"is not installed: pip install 'h2o-edge[{target}]'" in done.stderr.decode()
 
 
-def test_no_bundle(h2o: Run, tmp_path: Path) -> None:
-    done = h2o("build", tmp_path / "nowhere", "--target", "tensorrt", "--dry-run")
-    assert done.returncode == 1
-    assert done.stderr.decode().startswith(f"error: {tmp_path}/nowhere: no such folder")
-
-
 # With TensorRT for RTX
 
 

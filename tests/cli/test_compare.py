@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests import bundles
-from tests.cli.conftest import Run, Start, work_for
+from tests.cli.conftest import Run
 
 from h2o_cli.compare import main
 
@@ -308,15 +307,6 @@ def test_a_missing_package_is_told_with_what_to_install(
             "pip install --extra-index-url https://download.pytorch.org/whl/cpu 'h2o-edge[export,cpu]'; "
             "without that index torch may bring gigabytes of CUDA\n"
         )
-
-
-def test_ctrl_c_ends_it(start_h2o: Start, small: Path) -> None:
-    process = start_h2o("compare", small, "-n", 4000, "--compute", "attention=functions")
-    work_for(process, seconds=1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert (out, err) == (b"", b"stopped\n")
-    assert process.returncode in (130, -signal.SIGINT)  # 130 to a shell both
 
 
 def test_a_wrong_checkpoint_is_refused_before_the_work(

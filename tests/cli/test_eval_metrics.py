@@ -191,13 +191,6 @@ def test_no_list_is_better_than_the_oracles(tiny_generator: Generator, heldout_i
     assert random.of_best.mean() < rule.of_best.mean() < 1
 
 
-def test_measuring_leaves_no_trace(tiny_generator: Generator, heldout_ids: Any) -> None:
-    before = tiny_generator.prefill(heldout_ids[:150], FULL)
-    measure_recall(tiny_generator, heldout_ids[:150], [prefill_of(**SMALL)])
-    assert tiny_generator.length == 0
-    np.testing.assert_array_equal(tiny_generator.prefill(heldout_ids[:150], FULL), before)
-
-
 @dataclass(frozen=True)
 class Spied(PrefillPolicy[Any]):
     """Another policy, whose lists are noted a layer."""

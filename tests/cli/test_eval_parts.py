@@ -17,8 +17,8 @@ from h2o_cli.eval.policies import LocalOnly
 from h2o_cli.eval.results import FIGURES, Measure, Value, summarize
 from h2o_cli.eval.suite import SIZES, TEXTS, Source, SuiteName
 from h2o_cli.eval.texts import from_sources
-from h2o_runtime.errors import ConfigError, InputError
-from h2o_runtime.policies.prefill import Full, Query, Window
+from h2o_runtime.errors import ConfigError
+from h2o_runtime.policies.prefill import Query, Window
 from h2o_runtime.policies.prefill.h2o.policy import H2O
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.chat_template import ChatTemplate
@@ -43,12 +43,6 @@ def test_who_takes_part() -> None:
     assert found[2].policy == Window(local=32, window=8)
     assert (found[3].policy.local, found[3].policy.heavy) == (32, 448)
     assert "heads=auto" in found[1].settings
-
-
-@pytest.mark.parametrize("batch_size", [512, 4096])
-def test_full_attention_is_no_rule_to_measure(batch_size: int) -> None:
-    with pytest.raises(ConfigError, match=r"^full.* has nothing to measure: .*name a rule by `prefill`"):
-        contestants(Full(batch_size=batch_size), [], [], 4096)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +235,3 @@ def test_a_suite_leaves_out_texts_that_are_too_short(tmp_path: Path) -> None:
     found = from_sources(sources, Characters(), 5, 1000, 2)
     assert [(one.name, "".join(map(chr, one.ids))) for one in found] == [("a", "abcde"), ("c", "ghijk")]
     assert len(from_sources(sources, Characters(), 8, 1000, 2)) == 1
-
-
-def test_a_text_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="nothing-code cannot be read"):
-        Source("nothing-code", path="nowhere/nothing.py", whole=True).text()

@@ -3,7 +3,9 @@ test_run.py, how h2o-export is misused in test_misuse_export.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import bundles
@@ -12,21 +14,35 @@ from tests.cli.misuse import LONG, NAME, Misuse, Place, assert_one_sentence, run
 
 pytestmark = pytest.mark.timeout(600)
 
+# Of sound folders: the arguments, the exit code, and the message.
+COMPARE_ARGUMENTS: dict[str, tuple[tuple[Any, ...], int, str]] = {
+    "no such folder": (("{folder}/nowhere",), 1, "{folder}/nowhere: no such folder"),
+    "a checkpoint": (("{ck}",), 1, "{ck}: no manifest.json, so this is not a bundle: it looks like"),
+    "a name too long": ((LONG,), 1, "File name too long"),
+    "a checkpoint that is none": (
+        ("{bundle}", "--stage", "pipeline", "--checkpoint", "{folder}/nowhere"),
+        1,
+        "{folder}/nowhere: no such file or folder",
+    ),
+    "no such text": (("{bundle}", "--prompt-file", "{folder}/text"), 1, "{folder}/text: no such file"),
+    "save into a file": (
+        ("{bundle}", "--save", "{bundle}/tokenizer.json"),
+        1,
+        "{bundle}/tokenizer.json: is inside the bundle",
+    ),
+    "one token": (("{bundle}", "-n", 1), 2, "1 is not in the range 2<=x<=32768"),
+    "unknown stage": (("{bundle}", "--stage", "last"), 2, "'last' is not one of"),
+    "unknown provider": (("{bundle}", "--against", "abacus"), 2, "'abacus' is not one of"),
+    "M >= S": (
+        ("{bundle}", "--against", "functions", "--h2o-heavy", 192),
+        2,
+        "64 + 192 = 256, which must be below",
+    ),
+    "no bundle": ((), 2, "Missing argument 'BUNDLE'"),
+}
+
 COMPARE: dict[str, Misuse] = {
-    "no such folder": (lambda p: p, ("{folder}/nowhere",), 1, "{folder}/nowhere: no such folder"),
-    "a checkpoint": (
-        lambda p: p,
-        ("{ck}",),
-        1,
-        "{ck}: no manifest.json, so this is not a bundle: it looks like",
-    ),
-    "a name too long": (lambda p: p, (LONG,), 1, "File name too long"),
-    "half a manifest": (
-        lambda p: p.truncate("bundle/manifest.json"),
-        ("{bundle}",),
-        1,
-        "{bundle}/manifest.json: cannot be read as JSON",
-    ),
+    **{name: (lambda p: p, *rest) for name, rest in COMPARE_ARGUMENTS.items()},
     "half of some weights": (
         lambda p: p.truncate("bundle/onnx/weights/dense_01.bin"),
         ("{bundle}",),
@@ -38,24 +54,6 @@ COMPARE: dict[str, Misuse] = {
         ("{bundle}",),
         1,
         "{bundle}/onnx/phase2.onnx: missing from the bundle",
-    ),
-    "another checkpoint": (
-        lambda p: p.other_bundle(),
-        ("{bundle}", "--stage", "pipeline"),
-        1,
-        "{ck} is not the checkpoint that {bundle} was exported from",
-    ),
-    "a checkpoint that is none": (
-        lambda p: p,
-        ("{bundle}", "--stage", "pipeline", "--checkpoint", "{folder}/nowhere"),
-        1,
-        "{folder}/nowhere: no such file or folder",
-    ),
-    "no such text": (
-        lambda p: p,
-        ("{bundle}", "--prompt-file", "{folder}/text"),
-        1,
-        "{folder}/text: no such file",
     ),
     "an empty text": (
         lambda p: p.write("text", ""),
@@ -69,70 +67,36 @@ COMPARE: dict[str, Misuse] = {
         1,
         "{folder}/text is not valid UTF-8: byte 0xfc at offset 2",
     ),
-    "save into a file": (
-        lambda p: p,
-        ("{bundle}", "--save", "{bundle}/tokenizer.json"),
-        1,
-        "{bundle}/tokenizer.json: is inside the bundle",
-    ),
-    "one token": (lambda p: p, ("{bundle}", "-n", 1), 2, "1 is not in the range 2<=x<=32768"),
-    "unknown stage": (lambda p: p, ("{bundle}", "--stage", "last"), 2, "'last' is not one of"),
-    "unknown provider": (lambda p: p, ("{bundle}", "--against", "abacus"), 2, "'abacus' is not one of"),
-    "M >= S": (
-        lambda p: p,
-        ("{bundle}", "--against", "functions", "--h2o-heavy", 192),
-        2,
-        "64 + 192 = 256, which must be below",
-    ),
-    "another policy's": (
-        lambda p: p,
-        ("{bundle}", "--against", "functions", "--prefill", "h2o vertical=9"),
-        2,
-        "belongs to minference",
-    ),
-    "w > L": (
-        lambda p: p,
-        ("{bundle}", "--against", "functions", "--prefill", "score=window window=65"),
-        2,
-        "window (65) must be",
-    ),
-    "unknown flag": (lambda p: p, ("{bundle}", "--fast"), 2, "No such option '--fast'"),
-    "no bundle": (lambda p: p, (), 2, "Missing argument 'BUNDLE'"),
 }
 
-RUN: dict[str, Misuse] = {
-    "a name too long": (lambda p: p, (LONG, "-p", "a"), 1, "File name too long"),
+# Of bundles that h2o-run is to open: the change to it, and the message.
+BUNDLES: dict[str, tuple[Callable[[Place], object], str]] = {
     "a manifest that is a folder": (
         lambda p: (p.remove("bundle/manifest.json"), (p.bundle / "manifest.json").mkdir()),
-        ("{bundle}", "-p", "a"),
-        1,
         "{bundle}/manifest.json: cannot be read as JSON",
     ),
-    "two bundles": (lambda p: p, ("{bundle}", "{bundle}", "-p", "a"), 2, "unexpected argument"),
     "a manifest of brackets": (
         lambda p: p.write("bundle/manifest.json", "[" * 100_000),
-        ("{bundle}", "-p", "a"),
-        1,
         "{bundle}/manifest.json: cannot be read as JSON",
     ),
     "a tokenizer's configuration of brackets": (
         lambda p: p.write("bundle/tokenizer_config.json", "[" * 100_000).resize("tokenizer_config.json"),
-        ("{bundle}", "-p", "a"),
-        1,
         "{bundle}/tokenizer_config.json is not valid JSON",
     ),
     "a thousand million layers": (
         lambda p: p.manifest(lambda m: m["model"].update(layers=10**9)),
-        ("{bundle}", "-p", "a"),
-        1,
         "{bundle}/manifest.json: model.layers: Input should be less than or equal to 1024",
     ),
     "no graphs": (
         lambda p: p.manifest(lambda m: m.update(graphs=[])),
-        ("{bundle}", "-p", "a"),
-        1,
         "{bundle}/manifest.json: lists 0 dense graphs",
     ),
+}
+
+RUN: dict[str, Misuse] = {
+    **{name: (spoil, ("{bundle}", "-p", "a"), 1, told) for name, (spoil, told) in BUNDLES.items()},
+    "a name too long": (lambda p: p, (LONG, "-p", "a"), 1, "File name too long"),
+    "two bundles": (lambda p: p, ("{bundle}", "{bundle}", "-p", "a"), 2, "unexpected argument"),
     "more threads than any machine runs": (
         lambda p: p,
         ("{bundle}", "-p", "a", "--threads", 3000),

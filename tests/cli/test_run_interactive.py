@@ -97,30 +97,6 @@ def test_a_conversation_from_a_pipe(h2o: Run, tiny_bundle: Path) -> None:
     assert len(done.stdout) > len(first) + 2
 
 
-def test_a_special_token_is_text_in_a_conversation_only(h2o: Run, tiny_bundle: Path) -> None:
-    def tokens(*flags: str) -> int:
-        done = h2o("run", tiny_bundle, "--json", "-n", 1, *flags)
-        return int(json.loads(done.stdout)["timings"]["prompt_n"])
-
-    longer = [
-        tokens("-p", "a<|eot_id|>b", *flags) - tokens("-p", "ab", *flags) for flags in ((), ("--chat",))
-    ]
-    assert longer[0] in (1, 2)
-    assert longer[1] > 5
-
-
-def test_a_conversation_without_a_template(h2o: Run, bundle_copy: Path) -> None:
-    manifest = json.loads((bundle_copy / "manifest.json").read_text())
-    del manifest["files"]["chat_template.jinja"]
-    for name in ("chat_template.jinja", "manifest.json"):
-        (bundle_copy / name).unlink()
-    (bundle_copy / "manifest.json").write_text(json.dumps(manifest))
-    refused = h2o("run", bundle_copy, "--chat")
-    assert refused.returncode == 1
-    assert "has no chat template" in refused.stderr.decode()
-    assert h2o("run", bundle_copy, "-p", "a", "-n", 1).returncode == 0
-
-
 class Terminal:
     """A command on a pseudo-terminal of its own."""
 

@@ -62,8 +62,7 @@ def test_the_model_sees_the_tools(agent_server: Server) -> None:
     assert tokens(tools=[WEATHER], tool_choice="none") == tokens()
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-def test_a_loop_with_the_official_client(client: Any, stream: bool) -> None:
+def loop_with_openai(client: Any, stream: bool) -> None:
     """What the client gave goes back as it is."""
     talk: list[Any] = [{"role": "user", "content": ASK}]
     asked = {"model": "m", "tools": [WEATHER], "max_tokens": 100, "seed": 1}
@@ -103,26 +102,6 @@ def client_message(content: str, calls: list[Any]) -> Any:
     return ChatCompletionMessage.model_validate(message)
 
 
-def test_a_message_as_a_dump_goes_back_too(agent_server: Server, client: Any) -> None:
-    """With all the nulls that frameworks write into it, and with members that other servers know."""
-    answer = client.chat.completions.create(
-        model="m",
-        messages=[{"role": "user", "content": ASK}],
-        tools=[WEATHER],
-        tool_choice="required",
-        max_tokens=99,
-    )
-    message = answer.choices[0].message.model_dump() | {"audio": None, "annotations": None, "images": None}
-    (call,) = message["tool_calls"]
-    talk = [
-        {"role": "user", "content": [{"type": "text", "text": ASK, "cache_control": {"type": "ephemeral"}}]},
-        message | {"reasoning_content": "Oslo is cold."},
-        {"role": "tool", "tool_call_id": call["id"], "name": "get_weather", "content": "281", "weight": None},
-    ]
-    response = agent_server.chat(messages=talk, tools=[{**WEATHER, "cache_control": None}], max_tokens=4)
-    assert response.status_code == 200, response.text
-
-
 # LangChain
 
 
@@ -132,8 +111,7 @@ def langchain(server: Server, **options: Any) -> Any:
     return library.ChatOpenAI(base_url=f"{server.url}/v1", **asked)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
+def loop_with_langchain(agent_server: Server, stream: bool) -> None:
     model = langchain(agent_server)
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
@@ -172,8 +150,8 @@ def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any
             loop
             for stream in (False, True)
             for loop in (
-                partial(test_a_loop_with_the_official_client, client, stream),
-                partial(test_a_loop_with_langchain, agent_server, stream),
+                partial(loop_with_openai, client, stream),
+                partial(loop_with_langchain, agent_server, stream),
                 partial(test_messages.test_a_loop, other, stream),
             )
         ]
@@ -200,19 +178,3 @@ def test_langchain_knows_a_prompt_that_does_not_fit(agent_server: Server) -> Non
 
     with pytest.raises(ContextOverflowError):
         model.invoke("word " * 2000)
-
-
-# litellm
-
-
-@pytest.mark.parametrize("provider", ["openai", "hosted_vllm", "text-completion-openai"])
-def test_litellm_knows_a_prompt_that_does_not_fit(agent_server: Server, provider: str) -> None:
-    litellm = pytest.importorskip("litellm")
-    with pytest.raises(litellm.ContextWindowExceededError):
-        litellm.completion(
-            model=f"{provider}/m",
-            messages=[{"role": "user", "content": "word " * 2000}],
-            api_base=f"{agent_server.url}/v1",
-            api_key="none",
-            max_retries=0,
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -24,74 +25,48 @@ CALLS = {
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "body",
     [
         pytest.param(b"{", id="cut"),
-        pytest.param(b"{]", id="crossed"),
         pytest.param(b"{'a': 1}", id="quotes"),
         pytest.param(b'{"a": 1,}', id="comma"),
         pytest.param(b"{} {}", id="two"),
         pytest.param(b'{"a": NaN}', id="nan"),
-        pytest.param(b'{"a": Infinity}', id="infinity"),
         pytest.param(b'{"a": -Infinity}', id="minus-infinity"),
         pytest.param(b'{"a": 1' + b"0" * 5000 + b"}", id="digits"),
-        pytest.param(b'{"a": 01}', id="octal"),
-        pytest.param(b'{"a": "\n"}', id="newline"),
-        pytest.param(b'{"a": "\\x"}', id="escape"),
         pytest.param(b'{"a": "\xff"}', id="byte"),
         pytest.param(b'{"a": "\xed\xa0\x80"}', id="surrogate-bytes"),
-        pytest.param(b'{"a": "\xf0\x9f\x98"}', id="cut-character"),
         pytest.param('{"a": 1}'.encode("utf-16"), id="utf16"),
         pytest.param(b"\x1f\x8b\x08\x00", id="gzip"),
-        pytest.param(b"\x00", id="zero"),
-        pytest.param(b"[" * 100_000, id="deep-cut"),
         pytest.param(b"[" * 100_000 + b"]" * 100_000, id="deep"),
         pytest.param(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, id="deep-objects"),
         pytest.param(b'{"a":' + b"[" * 101 + b"]" * 101 + b"}", id="just-too-deep"),
-        pytest.param(b"content=x&tokens=1", id="form"),
     ],
 )
-def test_a_body_that_is_not_json(server: Server, path: str, body: bytes) -> None:
-    error = error_of(server.post(path, body), 400)
-    assert error["code"] == "invalid_json"
-    assert error["param"] is None
+def test_a_body_that_is_not_json(server: Server, body: bytes) -> None:
+    error = error_of(server.post(CHAT, body), 400)
+    assert (error["code"], error["param"]) == ("invalid_json", None)
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("body", [b"[]", b'"x"', b"1", b"null", b"true"])
-def test_a_body_that_is_no_object(server: Server, path: str, body: bytes) -> None:
-    error = error_of(server.post(path, body), 400)
-    assert "object" in error["message"] or "missing" in error["message"]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_no_body(server: Server, path: str) -> None:
+def test_no_path_takes_anything_else(server: Server, path: str) -> None:
+    assert error_of(server.post(path, b"{"), 400)["code"] == "invalid_json"
     assert error_of(server.post(path, b""), 400)["code"] == "missing_parameter"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data", ""],
-)
-@pytest.mark.parametrize("path", PATHS)
-def test_another_content_type(server: Server, path: str, kind: str) -> None:
-    error = error_of(server.post(path, b"{}", headers={"Content-Type": kind}), 415)
-    assert "Content-Type" in error["message"]
+    for body in (b"[]", b'"x"', b"1", b"null", b"true"):
+        assert "message" in error_of(server.post(path, body), 400)
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""):
+        error = error_of(server.post(path, b"{}", headers={"Content-Type": kind}), 415)
+        assert "Content-Type" in error["message"]
+    for coding in ("gzip", "br", "gzip, identity", "what"):
+        error = error_of(server.post(path, gzip.compress(b"{}"), headers={"Content-Encoding": coding}), 415)
+        assert error["code"] == "unsupported_encoding"
+        assert coding in error["message"]
 
 
 def test_a_content_type_may_have_parameters(server: Server) -> None:
     headers = {"Content-Type": "Application/JSON ; charset=UTF-8"}
     assert server.post("/tokenize", {"content": "x"}, headers=headers).status_code == 200
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "what"])
-@pytest.mark.parametrize("path", PATHS)
-def test_an_encoded_body(server: Server, path: str, coding: str) -> None:
-    error = error_of(server.post(path, gzip.compress(b"{}"), headers={"Content-Encoding": coding}), 415)
-    assert error["code"] == "unsupported_encoding"
-    assert coding in error["message"]
 
 
 def test_a_body_may_say_that_it_is_not_encoded(server: Server) -> None:
@@ -139,21 +114,13 @@ def test_arguments_that_a_model_wrote_come_back(server: Server, odd: str) -> Non
         (CHAT, {"messages": [{"role": SURROGATE, "content": "x"}]}),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": SURROGATE}]}]}),
         (CHAT, {"model": SURROGATE}),
-        (CHAT, {"stop": SURROGATE}),
         (CHAT, {"stop": ["x", SURROGATE]}),
         (CHAT, {SURROGATE: 1}),
         (CHAT, {"logit_bias": {SURROGATE: 1}}),
-        (CHAT, {"response_format": {"type": SURROGATE}}),
-        (CHAT, {"tool_choice": SURROGATE}),
-        (CHAT, {"prefill": {"policy": SURROGATE}}),
         (CHAT, {"prefill": {SURROGATE: 1}}),
-        (CHAT, {"tools": [{"type": "function", "function": {"name": SURROGATE}}]}),
         (CHAT, {"tools": [ODD_TOOL]}),
-        (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": SURROGATE}}}]}),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": {SURROGATE: 1}}}]}),
-        ("/v1/completions", {"prompt": SURROGATE}),
         ("/v1/completions", {"prompt": [SURROGATE]}),
-        ("/v1/completions", {"prompt": "x", "suffix": SURROGATE}),
         ("/tokenize", {"content": "x" + SURROGATE}),
         ("/detokenize", {"tokens": SURROGATE}),
     ],
@@ -164,15 +131,9 @@ def test_half_a_surrogate_pair(server: Server, path: str, body: dict[str, Any]) 
     error_of(server.post(path, body), 400)
 
 
-ODD_SCHEMAS = [
-    {"properties": {SURROGATE: {}}},
-    {"properties": {"a": {"enum": [SURROGATE]}}},
-    {"properties": {"a": {"type": "string", "pattern": SURROGATE}}},
-    {"properties": {"a": {"description": SURROGATE}}},
-]
-
-
-@pytest.mark.parametrize("schema", ODD_SCHEMAS)
+@pytest.mark.parametrize(
+    "schema", [{"properties": {SURROGATE: {}}}, {"properties": {"a": {"enum": [SURROGATE]}}}]
+)
 @pytest.mark.parametrize("strict", [False, True])
 def test_half_a_surrogate_pair_in_a_schema_is_named(
     server: Server, schema: dict[str, Any], strict: bool
@@ -244,7 +205,7 @@ def test_a_body_that_is_too_long(serve: Serve) -> None:
 def test_who_sends_a_long_body_to_its_end_sees_the_answer(serve: Serve, chunked: bool) -> None:
     """A connection that is closed while the client still sends is reset, and the answer on its way is lost."""
     server = serve("--ctx-size", 64, "--limits", "body=1")
-    for _ in range(5):
+    for _ in range(3):
         content: Any = endless(32 * MIB) if chunked else b"x" * (32 * MIB)
         response = server.http.post(
             "/tokenize", content=content, headers={"Content-Type": "application/json"}
@@ -279,7 +240,6 @@ BODY = json.dumps({"content": "x"}).encode()
     "raw",
     [
         pytest.param(request("POST", "/tokenize", BODY, Content_Length="-1"), id="negative"),
-        pytest.param(request("POST", "/tokenize", BODY, Content_Length="x"), id="no-number"),
         pytest.param(request("POST", "/tokenize", BODY, Content_Length="1e1"), id="exponent"),
         pytest.param(
             request("POST", "/tokenize", BODY).replace(b"\r\n\r\n", b"\r\nContent-Length: 3\r\n\r\n"),
@@ -292,7 +252,6 @@ BODY = json.dumps({"content": "x"}).encode()
         ),
         pytest.param(b"GARBAGE\r\n\r\n", id="garbage"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(50), id="tls"),
-        pytest.param(b"GET / HTTP/9.9\r\n\r\n", id="version"),
         pytest.param(b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", id="zero-in-path"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nA\x00b: c\r\n\r\n", id="zero-in-header"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="http2"),
@@ -318,21 +277,14 @@ def test_a_chunked_body(server: Server) -> None:
     assert answer_to(server, raw).startswith(b"HTTP/1.1 200 ")
 
 
-def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
-    texts = ["one", "two two", "three three three"]
+def test_a_hundred_pipelined_requests_are_answered_in_order(server: Server) -> None:
     raw = b"".join(
-        request(
-            "POST", "/detokenize", json.dumps(server.post("/tokenize", {"content": text}).json()).encode()
-        )
-        for text in texts
+        request("POST", "/detokenize", json.dumps({"tokens": [number]}).encode())
+        for number in range(100, 200)
     )
+    expected = [server.post("/detokenize", {"tokens": [number]}).content for number in range(100, 200)]
     answer = answer_to(server, raw)
-    assert answer.count(b"HTTP/1.1 200 ") == 3
-    assert [answer.index(text.encode()) for text in texts] == sorted(answer.index(t.encode()) for t in texts)
-
-
-def test_a_hundred_pipelined_requests_are_all_answered(server: Server) -> None:
-    assert answer_to(server, 100 * request("GET", "/health")).count(b"HTTP/1.1 200 ") == 100
+    assert re.findall(rb"\r\n\r\n(\{.*\})", answer) == expected
 
 
 def test_expect_100_continue(server: Server) -> None:
@@ -346,17 +298,11 @@ def test_expect_100_continue(server: Server) -> None:
 # Too slow
 
 
-@pytest.mark.parametrize("part", ["nothing", "headers", "drops of headers", "body", "drops of body"])
+@pytest.mark.parametrize("part", ["nothing", "drops of headers", "drops of body"])
 def test_a_slow_sender_is_let_go(serve: Serve, part: str) -> None:
     server = serve("--ctx-size", 64, "--limits", "body_timeout=1")
     raw = chat_bytes()
-    cut = {
-        "nothing": 0,
-        "headers": 40,
-        "drops of headers": 5,
-        "body": len(raw) - 9,
-        "drops of body": len(raw) - 50,
-    }
+    cut = {"nothing": 0, "drops of headers": 5, "drops of body": len(raw) - 50}
     with server.connection(30) as connected:
         connected.sendall(raw[: cut[part]])
         rest = iter(raw[cut[part] :])

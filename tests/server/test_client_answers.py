@@ -46,11 +46,6 @@ def test_completion_has_16_tokens_unless_told_otherwise(openai: Any) -> None:
     assert answer.usage.completion_tokens == 16
 
 
-def test_max_completion_tokens_is_the_new_name(openai: Any) -> None:
-    answer = openai.chat.completions.create(model="m", messages=ASK, max_completion_tokens=3, temperature=0)
-    assert answer.usage.completion_tokens <= 3
-
-
 def test_a_stop_string_ends_the_answer_and_is_not_in_it(openai: Any) -> None:
     whole = openai.completions.create(model="m", prompt="import os\n", max_tokens=24, temperature=0)
     stop = whole.choices[0].text[6:9]
@@ -99,18 +94,6 @@ def test_the_narrowest_sampling_is_greedy(openai: Any, narrow: dict[str, Any]) -
     assert text(temperature=1.5, seed=7, **narrow) == text(temperature=0)
 
 
-def test_a_list_of_text_parts_is_one_text(openai: Any) -> None:
-    parts = [{"type": "text", "text": "Name "}, {"type": "text", "text": "a colour."}]
-
-    def answer(content: Any) -> tuple[str, int]:
-        got = openai.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": content}], max_tokens=6, temperature=0
-        )
-        return got.choices[0].message.content, got.usage.prompt_tokens
-
-    assert answer(parts) == answer("Name a colour.")
-
-
 def test_a_developer_is_a_system(openai: Any) -> None:
     def tokens(role: str) -> int:
         messages = [{"role": role, "content": "Be brief."}, *ASK]
@@ -118,13 +101,6 @@ def test_a_developer_is_a_system(openai: Any) -> None:
         return int(answer.usage.prompt_tokens)
 
     assert tokens("developer") == tokens("system")
-
-
-def test_models(openai: Any) -> None:
-    (model,) = openai.models.list().data
-    assert model.id == "tool-llama"
-    assert model.meta["n_ctx"] == 512
-    assert openai.models.retrieve("tool-llama").id == "tool-llama"
 
 
 # Log-probabilities, checked with the generator's own logits and a float64 log-softmax of NumPy's

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import shutil
 import threading
 from pathlib import Path
@@ -49,12 +48,6 @@ def test_every_form_of_input_and_answer(openai: Any, tiny_bundle: Path, tiny_gen
         np.testing.assert_array_equal(vectors(floats), found)
     for single in (texts[0], ids[0]):
         np.testing.assert_array_equal(vectors(create(model="m", input=single)), found[:1])
-
-
-def test_base64_is_little_endian_float32(server: Server) -> None:
-    raw = embed(server, "Hello.", encoding_format="base64").json()["data"][0]["embedding"]
-    plain = embed(server, "Hello.").json()["data"][0]["embedding"]
-    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(raw), "<f4"), np.array(plain, np.float32))
 
 
 def test_the_last_token_alone(serve: Serve, tiny_bundle: Path, tiny_generator: Generator) -> None:

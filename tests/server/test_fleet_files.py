@@ -6,8 +6,6 @@ import configparser
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,31 +34,6 @@ def test_every_figure_of_the_dashboard_is_told_by_a_server(serve: Serve) -> None
     )
     assert len(asked) >= 10
     assert asked <= told
-
-
-PROMTOOL = shutil.which("promtool")
-
-
-def dashboard_rules() -> dict[str, object]:
-    """Every query of the dashboard as a recording rule, which promtool can check."""
-    panels = json.loads((FLEET / "grafana.json").read_text())["panels"]
-    queries = [target["expr"] for panel in panels for target in panel["targets"]]
-    asked = [re.sub(r"\$__\w+", "5m", query) for query in queries]
-    return {
-        "groups": [
-            {"name": "dashboard", "rules": [{"record": f"query:{i}", "expr": e} for i, e in enumerate(asked)]}
-        ]
-    }
-
-
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: it is in the package prometheus")
-def test_prometheus_takes_the_configuration_and_the_queries(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.json"
-    rules.write_text(json.dumps(dashboard_rules()))
-    for kind, file in (("config", FLEET / "prometheus.yml"), ("rules", rules)):
-        command = [str(PROMTOOL), "check", kind, str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 UNITS = [FLEET / "smg.service", FLEET.parents[1] / "docs" / "h2o-serve.service"]

@@ -235,18 +235,6 @@ def test_long_keys_take_few_steps(
     assert generator.drafts.accepted >= len(plain[0]) - len(steps)
 
 
-def test_a_long_constant_comes_in_parts(compiler: GrammarCompiler, ends: list[int]) -> None:
-    with closing(compiler.json_schema({"const": "one two three " * 9}, field="schema")) as grammar:
-        said, lengths = b"", [len(grammar.forced())]
-        while grammar.forced() or not grammar.allowed()[ends].any():
-            token = int(np.flatnonzero(grammar.allowed())[0])
-            said += compiler.token_bytes(token)
-            grammar.accept(token)
-            lengths.append(len(grammar.forced()))
-    assert json.loads(said) == "one two three " * 9
-    assert max(lengths) == MOST_FORCED
-
-
 class Forces:
     """A constraint that says which tokens must come, and which one may not come after them."""
 

@@ -21,7 +21,7 @@ from tests.ignoring import ignores_signals
 from tests.server.conftest import Serve
 from tests.server.running import PATIENCE, Pace, Server, chat_bytes, error_of, wait_for
 
-from h2o_runtime.errors import BackendError, Cancelled, ConfigError
+from h2o_runtime.errors import BackendError, ConfigError
 from h2o_server.answers.grammar import GrammarCompiler
 from h2o_server.answers.grammar_process import MEMORY, SECONDS
 
@@ -41,7 +41,6 @@ MANY_OBJECTS = {
     "anyOf": [{"type": "object", "properties": {"a": {"enum": [f"{n}{'x' * 50}"]}}} for n in range(2000)]
 }
 
-by_name = pytest.mark.parametrize("schema", HOSTILE, ids=["huge factor", "many factors"])
 huge = pytest.param(HUGE_FACTOR, id="huge factor")
 many = pytest.param(
     MANY_FACTORS, id="many factors", marks=pytest.mark.nightly
@@ -117,14 +116,6 @@ def test_it_is_refused_soon_and_others_are_served_meanwhile(
 
 def body(schema: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4, **asking(schema)}
-
-
-def test_as_a_tools_parameters_too(compiling: Server) -> None:
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": HUGE_FACTOR}}}}
-    began = time.monotonic()
-    error = error_of(compiling.chat(tools=[tool], tool_choice="required"), 400)
-    assert error["param"] == "tools"
-    assert time.monotonic() - began < REFUSED_WITHIN
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -231,15 +222,6 @@ def test_every_grammar_has_a_process_of_its_own(compiler: GrammarCompiler) -> No
     assert with_one.allowed().any()
     with_one.close()
     assert len(children()) == before + 1
-
-
-@by_name
-def test_nobody_wants_it_any_more(compiler: GrammarCompiler, schema: dict[str, Any]) -> None:
-    compiler.json_schema({}, field="x").close()
-    began = time.monotonic()
-    with pytest.raises(Cancelled):
-        compiler.json_schema(schema, field="x", cancelled=lambda: time.monotonic() > began + 0.2)
-    assert time.monotonic() < began + 10
 
 
 def test_a_dead_nursery_is_replaced(compiler: GrammarCompiler) -> None:

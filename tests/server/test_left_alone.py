@@ -19,7 +19,7 @@ from h2o_server.apis.chat.schema import ChatRequest
 from h2o_server.apis.messages.schema import MessageRequest
 from h2o_server.apis.responses.schema import ResponseRequest
 from h2o_server.apis.shared.history import HistoryPart
-from h2o_server.apis.shared.left_alone import Foreign, is_left_alone, left_alone
+from h2o_server.apis.shared.left_alone import Foreign, is_left_alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 APIS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
@@ -322,13 +322,6 @@ def test_a_billing_line_of_others_is_text(server: Server, role: str) -> None:
     assert response.json()["usage"]["prompt_tokens"] > 60
 
 
-def test_a_users_picture_is_refused_by_name(server: Server) -> None:
-    image = {"type": "image", "source": {"type": "url", "url": "x"}}
-    response = server.post("/v1/messages", CLAUDE | {"messages": [{"role": "user", "content": [image]}]})
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "messages.0.content.0"
-
-
 def test_a_chat_with_foreign_tools_and_a_tools_picture(server: Server) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     look = {"type": "function", "function": {"name": "look", "parameters": FUNCTION}}
@@ -349,23 +342,11 @@ def test_a_chat_with_foreign_tools_and_a_tools_picture(server: Server) -> None:
     assert error["param"] == "tool_choice"
 
 
-def test_nothing_is_told_where_nothing_is_left_alone(server: Server) -> None:
-    assert HEADER not in server.chat(tools=None, metadata=None).headers
-
-
 def test_the_log_tells_it_once_at_its_most_detailed(serve: Serve) -> None:
     server = serve("--ctx-size", 256, "-v")
     assert server.chat(user="u", metadata={}).status_code == 200
     wait_for(lambda: "POST /v1/chat/completions 200" in server.log)
     assert server.log.count("left alone: metadata, user") == 1
-
-
-def test_paths_of_parts_are_named_without_their_place() -> None:
-    tool = {"type": "function", "function": {"name": "f"}, "cache_control": {}}
-    body = ChatRequest.model_validate(
-        {"messages": [{"role": "user", "content": "x"}], "tools": [tool, {"type": "b"}, {"type": "b"}]}
-    )
-    assert left_alone(body) == {"tools.cache_control", "tools[b]"}
 
 
 SWITCH = (

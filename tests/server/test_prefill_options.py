@@ -107,13 +107,6 @@ def test_another_policys_setting_is_refused_with_its_policy(server: Server) -> N
     assert error["message"] == "prefill: h2o score=query has no vertical: it belongs to minference"
 
 
-@pytest.mark.parametrize(
-    ("values", "param"), [({"heavy": 1024}, "prefill.heavy"), ({"local": 1.5}, "prefill.local")]
-)
-def test_what_contradicts_has_no_summary(server: Server, values: dict[str, Any], param: str) -> None:
-    assert error_of(server.post("/props/prefill", {"prefill": values}), 400)["param"] == param
-
-
 def test_another_packages_policy(serve: Serve, tmp_path: Path) -> None:
     """Nothing of the server knows it, and its fields are there."""
     server = serve("--ctx-size", 64, environment=install(tmp_path))

@@ -48,15 +48,6 @@ def test_a_prompt_beyond_the_context(server: Server, stream: bool) -> None:
         assert error["message"].endswith(f"shorten it{larger if error['n_prompt_tokens'] < 8192 else ''}")
 
 
-@pytest.mark.parametrize(("words", "status"), [(400_000, 413), (60_000, 400)])
-def test_an_endless_text_is_refused_by_what_the_context_holds(
-    server: Server, words: int, status: int
-) -> None:
-    """Unread where no context of this size could hold the body, else without a look at most of it."""
-    error = error_of(server.complete("word " * words), status)
-    assert error["code"] == "context_length_exceeded"
-
-
 # What the template refuses
 
 
@@ -104,17 +95,6 @@ def test_what_a_prompt_saw_is_told(server: Server) -> None:
     guarded = SPARSE | {"missed": 0.0}
     assert server.complete(WORDS * 30, prefill=guarded).json()["h2o"]["seen"]["widened"] > 0.0
     assert server.complete(WORDS * 30, prefill={"policy": "full"}).json()["h2o"]["seen"] is None
-
-
-def test_the_flags_are_what_requests_start_from(serve: Serve) -> None:
-    flags = ["--prefill", "h2o chunk_size=64 local=16 heavy=8 dense_tail=0 batch_size=128"]
-    server = serve("--ctx-size", 512, *flags)
-    told = server.complete(WORDS * 20).json()["h2o"]
-    assert told["memory_size"] == 24
-    assert told["chunks"] > 1
-    told = server.complete(WORDS * 20, prefill={"heavy": 4}).json()["h2o"]
-    assert told["memory_size"] == 20
-    assert server.get("/props").json()["prefill"]["heavy"] == 8
 
 
 def test_sparse_and_full_answers_are_the_runtimes(server: Server, tiny_bundle: Path) -> None:

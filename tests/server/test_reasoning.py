@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 from tests.server.conftest import Serve, with_template
 from tests.server.running import Server
 
-from h2o_runtime.answers.completion import Completion, TextDelta, Timings
 from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.answers.dialects.answer import Thought
 from h2o_runtime.answers.dialects.speech import Speech
-from h2o_runtime.answers.request import Prompt
-from h2o_runtime.policies.prefill import Query
-from h2o_server.apis.chat.schema import ChatRequest
-from h2o_server.apis.messages.format import MessageBlocks, MessageFormat
-from h2o_server.apis.responses.format import ResponseFormat
-from h2o_server.apis.responses.schema import ResponseRequest
 
 CASES = [
     ("<think>\nTwo and two.\n</think>\n\nFour.", "", "Two and two.", "Four."),
@@ -146,22 +139,3 @@ def test_an_answer_that_ended_inside_its_thoughts_comes_back(thinking_server: Se
         assert answer.status_code == 200, answer.text
         sizes.add(answer.json()["usage"]["prompt_tokens"])
     assert len(sizes) == 1
-
-
-def test_thoughts_come_before_the_answer_in_both_forms() -> None:
-    """An answer whose thoughts end, in pieces."""
-    chat = ChatRequest.model_validate({"messages": [{"role": "user", "content": "?"}]})
-    body = ResponseRequest.model_validate({"input": "?"})
-    prompt = Prompt((1,), "? <think>")
-    speech = Speech(DIALECTS["hermes"](), True, {})
-    for form in (MessageFormat(chat, "m", speech), ResponseFormat(body, chat, "m", speech)):
-        choice = form.choice(0, prompt)
-        texts = ["Two and", " two.</th", "ink>\n\nFo", "ur."]
-        told = [chunk for text in texts for chunk in choice.text_delta(TextDelta(text, ()))]
-        timings = Timings.of(cache_n=0, prompt_n=1, prompt_ms=1, predicted_n=9, predicted_ms=1)
-        told += choice.end(Completion("".join(texts), "stop", (), timings, Query(), 0))
-        plain = str(told)
-        assert plain.index("Two and") < plain.index("Fo")
-        assert "think>" not in plain
-        made = choice.blocks if isinstance(choice, MessageBlocks) else choice.items
-        assert [one["type"] for one in made] in (["thinking", "text"], ["reasoning", "message"])

@@ -5,10 +5,8 @@ Conversations stay where they are cached, and a server that is lost or stops tak
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,23 +107,3 @@ def test_a_server_that_is_killed_takes_only_its_own_request_with_it(serve: Serve
         assert time.monotonic() - began < 5
     for _ in range(6):
         assert chat(client, [{"role": "user", "content": "Hello."}]).status_code == 200
-
-
-def test_a_server_that_stops_loses_no_request(serve: Serve, route: Route) -> None:
-    servers = [serve("--alias", "m", "--ctx-size", 512) for _ in range(2)]
-    client = route(servers, "--policy", "round_robin")
-    answers: list[httpx.Response] = []
-
-    def ask() -> None:
-        for _ in range(8):
-            answers.append(chat(client, [{"role": "user", "content": "Hello."}], max_tokens=40))
-
-    asking = [threading.Thread(target=ask) for _ in range(3)]
-    for one in asking:
-        one.start()
-    wait_for(lambda: len(answers) > 4)
-    servers[0].process.send_signal(signal.SIGTERM)
-    for one in asking:
-        one.join()
-    assert [answer.status_code for answer in answers] == [200] * 24
-    assert servers[0].process.wait(PATIENCE) == 143

@@ -97,14 +97,6 @@ def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> N
     wait_until_answered(page)
 
 
-def test_a_message_that_waits_for_the_server_can_be_stopped(page: Page) -> None:
-    held = reload_without_props(page)
-    send(page, "Hello.")
-    page.keyboard.press("Escape")
-    page.get_by_text("Stopped before the answer began.").wait_for()
-    held.continue_()
-
-
 def test_settings_that_contradict(page: Page) -> None:
     choose(page, heavy=1024)
     button = page.locator("#summary")

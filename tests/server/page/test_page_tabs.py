@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server.page.browser import watched_page
 from tests.server.page.person import (
     ANSWER,
     HTML,
@@ -154,15 +153,3 @@ def test_each_stays_where_one_reads(page: Page) -> None:
     assert log.evaluate("log => log.scrollTop") == 100
     tabs(page).last.click()
     assert log.evaluate("log => log.scrollTop") == end > 100
-
-
-def test_many_on_a_phone(browser: Browser, server: Server) -> None:
-    phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
-    with watched_page(browser, server.url, **phone) as page:
-        choose(page, max_tokens=2)
-        for _ in range(5):
-            new_chat(page)
-            ask(page, "W" * 100)
-        assert tabs(page).count() == 5
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert page.get_by_role("button", name="Delete chat").bounding_box()["x"] < 300  # type: ignore[index]
