@@ -13,6 +13,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 from tests.cli.conftest import Run
+from tests.cli.progress_lines import without_stages
 from tests.reference import checkpoints
 
 NAME = "llama-g2-d64-llama3"
@@ -85,9 +86,9 @@ Misuse = tuple[Callable[[Place], object], tuple[Any, ...], int, str]
 
 
 def run_apart(h2o: Run, command: str, words: list[Any]) -> Ran:
-    """In a process of its own."""
+    """In a process of its own, which tells of its stages where they take long."""
     done = h2o(command, *words, timeout=200)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    return done.returncode, done.stdout.decode(), without_stages(done.stderr).decode()
 
 
 def assert_one_sentence(misuse: Misuse, place: Place, run: Callable[[list[Any]], Ran]) -> None:

@@ -85,11 +85,7 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
     ("flags", "code", "says"),
     [
         ((), 2, "Missing option '--target'"),
-        (("--target", "openvino"), 2, "target must be one of tensorrt, tensorrt-rtx"),
         (("--target", "tensorrt sm=8.7"), 2, "sm must be integers from 1 to"),
-        (("--target", "tensorrt profiles=3"), 2, "profiles must be auto, 1 or 2, but is 3"),
-        (("--target", "tensorrt", "-c", 0), 2, "0 is not in the range"),
-        (("--target", "tensorrt", "-b", 512), 2, "chunk_size (1024) must not exceed batch_size (512)"),
         (
             ("--target", "tensorrt-rtx plugins=x.so"),
             2,
@@ -107,14 +103,11 @@ def test_misuse(h2o: Run, bundle: Path, flags: tuple[object, ...], code: int, sa
     assert not (bundle / "engines").exists()
 
 
-@pytest.mark.parametrize(("target", "package"), [("tensorrt", "tensorrt"), ("tensorrt-rtx", "tensorrt_rtx")])
-def test_a_missing_package_is_named_with_its_extra(
-    h2o: Run, bundle: Path, tmp_path: Path, target: str, package: str
-) -> None:
-    done = h2o("build", bundle, "--target", f"{target} sm=86", env=without(package, tmp_path))
+def test_a_missing_package_is_named_with_its_extra(h2o: Run, bundle: Path, tmp_path: Path) -> None:
+    done = h2o("build", bundle, "--target", "tensorrt-rtx sm=86", env=without("tensorrt_rtx", tmp_path))
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().startswith("error: TensorRT")
-    assert f"is not installed: pip install 'h2o-edge[{target}]'" in done.stderr.decode()
+    assert "is not installed: pip install 'h2o-edge[tensorrt-rtx]'" in done.stderr.decode()
 
 
 # With TensorRT for RTX
@@ -157,8 +150,7 @@ def test_a_gpu_that_cannot_be_built_for(h2o: Run, bundle: Path, sm: str, says: s
     assert says in done.stderr.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_an_interrupted_build_leaves_nothing(start_h2o: Start, bundle: Path, number: signal.Signals) -> None:
+def test_an_interrupted_build_leaves_nothing(start_h2o: Start, bundle: Path) -> None:
     tensorrt_rtx()
     process = start_h2o("build", bundle, "--target", "tensorrt-rtx sm=86")
     folder, end = bundle / "engines", time.monotonic() + 120
@@ -166,8 +158,8 @@ def test_an_interrupted_build_leaves_nothing(start_h2o: Start, bundle: Path, num
         assert process.poll() is None, "ended before it could be interrupted"
         assert time.monotonic() < end
         time.sleep(0.005)
-    process.send_signal(number)
+    process.send_signal(signal.SIGHUP)
     out, err = process.communicate(timeout=120)
     assert (out, err) == (b"", b"stopped\n")
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGHUP
     assert not folder.exists()

@@ -109,16 +109,7 @@ def test_a_table_for_people(h2o: Run, small: Path) -> None:
     done = h2o("compare", small, "--stage", "files", "--stage", "pipeline", *SMALL, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode()
-    for words in (
-        "stage",
-        "max error",
-        "mean",
-        "p99",
-        "dense_01",
-        "transformers",
-        "onnxruntime+functions",
-        "h2o",
-    ):
+    for words in ("max error", "mean", "p99", "dense_01", "transformers", "onnxruntime+functions", "h2o"):
         assert words in shown
     assert (shown.count("good"), shown.count("MISSED")) == (7 + 3, 0)
     assert "10 rows, all within their tolerance" in shown
@@ -195,15 +186,14 @@ def test_errors_beyond_all_numbers_are_told_as_well(
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("name", ["phase2", "dense_01", "decode"])
 def test_a_graph_that_cannot_be_read_is_told_and_ends_the_comparison(
-    name: str, compare_here: Callable[..., Any], copy: Path
+    compare_here: Callable[..., Any], copy: Path
 ) -> None:
-    file = copy / "onnx" / f"{name}.onnx"
+    file = copy / "onnx" / "phase2.onnx"
     file.write_bytes(b"\xff" * file.stat().st_size)
     done = compare_here(copy, "--json", *SHORT)
     assert done.exit_code == 3
-    assert done.stderr == f"error: {name} differs first (files, content): altered: onnx/{name}.onnx\n"
+    assert done.stderr == "error: phase2 differs first (files, content): altered: onnx/phase2.onnx\n"
     document = _json(done.stdout)
     assert len(document["notes"]) == 1
     assert document["notes"][0].startswith(f"not compared any further: {file}: ")
@@ -244,19 +234,14 @@ def test_a_checkpoint_elsewhere_serves_as_well(
     checkpoint, _ = bundles.named(shared_folder, NAME)
     moved = shutil.copytree(checkpoint, tmp_path / "moved")
     manifest = json.loads((copy / "manifest.json").read_text())
-    for source in (str(tmp_path / "gone"), "owner/name"):
-        manifest["checkpoint"]["source"] = source
-        (copy / "manifest.json").write_text(json.dumps(manifest))
-        done = compare_here(copy, "--json", *SHORT, "--stage", "dense", "--stage", "pipeline")
-        document = _json(done.stdout)
-        assert (done.exit_code, done.stderr, document["passed"]) == (0, "", True)
-        note = f"no comparison with transformers: {source} is not here; give --checkpoint"
-        assert document["notes"] == [note]
-        assert {row["stage"] for row in document["rows"]} == {"dense"}
-    done = compare_here(copy, "--stage", "files", "--stage", "pipeline", "--against", "functions", *SHORT)
-    assert done.exit_code == 0
-    assert note in " ".join(done.stdout.split())
-    assert "onnxruntime+functions" in done.stdout
+    manifest["checkpoint"]["source"] = "owner/name"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    note = "no comparison with transformers: owner/name is not here; give --checkpoint"
+    done = compare_here(copy, "--json", *SHORT, "--stage", "dense", "--stage", "pipeline")
+    document = _json(done.stdout)
+    assert (done.exit_code, done.stderr, document["passed"]) == (0, "", True)
+    assert document["notes"] == [note]
+    assert {row["stage"] for row in document["rows"]} == {"dense"}
     done = compare_here(copy, "--json", "--stage", "pipeline", "--checkpoint", moved, *SHORT)
     assert (done.exit_code, len(_json(done.stdout)["rows"])) == (0, 1)
 
@@ -289,24 +274,27 @@ def test_polygraphy_goes_on_from_saved_files(h2o: Run, small: Path, tmp_path: Pa
 # What it needs, and how it stops
 
 
-@pytest.mark.parametrize("package", ["torch", "transformers", "onnxruntime", "polygraphy"])
+@pytest.mark.parametrize(
+    ("package", "told"),
+    [
+        ("onnxruntime", "ONNX Runtime is not installed: pip install 'h2o-edge[cpu]', or "),
+        (
+            "transformers",
+            "comparing needs more packages (No module named 'transformers'): pip install "
+            "--extra-index-url https://download.pytorch.org/whl/cpu 'h2o-edge[export,cpu]'; without that "
+            "index torch may bring gigabytes of CUDA\n",
+        ),
+    ],
+)
 def test_a_missing_package_is_told_with_what_to_install(
-    package: str, h2o: Run, small: Path, tmp_path: Path
+    package: str, told: str, h2o: Run, small: Path, tmp_path: Path
 ) -> None:
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = h2o("compare", small, "--stage", "dense", "-n", 300, env=env)
     assert (done.returncode, done.stdout) == (1, b"")
-    message = done.stderr.decode()
-    assert len(message.splitlines()) == 1
-    if package == "onnxruntime":
-        assert message.startswith("error: ONNX Runtime is not installed: pip install 'h2o-edge[cpu]', or ")
-    else:
-        assert message == (
-            f"error: comparing needs more packages (No module named '{package}'): "
-            "pip install --extra-index-url https://download.pytorch.org/whl/cpu 'h2o-edge[export,cpu]'; "
-            "without that index torch may bring gigabytes of CUDA\n"
-        )
+    assert done.stderr.decode().startswith(f"error: {told}")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_a_wrong_checkpoint_is_refused_before_the_work(

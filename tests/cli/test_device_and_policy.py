@@ -14,9 +14,6 @@ from click.testing import CliRunner
 from tests.model_specs import grouped
 
 from h2o_cli import serve as serve_command
-from h2o_cli.bench import command as bench_command
-from h2o_cli.eval import command as eval_command
-from h2o_cli.eval import options as eval_options
 from h2o_cli.model_options import on_device
 from h2o_cli.policy_options import chosen_prefill
 from h2o_cli.run import command as run_command
@@ -28,13 +25,7 @@ from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_server import serve as server
 from h2o_server.request_builder import RequestBuilder
 
-NONE = {
-    "prefill": None,
-    "short_batch_size": None,
-    "short_chunk_size": None,
-    "short_local": None,
-    "short_heavy": None,
-}
+NONE = dict.fromkeys(("prefill", "short_batch_size", "short_chunk_size", "short_local", "short_heavy"))
 GUARDED = Query(missed=0.0025)
 
 
@@ -87,23 +78,7 @@ def of_serve(monkeypatch: pytest.MonkeyPatch) -> click.Command:
     return serve_command.main
 
 
-def of_bench(monkeypatch: pytest.MonkeyPatch) -> click.Command:
-    def seen(mode: str, entry: Any, *_: Any) -> None:
-        raise Seen(entry.prefill)
-
-    monkeypatch.setattr(bench_command, "run", seen)
-    return bench_command.prefill
-
-
-def of_eval(monkeypatch: pytest.MonkeyPatch) -> click.Command:
-    def seen(configured: Any, *_: Any) -> None:
-        raise Seen(configured)
-
-    monkeypatch.setattr(eval_options, "contestants", seen)
-    return eval_command.main
-
-
-COMMANDS = {"run": of_run, "serve": of_serve, "bench": of_bench, "eval": of_eval}
+COMMANDS = {"run": of_run, "serve": of_serve}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -22,13 +22,8 @@ of_each_command = pytest.mark.parametrize("name", COMMANDS)
 ALWAYS = {
     *("help_all", "version", "verbose", "as_json", "log_format", "dry_run", "force", "verify"),
     *("threads", "context", "max_context", "batch_size", "decode", "cache"),
-    *(
-        "prefill",
-        "short_batch_size",
-        "short_chunk_size",
-        "short_local",
-        "short_heavy",
-    ),  # the registry checks them
+    # The registry checks these.
+    *("prefill", "short_batch_size", "short_chunk_size", "short_local", "short_heavy"),
     *("dtype", "weights", "output", "target", "stages"),
     *("prompt", "file", "chat", "max_tokens", "stop", "ignore_eos", "temperature", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "load_cache", "save_cache"),
@@ -40,9 +35,7 @@ ALWAYS = {
     *("texts", "length", "metrics", "baselines"),
 }
 # Options whose effect depends on the bundle, the device or the machine: the runtime refuses them there.
-OF_BUNDLE = {
-    *("backend", "device", "compute", "packed_weights"),
-}
+OF_BUNDLE = {"backend", "device", "compute", "packed_weights"}
 
 NUMBERS = ("0", "1", "2")
 WORDS = {  # values of options whose type says nothing about them

@@ -45,8 +45,9 @@ def test_every_script_has_its_entry() -> None:
         assert callable(getattr(entry, function)), name
 
 
-@pytest.mark.parametrize("when", ["before", "after", "parsing"])
-@pytest.mark.parametrize(("name", "number"), [("run", 1), ("bench", 2), ("run", 15)])
+@pytest.mark.parametrize(
+    ("name", "number", "when"), [("run", 1, "before"), ("bench", 2, "after"), ("run", 15, "parsing")]
+)
 def test_a_signal_before_a_command_begins_ends_it_without_a_word(name: str, number: int, when: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, name, when, str(number)],

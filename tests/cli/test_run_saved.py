@@ -95,7 +95,7 @@ def interrupted(process: Any, number: int = signal.SIGINT) -> None:
     assert process.returncode == 128 + number
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_answering_saves_prompt_and_answer(
     start_h2o: Start, tiny_bundle: Path, tmp_path: Path, number: int
 ) -> None:

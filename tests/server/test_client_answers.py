@@ -153,13 +153,6 @@ def test_completion_logprobs_are_the_models_own(openai: Any, server: Server, tin
         logits = tiny_generator.decode(int(expected.argmax()))
 
 
-def test_logprobs_zero_tells_of_the_tokens_only(openai: Any) -> None:
-    answer = openai.completions.create(model="m", prompt="x", max_tokens=3, temperature=0, logprobs=0)
-    told = answer.choices[0].logprobs
-    assert len(told.tokens) == len(told.token_logprobs) == 3
-    assert told.top_logprobs == [{}, {}, {}]
-
-
 def tokens_by_bytes(server: Server) -> dict[bytes, int]:
     """Ids of all tokens of the example's vocabulary by the bytes that they stand for."""
     from tests.conftest import EXAMPLE

@@ -100,11 +100,3 @@ def test_a_fixed_answer_ends_by_itself(openai: Any) -> None:
     )
     assert answer.choices[0].finish_reason == "stop"
     assert json.loads(answer.choices[0].message.content) == {"é東😀": [1, None]}
-
-
-def test_text_is_no_format(openai: Any) -> None:
-    def text(**more: Any) -> str:
-        got = openai.chat.completions.create(model="m", messages=ASK, max_tokens=8, temperature=0, **more)
-        return str(got.choices[0].message.content)
-
-    assert text(response_format={"type": "text"}) == text()

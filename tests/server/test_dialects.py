@@ -68,16 +68,6 @@ def response_form() -> ResponseFormat:
     return ResponseFormat(body, ChatRequest.model_validate(CHAT), "m", SPEECH)
 
 
-def test_a_chat() -> None:
-    choice = whole(chat_form(), ANSWER)["choices"][0]
-    message = choice["message"]
-    assert message["reasoning_content"] == message["reasoning"] == "Which time?"
-    assert (message["content"], choice["finish_reason"]) == ("I will look.", "tool_calls")
-    written = names_of(message["tool_calls"])
-    assert [(name, json.loads(arguments)) for name, arguments in written] == CALLS
-    assert len({call["id"] for call in message["tool_calls"]}) == 2
-
-
 def test_a_streamed_chat() -> None:
     deltas = [chunk["choices"][0]["delta"] for chunk in streamed(chat_form(), ANSWER)]
     told = {
@@ -95,17 +85,6 @@ def test_a_streamed_chat() -> None:
         pieces += 1
     assert [(call["name"], json.loads(call["arguments"])) for call in calls] == CALLS
     assert pieces > 10
-
-
-def test_a_message() -> None:
-    message = whole(message_form(), ANSWER)
-    thinking, text, *uses = message["content"]
-    assert (thinking["type"], thinking["thinking"]) == ("thinking", "Which time?")
-    assert thinking["signature"]
-    assert text == {"type": "text", "text": "I will look."}
-    assert [(use["name"], use["input"]) for use in uses] == CALLS
-    assert all(use["type"] == "tool_use" and use["id"].startswith("toolu_") for use in uses)
-    assert message["stop_reason"] == "tool_use"
 
 
 def test_a_streamed_message() -> None:

@@ -88,7 +88,9 @@ def memory(server: Server) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slots", [(), ("--slots", 4, "--cache", "paged")], ids=["one slot", "four slots"])
+@pytest.mark.parametrize(
+    "slots", [pytest.param((), marks=pytest.mark.nightly), ("--slots", 4, "--cache", "paged")]
+)
 def test_every_plain_request_is_answered(serve: Serve, slots: tuple[object, ...]) -> None:
     server = serve("--limits", f"queue={CLIENTS}", *slots, fresh=True)
     plain(server)

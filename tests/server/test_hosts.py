@@ -20,15 +20,8 @@ FOREIGN = [
     *("evil-localhost", "192.168.1.1", "8.8.8.8:80", "[2001:db8::1]"),
 ]
 BROKEN = [
-    "a b",
-    "localhost:",
-    "localhost:x",
-    "localhost:99999",
-    "::1",
-    "[::1",
-    "user@localhost",
-    "localhost/x",
-    '"',
+    *("a b", "localhost:", "localhost:x", "localhost:99999", "::1", "[::1"),
+    *("user@localhost", "localhost/x", '"'),
 ]
 
 

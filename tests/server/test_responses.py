@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from tests.server.running import Server, error_of, events
 
 from h2o_runtime.answers.completion import TextDelta
@@ -55,15 +55,6 @@ def test_an_answer_that_ends_by_itself_is_complete(openai: Any) -> None:
     assert json.loads(answer.output_text) in ("red", "green")
     assert answer.status == "completed"
     assert answer.incomplete_details is None
-
-
-def test_the_official_clients_own_parsing(openai: Any) -> None:
-    class Weather(BaseModel):
-        warm: bool
-
-    assert isinstance(
-        openai.responses.parse(model="m", input=ASK, text_format=Weather).output_parsed, Weather
-    )
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])

@@ -48,19 +48,11 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         assert (stores[0].pool.counts[held] > 0).all()
 
 
-CASES = {
-    f"{name}-{'pool' if pool else 'alone'}": (config, pool)
-    for name, config in zip(("query", "colsum", "full", "minference"), CONFIGS, strict=True)
-    for pool in (0, 1 << 15)
-}
-OFTEN = ("query-pool", "colsum-alone", "full-alone", "minference-pool")  # each policy, and both pools
-
-
 @pytest.mark.parametrize(
     ("config", "pool"),
     [
-        pytest.param(*case, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
-        for name, case in CASES.items()
+        *(pytest.param(config, pool) for config, pool in ((CONFIGS[0], 1 << 15), (CONFIGS[1], 0))),
+        *(pytest.param(config, 1 << 15, marks=pytest.mark.nightly) for config in CONFIGS[1:]),
     ],
 )
 def test_where_pages_run_short_runs_wait_and_lose_nothing(

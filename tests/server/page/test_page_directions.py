@@ -76,20 +76,13 @@ def test_each_block_of_an_answer_has_its_own_direction(page: Page) -> None:
         assert begins_on_the_right(drawn(page, f"{ANSWER} {block}")[0]), block
     [paragraph] = drawn(page, f"{ANSWER} > p:nth-of-type(3)")
     assert (paragraph["direction"], paragraph["arabicOnTheRight"]) == ("rtl", True)  # after code on its right
+    [arabic, item] = drawn(page, f"{ANSWER} li")
+    assert arabic["right"] < item["right"]  # room for the mark, on the side where the text begins
+    assert arabic["left"] < item["left"]
     for block in ("> p:nth-of-type(2)", "li:nth-of-type(2)"):
         [english] = drawn(page, f"{ANSWER} {block}")
         assert (english["direction"], english["fromLeft"] < 2) == ("ltr", True), block
     assert {each["direction"] for each in drawn(page, f"{ANSWER} code")} == {"ltr"}
-
-
-def test_marks_of_lists_and_quotes_stand_where_their_text_begins(page: Page) -> None:
-    answer_once(page, whole(ANSWERED))
-    ask(page, "Hello.")
-    [arabic, english] = drawn(page, f"{ANSWER} li")
-    assert arabic["right"] < english["right"]  # room for the mark
-    assert arabic["left"] < english["left"]
-    border = "quote => [getComputedStyle(quote).borderRightWidth, getComputedStyle(quote).borderLeftWidth]"
-    assert page.locator(f"{ANSWER} blockquote").evaluate(border) == ["3px", "0px"]
 
 
 def test_what_a_person_writes_and_a_model_thinks(page: Page) -> None:

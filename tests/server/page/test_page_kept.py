@@ -115,15 +115,6 @@ def test_all_is_deleted_on_request(page: Page) -> None:
     assert page.evaluate(KEPT) == []
 
 
-def test_a_changed_message_is_not_kept_as_sent(page: Page) -> None:
-    page.route(CHAT, lambda route: route.abort(), times=1)
-    send(page, "Hello.")
-    page.get_by_role("button", name="Edit message").click()
-    reload(page)
-    assert page.locator(".turn").count() == 0
-    assert message(page) == "Hello."
-
-
 def test_two_pages_show_the_same(page: Page) -> None:
     other = page.context.new_page()
     other.goto(page.url)
