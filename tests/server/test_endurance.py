@@ -14,7 +14,7 @@ from tests.server.test_random_requests import send
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 MOST_GROWTH = 0.02
-REQUESTS = 25  # of a round
+REQUESTS = 15  # of a round
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
