@@ -38,7 +38,7 @@ POLICIES = {
     "query": altered(POLICY, score="query", tile=20, candidates=40),
     "window": Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, dense_tail=0),
 }
-OFTEN = ("full", "colsum", "query")  # others take minutes in the emulation
+OFTEN = ("colsum", "query")  # others take minutes in the emulation
 EACH_POLICY = [
     pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
     for name, policy in POLICIES.items()
@@ -351,6 +351,3 @@ def test_engines_that_were_never_built(double: RuntimeDouble) -> None:
     shutil.rmtree(double.bundle.folder / "engines")
     with pytest.raises(BundleError, match="no engines here: h2o-build"):
         load(double)
-
-
-# TensorRT for RTX

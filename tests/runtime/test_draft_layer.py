@@ -67,7 +67,11 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+NIGHTLY = ("right-paged", "qwen3_5_moe")  # other cases have pages, and a mixture of experts
+EACH_CASE = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
+
+
+@pytest.fixture(scope="module", params=EACH_CASE)
 def generator(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> Iterator[Generator]:
     name, cache = CASES[request.param]
     with load(bundles[name], cache) as loaded:

@@ -40,6 +40,12 @@ POLICIES = {
     "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query"),
 }
 
+OFTEN = ("full", "colsum", "query", "window, query heads")  # each score, and both kinds of heads
+EACH_POLICY = [
+    pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
+    for name, policy in POLICIES.items()
+]
+
 
 @pytest.fixture
 def bundle(shared_folder: Path) -> Path:
@@ -72,7 +78,7 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
     np.testing.assert_array_equal(cuda.boundary_memory(), cpu.boundary_memory())
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("policy", EACH_POLICY)
 def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
     """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
     first = prompt(250)
@@ -114,7 +120,9 @@ def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
         Generator.load(bundle, context=CONTEXT, device="cuda", cache=Paged())
 
 
-@pytest.mark.parametrize("length", [1, 5, 48, 49, 100, 101, 399])
+@pytest.mark.parametrize(
+    "length", [1, 49, 101, *(pytest.param(n, marks=pytest.mark.nightly) for n in (5, 48, 100, 399))]
+)
 def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Generator) -> None:
     ids = prompt(length)
     same(cuda.prefill(ids, POLICIES["colsum"]), cpu.prefill(ids, POLICIES["colsum"]))

@@ -21,7 +21,16 @@ COLSUM = ColumnSum(chunk_size=48, batch_size=100, local=12, heavy=20, dense_tail
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_5", "lfm2", "granitemoehybrid"]
+    "family",
+    [
+        "gemma2",
+        "gpt_oss",
+        "qwen3_5",
+        "lfm2",
+        "granitemoehybrid",
+        pytest.param("qwen3", marks=pytest.mark.nightly),
+        pytest.param("gemma3", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cuda: ModuleType) -> None:
     bundle = export(save(tmp_path / "checkpoint", family, {**MODELS, **WINDOWS}), tmp_path / "bundle")

@@ -56,8 +56,13 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return export(save(folder / "checkpoint", request.param), folder / "bundle")
 
 
-@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [
+        *(pytest.param("full", cache, id=f"full-{name}") for name, cache in CACHES.items()),
+        *(pytest.param(name, Contiguous(), id=name) for name in POLICIES if name != "full"),
+    ],
+)
 def test_a_conversation_goes_on(bundle: Path, name: str, cache: Cache) -> None:
     """Policies are for the other layers alone; an exact one computes what a fresh run does."""
     policy, share = POLICIES[name], 2e-2 if cache == CACHES["int8"] else 1e-5
