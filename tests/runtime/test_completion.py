@@ -171,12 +171,6 @@ def test_without_a_limit_the_context_is_one(model: TextModel) -> None:
     assert (len(answer.tokens), answer.finish_reason) == (4, "length")
 
 
-def test_no_tokens_is_a_prefill_only(model: TextModel) -> None:
-    events, answer = run(model, Request(model.text_prompt(TEXT), max_tokens=0))
-    assert len(events) == 1
-    assert (answer.text, answer.finish_reason) == ("", "length")
-
-
 def test_the_seed_is_told_and_repeats_the_answer(model: TextModel) -> None:
     request = Request(model.text_prompt(TEXT), 16, sampling=Sampling(temperature=1.5))
     _, first = run(model, request)

@@ -157,24 +157,6 @@ def test_memory_sets_are_copies(small: Generator) -> None:
     assert small.report().last[0].min() >= 0
 
 
-def test_results_do_not_depend_on_what_ran_before(small: Generator) -> None:
-    ids = random_ids(70)
-    expected = small.logprobs(ids, POLICY)
-    for other in (Full(), Query(), POLICY):
-        small.logprobs(random_ids(90, seed=4), other)
-        np.testing.assert_array_equal(small.logprobs(ids, POLICY), expected)
-
-
-def test_two_generators_do_not_disturb_each_other(small: Generator, bundle: Path) -> None:
-    first, second = random_ids(40, 1), random_ids(40, 2)
-    expected = small.prefill(first, POLICY).copy()
-    with Generator.load(bundle, context=64) as other:
-        other.prefill(second, POLICY)
-        np.testing.assert_array_equal(small.prefill(first, POLICY), expected)
-        small.decode(3)
-        assert other.length == 40
-
-
 def test_an_answer_kept_by_the_caller_stays_what_it_was(small: Generator) -> None:
     kept = small.prefill(random_ids(40), POLICY)
     copy = kept.copy()
@@ -280,16 +262,6 @@ def test_an_answer_of_no_tokens(small: Generator) -> None:
     assert events[-1] == Finished("length", 0)
     with pytest.raises(ConfigError, match="max_new_tokens must not be negative"):
         list(small.generate(random_ids(20), -1, POLICY))
-
-
-def test_the_same_seed_gives_the_same_answer(small: Generator) -> None:
-    sampling = Sampling(temperature=1.0, seed=3, repetition_penalty=1.2)
-    ids = random_ids(40)
-    answers = []
-    for _ in range(2):
-        events = small.generate(ids, 8, POLICY, sampling)
-        answers.append([e.sampled.token for e in events if isinstance(e, TokenGenerated)])
-    assert answers[0] == answers[1]  # the second time the prompt's beginning was in the cache
 
 
 def test_sampling_leaves_the_logits_of_a_repeated_prompt_alone(small: Generator) -> None:

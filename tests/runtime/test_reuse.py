@@ -74,10 +74,6 @@ def test_the_cache_knows_which_tokens_were_generated() -> None:
 # --- Sparse prefill ---------------------------------------------------------------------------------------
 
 
-def test_an_empty_cache_gives_nothing() -> None:
-    assert plan_reuse(cache_of([]).known, Provenance(), np.array([1, 2]), SPARSE) == NOTHING
-
-
 def test_a_prompt_that_continues_everything_keeps_everything() -> None:
     assert plan(range(20), range(25), SPARSE) == Reuse(Prefix.HISTORY, 20)
     assert plan(range(20), range(90), SPARSE, prefilled=13) == Reuse(Prefix.HISTORY, 20)
@@ -116,14 +112,6 @@ def test_an_interrupted_question_leaves_the_tail_that_it_found() -> None:
     assert plan_reuse(known, left, np.arange(60), policy) == Reuse(Prefix.BOUNDARY, 32)
 
 
-def test_under_query_a_shared_beginning_is_kept_up_to_a_tile() -> None:
-    policy = altered(SPARSE, tile=3)  # chunks of 8 rows are cut into 3, 3 and 2
-    assert plan(range(40), [*range(31), 99], policy) == Reuse(Prefix.BOUNDARY, 30)
-    assert plan(range(40), [*range(29), 99], policy) == Reuse(Prefix.BOUNDARY, 27)
-    assert plan(range(40), [*range(26), 99], policy) == Reuse(Prefix.BOUNDARY, 24)
-    assert plan(range(40), [*range(31), 99], altered(policy, dense_tail=5)) == Reuse(Prefix.BOUNDARY, 27)
-
-
 @pytest.mark.parametrize("change", [{"tile": 2, "missed": 0.5}, {"score": "colsum"}])
 def test_what_asks_all_of_a_chunk_is_kept_up_to_its_end(change: dict[str, float | str]) -> None:
     policy = altered(SPARSE, **change)
@@ -137,17 +125,6 @@ def test_a_cache_that_rounds_rows_is_kept_up_to_a_chunk_boundary() -> None:
         origin = Provenance.fresh(policy, 40).in_format(rounded)
         plan = plan_reuse(cache.known, origin, np.array([*range(31), 99]), policy)
         assert plan == Reuse(Prefix.BOUNDARY, kept)
-
-
-def test_only_the_prefilled_part_can_be_gone_back_to() -> None:
-    # 13 tokens were prefilled, 12 generated: no memory set exists beyond position 8.
-    assert plan(range(25), [*range(24), 99], SPARSE, prefilled=13) == Reuse(Prefix.BOUNDARY, 8)
-
-
-def test_at_least_one_token_is_left_to_run() -> None:
-    assert plan(range(20), range(16), SPARSE) == Reuse(Prefix.BOUNDARY, 8)
-    assert plan(range(20), range(17), SPARSE) == Reuse(Prefix.BOUNDARY, 16)
-    assert plan(range(20), range(20), FULL) == Reuse(Prefix.EXACT, 19)
 
 
 def test_no_memory_was_made_after_the_last_chunk() -> None:
@@ -212,13 +189,6 @@ def test_after_an_interruption_only_its_boundary_is_sound() -> None:
 
 
 # --- Full attention ---------------------------------------------------------------------------------------
-
-
-def test_full_attention_keeps_every_shared_token() -> None:
-    assert plan(range(20), [*range(13), 99, 98], FULL) == Reuse(Prefix.EXACT, 13)
-    assert plan(range(20), range(25), FULL, prefilled=3) == Reuse(Prefix.EXACT, 20)
-    assert plan(range(20), [50], FULL) == NOTHING
-    assert plan([7], [7], FULL) == NOTHING
 
 
 def test_full_attention_runs_what_a_sparse_decode_made_again() -> None:
