@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -321,3 +322,9 @@ def test_importing_the_loader_loads_no_tensorrt() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "h2o_runtime" in loaded
     assert not loaded & {"tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings", "torch", "onnx", "h2o_export"}
+
+
+def test_the_manifest_is_readable_json(place: Place) -> None:
+    raw = json.loads((place.folder / "manifest.json").read_text())
+    assert raw["sm"] == [87]
+    assert raw["engines"][0]["profiles"][0]["shapes"]["tokens"]["max"] == [1]
