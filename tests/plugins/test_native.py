@@ -181,7 +181,9 @@ def test_memory_select(Hs: int, Mp: int, count: int, local: int, data: Any) -> N
     stop = start + count
     M = data.draw(st.integers(0, max(0, Mp + count - local))) + min(local, Mp + count)
     local = min(local, M)
-    score = rng.integers(0, 6, (stop + 4, Hs)).astype(np.float32)  # many ties
+    # Many ties; what is no number, or below 1e-30, counts as 0.
+    score = rng.choice(np.array([np.nan, 1e-35, 2e-35, 0, 1, 2, 3], np.float32), (stop + 4, Hs))
+    counted = np.where(score >= 1e-30, score, 0)
     memory = np.stack([np.sort(rng.choice(start, Mp, replace=False)) for _ in range(Hs)]).astype(np.int32)
     out = np.full((Hs, M), -1, np.int32)
     case.provider.run(
@@ -195,7 +197,7 @@ def test_memory_select(Hs: int, Mp: int, count: int, local: int, data: Any) -> N
     for head in range(Hs):
         kept = list(range(max(start, stop - local), stop))
         others = [*memory[head].tolist(), *range(start, max(start, stop - local))]
-        others = [j for _, j in sorted((-score[j, head], j) for j in others)]
+        others = [j for _, j in sorted((-counted[j, head], j) for j in others)]
         assert out[head].tolist() == sorted(others[: M - len(kept)] + kept)
 
 

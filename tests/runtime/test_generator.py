@@ -157,6 +157,16 @@ def test_memory_sets_are_copies(small: Generator) -> None:
     assert small.report().last[0].min() >= 0
 
 
+def test_two_generators_do_not_disturb_each_other(small: Generator, bundle: Path) -> None:
+    first, second = random_ids(40, 1), random_ids(40, 2)
+    expected = small.prefill(first, POLICY).copy()
+    with Generator.load(bundle, context=64) as other:
+        other.prefill(second, POLICY)
+        np.testing.assert_array_equal(small.prefill(first, POLICY), expected)
+        small.decode(3)
+        assert other.length == 40
+
+
 def test_an_answer_kept_by_the_caller_stays_what_it_was(small: Generator) -> None:
     kept = small.prefill(random_ids(40), POLICY)
     copy = kept.copy()

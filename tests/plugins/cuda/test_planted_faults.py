@@ -40,7 +40,7 @@ class Fault:
         return folder / (self.source or self.file)
 
 
-RACE, VALUES, MASK = "two threads race", "FAIL [", "lanes"
+RACE, VALUES, MASK, ALIGNMENT = "two threads race", "FAIL [", "lanes", "misaligned"
 OUTSIDE = "outside"  # of a buffer, where no memory is
 
 GROUPS = {  # of the kernels' test program, by source; others are of "select"
@@ -59,6 +59,10 @@ EXECUTED = [
     Fault(
         "registers of an mma fragment swapped", "integer_product.cu",
         "operands[0], inputs[0], inputs[1])", "operands[0], inputs[1], inputs[0])", VALUES
+    ),
+    Fault(
+        "a vector load of 16 bytes from an address of 8", "integer_product.cu",
+        "there ? row * inputs + piece * kPiece : 0", "there ? row * inputs + piece * kPiece + 4 : 0", ALIGNMENT
     ),
     Fault(
         "an address beyond the block's shared memory", "integer_product.cu",
