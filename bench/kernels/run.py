@@ -1,9 +1,10 @@
-"""How near the CPU kernels come to what the machine can do, and one layer's attention against its peers.
+"""How near the CPU kernels come to what the machine can do.
 
     python -m bench.kernels.run --threads 2 --out bench/kernels/results/NAME.json
 
-Everything is interleaved: a round measures the machine's rates, every kernel and every peer once, so that
-a shared machine's ups and downs meet all of them. Shares and ratios are of medians over the rounds.
+Everything is interleaved: a round measures the machine's rates and every kernel once, so that a shared machine's
+ups and downs meet all of them. Shares are medians over the rounds. Inputs are random; speed does not depend on
+them. `h2o-bench attention` measures one layer beside its peers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,18 +23,61 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench.kernels import layer
-from bench.kernels.layer import CHUNK, HKV, HQ, SCALE, D
 
+from h2o_cli.bench.machine import measure_rates
 from h2o_plugins._cpu import KV, Kernels
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime import Query
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
+from h2o_runtime.schedule import Span
 
-onnxruntime = import_onnxruntime()
-
-HERE = Path(__file__).parent
-SLOTS = layer.LOCAL + layer.HEAVY
+Array = np.ndarray[Any, Any]
+HQ, HKV, D = 32, 8, 64
+SCALE = 1 / np.sqrt(D)
+CHUNK, SLOTS = 1024, 512
 WINDOW = 64
 DECODE_LENGTH = 65_536  # two caches of 128 MiB: larger than the caches of the processor
+
+
+def inputs(n: int) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, heads, D), dtype=np.float32) for heads in (HQ, HKV, HKV))
+    return q, k, v
+
+
+class QueryPhase2:
+    """Phase 2 of the last chunk of a prompt under the default rule: candidates of its tiles, their sets, attention
+    to them."""
+
+    def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
+        self.kernels, self.q, self.kv = kernels, q[-CHUNK:], KV(k, v, len(k))
+        self.rule, self.past = Query(chunk_size=CHUNK), len(k) - CHUNK
+        (self.group,) = self.rule.groups(0, 0, Span(self.past, len(k)), HKV)
+        tiles = len(self.group.tiles)
+        self.candidates = np.empty((tiles, HKV, self.group.narrowed), np.int32)
+        self.sets = np.empty((tiles, HKV, self.group.sets.memory), np.int32)
+        self.past_of = np.full(tiles, self.past, np.int64)
+        self.first_of = np.array([tile.start for tile in self.group.tiles])
+        self.o = np.zeros_like(self.q)
+        self.m, self.l = np.zeros((CHUNK, HQ), np.float32), np.ones((CHUNK, HQ), np.float32)
+
+    def flops(self) -> float:
+        """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
+        narrowed, memory = self.group.narrowed, self.group.sets.memory
+        blocks = self.past // BLOCK if narrowed else 0  # by means and by variances
+        votes = CHUNK // self.group.stride * (2 * blocks + (narrowed or self.past))
+        return 2 * D * HQ * (votes + 2 * CHUNK * memory)
+
+    def __call__(self) -> None:
+        stride = self.group.stride
+        tiles = {"q": self.q, "past": self.past_of, "tile": self.rule.tile_rows, "local": self.rule.local}
+        votes = {**tiles, "stride": stride, "candidates": self.candidates}
+        if self.group.narrowed:
+            self.kernels.run("BlockSelect", self.kv, {**votes, "block_size": BLOCK})
+        choose = {**votes, "reach": stride // 2, "first": self.first_of, "memory_next": self.sets}
+        self.kernels.run("QuerySelect", self.kv, choose)
+        state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
+        call = {"q": self.q, "memory": self.sets, "tile": self.rule.tile_rows, **state}
+        self.kernels.run("TiledMemoryAttention", self.kv, call)
 
 
 class Products:
@@ -58,20 +101,11 @@ class Products:
         return found
 
 
-def machine_rates(build: Path, threads: int, products: Products) -> dict[str, float]:
-    """Rates of one moment: matrix products (of float32 the better of torch's and our own), reading, copying."""
-    reply = subprocess.run(
-        [build / "h2o_machine", str(threads), "3"], check=True, capture_output=True, text=True
-    ).stdout
-    result = json.loads(reply)
-    torchs = products.rates()
-    return {
-        **torchs,
-        "matmul": max(result["matmul_gflops"]["best"], torchs["matmul"]),
-        "matmul_torch": torchs["matmul"],
-        "read": result["read_gbps"]["best"],
-        "copy": result["copy_gbps"]["best"],
-    }
+def machine_rates(threads: int, products: Products) -> dict[str, float]:
+    """Rates of one moment: matrix products (of float32 the best of several libraries), and reading."""
+    measured, torchs = measure_rates(threads, repetitions=3), products.rates()
+    best = max(measured["flops"] / 1e9, torchs["matmul"])
+    return {**torchs, "matmul": best, "read": measured["bandwidth"] / 1e9}
 
 
 def clock(call: Callable[[], Any]) -> float:
@@ -87,14 +121,14 @@ def best_of(call: Callable[[], Any]) -> float:
 def blocked_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float]]:
     """Operators over many rows: name -> (call, FLOP of unmasked dot products)."""
     n = 4096
-    q, k, v = layer.inputs(n)
+    q, k, v = inputs(n)
     o, m, l = np.empty_like(q), np.empty((n, HQ), np.float32), np.empty((n, HQ), np.float32)
     colsum = np.empty((n, HKV), np.float32)
     rng = np.random.default_rng(1)
     memory = np.stack([np.sort(rng.choice(n, SLOTS, replace=False)) for _ in range(HKV)]).astype(np.int32)
     votes, chunk_votes = np.empty((HKV, SLOTS), np.float32), np.empty((CHUNK, HKV), np.float32)
     S = slice(0, CHUNK)
-    query = layer.QueryPhase2(kernels, *layer.inputs(2 * n))
+    query = QueryPhase2(kernels, *inputs(2 * n))
     kv, new, state = KV(k, v, n), {"q": q, "k": k, "v": v, "chunk_size": CHUNK}, {"o": o, "m": m, "l": l}
     intra = {f"{name}_intra": array[S] for name, array in state.items()}
     scores = {"score_mem": votes, "score_chunk": chunk_votes}
@@ -162,14 +196,14 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
     return calls
 
 
-def measure_kernels(kernels: Kernels, build: Path, rounds: int) -> dict[str, Any]:
+def measure_kernels(kernels: Kernels, rounds: int) -> dict[str, Any]:
     products = Products(2048)
     rates, speeds = defaultdict(list), defaultdict(list)
     calls = kernel_calls(kernels)
     for call, _, _ in calls.values():
         call()
     for _ in range(rounds):
-        for name, rate in machine_rates(build, kernels.threads, products).items():
+        for name, rate in machine_rates(kernels.threads, products).items():
             rates[name].append(rate)
         for name, (call, amount, _) in calls.items():
             speeds[name].append(amount / best_of(call) / 1e9)
@@ -188,53 +222,6 @@ def measure_kernels(kernels: Kernels, build: Path, rounds: int) -> dict[str, Any
     return {"machine": machine, "kernels": shares}
 
 
-def measure_layer(kernels: Kernels, lengths: list[int], rounds: int) -> dict[str, Any]:
-    result = {}
-    for n in lengths:
-        q, k, v = layer.inputs(n)
-        o = np.empty_like(q)
-        contenders: dict[str, Callable[[], Any]] = {
-            "h2o": layer.H2O(kernels, q, k, v),
-            "torch SDPA": layer.torch_sdpa(q, k, v),
-            "onnxruntime GroupQueryAttention": layer.ort_gqa(q, k, v, kernels.threads),
-            "full (CachedAttention)": partial(kernels.run, "CachedAttention", KV(k, v, n), {"q": q, "o": o}),
-        }
-        check_peers(contenders, o, n)
-        times: dict[str, list[float]] = defaultdict(list)
-        for _ in range(rounds):
-            for name, call in contenders.items():
-                times[name].append(clock(call))
-        typical = {name: median(x) for name, x in times.items()}
-        peer = min(typical["torch SDPA"], typical["onnxruntime GroupQueryAttention"])
-        result[str(n)] = {
-            "seconds_median": typical,
-            "seconds_best": {name: min(x) for name, x in times.items()},
-            "faster_than_best_peer": peer / typical["h2o"],
-            "dot_products_allow": n * (n + 1) / 2 / work(n),
-        }
-        print(f"{n:6}", {name: round(x, 4) for name, x in typical.items()}, f"{peer / typical['h2o']:.2f} x")
-    return result
-
-
-def work(n: int) -> float:
-    """Dot products of the h2o policy, a head."""
-    return n * (CHUNK + 1) / 2 + (n - CHUNK) * SLOTS
-
-
-def check_peers(contenders: dict[str, Callable[[], Any]], o: np.ndarray[Any, Any], n: int) -> None:
-    """All that compute full attention must agree, or the comparison means nothing. Warms up as well."""
-    contenders["h2o"]()
-    contenders["full (CachedAttention)"]()
-    sdpa = contenders["torch SDPA"]()[0].permute(1, 0, 2).numpy()
-    gqa = contenders["onnxruntime GroupQueryAttention"]()[0].reshape(n, HQ, D)
-    for peer in (sdpa, gqa):
-        worst = float(np.abs(peer - o).max())
-        if not worst < 1e-4:
-            raise SystemExit(
-                f"a peer's result differs by {worst}: it does not compute what it is compared for"
-            )
-
-
 def describe(threads: int, isa: str) -> dict[str, Any]:
     cpu = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
     return {
@@ -244,27 +231,20 @@ def describe(threads: int, isa: str) -> dict[str, Any]:
         "isa": isa,
         "load_average": os.getloadavg(),
         "torch": torch.__version__,
-        "onnxruntime": onnxruntime.__version__,
-        "shape": f"{HQ}/{HKV} heads of {D}, S = {CHUNK}, L = {layer.LOCAL}, H = {layer.HEAVY}, float32",
+        "shape": f"{HQ}/{HKV} heads of {D}, S = {CHUNK}, M = {SLOTS}, float32",
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=5, help="of the layer; kernels get three times as many")
-    parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 8192, 16384])
-    parser.add_argument("--build", type=Path, default=HERE.parents[1] / "build" / "bench_kernels")
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
 
-    subprocess.run(["cmake", "-S", HERE, "-B", args.build], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", args.build], check=True, stdout=subprocess.DEVNULL)
     torch.set_num_threads(args.threads)
     kernels = Kernels(args.threads, None, HQ, HKV, D, float(SCALE), False)
-    result = {"machine": describe(args.threads, kernels.isa)}
-    result["layer"] = measure_layer(kernels, args.lengths, args.rounds)
-    result["rates"] = measure_kernels(kernels, args.build, 3 * args.rounds)
+    result = {"machine": describe(args.threads, kernels.isa), "rates": measure_kernels(kernels, args.rounds)}
     text = json.dumps(result, indent=2)
     print(text)
     if args.out:

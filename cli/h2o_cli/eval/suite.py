@@ -10,9 +10,8 @@ import ast
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import distribution, version
+from importlib.metadata import distribution
 from pathlib import Path
-from platform import python_version
 from typing import Literal, NamedTuple, TypeAlias
 
 from h2o_runtime.errors import InputError
@@ -51,13 +50,6 @@ class Source:
             raise InputError(
                 f"the text {self.name} cannot be read ({place}: {error.strerror}): choose texts by --text"
             ) from error
-
-    @property
-    def origin(self) -> str:
-        if self.topics:
-            return f"pydoc_data.topics: {', '.join(self.topics)}"
-        of = python_version() if self.package == PYTHON else version(self.package)
-        return f"{self.package} {of}: {self.path}"
 
     def _place(self) -> Path:
         if self.package == PYTHON:
