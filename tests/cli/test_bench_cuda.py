@@ -14,7 +14,7 @@ from h2o_cli.bench import machine
 from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Entry, attentions, models
 from h2o_cli.bench.machine import MachineRates, measure_gpu_rates
-from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.system import Absent
 from h2o_cli.bench.worker import SYSTEMS
 from h2o_runtime.policies.prefill import PREFILL, Query
 

@@ -18,7 +18,7 @@ from h2o_cli.bench.benchmark_model import BenchmarkModel
 from h2o_cli.bench.contestants import Entry, models
 from h2o_cli.bench.convert import convert
 from h2o_cli.bench.gguf_file import FILE, pairs_side_by_side, write_gguf
-from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.system import Absent
 from h2o_runtime.policies.prefill import Full, Query
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]

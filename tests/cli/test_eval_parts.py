@@ -145,15 +145,6 @@ def test_a_prompt_is_a_turn_as_the_template_writes_it(tmp_path: Path) -> None:
     assert ChatFrame.of(tmp_path) == ChatFrame("", " ")
 
 
-def test_a_question_before_the_end(maker: NeedleMaker) -> None:
-    for middle in (True, False):
-        sample = maker.needle(800, 0.9, seed=3, middle=middle)
-        text = Tokenizer.load(EXAMPLE).decode(sample.ids.tolist())
-        assert len(sample.ids) == 800
-        question, fact = (text.index(one) / len(text) for one in ("What is the special", sample.answer))
-        assert 0.3 < fact < question < 0.7 if middle else question < 0.25 < 0.7 < fact
-
-
 # --- Rows and what is made of them ------------------------------------------------------------------------
 
 

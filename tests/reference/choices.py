@@ -9,14 +9,17 @@ import numpy as np
 from . import operators
 from .operators import Array, Float64, Int32
 
+STEP, FIRST, SAMPLED = 128, 56, 16  # of each STEP places, SAMPLED from number FIRST on stand for all
+
 
 def sample_weights(places: int) -> Float64:
-    """How often each of a vote's places counts in the estimate of its softmax's denominator: the first 128 once, of
-    each 128 later ones 16 eight times.
+    """How often each of a vote's places counts in the estimate of its softmax's denominator: the first STEP once,
+    later ones by the sample.
     """
     place = np.arange(places)
-    middle = (place % 128 >= 56) & (place % 128 < 72)
-    return np.where(place < 128, 1.0, np.where(middle, 8.0, 1e-300))  # whose logarithm is finite
+    within = place % STEP - FIRST
+    sampled = (within >= 0) & (within < SAMPLED)
+    return np.where(place < STEP, 1.0, np.where(sampled, STEP / SAMPLED, 1e-300))  # whose logarithm is finite
 
 
 def query_score(

@@ -21,7 +21,7 @@ from h2o_cli.bench.machine import MachineRates, better, describe
 from h2o_cli.bench.measure import Measurement, Rounds
 from h2o_cli.bench.options import FIRST, bench_options, beside_option, model_files
 from h2o_cli.bench.report import FIRST_LINE, Results, make_rows, table_of, to_csv
-from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.system import Absent
 from h2o_cli.bench.worker import Failed, WorkerProcess
 from h2o_cli.common import make_console, print_json, show, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option

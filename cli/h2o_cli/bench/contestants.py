@@ -11,7 +11,7 @@ from typing import Any
 
 from h2o_cli.bench.benchmark_model import BenchmarkModel, is_gguf
 from h2o_cli.bench.convert import gguf_as_folder
-from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent
+from h2o_cli.bench.systems.system import OWN_SYSTEM, Absent
 from h2o_runtime.components.options import spelled
 from h2o_runtime.errors import H2OError
 from h2o_runtime.names import (

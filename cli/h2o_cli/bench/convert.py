@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.system import Absent
 
 
 def convert(command: Sequence[str], output: Path, fails: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from h2o_cli.bench.contestants import Contestant
-from h2o_cli.bench.systems.base import Absent
+from h2o_cli.bench.systems.system import Absent
 from h2o_cli.bench.worker import Failed, WorkerProcess
 
 # A setting gets a second trial only if it takes less than this.

@@ -17,7 +17,7 @@ from h2o_cli.arithmetic import attention_flop, decode_bytes, dense_flop, layer_f
 from h2o_cli.bench.contestants import Entry
 from h2o_cli.bench.machine import MachineRates
 from h2o_cli.bench.measure import Missing, Series
-from h2o_cli.bench.systems.base import OWN_SYSTEM
+from h2o_cli.bench.systems.system import OWN_SYSTEM
 from h2o_runtime.backends.onnxruntime import as_computed, products_on_cpu
 from h2o_runtime.devices.timings import DENSE
 from h2o_runtime.execution.footprint import footprint

@@ -24,11 +24,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from h2o_cli.bench.systems import attention
-from h2o_cli.bench.systems.base import OWN_SYSTEM, Absent, Ids, Settings, System
 from h2o_cli.bench.systems.h2o import H2OSystem
 from h2o_cli.bench.systems.llama_cpp import LlamaCppSystem
 from h2o_cli.bench.systems.onnxruntime_genai import OnnxRuntimeGenAISystem
 from h2o_cli.bench.systems.openvino_genai import OpenVinoGenAISystem
+from h2o_cli.bench.systems.system import OWN_SYSTEM, Absent, Ids, Settings, System
 from h2o_cli.bench.systems.transformers import TransformersSystem
 from h2o_runtime.errors import H2OError
 from h2o_runtime.process import peak_bytes, resident_bytes

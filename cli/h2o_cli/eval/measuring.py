@@ -12,7 +12,7 @@ import numpy as np
 
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.metrics import Sanity, buckets, counted, evenly, judge
-from h2o_cli.eval.needles import ChatFrame, NeedleMaker, Question, answer
+from h2o_cli.eval.needles import ChatFrame, NeedleMaker, answer
 from h2o_cli.eval.readings import Reading, read, read_on
 from h2o_cli.eval.recall import Recall, measure_recall
 from h2o_cli.eval.results import Measure, Value
@@ -37,7 +37,6 @@ class Extent:
     decoded  tokens of its continuation
     metrics  of METRICS
     needles  lengths of needle prompts, and `depths` of each, `seeds` times
-    question where a needle's question stands
     """
 
     length: int
@@ -47,7 +46,6 @@ class Extent:
     needles: tuple[int, ...]
     depths: tuple[float, ...]
     seeds: int
-    question: Question
 
     @property
     def text_tokens(self) -> int:
@@ -143,12 +141,11 @@ class Measurer:
             if "recall" in metrics:  # of all rules at once: they share its sums
                 run = partial(self._recall, rules, document)
                 yield Job(f"recall {document.name}", length * len(rules), run)
-        readings = 1 if self._extent.question == "end" else len(self._extent.depths)
         for length in self._extent.needles:
             for seed in range(self._extent.seeds):
                 for one in leading:
                     run = partial(self._needle, one, length, seed)
-                    yield Job(f"needle {length} {seed} {one.name}", length * readings, run)
+                    yield Job(f"needle {length} {seed} {one.name}", length, run)
 
     def _read(self, contestant: Contestant, document: Document) -> list[Value]:
         first, length = self._extent.first, self._extent.length
@@ -199,8 +196,7 @@ class Measurer:
         value = self._writer(contestant, "needle", length)
         values, depths = [], self._extent.depths
         self._generator.reset()
-        asked = self._maker.asked(length, depths, seed, self._extent.question)
-        for depth, sample in zip(depths, asked, strict=True):
+        for depth, sample in zip(depths, self._maker.needles(length, depths, seed), strict=True):
             # A document is read once for all of its questions.
             said = answer(self._generator, self._tokenizer, sample.ids, contestant.policy, reuse=True)
             values.append(value(Measure.NEEDLE, float(sample.answer in said), f"{depth:.2f}"))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +27,6 @@ log = logging.getLogger(__name__)
 
 NEEDLE = "One of the special magic number for {key} is: {value}.\n"
 QUIZ = (
-    "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about "
-    "the number afterwards.\n"
-)
-QUIZ_OF_MANY = (
     "Some special magic numbers are hidden within the following text. Make sure to memorize them. I will quiz you "
     "about the numbers afterwards.\n"
 )
@@ -38,8 +34,6 @@ QUESTION = "\nWhat is the special magic number for {key} mentioned in the provid
 ANSWER = "The special magic number for {key} mentioned in the provided text is"
 ANSWER_TOKENS = 16
 _MARK = "<the user's message>"
-
-Question = Literal["end", "middle", "first"]  # where a needle's question stands
 
 
 @dataclass(frozen=True)
@@ -116,24 +110,17 @@ class NeedleMaker:
         self._haystack: IntArray | None = None
         self._words = sorted(set(re.findall(r"\b[a-z]{5,10}\b", manual())))
 
-    def asked(self, length: int, depths: Sequence[float], seed: int, question: Question) -> list[Sample]:
-        """A prompt for each of `depths`. At the end of a document there are questions for all of its facts."""
-        if question == "end":
-            return self.needles(length, depths, seed)
-        return [
-            self.needle(length, depth, 1000 * seed + round(100 * depth), question == "middle")
-            for depth in depths
-        ]
-
     def needles(self, length: int, depths: Sequence[float], seed: int) -> list[Sample]:
         """A fact at each of `depths` (0 to 1) of one document, and for each a prompt that asks for it after the
         document. The longest prompt has `length` tokens.
         """
         lot = random.Random(seed)
         facts = [self._fact(lot) for _ in depths]
-        head = self._begin(QUIZ_OF_MANY)
+        # A template writes the special tokens itself.
+        before, between = self._frame.before, self._frame.between
+        head = self._encode(before + QUIZ, add_special_tokens=not before)
         hidden = [self._encode(NEEDLE.format(**fact)) for fact in facts]
-        asked = [self._ask(QUESTION.format(**fact), ANSWER.format(**fact)) for fact in facts]
+        asked = [self._encode((QUESTION + between + ANSWER).format(**fact)) for fact in facts]
         text = self._document(length, [head, *hidden, max(asked, key=len)], lot)
         places = [round(depth * len(text)) for depth in depths]
         document, done = [head], 0
@@ -145,22 +132,6 @@ class NeedleMaker:
             Sample(np.concatenate([*document, question]), fact["value"])
             for fact, question in zip(facts, asked, strict=True)
         ]
-
-    def needle(self, length: int, depth: float, seed: int, middle: bool) -> Sample:
-        """One fact in a document, asked for in the middle of the prompt or at its beginning; only the first words
-        of the answer are at the end. depth: 0 to 1, of the text before a question in the middle, otherwise of all.
-        """
-        lot = random.Random(seed)
-        fact = self._fact(lot)
-        head, needle = self._begin(QUIZ), self._encode(NEEDLE.format(**fact))
-        question, last = self._encode(QUESTION.format(**fact)), self._ask("", ANSWER.format(**fact))
-        text = self._document(length, [head, needle, question, last], lot)
-        before = len(text) // 2 if middle else 0  # the question
-        place = round(depth * (before or len(text)))
-        segments = [head, text[:place], needle, text[place:before], question, text[before:], last]
-        if not middle:
-            segments = [head, question, text[:place], needle, text[place:], last]
-        return Sample(np.concatenate(segments), fact["value"])
 
     def _document(self, length: int, others: Sequence[IntArray], lot: random.Random) -> IntArray:
         """As many tokens of text as fit beside a prompt's other segments. Raises ConfigError."""
@@ -177,15 +148,6 @@ class NeedleMaker:
             text = np.tile(text, -(-tokens // len(text)))
         start = lot.randint(0, len(text) - tokens)
         return text[start : start + tokens]
-
-    def _begin(self, text: str) -> IntArray:
-        """The beginning of a prompt. A template writes the special tokens itself."""
-        before = self._frame.before
-        return self._encode(before + text, add_special_tokens=not before)
-
-    def _ask(self, question: str, answer: str) -> IntArray:
-        """The end of a prompt: of the question, and of the answer its beginning."""
-        return self._encode(question + self._frame.between + answer)
 
     def _encode(self, text: str, add_special_tokens: bool = False) -> IntArray:
         ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)

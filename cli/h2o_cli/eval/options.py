@@ -12,7 +12,6 @@ from h2o_cli.common import NotNegative, argument_text, json_option, verbose_opti
 from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.eval.contestants import Contestant, contestants
 from h2o_cli.eval.measuring import METRICS, Extent
-from h2o_cli.eval.needles import Question
 from h2o_cli.eval.policies import BASELINES
 from h2o_cli.eval.suite import SIZES, Half, SuiteName
 from h2o_cli.eval.texts import Document, from_files, from_manual, from_suite
@@ -41,7 +40,6 @@ class NeedleSettings:
     lengths: str = option("", "lengths of prompts in tokens, such as 4096,8192; default: --length")
     seeds: int = option(3, "number of documents", least=1)
     depths: str = option("0,0.25,0.5,0.75,1", "of needles: 0 is the start of the prompt, 1 its end")
-    question: Question = option("end", "place of a needle's question")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -232,7 +230,7 @@ def make_extent(manifest: Manifest, flags: dict[str, Any]) -> Extent:
             field="first",
         )
     lengths = needles.each_length or (min(length, room - 64),)
-    asked = (needles.each_depth, needles.seeds, needles.question)
+    asked = (needles.each_depth, needles.seeds)
     extent = Extent(length, first, decoded, metrics, lengths if "needle" in metrics else (), *asked)
     if flags["context"] is None:
         flags["context"] = extent.context

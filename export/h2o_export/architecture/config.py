@@ -168,6 +168,12 @@ class ModelConfig:
         """Of one kind of layer; None: the model has no such layers."""
         return next((sizes for sizes in self.kind_sizes if isinstance(sizes, kind)), None)
 
+    def own_sizes(self, kind: type[Sizes]) -> Sizes:
+        """Of one kind of layer that the model has: its family gives them."""
+        sizes = self.sizes(kind)
+        assert sizes is not None
+        return sizes
+
     @property
     def rope(self) -> RopeConfig:
         """The first layer's, which is every layer's if there is one table of angles."""

@@ -40,13 +40,13 @@ class ExpertsConfig:
     count: int
     chosen: int
     size: int
-    shared_size: int
     layers: frozenset[int]
     router: Router
-    groups: int
-    chosen_groups: int
-    normalized: bool
-    factor: float
+    shared_size: int = 0
+    groups: int = 1
+    chosen_groups: int = 1
+    normalized: bool = False
+    factor: float = 1.0
     biased: bool = False
     shared_gate: bool = False
     clamped: ClampedGate | None = None

@@ -28,7 +28,7 @@ from h2o_export.comparison.report import (
 from h2o_export.comparison.runners import BackendRunner, StepRunner
 from h2o_export.comparison.twin import save_twin
 from h2o_export.layers import LayerKind, kind_named
-from h2o_export.policies import policy_entry, policy_steps
+from h2o_export.policies import POLICIES, policy_steps
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.bundles.manifest import GraphSpec, TensorSpec
@@ -79,11 +79,11 @@ class GraphComparison:
             progress(graph.name)
             feed = {spec.name: _given(spec, known).astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
-            yield from compare_runs("dense", graph.name, results, {}, self.share)
+            yield from compare_runs("dense", graph.name, results, self.share)
             if rounding is not None:
                 rounded = self._dense_graph(graph, feed, rounding)
                 share = ROUNDING_TOLERANCE if self.model.quantized else BFLOAT16_TOLERANCE
-                yield from compare_runs("rounding", graph.name, rounded, {}, share)
+                yield from compare_runs("rounding", graph.name, rounded, share)
             known |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
 
     def _small_graphs(
@@ -99,7 +99,7 @@ class GraphComparison:
             given = kind.small_inputs(stem, known, outputs, self.model.layer(layer))
             feed = {spec.name: given[spec.name].astype(np.dtype(spec.dtype)) for spec in graph.inputs}
             results = self._dense_graph(graph, feed, backend)
-            yield from compare_runs("dense", graph.name, results, {}, self.share)
+            yield from compare_runs("dense", graph.name, results, self.share)
             outputs |= {name: np.asarray(value) for name, value in results[0][1][0].items()}
         known |= outputs
 
@@ -145,7 +145,7 @@ class GraphComparison:
     @property
     def _rows(self) -> int:
         prefill = self.bundle.manifest.prefill
-        return policy_entry(prefill).rows(prefill)
+        return POLICIES.of(prefill).rows(prefill)
 
     def _room(self, engines: EngineManifest) -> Room:
         if engines.max_context < self._rows:
@@ -169,7 +169,7 @@ class GraphComparison:
                 "checkpoint again"
             )
         share = self.share if stage == "attention" else BFLOAT16_TOLERANCE
-        yield from compare_runs(stage, step.name, self._run(graph, feed, [runner]), {}, share)
+        yield from compare_runs(stage, step.name, self._run(graph, feed, [runner]), share)
 
     def _run(self, graph: GraphSpec, feed: Feed, mine: list[BaseRunner]) -> RunResults:
         with tempfile.TemporaryDirectory(prefix="h2o-compare-") as folder:

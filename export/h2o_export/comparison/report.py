@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,19 +46,13 @@ class Row:
         return asdict(self)
 
 
-def compare_runs(
-    stage: str, graph: str, results: RunResults, tolerances: Mapping[str, float], loosest: float
-) -> list[Row]:
-    """Rows for the second runner's outputs against the first's.
-
-    `loosest` is the tolerance of outputs without an entry in `tolerances`.
-    """
+def compare_runs(stage: str, graph: str, results: RunResults, tolerance: float) -> list[Row]:
+    """Rows for the second runner's outputs against the first's."""
     (reference, (truth,)), (subject, (found,)) = results
     rows = []
     for name in truth:
-        values = np.asarray(truth[name])
-        actual, tolerance = np.asarray(found[name]), tolerances.get(name, loosest)
-        rows.append(compare_arrays(stage, graph, name, (subject, actual), (reference, values), tolerance))
+        actual, expected = np.asarray(found[name]), np.asarray(truth[name])
+        rows.append(compare_arrays(stage, graph, name, (subject, actual), (reference, expected), tolerance))
     return rows
 
 

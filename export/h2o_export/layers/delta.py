@@ -38,7 +38,7 @@ class GatedDelta(LayerKind):
     scalable: ClassVar[bool] = False
 
     def spec(self, config: ModelConfig) -> LayerSpec:
-        delta = _delta(config)
+        delta = config.own_sizes(DeltaConfig)
         return LayerSpec(
             kind=self.name,
             query_heads=delta.value_heads,
@@ -54,13 +54,13 @@ class GatedDelta(LayerKind):
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:
-        return DeltaProjection(_delta(config), config.hidden_size)
+        return DeltaProjection(config.own_sizes(DeltaConfig), config.hidden_size)
 
     def output(self, config: ModelConfig) -> nn.Module:
-        return DeltaOutput(_delta(config), config)
+        return DeltaOutput(config.own_sizes(DeltaConfig), config)
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        delta = _delta(config)
+        delta = config.own_sizes(DeltaConfig)
         return (
             rows("q", (delta.value_heads, delta.key_size), dtype),
             rows("k", (delta.key_heads, delta.key_size), dtype),
@@ -72,7 +72,7 @@ class GatedDelta(LayerKind):
         )
 
     def given(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        delta = _delta(config)
+        delta = config.own_sizes(DeltaConfig)
         return (TensorSpec(name="tail", dtype=dtype, shape=(delta.kernel - 1, delta.channels)),)  # type: ignore[arg-type]
 
     def checkpoint_name(self, parameter: str) -> str:
@@ -140,9 +140,3 @@ class DeltaOutput(nn.Module):
         normed = self.norm(attention.view(n, delta.value_heads, delta.value_size))
         made: Tensor = self.out_proj(swiglu(gate, normed.view(n, delta.values)))
         return made
-
-
-def _delta(config: ModelConfig) -> DeltaConfig:
-    delta = config.sizes(DeltaConfig)
-    assert delta is not None, "the family gives the sizes of such layers"
-    return delta

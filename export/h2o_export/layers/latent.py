@@ -43,7 +43,7 @@ class Latent(LayerKind):
 
     def spec(self, config: ModelConfig) -> LayerSpec:
         """For the absorbed mode. The scale is that of the model's own queries and keys, not of latents."""
-        latent = _latent(config)
+        latent = config.own_sizes(LatentConfig)
         return LayerSpec(
             kind=self.name,
             query_heads=config.query_heads,
@@ -58,7 +58,7 @@ class Latent(LayerKind):
         )
 
     def manifest_fields(self, config: ModelConfig) -> dict[str, Any]:
-        latent = _latent(config)
+        latent = config.own_sizes(LatentConfig)
         sizes = LatentSpec(
             rank=latent.rank,
             nope_size=latent.nope_size,
@@ -72,10 +72,12 @@ class Latent(LayerKind):
         return LatentProjection(config)
 
     def output(self, config: ModelConfig) -> nn.Module:
-        return nn.Linear(config.query_heads * _latent(config).value_size, config.hidden_size, config.o_bias)
+        return nn.Linear(
+            config.query_heads * config.own_sizes(LatentConfig).value_size, config.hidden_size, config.o_bias
+        )
 
     def small_graphs(self, config: ModelConfig, dtype: str) -> tuple[SmallGraph, ...]:
-        latent, heads = _latent(config), config.query_heads
+        latent, heads = config.own_sizes(LatentConfig), config.query_heads
         q, attention = rows("q", (heads, latent.query_size), dtype), self.attended(config, dtype)
         absorbed = rows("absorbed", (heads, latent.row_size), dtype)
         context = rows("context", (heads, latent.rank), dtype)
@@ -89,13 +91,13 @@ class Latent(LayerKind):
         )
 
     def small_tensors(self, config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-        latent = _latent(config)
+        latent = config.own_sizes(LatentConfig)
         size = config.query_heads * (latent.nope_size + latent.value_size)
         return {f"model.layers.{layer}{MATRICES}": (size, latent.rank)}
 
     def small_parameters(self, checkpoint: Tensors, layer: int, dtype: torch.dtype) -> dict[str, Tensor]:
         """keys: W_uk [Hq, dn, r]; values: W_uv [Hq, r, dv]. Each is stored once, for two graphs."""
-        config, latent = checkpoint.config, _latent(checkpoint.config)
+        config, latent = checkpoint.config, checkpoint.config.own_sizes(LatentConfig)
         ((name, shape),) = self.small_tensors(config, layer).items()
         both = to_dtype(checkpoint.tensor(name, shape), dtype, name)
         split = [latent.nope_size, latent.value_size]
@@ -120,7 +122,7 @@ class LatentProjection(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.latent = latent = _latent(config)
+        self.latent = latent = config.own_sizes(LatentConfig)
         self.heads = config.query_heads
         hidden, made = config.hidden_size, config.query_heads * latent.query_size
         if latent.query_rank is None:
@@ -167,7 +169,7 @@ class Absorb(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.latent = latent = _latent(config)
+        self.latent = latent = config.own_sizes(LatentConfig)
         self.keys = nn.Parameter(torch.empty(config.query_heads, latent.nope_size, latent.rank))
 
     def forward(self, q: Tensor) -> Tensor:
@@ -181,7 +183,7 @@ class Contract(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        latent = _latent(config)
+        latent = config.own_sizes(LatentConfig)
         self.values = nn.Parameter(torch.empty(config.query_heads, latent.rank, latent.value_size))
 
     def forward(self, context: Tensor) -> Tensor:
@@ -193,7 +195,7 @@ class Expand(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.latent = latent = _latent(config)
+        self.latent = latent = config.own_sizes(LatentConfig)
         self.heads = config.query_heads
         self.keys = nn.Parameter(torch.empty(self.heads, latent.nope_size, latent.rank))
         self.values = nn.Parameter(torch.empty(self.heads, latent.rank, latent.value_size))
@@ -205,9 +207,3 @@ class Expand(nn.Module):
         nope = torch.matmul(self.keys, c.transpose(0, 1)).permute(2, 0, 1)  # [n, Hq, dn]
         shared = rope.expand(n, self.heads, self.latent.rope_size)
         return torch.cat((nope, shared), dim=-1), torch.matmul(c, self.values).transpose(0, 1)
-
-
-def _latent(config: ModelConfig) -> LatentConfig:
-    latent = config.sizes(LatentConfig)
-    assert latent is not None, "the family gives the sizes of such layers"
-    return latent

@@ -33,7 +33,7 @@ class Mamba2(LayerKind):
     scalable: ClassVar[bool] = False
 
     def spec(self, config: ModelConfig) -> LayerSpec:
-        mamba = _mamba(config)
+        mamba = config.own_sizes(Mamba2Config)
         return LayerSpec(
             kind=self.name,
             query_heads=mamba.heads_of_state,
@@ -49,13 +49,13 @@ class Mamba2(LayerKind):
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:
-        return Mamba2Projection(_mamba(config), config.hidden_size)
+        return Mamba2Projection(config.own_sizes(Mamba2Config), config.hidden_size)
 
     def output(self, config: ModelConfig) -> nn.Module:
-        return Mamba2Output(_mamba(config), config)
+        return Mamba2Output(config.own_sizes(Mamba2Config), config)
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        mamba = _mamba(config)
+        mamba = config.own_sizes(Mamba2Config)
         return (
             rows("q", (mamba.heads_of_state, mamba.value_size), dtype),
             *(rows(name, (mamba.groups, mamba.state_size), dtype) for name in ("b", "c")),
@@ -65,7 +65,7 @@ class Mamba2(LayerKind):
         )
 
     def given(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        mamba = _mamba(config)
+        mamba = config.own_sizes(Mamba2Config)
         return (TensorSpec(name="tail", dtype=dtype, shape=(mamba.kernel - 1, mamba.channels)),)  # type: ignore[arg-type]
 
     def checkpoint_name(self, parameter: str) -> str:
@@ -145,9 +145,3 @@ class GroupNorm(nn.Module):
         n, size = x.shape
         normed: Tensor = self.unit(x.view(n, self.groups, size // self.groups))
         return normed.view(n, size) * self.weight
-
-
-def _mamba(config: ModelConfig) -> Mamba2Config:
-    mamba = config.sizes(Mamba2Config)
-    assert mamba is not None, "the family gives the sizes of such layers"
-    return mamba

@@ -43,14 +43,16 @@ class ShortConvolution(LayerKind):
             out_size=config.hidden_size // heads,
             rotary_size=0,
             scale=1.0 / math.sqrt(d),
-            state=StateSizes({"width": config.hidden_size, "tail": _sizes(config).kernel - 1}),
+            state=StateSizes(
+                {"width": config.hidden_size, "tail": config.own_sizes(ConvolutionConfig).kernel - 1}
+            ),
         )
 
     def projection(self, config: ModelConfig) -> nn.Module:
-        return GatedConvolution(_sizes(config), self.spec(config))
+        return GatedConvolution(config.own_sizes(ConvolutionConfig), self.spec(config))
 
     def output(self, config: ModelConfig) -> nn.Module:
-        return nn.Linear(config.hidden_size, config.hidden_size, _sizes(config).biased)
+        return nn.Linear(config.hidden_size, config.hidden_size, config.own_sizes(ConvolutionConfig).biased)
 
     def interface(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         spec = self.spec(config)
@@ -58,7 +60,7 @@ class ShortConvolution(LayerKind):
         return q, rows("gated", (config.hidden_size,), dtype)
 
     def given(self, config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
-        shape = (_sizes(config).kernel - 1, config.hidden_size)
+        shape = (config.own_sizes(ConvolutionConfig).kernel - 1, config.hidden_size)
         return (TensorSpec(name="tail", dtype=dtype, shape=shape),)  # type: ignore[arg-type]
 
     def checkpoint_name(self, parameter: str) -> str:
@@ -85,9 +87,3 @@ class GatedConvolution(nn.Module):
         if self.conv.bias is not None:
             summed = summed + self.conv.bias
         return (second * summed).view(-1, *self.row), gated
-
-
-def _sizes(config: ModelConfig) -> ConvolutionConfig:
-    sizes = config.sizes(ConvolutionConfig)
-    assert sizes is not None, "the family gives the sizes of such layers"
-    return sizes

@@ -13,6 +13,12 @@ from h2o_runtime import operators as table
 
 h2o = Opset(table.DOMAIN, table.VERSION)
 
+# The sampled denominator of docs/algorithm.md, "A vote's probability". The first SAMPLE_STEP places count once. Of each
+# SAMPLE_STEP later ones, SAMPLED from number SAMPLE_FIRST on count SAMPLE_WEIGHT times. The kernels' copies stand in
+# sample.h and vote_sample.cuh.
+SAMPLE_STEP, SAMPLE_FIRST, SAMPLED = 128, 56, 16
+SAMPLE_WEIGHT = SAMPLE_STEP / SAMPLED
+
 
 @script(h2o, default_opset=op)
 def VotingRows(q, past, score_heads, votings, tile: int, stride: int):
@@ -58,21 +64,22 @@ def SampledVotes(dots, seen, places):
     """Probabilities of scores whose softmax is estimated by a sample: exp(dots - L), at most 1; 0 where not seen.
 
     dots [..., K]; seen bool, of that shape or one that broadcasts to it; places [1]: of the K, the first `places`
-    are sampled. L is the logarithm of the sum of exp(dots): the first 128 places count once; of each 128 later
-    ones, 16 count eight times; the entries behind all places count once.
+    are sampled. L is the logarithm of the sum of exp(dots), with the sampled denominator; the entries behind all
+    places count once.
     """
     minus_one = op.Constant(value_ints=[-1])
     lowest = op.Constant(value_float=float("-inf"))
     none = op.Constant(value_float=0.0)
-    step = op.Constant(value_int=128)
+    step = op.Constant(value_int=SAMPLE_STEP)
     size = op.Squeeze(op.Shape(dots, start=-1), op.Constant(value_ints=[0]))
     place = op.Range(op.Constant(value_int=0), size, op.Constant(value_int=1))
     within = op.Mod(place, step)
     middle = op.And(
-        op.GreaterOrEqual(within, op.Constant(value_int=56)), op.Less(within, op.Constant(value_int=72))
+        op.GreaterOrEqual(within, op.Constant(value_int=SAMPLE_FIRST)),
+        op.Less(within, op.Constant(value_int=SAMPLE_FIRST + SAMPLED)),
     )
     whole = op.Or(op.Less(place, step), op.GreaterOrEqual(place, places))
-    weight = op.Where(middle, op.Constant(value_float=8.0), none)
+    weight = op.Where(middle, op.Constant(value_float=SAMPLE_WEIGHT), none)
     weight = op.Where(whole, op.Constant(value_float=1.0), weight)  # [K]
     counted = op.Where(op.And(seen, op.Greater(weight, none)), dots, lowest)
     top = op.Max(op.ReduceMax(counted, minus_one, keepdims=1), op.Constant(value_float=-3.0e38))

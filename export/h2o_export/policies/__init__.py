@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from h2o_export.attention_graphs import AttentionGraph, AttentionStep
-from h2o_export.attention_graphs.decode import Decode
-from h2o_export.attention_graphs.window import WindowAttention
+from h2o_export.attention_graphs.exact import ExactAttention
 from h2o_export.policies.entry import PolicyEntry
 from h2o_export.policies.h2o import SCORE_ENTRIES
 from h2o_export.policies.minference import VerticalSlashEntry
@@ -23,15 +22,7 @@ from h2o_runtime.components.registry import load_entry_points
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
-__all__ = [
-    "POLICIES",
-    "PolicyEntries",
-    "PolicyEntry",
-    "model_graphs",
-    "policy_entry",
-    "policy_graphs",
-    "policy_steps",
-]
+__all__ = ["POLICIES", "PolicyEntries", "PolicyEntry", "model_graphs", "policy_graphs", "policy_steps"]
 
 
 class PolicyEntries:
@@ -65,18 +56,9 @@ POLICIES = PolicyEntries(
 )
 
 
-def policy_entry(policy: PrefillPolicy[Any]) -> PolicyEntry[Any]:
-    """The entry for a configuration's policy."""
-    return POLICIES.of(policy)
-
-
 def policy_steps(policy: PrefillPolicy[Any], windows: Sequence[int] = ()) -> tuple[AttentionStep, ...]:
     """Every attention graph of a bundle with this configuration: the policy's, decode's, one for each window."""
-    return (
-        *policy_entry(policy).steps(policy),
-        Decode(),
-        *(WindowAttention(window) for window in windows),
-    )
+    return (*POLICIES.of(policy).steps(policy), *(ExactAttention(window) for window in (0, *windows)))
 
 
 def policy_graphs(policy: PrefillPolicy[Any], shape: AttentionShape) -> tuple[AttentionGraph, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.systems.base import Absent, Ids, Settings, require_device
+from h2o_cli.bench.systems.system import Absent, Ids, Settings, System, require_device
 from h2o_runtime.backends.select_device import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest, ModelSpec
@@ -19,7 +19,7 @@ from h2o_runtime.providers.select import make_provider
 from h2o_runtime.schedule import Span
 
 
-class _OneLayer:
+class _OneLayer(System):
     """Random queries, keys and values of one layer, [context, heads, d].
 
     settings: bundle, threads, device
@@ -44,9 +44,6 @@ class _OneLayer:
 
     def decode(self, token: int) -> None:
         raise Absent("attention alone has no decode step")
-
-    def phases(self) -> dict[str, float]:
-        return {}
 
 
 class PolicyAttention(_OneLayer):

@@ -6,7 +6,7 @@ import importlib.metadata
 
 import numpy as np
 
-from h2o_cli.bench.systems.base import Ids, Settings
+from h2o_cli.bench.systems.system import Ids, Settings, System
 from h2o_runtime import Generator
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
@@ -15,7 +15,7 @@ from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL
 
 
-class H2OSystem:
+class H2OSystem(System):
     """settings: bundle, threads, prefill (settings of a policy), backend, device, attention,
     attention_precision, dense_precision, dense_form; and decoding (of a decode policy), where it is not exact.
     """

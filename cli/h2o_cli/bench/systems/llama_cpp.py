@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from h2o_cli.bench.systems.base import Absent, Ids, Settings
+from h2o_cli.bench.systems.system import Absent, Ids, Settings, System
 
 F32, F16 = 0, 1  # ggml types
 
 
-class LlamaCppSystem:
+class LlamaCppSystem(System):
     """settings: file, threads, dtype, flash_attention, micro_batch."""
 
     def __init__(self, settings: Settings) -> None:
@@ -65,9 +65,6 @@ class LlamaCppSystem:
     def decode(self, token: int) -> None:
         self._run(np.array([token]))
         self._api.llama_get_logits_ith(self._context, -1)  # waits for the result
-
-    def phases(self) -> dict[str, float]:
-        return {}
 
     def _run(self, ids: Ids) -> None:
         tokens = (self._api.llama_token * len(ids))(*ids.tolist())

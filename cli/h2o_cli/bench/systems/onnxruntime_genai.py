@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from h2o_cli.bench.convert import convert
-from h2o_cli.bench.systems.base import Ids, Settings
+from h2o_cli.bench.systems.system import Ids, Settings, System
 
 INTEGERS = ("int8", "int4")  # weight formats
 BLOCK, INTEGER_ACTIVATIONS = 32, 4  # the latter is an accuracy level
@@ -30,7 +30,7 @@ def build_model(checkpoint: Path, folder: Path, weights: str) -> None:
     convert(command, folder / "genai_config.json", "its model builder fails on this checkpoint")
 
 
-class OnnxRuntimeGenAISystem:
+class OnnxRuntimeGenAISystem(System):
     """settings: folder, threads."""
 
     def __init__(self, settings: Settings) -> None:
@@ -57,6 +57,3 @@ class OnnxRuntimeGenAISystem:
         assert self._generator is not None
         self._generator.append_tokens(np.array([[token]], np.int32))
         self._generator.get_logits()
-
-    def phases(self) -> dict[str, float]:
-        return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_cli.bench.convert import convert
-from h2o_cli.bench.systems.base import Absent, Ids, Settings
+from h2o_cli.bench.systems.system import Absent, Ids, Settings, System
 
 # Versions that convert together. The newest transformers is too new for optimum-intel.
 CONVERTER = ("optimum-intel==2.2.0", "transformers==5.5.4", "nncf==3.4.0", "openvino==2026.4.1")
@@ -31,7 +31,7 @@ def build_model(checkpoint: Path, folder: Path, weights: str) -> None:
     convert(command, folder / "openvino_model.xml", fails)
 
 
-class OpenVinoGenAISystem:
+class OpenVinoGenAISystem(System):
     """settings: folder, threads, dtype, sparse ("" for dense, "trishape" or "xattention"), micro_batch (0:
     whole prompts), and own_precision: the folder's weights and OpenVINO decide instead of dtype.
     """
@@ -81,9 +81,6 @@ class OpenVinoGenAISystem:
         """
         self._pipeline.step()
         self._read()
-
-    def phases(self) -> dict[str, float]:
-        return {}
 
     def _read(self) -> int:
         outputs = self._handle.read()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from h2o_cli.bench.systems.base import Absent, Ids, Settings, require_device
+from h2o_cli.bench.systems.system import Absent, Ids, Settings, System, require_device
 
 
-class TransformersSystem:
+class TransformersSystem(System):
     """settings: checkpoint, threads, device, dtype."""
 
     def __init__(self, settings: Settings) -> None:
@@ -40,9 +40,6 @@ class TransformersSystem:
 
     def decode(self, token: int) -> None:
         self._run([token])
-
-    def phases(self) -> dict[str, float]:
-        return {}
 
     def _run(self, ids: Any) -> int:
         out = self._model(

@@ -38,10 +38,7 @@ class ErnieMixtureFamily(Family):
             shared_size=size * integer(raw, "moe_num_shared_experts", least=0),
             layers=mixed,
             router="corrected",
-            groups=1,
-            chosen_groups=1,
             normalized=True,
-            factor=1.0,
         )
 
     def check(self, raw: dict[str, Any]) -> None:

@@ -55,13 +55,9 @@ class Gemma4Family(GemmaFamily):
             count=integer(raw, "num_experts"),
             chosen=integer(raw, "top_k_experts"),
             size=integer(raw, "moe_intermediate_size"),
-            shared_size=0,
             layers=frozenset(range(layers)),
             router="softmax",
-            groups=1,
-            chosen_groups=1,
             normalized=True,
-            factor=1.0,
             beside_mlp=True,
         )
 

@@ -35,13 +35,8 @@ class GptOssFamily(Family):
             count=count,
             chosen=integer(raw, "num_experts_per_tok", limit=count),
             size=integer(raw, "intermediate_size"),
-            shared_size=0,
             layers=frozenset(range(layers)),
             router="chosen",
-            groups=1,
-            chosen_groups=1,
-            normalized=False,
-            factor=1.0,
             biased=True,
             clamped=ClampedGate(number(raw, "swiglu_limit"), number(raw, "swiglu_alpha")),
         )

@@ -94,10 +94,6 @@ class GraniteHybridFamily(GraniteFamily):
             shared_size=integer(raw, "shared_intermediate_size"),
             layers=frozenset(range(layers)),
             router="chosen",
-            groups=1,
-            chosen_groups=1,
-            normalized=False,
-            factor=1.0,
         )
 
 

@@ -33,13 +33,9 @@ class MixtureFamily(Family):
             count=count,
             chosen=integer(raw, "num_experts_per_tok", limit=count),
             size=integer(raw, "moe_intermediate_size"),
-            shared_size=0,
             layers=mixed,
             router="softmax",
-            groups=1,
-            chosen_groups=1,
             normalized=self.normalized(raw),
-            factor=1.0,
         )
 
 

@@ -1,4 +1,4 @@
-"""A prompt's and a token's attention in layers with a window, which is the same under every policy."""
+"""Exact attention to the cache: a token's in every bundle, whatever its policy, and all in layers with a window."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ from h2o_runtime.operators import CACHED_ATTENTION
 
 
 @dataclass(frozen=True)
-class WindowAttention(AttentionStep):
-    """CachedAttention of so wide a window."""
+class ExactAttention(AttentionStep):
+    """CachedAttention: decode's, or a prompt's and a token's in layers with so wide a window."""
 
-    window: int
+    window: int = 0
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"window_{self.window}"
+        return f"window_{self.window}" if self.window else "decode"
 
     def own_shape(self, model: ModelSpec) -> AttentionShape:
+        if not self.window:
+            return super().own_shape(model)
         spec = next(spec for spec in model.each_layer if spec.window == self.window)
         return replace(spec.attention(model.dtype), window=0)  # calls say it
 
     def graph(self, shape: AttentionShape) -> AttentionGraph:
         length = TensorSpec(name="length", dtype="int64", shape=())
         inputs = (queries("q", shape), *keys_values(("k_cache", "v_cache"), "cap", shape), length)
+        # The window is said also where there is none: tools that put bodies in the place of nodes know no defaults.
         names = [tensor.name for tensor in inputs]
         node = operator(
             "CachedAttention", names, ("o",), scale=shape.scale, softcap=shape.softcap, window=self.window
@@ -49,8 +52,9 @@ class WindowAttention(AttentionStep):
         return make_graph(self.name, inputs, (attended("o", shape),), [node], free)
 
     def feed(self, shape: AttentionShape, room: Room, draw: np.random.Generator) -> Feed:
-        """Half of the rows in use, a little before the end."""
-        cache, n = caches(draw, shape, room.capacity), min(room.batch, room.rows // 2)
+        """A little before the end of what is in use: one token, or with a window half of the rows."""
+        cache = caches(draw, shape, room.capacity)
+        n = min(room.batch, room.rows // 2) if self.window else 1
         q = normal(draw, shape, n, shape.query_heads, 2.0)
         return {"q": q, **cache, "length": np.array(room.rows - 3, np.int64)}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ Settings = dict[str, Any]
 OWN_SYSTEM = "h2o"  # the registry name of this runtime
 
 
-class System(Protocol):
+class System(ABC):
     """One request at a time, in token ids. The library is imported on construction; `open` loads the model.
 
     Raises Absent on construction or in `open` if this machine cannot run it.
@@ -21,19 +22,23 @@ class System(Protocol):
 
     version: str
 
+    @abstractmethod
     def open(self, context: int) -> None:
         """Load the model for at most `context` tokens."""
 
+    @abstractmethod
     def prefill(self, ids: Ids) -> int:
         """Run a whole prompt from an empty cache; returns the most likely next token, or -1 if there is
         none.
         """
 
+    @abstractmethod
     def decode(self, token: int) -> None:
         """Append one token and compute the logits after it."""
 
     def phases(self) -> dict[str, float]:
         """Seconds of the last prefill by phase; empty if the system does not report them."""
+        return {}
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case, not what went wrong
