@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,7 +68,6 @@ def make_rows(
 ) -> tuple[dict[str, Any], ...]:
     """Rows in the order of lengths and contestants, including all settings that ran."""
     model = entry.model.manifest.model
-    work = work_of(mode, model)
     best = rates.bandwidth if mode == "decode" else rates.flops
     rows = []
     for single in series:
@@ -77,11 +76,7 @@ def make_rows(
         ours = alike.get(entry.name_of(entry.prefill))
         truth = alike.get(entry.name_of(entry.exact))
         policy = PREFILL.make(single.contestant.settings.get("prefill") or PREFILL.settings_of(entry.exact))
-        if mode == "decode":
-            decoding = DECODE.make(single.contestant.settings.get("decoding", {}))
-            least = decode_bytes(model, length, decoding)
-        else:
-            least = work(policy, length)
+        least = _least_work(mode, model, single, policy)
         middle = statistics.median(single.seconds)
         floor = least / best if best else None
         rows.append(
@@ -117,13 +112,14 @@ def make_rows(
     return tuple(rows)
 
 
-def work_of(mode: str, model: ModelSpec) -> Callable[[PrefillPolicy[Any], int], int]:
-    """The least work: bytes read for a token in decode, otherwise floating-point operations."""
+def _least_work(mode: str, model: ModelSpec, single: Series, policy: PrefillPolicy[Any]) -> int:
+    """Bytes read for a token in decode, otherwise floating-point operations."""
     if mode == "decode":
-        return lambda config, length: decode_bytes(model, length)
+        decoding = DECODE.make(single.contestant.settings.get("decoding", {}))
+        return decode_bytes(model, single.length, decoding)
     if mode == "attention":
-        return lambda config, length: layer_flop(model, config, length)
-    return lambda config, length: dense_flop(model, length) + attention_flop(model, config, length)
+        return layer_flop(model, policy, single.length)
+    return dense_flop(model, single.length) + attention_flop(model, policy, single.length)
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from h2o_export.architecture.values import integer, number
-from h2o_runtime.errors import CheckpointError, UnsupportedModelError
+from h2o_export.architecture.values import integer, number, refuse
+from h2o_runtime.errors import CheckpointError
 
 Router = Literal["softmax", "corrected", "sigmoid", "chosen"]
 
@@ -107,12 +107,10 @@ def read_routed(raw: dict[str, Any], router: Router, layers: int) -> ExpertsConf
 
 def _check_supported(raw: dict[str, Any], router: Router) -> None:
     methods = ("greedy", "group_limited_greedy") if router == "softmax" else ("noaux_tc",)
-    refused: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    refused = (
         ("topk_method", (None, *methods), "choosing experts so"),
         ("scoring_func", (None, router), "such scores of experts"),
         ("moe_layer_freq", (None, 1), "a dense layer between mixtures"),
         ("norm_topk_prob", (None, False, *((True,) if router == "sigmoid" else ())), "normalizing a softmax"),
     )
-    for key, harmless, what in refused:
-        if raw.get(key) not in harmless:
-            raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+    refuse(raw, refused)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from h2o_runtime.errors import CheckpointError
+from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.limits import MAX_SIZE
 
 LARGEST = sys.float_info.max  # JSON has integers beyond it
@@ -45,3 +46,10 @@ def number(raw: dict[str, Any], key: str, default: float | None = None, most: fl
         limit = "" if most == LARGEST else f" of at most {most:,}"
         raise CheckpointError(f"config.json: {key} must be a positive number{limit}, but is {value!r}")
     return float(value)
+
+
+def refuse(raw: dict[str, Any], refused: Iterable[tuple[str, tuple[Any, ...], str]]) -> None:
+    """refused: keys, their values that change nothing, and what others ask for. Raises UnsupportedModelError."""
+    for key, harmless, what in refused:
+        if raw.get(key) not in harmless:
+            raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")

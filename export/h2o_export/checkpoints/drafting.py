@@ -43,7 +43,7 @@ def _differs(checkpoint: Checkpoint, draft: DraftLayer) -> bool:
         return False
     rows = (slice(0, COMPARED),)
     return any(
-        not torch.equal(checkpoint.sliced(copy, rows), checkpoint.sliced(own, rows))
+        not torch.equal(checkpoint.read(copy, rows), checkpoint.read(own, rows))
         for own, copy in draft.copies.items()
         if _has(checkpoint, own) and _has(checkpoint, copy)
     )

@@ -43,7 +43,7 @@ class LayerSlices(DerivedCheckpoint):
         table = place[3] == TABLE
         size = shape[1 if table else 0]
         cut = slice(int(place[1]) * size, (int(place[1]) + 1) * size)
-        rows = self.files.sliced(_whole(name), (slice(None), cut) if table else (cut,))
+        rows = self.files.read(_whole(name), (slice(None), cut) if table else (cut,))
         if tuple(rows.shape) != shape:
             raise CheckpointError(
                 f"{self.source}: layer {place[1]} has a part of '{_whole(name)}' of shape {list(rows.shape)}, but "

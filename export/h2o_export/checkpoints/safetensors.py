@@ -97,23 +97,15 @@ class SafetensorsCheckpoint(CheckpointInFiles):
             )
         return tensor
 
-    def read(self, name: str) -> Tensor:
-        """One tensor as it is. The file is opened anew, so no mapping outlives the call. Raises CheckpointError."""
-        return self._read(name, None)
+    def read(self, name: str, cut: int | tuple[slice, ...] | None = None) -> Tensor:
+        """One tensor as it is, or what stands at an index of its first dimension or in a slice.
 
-    def single(self, name: str, index: int) -> Tensor:
-        """Of a tensor what has this index in its first dimension, as it is. Raises CheckpointError."""
-        return self._read(name, index)
-
-    def sliced(self, name: str, cut: tuple[slice, ...]) -> Tensor:
-        """A slice of a tensor, as it is. Raises CheckpointError."""
-        return self._read(name, cut)
-
-    def _read(self, name: str, index: int | tuple[slice, ...] | None) -> Tensor:
+        The file is opened anew, so no mapping outlives the call. Raises CheckpointError.
+        """
         file, name = self._file(name), self.names.get(name, name)
         try:
             with safe_open(file, framework="pt") as handle:
-                tensor: Tensor = handle.get_tensor(name) if index is None else handle.get_slice(name)[index]
+                tensor: Tensor = handle.get_tensor(name) if cut is None else handle.get_slice(name)[cut]
         except (SafetensorError, OSError, IndexError) as error:
             raise CheckpointError(
                 f"{file}: cannot read tensor '{name}': {error}; download it again"

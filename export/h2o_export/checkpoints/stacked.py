@@ -93,11 +93,11 @@ class StackedExperts(DerivedCheckpoint):
         files = self.original
         assert isinstance(files, SafetensorsCheckpoint)
         if bias:
-            return files.single(whole, expert)
+            return files.read(whole, expert)
         if f"{whole}_blocks" not in files.files:
-            matrix = files.single(whole, expert)
+            matrix = files.read(whole, expert)
             return matrix.T if self._in_turn else matrix
-        return from_mxfp4(files.single(f"{whole}_blocks", expert), files.single(f"{whole}_scales", expert))
+        return from_mxfp4(files.read(f"{whole}_blocks", expert), files.read(f"{whole}_scales", expert))
 
 
 def from_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:

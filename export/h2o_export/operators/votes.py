@@ -13,9 +13,9 @@ from h2o_runtime import operators as table
 
 h2o = Opset(table.DOMAIN, table.VERSION)
 
-# The sampled denominator of docs/algorithm.md, "A vote's probability". The first SAMPLE_STEP places count once. Of each
-# SAMPLE_STEP later ones, SAMPLED from number SAMPLE_FIRST on count SAMPLE_WEIGHT times. The kernels' copies stand in
-# sample.h and vote_sample.cuh.
+# The sampled denominator of docs/algorithm.md, "A vote's probability". The first SAMPLE_STEP places count once. Of
+# each SAMPLE_STEP later ones, SAMPLED from number SAMPLE_FIRST on count SAMPLE_WEIGHT times. The kernels' copies
+# stand in sample.h and vote_sample.cuh.
 SAMPLE_STEP, SAMPLE_FIRST, SAMPLED = 128, 56, 16
 SAMPLE_WEIGHT = SAMPLE_STEP / SAMPLED
 

@@ -12,7 +12,7 @@ from h2o_export.architecture.experts import ExpertsConfig
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.layer_sizes import LayerEmbedding, LayerSizes
 from h2o_export.architecture.rope import SHARE, RopeConfig, longest, read_rope, read_ropes, rotation
-from h2o_export.architecture.values import integer, number
+from h2o_export.architecture.values import integer, number, refuse
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 GROUPED_QUERY = "grouped-query"  # keys of h2o_export.layers.LAYERS
@@ -253,9 +253,7 @@ class Family:
                 f"architecture {architectures[0]} is not supported for this model type, because its head is not a "
                 f"language model's; expected {self.architecture}"
             )
-        for key, harmless, what in _REFUSED:
-            if key not in self.defaults and raw.get(key) not in harmless:
-                raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+        refuse(raw, (row for row in _REFUSED if row[0] not in self.defaults))
         if not self.said_window(raw) and SLIDING in (raw.get("layer_types") or []):
             window = raw.get("sliding_window")
             raise UnsupportedModelError(

@@ -13,8 +13,7 @@ from typing import Any
 
 from h2o_export.architecture.arrangement import Arrangement
 from h2o_export.architecture.families.family import FULL, SLIDING, Family, Multipliers, Norms
-from h2o_export.architecture.values import integer, number
-from h2o_runtime.errors import UnsupportedModelError
+from h2o_export.architecture.values import integer, number, refuse
 
 _REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("hidden_activation", (None, "gelu_pytorch_tanh"), "the activation"),
@@ -48,9 +47,7 @@ class GemmaFamily(Family):
         super().check(
             {key: value for key, value in raw.items() if key != "hidden_act"}
         )  # the key has another name
-        for key, harmless, what in _REFUSED:
-            if raw.get(key) not in harmless:
-                raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+        refuse(raw, _REFUSED)
 
     def unnamed_windows(self, raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
         return tuple((layer + 1) % self.whole != 0 for layer in range(layers))

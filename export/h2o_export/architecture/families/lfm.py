@@ -20,7 +20,7 @@ from h2o_export.architecture.families.family import (
 )
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.short_convolution import ConvolutionConfig
-from h2o_export.architecture.values import integer, integers, number
+from h2o_export.architecture.values import integer, integers, number, refuse
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.limits import MAX_SIZE
 
@@ -68,14 +68,15 @@ class ConvolutionFamily(Family):
     def check(self, raw: dict[str, Any]) -> None:
         super().check(raw)
         width = (None, raw["hidden_size"])
-        for key, harmless, what in (
-            ("conv_dim", width, "a convolution of another width"),
-            ("conv_dim_out", width, "a convolution of another width"),
-            ("block_use_swiglu", (None, True), "an MLP without a gate"),
-            ("use_pos_enc", (None, True), "attention without positions"),
-        ):
-            if raw.get(key) not in harmless:
-                raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+        refuse(
+            raw,
+            (
+                ("conv_dim", width, "a convolution of another width"),
+                ("conv_dim_out", width, "a convolution of another width"),
+                ("block_use_swiglu", (None, True), "an MLP without a gate"),
+                ("use_pos_enc", (None, True), "attention without positions"),
+            ),
+        )
 
 
 @dataclass(frozen=True)

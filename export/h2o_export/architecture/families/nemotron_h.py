@@ -17,7 +17,7 @@ from h2o_export.architecture.families.family import FULL, MAMBA2, WITHOUT_ROTATI
 from h2o_export.architecture.kind_sizes import KindSizes
 from h2o_export.architecture.mamba2 import IN_PROJ, Mamba2Config
 from h2o_export.architecture.rope import SHARE
-from h2o_export.architecture.values import integer, number
+from h2o_export.architecture.values import integer, number, refuse
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
 PATTERN = "hybrid_override_pattern"  # a letter a block, in files of before transformers 5
@@ -96,14 +96,15 @@ class NemotronFamily(Family):
 
     def check(self, raw: dict[str, Any]) -> None:
         super().check(raw)
-        for key, harmless, what in (
-            ("mlp_hidden_act", "relu2", "the activation"),
-            ("mamba_hidden_act", "silu", "the activation"),
-            ("moe_latent_size", None, "experts that read a projection"),
-            ("tie_word_embeddings", False, "a head that is the embedding"),
-        ):
-            if raw.get(key) != harmless:
-                raise UnsupportedModelError(f"{what} ({key} = {raw[key]!r}) is not supported")
+        refuse(
+            raw,
+            (
+                ("mlp_hidden_act", ("relu2",), "the activation"),
+                ("mamba_hidden_act", ("silu",), "the activation"),
+                ("moe_latent_size", (None,), "experts that read a projection"),
+                ("tie_word_embeddings", (False,), "a head that is the embedding"),
+            ),
+        )
         if raw["mlp_bias"] and MIXED in _types(raw):
             raise UnsupportedModelError("mlp_bias = True beside mixtures of experts is not supported")
 
