@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from h2o_runtime.dense_graphs.native import operators
-from h2o_runtime.dense_graphs.panels import pack, pack_bfloat16, pack_floats, pack_scales
+from h2o_runtime.dense_graphs.packed import pack, pack_bfloat16, pack_floats, pack_scales
 
 BLOCK = 32
 

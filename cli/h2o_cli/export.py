@@ -34,7 +34,7 @@ from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, TokenCheck, Validation
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError, OutputError, unimportable
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected
 

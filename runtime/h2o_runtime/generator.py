@@ -21,24 +21,20 @@ from h2o_runtime.answers.events import (
     alone,
     read_at_once,
 )
-from h2o_runtime.answers.log_probabilities import log_probabilities
-from h2o_runtime.answers.request import Prompt, Request
-from h2o_runtime.answers.sampling import Sampler, Sampling
-from h2o_runtime.answers.token_ids import checked_ids
+from h2o_runtime.answers.request import Prompt, Request, checked_ids
+from h2o_runtime.answers.sampling import Sampler, Sampling, log_probabilities
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches.reuse import Prefix, Reuse
 from h2o_runtime.config.compatibility import check_eviction, check_policy
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
-from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together
+from h2o_runtime.execution.answer_steps import AnswerSteps, DraftCount, decode_together, sampled_answer
 from h2o_runtime.execution.embedding import read_embedding
 from h2o_runtime.execution.footprint import Slots, slots_of
 from h2o_runtime.execution.model_drafter import draft_sources
 from h2o_runtime.execution.prompt_reader import PromptReader
-from h2o_runtime.execution.reading import Reading, read_given
-from h2o_runtime.execution.sampled_answer import sampled_answer
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Reading, Watch, read_given
 from h2o_runtime.files.outputs import make_private_folder
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.model_spec import ModelSpec

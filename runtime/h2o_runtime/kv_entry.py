@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.devices.addresses import address_of
+from h2o_runtime.devices.tensor import address_of
 from h2o_runtime.kv import KV
 
 KV_ENTRY = np.dtype(

@@ -39,7 +39,7 @@ from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.caches.reuse import ShortDifference
 from h2o_runtime.config.load_options import LoadOptions, by_fields
 from h2o_runtime.errors import BundleError, Cancelled, ContextOverflowError, InputError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import Seen

@@ -16,7 +16,7 @@ from h2o_cli.common import NotNegative
 from h2o_cli.stopping import Stop
 from h2o_cli.usage import Exit
 from h2o_runtime.errors import BackendError, ConfigError, H2OError, OutOfMemoryError
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.process import STOPPING
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}  # as shells report them

@@ -32,7 +32,7 @@ from h2o_cli.eval.recall import (
     selected_mass,
 )
 from h2o_runtime import Generator
-from h2o_runtime.answers.log_probabilities import log_probabilities
+from h2o_runtime.answers.sampling import log_probabilities
 from h2o_runtime.policies.prefill import (
     PREFILL,
     Full,

@@ -18,7 +18,7 @@ from h2o_cli.eval.needles import ChatFrame
 from h2o_cli.eval.readings import read, read_on
 from h2o_cli.eval.texts import Document
 from h2o_runtime import Generator
-from h2o_runtime.answers.log_probabilities import log_probabilities
+from h2o_runtime.answers.sampling import log_probabilities
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.text import Tokenizer
 

@@ -23,7 +23,7 @@ from h2o_runtime.errors import ConfigError
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import CACHED_ATTENTION, CHUNKED_INTRA_ATTENTION
 from h2o_runtime.providers.native import NativeCpuProvider
-from h2o_runtime.providers.precision import choose_precision
+from h2o_runtime.providers.select import choose_precision
 
 Array = np.ndarray[Any, Any]
 ISAS = [isa for precision, isa in PRECISIONS if precision == "int16"]

@@ -24,8 +24,8 @@ from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.execution.step_rows import StepRow
-from h2o_runtime.execution.watch import Watch
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
 

@@ -20,10 +20,9 @@ from tests.runtime.test_policy_subquadratic import NATIVE, native
 
 from h2o_runtime import Generator
 from h2o_runtime.caches import Evicting
-from h2o_runtime.caches.evicting import EvictingStore
-from h2o_runtime.caches.eviction_rule import Memory, Rule
+from h2o_runtime.caches.evicting import EvictingStore, Memory, Rule
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import SCORED_ATTENTION
 from h2o_runtime.policies.decode.quest import Quest

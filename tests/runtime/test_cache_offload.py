@@ -15,11 +15,10 @@ from tests.reference import checkpoints
 
 from h2o_runtime import Generator
 from h2o_runtime.caches import Offload, offload
-from h2o_runtime.caches.host_rows import MappedRows
-from h2o_runtime.caches.offload import OffloadStore
+from h2o_runtime.caches.offload import MappedRows, OffloadStore
 from h2o_runtime.devices.transfers import HostTransfers
 from h2o_runtime.errors import Cancelled, ConfigError, OutputError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import CACHED_ATTENTION, PROMPT_ATTENTION

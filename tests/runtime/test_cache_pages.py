@@ -15,8 +15,7 @@ from tests.prefill import altered
 
 from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous, Paged
-from h2o_runtime.caches.paged import PagedStore
-from h2o_runtime.caches.pages import PagePool, PageTable
+from h2o_runtime.caches.paged import PagedStore, PagePool, PageTable
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Query

@@ -13,12 +13,11 @@ from tests.prefill import altered
 
 from h2o_runtime import Generator
 from h2o_runtime.caches import CACHES, Contiguous, Paged
-from h2o_runtime.caches.paged import PagedStore
-from h2o_runtime.caches.pages import PagePool, PageTable
+from h2o_runtime.caches.paged import PagedStore, PagePool, PageTable
 from h2o_runtime.caches.stored import CacheDtype, StoredCache
 from h2o_runtime.errors import Cancelled, ConfigError, InputError
 from h2o_runtime.execution.footprint import cache_bytes
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Subquadratic
 from h2o_runtime.sessions.saved import SavedSession, save_session

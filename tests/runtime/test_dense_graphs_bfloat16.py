@@ -25,8 +25,8 @@ from h2o_runtime.backends.select import check_dense_precision, make_backend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.dense_graphs.matrices import ROUTER
 from h2o_runtime.dense_graphs.native import is_fast, multiply_natively, operators
+from h2o_runtime.dense_graphs.packed import pack_bfloat16
 from h2o_runtime.dense_graphs.packed_nodes import DOMAIN, PRODUCT
-from h2o_runtime.dense_graphs.panels import pack_bfloat16
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.ort.session import open_session
 

@@ -23,9 +23,8 @@ from h2o_runtime import Generator
 from h2o_runtime.backends import onnxruntime
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.dense_graphs.cuda_provider import with_own_kernels, without_dequantization
+from h2o_runtime.dense_graphs.cuda_provider import unrecordable, with_own_kernels, without_dequantization
 from h2o_runtime.dense_graphs.integer_product_trial import ROWS, WIDTHS, shortcoming
-from h2o_runtime.dense_graphs.recordable import unrecordable
 from h2o_runtime.dense_operators import DENSE_OPERATORS
 from h2o_runtime.errors import BackendError
 from h2o_runtime.operators import DOMAIN

@@ -22,8 +22,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.dense_graphs.fusion import fuse
 from h2o_runtime.dense_graphs.native import multiply_natively, operators
-from h2o_runtime.dense_graphs.packed import aligned
-from h2o_runtime.dense_graphs.panels import pack, pack_floats, pack_scales
+from h2o_runtime.dense_graphs.packed import aligned, pack, pack_floats, pack_scales
 from h2o_runtime.errors import BackendError
 from h2o_runtime.ort.session import open_session
 

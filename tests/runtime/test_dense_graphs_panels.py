@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from h2o_runtime.dense_graphs.panels import pack, packed_bytes
+from h2o_runtime.dense_graphs.packed import pack, packed_bytes
 
 
 def expected(q: NDArray[np.int8], bits: int, block: int) -> NDArray[np.uint8]:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from h2o_export.operators.dense import Rotation
-from h2o_runtime.dense_graphs.cuda_provider import with_own_kernels
-from h2o_runtime.dense_graphs.recordable import unrecordable
+from h2o_runtime.dense_graphs.cuda_provider import unrecordable, with_own_kernels
 from h2o_runtime.operators import DOMAIN
 from h2o_runtime.ort.session import open_session
 

@@ -16,7 +16,7 @@ from h2o_runtime import Generator
 from h2o_runtime.answers.events import TokenGenerated
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.answer_steps import decode_together
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full
 from h2o_runtime.sessions.saved import SavedSession, save_session

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from h2o_runtime import Generator
 from h2o_runtime.errors import Cancelled, ConfigError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import Full
 

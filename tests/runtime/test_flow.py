@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from h2o_runtime.devices import HostDevice
-from h2o_runtime.devices.cuda_flow import CudaFlow
+from h2o_runtime.devices.cuda_flow import CudaFlow, Lanes
 from h2o_runtime.devices.host import HUGE_PAGE, LINE
-from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.schedule import spans
 
 Enqueued = list[tuple[str, int, int]]  # what, layer, tile or row

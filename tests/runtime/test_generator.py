@@ -23,7 +23,7 @@ from h2o_runtime.errors import (
     InputError,
     UnknownTokenError,
 )
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 
 POLICY = Query(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=5)

@@ -23,7 +23,7 @@ from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")

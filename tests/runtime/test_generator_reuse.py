@@ -31,7 +31,7 @@ from tests.prefill import altered
 from h2o_runtime import Generator
 from h2o_runtime.caches import Contiguous
 from h2o_runtime.errors import Cancelled
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.decode.quest import Quest

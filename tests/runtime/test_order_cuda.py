@@ -24,8 +24,8 @@ from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Offload
 from h2o_runtime.devices.cuda_flow import CudaFlow
 from h2o_runtime.errors import Cancelled
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.execution.step_rows import StepRow
-from h2o_runtime.execution.watch import Watch
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full

@@ -24,7 +24,7 @@ from h2o_runtime.backend import HIDDEN, Tensors
 from h2o_runtime.backends import onnxruntime
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.dense_graphs.recordable import unrecordable
+from h2o_runtime.dense_graphs.cuda_provider import unrecordable
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.ort import session
 from h2o_runtime.policies.prefill import Full

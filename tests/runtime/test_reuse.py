@@ -23,7 +23,7 @@ from h2o_runtime.caches.reuse import (
     short_difference,
 )
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
-from h2o_runtime.sessions.tokens import TokenRows
+from h2o_runtime.sessions.session import TokenRows
 
 SPARSE = Query(chunk_size=8, batch_size=16, local=2, heavy=2, dense_tail=0)
 FULL = Full()

@@ -17,8 +17,8 @@ from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import BundleError, Cancelled
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.execution.step_rows import StepRow
-from h2o_runtime.execution.watch import Watch
 from h2o_runtime.layers import state_layout
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.prefill import Full

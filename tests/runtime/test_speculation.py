@@ -28,7 +28,7 @@ from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
 from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.answer_steps import AnswerSteps
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full

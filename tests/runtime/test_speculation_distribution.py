@@ -14,9 +14,8 @@ from h2o_runtime.answers.events import TokenGenerated, alone
 from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.answers.sampling import Sampler, Sampling
-from h2o_runtime.execution.answer_steps import AnswerSteps
-from h2o_runtime.execution.sampled_answer import sampled_answer
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.answer_steps import AnswerSteps, sampled_answer
+from h2o_runtime.execution.reading import Watch
 
 VOCAB, ANSWERS, TOKENS = 5, 100, 1000
 

@@ -22,7 +22,7 @@ from h2o_runtime.caches.contiguous import ContiguousStore
 from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, spare_rows
 from h2o_runtime.errors import Cancelled, ConfigError
 from h2o_runtime.execution.footprint import cache_bytes
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode.quest import Quest

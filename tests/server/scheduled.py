@@ -16,7 +16,7 @@ from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BundleError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.sessions.pool import SharedPrompt
 from h2o_runtime.text import Tokenizer

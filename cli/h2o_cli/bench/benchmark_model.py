@@ -14,7 +14,7 @@ from h2o_cli.bench.shapes import SHAPES
 from h2o_cli.extras import needs_export
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BackendError, BundleError, OutputError
-from h2o_runtime.files.user_cache import user_cache
+from h2o_runtime.files.outputs import user_cache
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from h2o_cli.eval.metrics import losses
 from h2o_cli.eval.needles import answer
 from h2o_cli.eval.readings import IntArray
 from h2o_runtime import Generator
-from h2o_runtime.answers.log_probabilities import log_probabilities
+from h2o_runtime.answers.sampling import log_probabilities
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.text import ChatTemplate, Tokenizer
 

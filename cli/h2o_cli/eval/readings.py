@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h2o_cli.eval.metrics import Float64, divergence, losses
 from h2o_runtime import Generator
-from h2o_runtime.answers.log_probabilities import log_probabilities
+from h2o_runtime.answers.sampling import log_probabilities
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 IntArray = NDArray[np.int64]

@@ -36,7 +36,7 @@ from h2o_runtime.engines import TARGETS, EngineManifest
 from h2o_runtime.errors import BundleError, ConfigError, OutputError
 from h2o_runtime.files.outputs import check_outside_bundles
 from h2o_runtime.names import ProviderChoice
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.ort.session import open_session
 from h2o_runtime.process import default_threads
 

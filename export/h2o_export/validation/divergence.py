@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_runtime.answers.log_probabilities import log_probabilities
+from h2o_runtime.answers.sampling import log_probabilities
 
 LIMIT = (
     0.5  # nats a token; integer weights of a sound export cost a fifth of it at most, garbage several nats

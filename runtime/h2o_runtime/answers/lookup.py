@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from h2o_runtime.answers.draft_length import DraftLength, best_length
+from h2o_runtime.answers.drafter import DraftLength, best_length
 
 SHORTEST, LONGEST = 2, 8  # tokens of a match
 CANDIDATES = 64  # earlier places of the last pair to look at

@@ -1,13 +1,16 @@
-"""A request as plain values; `text_model` answers it."""
+"""A request as plain values, which `text_model` answers; checks prompts of token ids."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from h2o_runtime.answers.constraint import Constraint
 from h2o_runtime.answers.sampling import Sampling
-from h2o_runtime.errors import ConfigError
+from h2o_runtime.errors import ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.names import Pooling, Speculation
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.text import StopStrings
@@ -74,3 +77,23 @@ class Request:
         """Most tokens of the answer in a context of so many."""
         room = context - len(self.prompt.ids) + 1  # the last token needs no cache row
         return max(room, 0) if self.max_tokens is None else self.max_tokens
+
+
+def checked_ids(ids: ArrayLike, vocab_size: int, context: int) -> NDArray[np.int64]:
+    """A prompt as int64 [N], 1 ≤ N ≤ context. Raises InputError, ContextOverflowError, UnknownTokenError."""
+    tokens = np.asarray(ids)
+    integers = np.issubdtype(tokens.dtype, np.integer)
+    if not integers:  # NumPy makes floats of integers that it has no dtype for
+        tokens = np.asarray(ids, object)
+        integers = all(type(token) is int for token in tokens.flat)
+    if tokens.ndim != 1 or not integers:
+        raise InputError(f"token ids must be a flat list of integers, but have shape {list(tokens.shape)}")
+    if not tokens.size:
+        raise InputError("the prompt is empty: give at least one token")
+    if len(tokens) > context:
+        raise ContextOverflowError(len(tokens), context)
+    unknown = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))
+    if len(unknown):
+        position = int(unknown[0])
+        raise UnknownTokenError(int(tokens[position]), vocab_size, position)
+    return np.ascontiguousarray(tokens, np.int64)

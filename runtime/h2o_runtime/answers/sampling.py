@@ -355,3 +355,11 @@ def _nucleus(
         if mass[-1] >= need or order.size == scores.size:
             return order[: int(mass.searchsorted(need)) + 1]
         guess *= 8
+
+
+def log_probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Log-softmax of each row: [rows, vocab] → float64 [rows, vocab]."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide

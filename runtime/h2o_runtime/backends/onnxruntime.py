@@ -17,13 +17,13 @@ from h2o_runtime.bundles.manifest import GraphSpec, Manifest, unreadable
 from h2o_runtime.bundles.onnx_model import read_model
 from h2o_runtime.dense_graphs import cuda_provider, integer_product_trial
 from h2o_runtime.dense_graphs.choice import ALL_PRECISIONS, DenseProducts, chosen_products
+from h2o_runtime.dense_graphs.cuda_provider import unrecordable
 from h2o_runtime.dense_graphs.fusion import fuse, names_functions
 from h2o_runtime.dense_graphs.hidden import without_head
 from h2o_runtime.dense_graphs.integer_products import multiply_integers
 from h2o_runtime.dense_graphs.native import is_fast, is_fast_with_float16, multiply_natively, operators
 from h2o_runtime.dense_graphs.packed import takes
 from h2o_runtime.dense_graphs.packed_files import PackedFile, PackedFolder, sharing_head
-from h2o_runtime.dense_graphs.recordable import unrecordable
 from h2o_runtime.dense_graphs.whole_step import RewrittenGraph, multiply_in_integers, whole_step
 from h2o_runtime.dense_graphs.widen import widen
 from h2o_runtime.devices import Device, HostDevice
@@ -37,8 +37,7 @@ from h2o_runtime.errors import (
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DenseChoice, DenseForm, DensePrecision, DensePrecisionChoice
-from h2o_runtime.ort.cuda import require_provider
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import import_onnxruntime, require_provider
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads
 

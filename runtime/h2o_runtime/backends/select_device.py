@@ -11,8 +11,7 @@ from h2o_runtime.devices.host import HostDevice
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import DEVICES, DeviceName
-from h2o_runtime.ort.cuda import CUDA_PROVIDER
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import CUDA_PROVIDER, import_onnxruntime
 from h2o_runtime.policies.decode import DecodePolicy
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.providers.select import refusal_on_gpu as of_model

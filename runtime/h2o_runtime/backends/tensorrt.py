@@ -10,8 +10,8 @@ import numpy as np
 
 from h2o_runtime.backend import StepTensors, Tensors
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.devices.addresses import ALIGNMENT
 from h2o_runtime.devices.cuda import CudaDevice
+from h2o_runtime.devices.tensor import ALIGNMENT
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
 from h2o_runtime.engines.log import make_logger
 from h2o_runtime.engines.machine import import_tensorrt

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h2o_runtime.attention.provider import AttentionProvider, append_rows
 from h2o_runtime.caches.cache import Cache, KVStore, LayerStore, Rows
-from h2o_runtime.caches.eviction_rule import Float64, Memory, Rule
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import ConfigError
@@ -26,6 +26,79 @@ from h2o_runtime.operators import CACHED_CANDIDATE_SCORE
 
 VOTERS = 64  # last tokens of a prompt, whose attention chooses the heavy hitters
 HALF = "half"
+
+IntArray = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Among the tokens before a recent window, the one with the lowest sum of probabilities over all later queries is
+    evicted (H2O; Zhang et al., 2023, "Heavy-Hitter Oracle"). New tokens have small sums; the window protects them.
+
+    recent: newest tokens that are never evicted; keep: first tokens of the text that are never evicted."""
+
+    recent: int
+    keep: int
+
+    def may_go(self, tokens: IntArray, end: int) -> NDArray[np.bool_]:
+        """For `tokens` of any shape, positions in a text of length `end`: whether each may be evicted."""
+        return (tokens >= self.keep) & (tokens < end - self.recent)
+
+    def victims(self, tokens: IntArray, score: Float64, end: int) -> IntArray:
+        """The row to evict in each layer, for tokens [layers, rows] → [layers]. Of equals the older token is
+        evicted.
+
+        Raises ValueError for scores that are not numbers, and if all tokens are protected.
+        """
+        free = self.may_go(tokens, end)
+        if np.isnan(score).any() or not free.any(axis=1).all():
+            raise ValueError("no token can go: a score is not a number, or all are protected")
+        lowest = np.where(free, score, np.inf)
+        least = lowest == lowest.min(axis=1, keepdims=True)
+        oldest: IntArray = np.where(free & least, tokens, np.iinfo(np.int64).max).argmin(axis=1)
+        return oldest
+
+    def survivors(self, score: Float64, rows: int) -> IntArray:
+        """Choose `rows` of a text's tokens 0, 1, 2, … [n] to keep, rising. Of equals the newer one stays."""
+        n = len(score)
+        ranked = np.where(self.may_go(np.arange(n), n), score, np.inf)
+        order = np.lexsort((np.arange(n), ranked))  # the first to be evicted comes first
+        return np.sort(order[n - rows :]) if n > rows else np.arange(n)
+
+
+class Memory:
+    """The tokens that every layer keeps.
+
+    tokens  int64 [layers, rows]: the position in the text of each row's token
+    score   float64 [layers, rows]: its probabilities, summed over queries and heads
+    """
+
+    def __init__(self, layers: int, rows: int, rule: Rule) -> None:
+        self.rows, self.rule = rows, rule
+        self.tokens: IntArray = np.zeros((layers, rows), np.int64)
+        self.score: Float64 = np.zeros((layers, rows), np.float64)
+
+    def read(self, layer: int, score: Float64) -> IntArray:
+        """Start with a text of len(score) tokens → the tokens to keep, rising: row i holds the i-th."""
+        chosen = self.rule.survivors(score, self.rows)
+        self.tokens[layer, : len(chosen)] = chosen
+        self.score[layer, : len(chosen)] = score[chosen]
+        return chosen
+
+    def place(self, token: int) -> IntArray:
+        """The row of the text's next token in every layer → [layers]."""
+        layers = np.arange(len(self.tokens))
+        if token < self.rows:
+            row = np.full(len(layers), token)
+        else:
+            row = self.rule.victims(self.tokens, self.score, token)
+        self.tokens[layers, row], self.score[layers, row] = token, 0.0
+        return row
+
+    def saw(self, probabilities: NDArray[np.float32]) -> None:
+        """Add what the newest token's queries saw of the first rows, [layers, some rows]."""
+        self.score[:, : probabilities.shape[1]] += probabilities
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs import native
 from h2o_runtime.errors import OutputError
-from h2o_runtime.files.outputs import check_target, replace_file
-from h2o_runtime.files.user_cache import user_cache
+from h2o_runtime.files.outputs import check_target, replace_file, user_cache
 from h2o_runtime.names import DenseForm, DensePrecision
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import import_onnxruntime
 
 log = logging.getLogger(__name__)
 

@@ -177,3 +177,39 @@ def _looked_up(node: Any) -> tuple[list[Any], list[Any]]:
         numpy_helper.from_array(np.array(shape, np.int64), f"{out}/{name}") for name, shape in shapes.items()
     )
     return nodes, list(values)
+
+
+# A recording replays what a run enqueued, with the same addresses. Some operators run on the host, which a replay would
+# not do again. Others copy sizes from host memory that ONNX Runtime frees after the run: Concat and Split do so with
+# parts of different sizes. So only operators are recorded whose kernels get all they need as arguments.
+RECORDABLE = frozenset(
+    (
+        *(
+            "Add",
+            "Cast",
+            "CastLike",
+            "Constant",
+            "Cos",
+            "Div",
+            "Exp",
+            "Floor",
+            "Identity",
+            "Log",
+            "Mul",
+            "Neg",
+        ),
+        *("Pow", "Reciprocal", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Tanh"),
+        *("Gather", "Pad", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
+        *("Gemm", "MatMul", "MatMulNBits", "ReduceMean", "ReduceSum"),
+    )
+)
+OUR_OPERATORS = frozenset((*(operator.name for operator in DENSE_OPERATORS), INTEGER_PRODUCT))
+
+
+def unrecordable(model: Any) -> set[str]:
+    """Operators of a ModelProto that keep it out of a recording."""
+    return {
+        node.op_type
+        for node in model.graph.node
+        if node.op_type not in (OUR_OPERATORS if node.domain == DOMAIN else RECORDABLE)
+    }

@@ -25,9 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.dense_graphs.native import multiply_natively
-from h2o_runtime.dense_graphs.packed import LINE, Kind, Pack, Packed, Product, name_of, pack_matrices
+from h2o_runtime.dense_graphs.packed import LINE, PANEL, Kind, Pack, Packed, Product, name_of, pack_matrices
 from h2o_runtime.dense_graphs.packed_nodes import Arrays
-from h2o_runtime.dense_graphs.panels import PANEL
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.inputs import open_input
 from h2o_runtime.files.outputs import check_outside_bundles, replaced

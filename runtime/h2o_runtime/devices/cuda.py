@@ -1,4 +1,4 @@
-"""One NVIDIA GPU: its memory, and two lanes of work."""
+"""One NVIDIA GPU: its memory, two lanes of work, and copies beside them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from h2o_plugins import load_cuda_kernels
-from h2o_runtime.devices.addresses import ALIGNMENT
-from h2o_runtime.devices.cuda_flow import CudaFlow, CudaStopwatch
-from h2o_runtime.devices.cuda_transfers import CudaTransfers
-from h2o_runtime.devices.lanes import Lanes
+from h2o_runtime.devices.cuda_flow import CudaFlow, CudaStopwatch, Lanes
+from h2o_runtime.devices.tensor import ALIGNMENT
 from h2o_runtime.errors import BackendError
 from h2o_runtime.schedule import Span
 
 if TYPE_CHECKING:
     from h2o_plugins._cuda import Array, Event, Stream
-
+    from h2o_runtime.devices.transfers import Runs
 
 # CUDA counts only what is free at once.
 _CACHED_FILES = (
@@ -159,3 +157,49 @@ class _Staging:
 def _check_alike(source: Any, target: Array) -> None:
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"{source.shape} {source.dtype} cannot become {target.shape} {target.dtype}")
+
+
+MOST_EVENTS = 64  # of marks: the newest one covers all older ones
+
+
+class CudaTransfers:
+    """Copies on a stream of its own. The host never waits, so the time that lanes waited is unknown."""
+
+    busy = waited = None
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.loaded = self.stored = 0
+        self._lanes = lanes
+        self._stream: Stream = lanes.module.Stream()
+        self._here: Event = lanes.module.Event()
+        self._events: list[Event] = [lanes.module.Event() for _ in range(MOST_EVENTS)]
+        self._marks = 0
+
+    def load(self, source: NDArray[Any], target: Array, runs: Runs | None = None) -> None:
+        for start, stop in [(0, len(source))] if runs is None else runs:
+            rows = source[start:stop]
+            if rows.nbytes:
+                self.loaded += rows.nbytes
+                self._stream.upload(rows, target[start:stop].address)
+
+    def store(self, source: Array, target: NDArray[Any]) -> None:
+        if source.nbytes:
+            self.stored += source.nbytes
+            self._stream.download(source.address, target)
+
+    def follow(self) -> None:
+        for lane in (self._lanes.dense, self._lanes.attention):
+            self._here.record(lane)
+            self._stream.wait(self._here)
+
+    def mark(self) -> int:
+        self._events[self._marks % MOST_EVENTS].record(self._stream)
+        self._marks += 1
+        return self._marks
+
+    def wait(self, mark: int) -> None:
+        if not mark:
+            return
+        newest = mark if self._marks - mark < MOST_EVENTS else self._marks
+        event = self._events[(newest - 1) % MOST_EVENTS]
+        self._lanes.dense.wait(event)

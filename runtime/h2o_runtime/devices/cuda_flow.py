@@ -1,12 +1,13 @@
-"""Orders and times the two lanes of one prefill on a GPU."""
+"""The two lanes of a GPU's work; their order and times in one prefill."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from h2o_runtime.devices.lanes import Lanes
 from h2o_runtime.devices.timings import DENSE, PrefillTimer
 from h2o_runtime.schedule import Span
 
@@ -16,6 +17,45 @@ if TYPE_CHECKING:
 # Tiles and attention batches that the host may be ahead of the GPU: enough to keep it busy, and few enough to
 # finish soon after a cancellation.
 AHEAD = 2
+
+
+class Lanes:
+    """`dense` is for dense graphs, `attention` for attention and related work.
+
+    Attention is a chain of small launches beside dense graphs that fill the GPU, so it has the higher
+    priority.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.dense: Stream = module.Stream()
+        self.attention: Stream = module.Stream(urgent=True)
+        self._mark: Event = module.Event()
+
+    def join(self) -> None:
+        """Each lane continues only when both have finished their current work."""
+        self.order(self.dense, self.attention)
+        self.order(self.attention, self.dense)
+
+    def order(self, first: Stream, second: Stream) -> None:
+        """Later work on `second` waits for the work so far on `first`."""
+        self._mark.record(first)
+        second.wait(self._mark)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """All work uses the dense lane: if nothing can overlap, and while recording."""
+        attention = self.attention
+        self.attention = self.dense
+        try:
+            yield
+        finally:
+            self.attention = attention
+
+    def synchronize(self) -> None:
+        """Wait until both lanes are idle."""
+        self.dense.synchronize()
+        self.attention.synchronize()
 
 
 class _Ends:

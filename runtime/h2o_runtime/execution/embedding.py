@@ -10,8 +10,7 @@ from h2o_runtime.answers.events import PiecewiseRead
 from h2o_runtime.backend import HIDDEN
 from h2o_runtime.caches.reuse import Prefix, Reuse
 from h2o_runtime.execution.forward import Forward
-from h2o_runtime.execution.reading import Reading
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Reading, Watch
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.schedule import Span, spans

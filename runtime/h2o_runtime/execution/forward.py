@@ -19,8 +19,7 @@ from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import DENSE, Stopwatch
-from h2o_runtime.execution.bound_step import StepBinder
-from h2o_runtime.execution.dense_tensors import DenseTensors
+from h2o_runtime.execution.bound_step import DenseTensors, StepBinder
 from h2o_runtime.execution.draft_layer import DraftLayer
 from h2o_runtime.execution.session_rows import SessionRows
 from h2o_runtime.execution.step_rows import RowsStep, StepGraph, StepRow

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from h2o_runtime.answers.draft_length import DraftLength, best_length
-from h2o_runtime.answers.drafter import DraftSource
+from h2o_runtime.answers.drafter import DraftLength, DraftSource, best_length
 from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.execution.draft_layer import READ, DraftLayer
 from h2o_runtime.execution.forward import Forward

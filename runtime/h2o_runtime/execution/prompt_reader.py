@@ -9,8 +9,7 @@ from h2o_runtime.answers.events import PiecewiseRead
 from h2o_runtime.caches.reuse import ShortDifference, plan_reuse, same_arithmetic, shared_prefix
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.execution.forward import Forward
-from h2o_runtime.execution.reading import Reading
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Reading, Watch
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.pool import SessionPool, SharedPrompt

@@ -1,22 +1,52 @@
-"""Reads a prompt into the cache: at once, or in pieces between which other runs continue.
+"""Reads a prompt into the cache: at once, or in pieces between which other runs continue. A caller can follow the
+work, and stop it.
 
 A piece leaves nothing in the shared buffers: all that the next piece needs is in the session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from h2o_runtime.answers.events import PromptPieceRead
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
 from h2o_runtime.devices.timings import PrefillTimer, Stopwatch
+from h2o_runtime.errors import Cancelled
 from h2o_runtime.execution.forward import Forward, PromptRun
-from h2o_runtime.execution.watch import Watch
 from h2o_runtime.policies.prefill import PrefillPolicy, PromptPiece
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.schedule import Span
 from h2o_runtime.sessions.session import IntArray, Session
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the caller follows a prefill and stops it.
+
+    progress  called with (done, total) in prompt tokens of work
+    cancelled asked at every dense tile, in every logical batch of attention, at every token; true raises Cancelled
+    """
+
+    progress: Callable[[int, int], None] = lambda done, total: None
+    cancelled: Callable[[], bool] = lambda: False
+
+    def checkpoint(self, n: int) -> Callable[[float], None]:
+        """A function to call with the finished share of `n` tokens' work, from 0 to 1. Raises Cancelled.
+
+        A layer's dense graphs and attention may alternate; the reported share never decreases.
+        """
+        done = 0
+
+        def check(share: float) -> None:
+            nonlocal done
+            if self.cancelled():
+                raise Cancelled("prefill was stopped")
+            done = max(done, int(share * n))
+            self.progress(done, n)
+
+        return check
 
 
 class Reading:

@@ -14,9 +14,8 @@ from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Rows
 from h2o_runtime.devices import Tensor
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.execution.device_rows import DeviceRows, RowInputs
+from h2o_runtime.execution.device_rows import DeviceRows, Recording, RowInputs
 from h2o_runtime.execution.forward import Float32, Forward
-from h2o_runtime.execution.recording import Recording
 from h2o_runtime.kv import KV
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import LiveLayers

@@ -15,7 +15,7 @@ from h2o_runtime.attention.provider import append_rows
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.devices import Device, Tensor
-from h2o_runtime.execution.dense_tensors import DenseTensors
+from h2o_runtime.execution.bound_step import DenseTensors
 from h2o_runtime.layer_spec import CacheRow, LayerSpec
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import LiveLayers

@@ -184,3 +184,15 @@ def _runs(process: int) -> bool:
     except PermissionError:  # somebody else's
         return True
     return True
+
+
+def user_cache() -> Path:
+    """Raises OutputError for a user without a home, as in a container whose user has a number alone."""
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError as error:
+        raise OutputError(
+            "files are kept in the user's cache, and this user has no home folder: set XDG_CACHE_HOME to a folder"
+        ) from error

@@ -10,9 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_runtime.devices import Tensor
-from h2o_runtime.devices.addresses import address_of
-from h2o_runtime.ort.cuda import check_provider, cuda_providers
-from h2o_runtime.ort.library import import_onnxruntime, version_of
+from h2o_runtime.devices.tensor import address_of
+from h2o_runtime.ort.cuda import check_provider, cuda_providers, import_onnxruntime, version_of
 
 # How long a session's threads spin for more work before they sleep. Operators of one graph follow each other
 # within that time. A longer time would take cores from the attention kernels' threads and from the next

@@ -1,9 +1,10 @@
-"""Choosing an attention provider by name."""
+"""Choosing an attention provider by name, and the precision of its products."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import ModuleType
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels
 from h2o_runtime.attention.provider import AttentionProvider, AttentionShape
@@ -11,8 +12,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.names import PROVIDERS, PrecisionChoice
-from h2o_runtime.providers.precision import choose_precision
+from h2o_runtime.names import PRECISIONS, PROVIDERS, AttentionPrecision, PrecisionChoice, ProviderName
 
 log = logging.getLogger(__name__)
 
@@ -102,3 +102,50 @@ def _on_cuda(name: str, device: Device) -> AttentionProvider:
 
     assert isinstance(device, CudaDevice)
     return NativeCudaProvider(device)
+
+
+_PROCESSORS = {"bfloat16": "AVX-512 or AArch64 with BF16", "int16": "AVX2, or AVX-512 with VNNI"}
+
+
+def choose_precision(
+    choice: PrecisionChoice, provider: ProviderName, device: Device, model: ModelSpec
+) -> AttentionPrecision:
+    """For the model's provider. "auto" is the processor's fastest if weights are integers, whose error is
+    larger; otherwise float32.
+
+    Raises ConfigError for an unknown precision, and for one that the provider or the processor lacks.
+    """
+    if choice not in PRECISIONS:
+        raise ConfigError(
+            f"attention_precision must be one of {', '.join(PRECISIONS)}, but is {choice!r}",
+            field="attention_precision",
+        )
+    if choice == "float32":
+        return choice
+    if choice == "auto":
+        kernels = _kernels(provider, device)
+        return kernels.Kernels.fastest_precision() if kernels is not None and model.quantized else "float32"
+    missing = _missing(choice, provider, device)
+    if missing is not None:
+        raise ConfigError(
+            f"attention in {choice} needs {missing}: leave out `attention_precision`, or use "
+            "`attention_precision=float32`",
+            field="attention_precision",
+        )
+    return choice
+
+
+def _kernels(provider: ProviderName, device: Device) -> ModuleType | None:
+    return cpu_kernels() if provider == "native" and device.name != "cuda" else None
+
+
+def _missing(precision: AttentionPrecision, provider: ProviderName, device: Device) -> str | None:
+    """What the precision needs and this machine lacks."""
+    if device.name == "cuda":
+        return "the CPU, for on a GPU the model's own type is multiplied"
+    kernels = _kernels(provider, device)
+    if kernels is None:
+        return "the native kernels, not the ONNX function bodies"
+    if not kernels.Kernels.multiplies(precision):
+        return f"a processor that multiplies such numbers ({_PROCESSORS[precision]})"
+    return None

@@ -13,15 +13,79 @@ from h2o_runtime.caches import KVStore
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.sessions.hidden_rows import HiddenRows
 from h2o_runtime.sessions.layer_states import session_store
 from h2o_runtime.sessions.spec import SessionSpec
-from h2o_runtime.sessions.tokens import IntArray, TokenRows
 from h2o_runtime.sessions.transcript import Transcript
 
 __all__ = ["Float32", "IntArray", "Session"]
 
 Float32 = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+
+
+class TokenRows:
+    """The tokens whose keys and values are kept, one a row of the cache.
+
+    tokens     int64 [cap], of which the first `length` are valid
+    positions  int64 [cap]: where in the text each stood. Rows are counted as they are kept, positions as they
+               were read
+    generated  bool [cap], true where decode put the token, not a prompt
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.tokens: IntArray = np.zeros(capacity, np.int64)
+        self.positions: IntArray = np.zeros(capacity, np.int64)
+        self.generated: NDArray[np.bool_] = np.zeros(capacity, np.bool_)
+        self.length = 0
+
+    @property
+    def known(self) -> IntArray:
+        """The valid tokens, int64 [length]."""
+        return self.tokens[: self.length]
+
+    @property
+    def next_position(self) -> int:
+        """The position of the next token in the text."""
+        return int(self.positions[self.length - 1]) + 1 if self.length else 0
+
+    def append(self, tokens: IntArray | Sequence[int], generated: bool) -> None:
+        """Record tokens whose keys and values every layer has written."""
+        begin, end = self.length, self.length + len(tokens)
+        first = self.next_position
+        self.tokens[begin:end] = tokens
+        self.positions[begin:end] = np.arange(first, first + len(tokens))
+        self.generated[begin:end] = generated
+        self.length = end
+
+    def truncate(self, length: int) -> None:
+        """Drop every token from row `length` on."""
+        self.length = min(self.length, length)
+
+
+class HiddenRows:
+    """Of the rows that the last call of the head computed, at most `most`."""
+
+    def __init__(self, most: int, size: int) -> None:
+        self._kept = np.zeros((most, size), np.float32)
+        self._first = self._stop = 0
+
+    def put(self, first: int, rows: NDArray[np.float32]) -> None:
+        """They are rows `first` … of the session, [n, D]."""
+        self._kept[: len(rows)] = rows
+        self._first, self._stop = first, first + len(rows)
+
+    def of(self, row: int) -> NDArray[np.float32] | None:
+        """[D]; None if it is not known."""
+        return self._kept[row - self._first] if self._first <= row < self._stop else None
+
+    def truncate(self, rows: int) -> None:
+        """Rows from `rows` on are of another text from now on."""
+        self._stop = min(self._stop, rows)
+
+    @property
+    def first(self) -> int:
+        """The first row that is known, if any."""
+        return self._first
 
 
 class Session(TokenRows):

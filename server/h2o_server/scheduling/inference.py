@@ -15,7 +15,7 @@ from h2o_runtime.answers.completion import Completion, TextEvent
 from h2o_runtime.answers.events import Prefilled
 from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import ConfigError, H2OError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.process import resident_bytes
 from h2o_runtime.sessions.pool import SharedPrompt

@@ -8,7 +8,7 @@ from h2o_runtime.answers.completion import TextEvent
 from h2o_runtime.answers.events import Run
 from h2o_runtime.answers.request import Request
 from h2o_runtime.errors import H2OError
-from h2o_runtime.execution.watch import Watch
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.generator import Generator
 from h2o_runtime.sessions.pool import SharedPrompt
 

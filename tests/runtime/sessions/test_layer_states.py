@@ -23,8 +23,8 @@ from h2o_runtime.answers.request import Prompt, Request
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError, InputError
 from h2o_runtime.execution.footprint import cache_bytes, footprint
+from h2o_runtime.execution.reading import Watch
 from h2o_runtime.execution.step_rows import StepRow
-from h2o_runtime.execution.watch import Watch
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.names import Speculation
 from h2o_runtime.policies.decode.quest import Quest

@@ -10,7 +10,7 @@ from h2o_cli.bench.systems.system import Ids, Settings, System
 from h2o_runtime import Generator
 from h2o_runtime.engines import TARGETS
 from h2o_runtime.engines.machine import import_tensorrt
-from h2o_runtime.ort.library import import_onnxruntime
+from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL
 
