@@ -65,8 +65,8 @@ class OnnxRuntimeBackend:
     .integer_products and .fusion; on a GPU: see .cuda_provider. Weights that stay as they are stay in the bundle's
     files and are mapped; those of products of our own are packed, in memory or in files of `packed`.
 
-    On a GPU its calls can be recorded, if all its graphs can: see .recordable. They use one stream, buffers of the
-    caller, and scratch memory of an arena that never shrinks. So a replay finds everything where it was.
+    On a GPU its calls can be recorded, if all its graphs can: see `unrecordable`. They use one stream, buffers of
+    the caller, and scratch memory of an arena that never shrinks. So a replay finds everything where it was.
     """
 
     name = "onnxruntime"

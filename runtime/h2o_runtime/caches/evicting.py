@@ -33,8 +33,9 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rule:
-    """Among the tokens before a recent window, the one with the lowest sum of probabilities over all later queries is
-    evicted (H2O; Zhang et al., 2023, "Heavy-Hitter Oracle"). New tokens have small sums; the window protects them.
+    """Among the tokens before a recent window, the one with the lowest sum of probabilities over all later queries
+    is evicted (Zhang et al., 2023, "H2O: Heavy-Hitter Oracle"). New tokens have small sums; the window protects
+    them.
 
     recent: newest tokens that are never evicted; keep: first tokens of the text that are never evicted."""
 

@@ -120,7 +120,8 @@ class Buffer:
 
     def __init__(self, like: dict[str, Any], device: Device) -> None:
         self.tensors = {name: device.empty(array.shape, array.dtype) for name, array in like.items()}
-        self.layer, self.rows, self.mark = -1, 0, 0
+        self.layer, self.rows = -1, 0
+        self.mark: Any = 0
 
 
 class OffloadStore(KVStore):

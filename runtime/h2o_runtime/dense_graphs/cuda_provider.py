@@ -179,9 +179,9 @@ def _looked_up(node: Any) -> tuple[list[Any], list[Any]]:
     return nodes, list(values)
 
 
-# A recording replays what a run enqueued, with the same addresses. Some operators run on the host, which a replay would
-# not do again. Others copy sizes from host memory that ONNX Runtime frees after the run: Concat and Split do so with
-# parts of different sizes. So only operators are recorded whose kernels get all they need as arguments.
+# A recording replays what a run enqueued, with the same addresses. Some operators run on the host, which a replay
+# would not do again. Others copy sizes from host memory that ONNX Runtime frees after the run: Concat and Split do
+# so with parts of different sizes. So only operators are recorded whose kernels get all they need as arguments.
 RECORDABLE = frozenset(
     (
         *(

@@ -1,5 +1,5 @@
-"""One answer: sample a token, take a step, and so on to the end. A step has several tokens if a grammar forces the next ones, or the
-conversation's own text suggests them.
+"""One answer: sample a token, take a step, and so on to the end. A step has several tokens if a grammar forces the
+next ones, or the conversation's own text suggests them.
 
 Speculation is exact by construction: drafted tokens only add rows to a step. Each token is sampled from the
 same logits, bit for bit, as in a step of its own, with the same random numbers, penalties and grammar. A

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,9 @@ from h2o_runtime.caches.stored import Fresh
 from h2o_runtime.devices import Tensor
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.errors import BackendError
-from h2o_runtime.execution.step_rows import StepRow, place_rows
+from h2o_runtime.execution.step_rows import RowsStep, StepRow, place_rows
 from h2o_runtime.kv import KV
-from h2o_runtime.kv_entry import KV_ENTRY, kv_entries
+from h2o_runtime.kv_entry import KV_ENTRY
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.sessions.session import Float32, Session
 
@@ -122,7 +121,7 @@ class RowInputs:
             lane.upload(self._host_caches, self._caches.address)
 
 
-class DeviceRows:
+class DeviceRows(RowsStep):
     """Steps of the sessions of one loaded model.
 
     most  rows of one step
@@ -139,22 +138,18 @@ class DeviceRows:
         """bind(inputs, rows, caches) gives the call of a step of so many rows, which returns logits [rows, vocab]
         on the device; `caches` are those of some session. recordable: whether its calls can be recorded.
         """
+        super().__init__()
         self.limit = max(size for size in SIZES if size <= limit)
         self._inputs = RowInputs(model, self.limit, device)
         answer = device.module.PinnedMemory(4 * self.limit * model.vocab_size).array()
         self._logits: Float32 = answer.view(np.float32).reshape(self.limit, model.vocab_size)
         self._model, self._device, self._bind, self._recordable = model, device, bind, recordable
         self._steps: dict[int, Recording] = {}
-        self._entries: WeakKeyDictionary[Session, NDArray[np.int64] | None] = WeakKeyDictionary()
-
-    def takes(self, session: Session) -> bool:
-        """Whether the session's rows never move."""
-        return self._entry(session) is not None
 
     def run(self, rows: Sequence[StepRow]) -> Float32:
-        """Run rows of supported sessions → logits float32 [R, vocab], valid until the next call."""
         size = next(size for size in SIZES if size >= len(rows))
-        entries = [entry for row in rows if (entry := self._entry(row.session)) is not None]
+        found = (self._entry(row.session) for row in rows)
+        entries = [entry.view(np.int64) for entry in found if entry is not None]
         self._inputs.write(rows, size, entries)
         if size not in self._steps:
             self._steps[size] = self._step(size, rows[0].session)
@@ -171,13 +166,6 @@ class DeviceRows:
 
         title = f"the decode step of {self._model.layers} layers with {size} row{'s' if size > 1 else ''}"
         return Recording(self._device, enqueue, title, self._recordable)
-
-    def _entry(self, session: Session) -> NDArray[np.int64] | None:
-        """The session's caches, int64 [layers, 8]."""
-        if session not in self._entries:
-            caches = session.store.fixed_rows()
-            self._entries[session] = None if caches is None else kv_entries(caches).view(np.int64)
-        return self._entries[session]
 
 
 def _pinned(device: CudaDevice, shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -19,9 +19,8 @@ from h2o_runtime.caches import LayerStore, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import DENSE, Stopwatch
-from h2o_runtime.execution.bound_step import DenseTensors, StepBinder
+from h2o_runtime.execution.bound_step import DenseTensors, SessionRows, StepBinder
 from h2o_runtime.execution.draft_layer import DraftLayer
-from h2o_runtime.execution.session_rows import SessionRows
 from h2o_runtime.execution.step_rows import RowsStep, StepGraph, StepRow
 from h2o_runtime.layers.activations import Activations
 from h2o_runtime.layers.live import LiveLayers
@@ -87,10 +86,10 @@ class Forward:
         self._token = device.empty((1,), np.int64)
         self._where = device.empty((3,), np.int64)  # position, row, length
         self.tensors = DenseTensors(self.model, activations)
-        binding = (self.dense_graphs, backend, layers, self.tensors, self._token, self._where)
-        self.binder = StepBinder(*binding)
+        binding = (self.dense_graphs, backend, layers, self.tensors)
+        self.binder = StepBinder(*binding, self._token, self._where)
         self.drafting: DraftLayer | None = None
-        self._session_rows = SessionRows(self.dense_graphs, backend, layers, activations, device)
+        self._session_rows = SessionRows(*binding, activations, device)
         self._graph: StepGraph | None = None
         self._tiles: list[Span] = []
         self._flow: Flow = device.flow(self._tiles)

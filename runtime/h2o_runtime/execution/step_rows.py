@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,14 +29,26 @@ class StepRow:
     session: Session
 
 
-class RowsStep(Protocol):
+class RowsStep(ABC):
     """A step of several rows together: all layers, for any sessions of a loaded model."""
 
-    def takes(self, session: Session) -> bool:
-        """Whether rows of the session may be in such a step."""
+    def __init__(self) -> None:
+        self._entries: WeakKeyDictionary[Session, NDArray[np.uint8] | None] = WeakKeyDictionary()
 
+    def takes(self, session: Session) -> bool:
+        """Whether rows of the session may be in such a step: they never move."""
+        return self._entry(session) is not None
+
+    @abstractmethod
     def run(self, rows: Sequence[StepRow]) -> Float32:
         """Run rows of supported sessions → logits float32 [R, vocab], valid until the next call."""
+
+    def _entry(self, session: Session) -> NDArray[np.uint8] | None:
+        """The session's caches as kernels read them, uint8 [layers, bytes]."""
+        if session not in self._entries:
+            caches = session.store.fixed_rows()
+            self._entries[session] = None if caches is None else kv_entries(caches)
+        return self._entries[session]
 
 
 def place_rows(rows: Sequence[StepRow], tokens: Int64, positions: Int64, lengths: Int64) -> None:
@@ -52,7 +65,7 @@ def place_rows(rows: Sequence[StepRow], tokens: Int64, positions: Int64, lengths
         session.store.before_step(session.length, count)
 
 
-class StepGraph:
+class StepGraph(RowsStep):
     """The graph, and what it is given: see `StepTensors`.
 
     most  rows of one step
@@ -60,6 +73,7 @@ class StepGraph:
 
     def __init__(self, backend: Backend, shapes: Sequence[AttentionShape], logits: Float32) -> None:
         """shapes: of attention, in every layer. logits [rows, vocab] receive those of every step."""
+        super().__init__()
         self.limit = min(MOST_STEP_ROWS, len(logits))
         self._logits = logits
         self._tokens, self._positions, self._lengths = np.zeros((3, self.limit), np.int64)
@@ -69,14 +83,12 @@ class StepGraph:
                 self._tokens, self._positions, self._lengths, self._caches, logits[: self.limit], shapes
             )
         )
-        self._entries: WeakKeyDictionary[Session, NDArray[np.uint8] | None] = WeakKeyDictionary()
 
     def takes(self, session: Session) -> bool:
-        """Whether there is a graph, and the session's rows never move."""
-        return self._run is not None and self._entry(session) is not None
+        """Also whether there is a graph."""
+        return self._run is not None and super().takes(session)
 
     def run(self, rows: Sequence[StepRow]) -> Float32:
-        """Run rows of supported sessions → logits float32 [R, vocab], valid until the next call."""
         assert self._run is not None
         for i, row in enumerate(rows):
             entry = self._entry(row.session)
@@ -85,10 +97,3 @@ class StepGraph:
         place_rows(rows, self._tokens, self._positions, self._lengths)
         self._run(len(rows))
         return self._logits[: len(rows)]
-
-    def _entry(self, session: Session) -> NDArray[np.uint8] | None:
-        """The session's caches in the graph's format, uint8 [layers, bytes]."""
-        if session not in self._entries:
-            caches = session.store.fixed_rows()
-            self._entries[session] = None if caches is None else kv_entries(caches)
-        return self._entries[session]

@@ -99,7 +99,7 @@ class BoundSession:
     Arrays at the same address as in the last run stay bound: in decode that is all but the new cache row.
 
     memory    in ONNX Runtime's terms
-    stages    whether its kernels may copy from host memory (`dense_graphs.recordable`), on a GPU
+    stages    whether its kernels may copy from host memory (`dense_graphs.cuda_provider`), on a GPU
 
     On a GPU a run only enqueues its work, but one that `stages` waits for its end. ONNX Runtime's CUDA provider
     frees the host buffers of such copies only in runs that wait. Otherwise they grow with every run until the
