@@ -20,7 +20,7 @@ from bench.gpu_check.rows import Row, tell
 from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.kv import KV
-from h2o_runtime.kv_entry import kv_entry
+from h2o_runtime.kv_entry import kv_entries
 from h2o_runtime.operators import (
     BLOCK_SELECT,
     CACHED_ATTENTION,
@@ -179,7 +179,7 @@ def choosing(layer: Layer, q: Any, o: Any) -> Calls:
 def decode(layer: Layer) -> Calls:
     """Steps of some rows, each in a cache of its own, and their bytes."""
     caches = [layer.kv, *(layer.cache() for _ in range(max(ROWS) - 1))]
-    entries = layer.put(np.concatenate([kv_entry(kv).view(np.int64)[None] for kv in caches]))
+    entries = layer.put(kv_entries(caches).view(np.int64))
     lengths = layer.put(np.full(len(caches), layer.n, np.int64))
     (q, o), new = layer.queries(len(caches)), layer.random(len(caches), KV_HEADS, layer.d)
 

@@ -14,7 +14,7 @@ from h2o_cli.help import Command, Group, grouped
 from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyValue
 from h2o_cli.settings_text import SettingsText
-from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
+from h2o_runtime.backends.select import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import CACHES, Contiguous
 from h2o_runtime.components.options import check_options, option

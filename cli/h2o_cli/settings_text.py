@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 import click
 
 from h2o_cli.effects import flag_of, note_settings
-from h2o_runtime.components.options import MOST, Option, options_of, spelled_value
-from h2o_runtime.components.written import written_settings
+from h2o_runtime.components.options import MOST, Option, options_of, spelled_value, written_settings
 from h2o_runtime.errors import ConfigError
 
 T = TypeVar("T")

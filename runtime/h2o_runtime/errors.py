@@ -9,25 +9,6 @@ This module imports nothing, so that the export side, the commands and the tests
 
 from __future__ import annotations
 
-__all__ = [
-    "BackendError",
-    "BundleChangedError",
-    "BundleError",
-    "Cancelled",
-    "CheckpointError",
-    "ConfigError",
-    "ContextOverflowError",
-    "H2OError",
-    "InputError",
-    "OutOfMemoryError",
-    "OutputError",
-    "ServerError",
-    "UnknownTokenError",
-    "UnsupportedModelError",
-    "short_of_memory",
-    "unimportable",
-]
-
 # How libraries say that the system gave them no memory: the C++ runtime, the C library, the loader of shared
 # libraries, protobuf, ONNX Runtime.
 _NO_MEMORY = (

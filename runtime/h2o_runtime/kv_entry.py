@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +26,16 @@ KV_ENTRY = np.dtype(
 DTYPES = {"float32": 0, "float16": 1, "int8": 2}  # h2o_dtype of h2o/status.h
 
 
-def kv_entry(kv: KV) -> NDArray[Any]:
-    """KV_ENTRY [1] of a cache in host memory. Valid as long as its tensors exist."""
+def _entry(kv: KV) -> tuple[int, ...]:
     stored, paged = len(kv.k), kv.pages is not None
     k_scales, v_scales = (0, 0) if kv.scales is None else map(address_of, kv.scales)
     rows = len(kv.pages) * kv.page_rows if kv.pages is not None else stored
     pages = address_of(kv.pages) if paged else 0
     dtype = DTYPES[np.dtype(kv.k.dtype).name]
     places = (address_of(kv.k), address_of(kv.v), rows, pages, kv.page_rows, dtype, k_scales, v_scales)
-    return np.array([(*places, stored if paged else 0)], KV_ENTRY)
+    return (*places, stored if paged else 0)
 
 
 def kv_entries(caches: Sequence[KV]) -> NDArray[np.uint8]:
-    """The entries of every layer's cache, uint8 [layers, bytes]."""
-    return np.concatenate([kv_entry(kv) for kv in caches]).view(np.uint8).reshape(len(caches), -1)
+    """The KV_ENTRY of every layer's cache, uint8 [layers, bytes]. Valid as long as their tensors exist."""
+    return np.array([_entry(kv) for kv in caches], KV_ENTRY).view(np.uint8).reshape(len(caches), -1)

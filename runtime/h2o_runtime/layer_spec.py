@@ -86,12 +86,16 @@ class StateSizes(RootModel[dict[str, Size]]):
         return hash(frozenset(self.root.items()))
 
 
-class Spec(BaseModel):
+class Strict(BaseModel):
+    """A part of a file, with no other fields than these."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Spec(Strict):
     """A part of a manifest. `later` are its newer fields: those that have their default are left out, so that
     earlier versions can read the manifest.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     later: ClassVar[tuple[str, ...]] = ()
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h2o_runtime.backend import Backend
-from h2o_runtime.backends.select import make_backend
-from h2o_runtime.backends.select_device import make_device, refusal_on_gpu
+from h2o_runtime.backends.select import make_backend, make_device, refusal_on_gpu
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.config.compatibility import check_layers, check_policy
 from h2o_runtime.config.load_options import LoadOptions

@@ -249,7 +249,7 @@ class TextModel:
             seconds += time.perf_counter() - since  # without what others do in a pause
             if pause is not None:
                 yield pause
-        timings = Timings.of(
+        timings = Timings(
             cache_n=0, prompt_n=len(ids), prompt_ms=1e3 * seconds, predicted_n=0, predicted_ms=0.0
         )
         yield Completion("", reason, (), timings, policy, request.sampling.seed or 0, embedding=embedding)
@@ -348,7 +348,7 @@ class _Answer:
             text="".join(self._texts),
             finish_reason=self.reason,
             tokens=tuple(self._tokens),
-            timings=Timings.of(
+            timings=Timings(
                 cache_n=self._cache_n,
                 prompt_n=self._prompt_n,
                 prompt_ms=1e3 * self._prompt_seconds,

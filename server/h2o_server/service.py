@@ -170,13 +170,10 @@ class Service:
             generator.model,
             generator.context,
             self.prefill,
-            generator.spec.cache,
-            generator.spec.decoding,
-            generator.spec.layers.settings,
+            generator.spec,
             generator.loaded.backend.most_rows,
             generator.slots,
             generator.loaded.backend.native_products,
             generator.loaded.backend.dense_precision,
-            generator.spec.speculate,
         )
         return self.inference.program_bytes + model.total

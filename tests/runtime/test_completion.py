@@ -183,7 +183,7 @@ def test_the_seed_is_told_and_repeats_the_answer(model: TextModel) -> None:
 
 
 def test_timings_have_llama_cpps_names() -> None:
-    timings = Timings.of(cache_n=7, prompt_n=20, prompt_ms=50.0, predicted_n=4, predicted_ms=8.0)
+    timings = Timings(cache_n=7, prompt_n=20, prompt_ms=50.0, predicted_n=4, predicted_ms=8.0)
     assert dataclasses.asdict(timings) == {
         "cache_n": 7,
         "prompt_n": 20,
@@ -197,7 +197,7 @@ def test_timings_have_llama_cpps_names() -> None:
         "draft_n": 0,
         "draft_n_accepted": 0,
     }
-    nothing = Timings.of(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0)
+    nothing = Timings(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0)
     assert all(math.isfinite(value) for value in dataclasses.astuple(nothing))
 
 

@@ -13,7 +13,7 @@ from tests import bundles
 
 from h2o_runtime import Generator
 from h2o_runtime.backends import select_device
-from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
+from h2o_runtime.backends.select import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.decode.quest import Quest

@@ -21,7 +21,7 @@ from h2o_runtime.caches.paged import Paged
 from h2o_runtime.dense_graphs import native, packed_nodes
 from h2o_runtime.errors import BackendError
 from h2o_runtime.kv import KV
-from h2o_runtime.kv_entry import kv_entry
+from h2o_runtime.kv_entry import kv_entries
 from h2o_runtime.names import DensePrecision
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full
@@ -138,7 +138,7 @@ def attention(
     arrays: dict[str, Any] = {
         name: draw.standard_normal(sizes[name]).astype(np.float32) for name in ("q", "k", "v")
     }
-    entry = np.frombuffer(kv_entry(KV(k, v, 0)).tobytes(), np.uint8)
+    entry = kv_entries([KV(k, v, 0)])[0]
     arrays["caches"] = np.resize(entry, sizes["caches"])
     node = helper.make_node(
         "StepAttention",

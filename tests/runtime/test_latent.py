@@ -30,7 +30,7 @@ from h2o_runtime.operators import CACHED_ATTENTION
 from h2o_runtime.policies.decode import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Subquadratic, Window
 from h2o_runtime.providers.native import NativeCpuProvider
-from h2o_runtime.providers.select import make_provider
+from h2o_runtime.providers.select import provider_factory
 
 pytestmark = pytest.mark.usefixtures("models_stay_loaded")
 
@@ -274,7 +274,7 @@ def test_a_gpu_takes_what_its_kernels_do(odd: Path) -> None:
     )
     small.manifest.model.with_rows = small.manifest.model
     with pytest.raises(ConfigError, match=r"no kernel takes keys of 50.* on a GPU: use `device=cpu`"):
-        make_provider("auto", small, gpu, None)
+        provider_factory("auto", small, gpu, None)
 
 
 @pytest.mark.parametrize(("d", "dv"), [(8, 4), (16, 12), (12, 8), (8, 6), (4, 4), (24, 2)])

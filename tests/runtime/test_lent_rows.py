@@ -28,7 +28,7 @@ from h2o_runtime.execution.footprint import cache_bytes
 from h2o_runtime.layers.activations import activation_bytes
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.providers.select import make_provider
+from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.sessions.saved import SavedSession, save_session
 
 pytestmark = pytest.mark.usefixtures("models_stay_loaded")
@@ -117,7 +117,7 @@ def test_what_cannot_serve_them_is_refused_in_one_sentence(bundle: Path) -> None
             load(bundle, cache)
     cuda: Any = SimpleNamespace(name="cuda", memory="cuda")
     with pytest.raises(ConfigError, match="do not run on a GPU yet: use `device=cpu`"):
-        make_provider("auto", Bundle.open(bundle), cuda, None)
+        provider_factory("auto", Bundle.open(bundle), cuda, None)
     with load(bundle) as generator:
         assert generator.loaded.forward.one_row_because(generator.session)
         model = generator.model

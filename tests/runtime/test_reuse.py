@@ -88,7 +88,7 @@ def test_a_shared_beginning_is_kept_up_to_a_chunk_boundary() -> None:
 def test_under_query_every_row_of_the_first_chunk_is_kept() -> None:
     assert plan(range(20), [*range(7), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 7)
     assert plan(range(7), [*range(5), 99], altered(SPARSE, missed=0.5)) == Reuse(Prefix.BOUNDARY, 5)
-    rounding = Provenance.fresh(SPARSE, 20).in_format(True)
+    rounding = replace(Provenance.fresh(SPARSE, 20), rounded=True)
     assert plan_reuse(cache_of(range(20)).known, rounding, np.array([*range(7), 99]), SPARSE) == NOTHING
 
 
@@ -122,7 +122,7 @@ def test_a_cache_that_rounds_rows_is_kept_up_to_a_chunk_boundary() -> None:
     """Inside a chunk, rows would see keys that are not those of a fresh run."""
     policy, cache = altered(SPARSE, tile=2), cache_of(range(40))
     for rounded, kept in ((False, 30), (True, 24)):
-        origin = Provenance.fresh(policy, 40).in_format(rounded)
+        origin = replace(Provenance.fresh(policy, 40), rounded=rounded)
         plan = plan_reuse(cache.known, origin, np.array([*range(31), 99]), policy)
         assert plan == Reuse(Prefix.BOUNDARY, kept)
 

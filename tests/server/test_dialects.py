@@ -36,7 +36,7 @@ SPEECH = Speech(DIALECTS["hermes"](), True, {})
 
 
 def completion(text: str, reason: Any = "stop") -> Completion:
-    timings = Timings.of(cache_n=0, prompt_n=2, prompt_ms=1, predicted_n=9, predicted_ms=1)
+    timings = Timings(cache_n=0, prompt_n=2, prompt_ms=1, predicted_n=9, predicted_ms=1)
     return Completion(text, reason, (), timings, Query(), 0)
 
 

@@ -9,7 +9,7 @@ from h2o_server.scheduling.service_time import RequestWork, ServiceTime, whole_s
 
 
 def timings(prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float) -> Timings:
-    return Timings.of(
+    return Timings(
         cache_n=0, prompt_n=prompt_n, prompt_ms=prompt_ms, predicted_n=predicted_n, predicted_ms=predicted_ms
     )
 

@@ -27,8 +27,12 @@ from h2o_cli.common import make_console, print_json, show, start_logging
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import AttentionCompute, Compute, compute_option, decode_options
 from h2o_cli.policy_options import chosen_prefill, policies_beside
-from h2o_runtime.backends.select import check_dense_form, check_dense_precision
-from h2o_runtime.backends.select_device import refusal_on_gpu, resolve_device
+from h2o_runtime.backends.select import (
+    check_dense_form,
+    check_dense_precision,
+    refusal_on_gpu,
+    resolve_device,
+)
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.files.outputs import check_own_target, replace_file

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from h2o_runtime.backends.select_device import make_device
+from h2o_runtime.backends.select import make_device
 from h2o_runtime.errors import BackendError
 from h2o_runtime.ort.session import BoundSession, open_session
 from h2o_runtime.process import default_threads

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
-from h2o_runtime.backends.select import make_backend
-from h2o_runtime.backends.select_device import make_device
+from h2o_runtime.backends.select import make_backend, make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
 from h2o_runtime.generator import Generator
@@ -20,7 +19,7 @@ from h2o_runtime.names import (
     PrecisionChoice,
     ProviderChoice,
 )
-from h2o_runtime.providers.select import make_provider
+from h2o_runtime.providers.select import provider_factory
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class ComparedBundle:
 
     def open_attention(self, name: ProviderChoice, precision: PrecisionChoice) -> AttentionProvider:
         """Not activated yet."""
-        return make_provider(name, self.bundle, self.device, self.threads, precision)
+        return provider_factory(name, self.bundle, self.device, self.threads, precision)()
 
     @property
     def exact(self) -> ComparedBundle:

@@ -7,8 +7,7 @@ from polygraphy.backend.base import BaseRunner
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.engines import Machine, open_engines
-from h2o_runtime.engines.log import make_logger
-from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.engines.machine import import_tensorrt, make_logger
 from h2o_runtime.errors import BackendError
 
 

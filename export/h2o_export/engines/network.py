@@ -11,7 +11,7 @@ from typing import Any
 
 from h2o_export.engines.dense_graph import prepared
 from h2o_runtime.engines import Profile
-from h2o_runtime.engines.log import make_logger
+from h2o_runtime.engines.machine import make_logger
 from h2o_runtime.errors import BackendError, Cancelled
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from h2o_runtime.policies.prefill import PrefillPolicy, Seen
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Timings:
     """Counts and times, with the names and meanings that llama.cpp's server gives them.
 
@@ -27,41 +27,23 @@ class Timings:
     cache_n: int  # tokens of the prompt that the cache held
     prompt_n: int  # tokens of the prompt that were run
     prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
+    prompt_per_token_ms: float = field(init=False)
+    prompt_per_second: float = field(init=False)
     predicted_n: int  # tokens of the answer, without the one that ends it
     predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-    draft_n: int  # tokens that were drafted and verified
-    draft_n_accepted: int  # the accepted ones among them
+    predicted_per_token_ms: float = field(init=False)
+    predicted_per_second: float = field(init=False)
+    draft_n: int = 0  # tokens that were drafted and verified
+    draft_n_accepted: int = 0  # the accepted ones among them
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        cache_n: int,
-        prompt_n: int,
-        prompt_ms: float,
-        predicted_n: int,
-        predicted_ms: float,
-        draft_n: int = 0,
-        draft_n_accepted: int = 0,
-    ) -> Timings:
+    def __post_init__(self) -> None:
         """Fill in the rates."""
-        return cls(
-            cache_n=cache_n,
-            prompt_n=prompt_n,
-            prompt_ms=prompt_ms,
-            prompt_per_token_ms=_ratio(prompt_ms, prompt_n),
-            prompt_per_second=_ratio(1e3 * prompt_n, prompt_ms),
-            predicted_n=predicted_n,
-            predicted_ms=predicted_ms,
-            predicted_per_token_ms=_ratio(predicted_ms, predicted_n),
-            predicted_per_second=_ratio(1e3 * predicted_n, predicted_ms),
-            draft_n=draft_n,
-            draft_n_accepted=draft_n_accepted,
-        )
+        for part, n, ms in (
+            ("prompt", self.prompt_n, self.prompt_ms),
+            ("predicted", self.predicted_n, self.predicted_ms),
+        ):
+            object.__setattr__(self, f"{part}_per_token_ms", _ratio(ms, n))
+            object.__setattr__(self, f"{part}_per_second", _ratio(1e3 * n, ms))
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ from numpy.typing import NDArray
 
 from h2o_runtime.errors import BackendError, ConfigError, UnknownTokenError
 
-__all__ = ["SampledToken", "Sampler", "Sampling"]
-
 _FIRST_GUESS = 64  # tokens tried as the nucleus before the next guess, eight times larger
 
 

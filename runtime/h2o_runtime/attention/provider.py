@@ -15,20 +15,9 @@ from typing import Any, Protocol, TypeAlias
 
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV
-from h2o_runtime.layer_spec import AttentionShape
+from h2o_runtime.layer_spec import AttentionShape as AttentionShape
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.operators import CACHE_APPEND, MEMORY_FUSED_ATTENTION
-
-__all__ = [
-    "AttentionProvider",
-    "AttentionShape",
-    "Float32",
-    "Int32",
-    "NextMemory",
-    "PartialSoftmax",
-    "append_rows",
-    "each_tile",
-]
 
 # Arrays on the provider's device. A plain Tensor has the bundle's dtype, float32 or float16.
 Float32: TypeAlias = Tensor

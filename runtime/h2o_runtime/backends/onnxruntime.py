@@ -94,7 +94,7 @@ class OnnxRuntimeBackend:
         self._precision = products.precision
         self.dense_precision: DensePrecision | None = products.precision
         self.native_products = self.dense_form == "native"
-        if packed is not None and self.dense_form != "native":
+        if packed is not None and not self.native_products:
             raise ConfigError(
                 "`packed_weights` has no effect here: weights are packed only on a CPU with `dense_form=native`; "
                 "leave it out",
@@ -222,7 +222,7 @@ class OnnxRuntimeBackend:
         self.bundle.held.check(self._weights[graph])
 
     def _open(self, rewritten: RewrittenGraph, folder: Path) -> Any:
-        library = operators() if self.dense_form == "native" else None
+        library = operators() if self.native_products else None
         return open_session(
             rewritten.model.SerializeToString(),
             self.threads,
@@ -297,10 +297,9 @@ class OnnxRuntimeBackend:
 
     def _multiplying(self, graph: GraphSpec) -> Multiply:
         """Gives a graph of the bundle native products, with weights from files of packed ones if there are such."""
-        precision = self._precision
         if self._packed is None:
-            return functools.partial(multiply_natively, precision=precision)
-        manifest = self.bundle.manifest
+            return functools.partial(multiply_natively, precision=self._precision)
+        manifest, precision = self.bundle.manifest, self._precision
         return functools.partial(
             self._packed.multiply_natively, graph=graph, manifest=manifest, precision=precision
         )
@@ -315,7 +314,7 @@ class OnnxRuntimeBackend:
         weights: Mapping[str, NDArray[Any]] = {}
         if self.model.dtype != self.bundle.manifest.model.dtype:
             model = widen(model, path)
-        native = self.dense_form == "native" and takes(model.graph)
+        native = self.native_products and takes(model.graph)
         if native:
             model, weights = multiply(model, path, self.threads)
         model = fuse(model)

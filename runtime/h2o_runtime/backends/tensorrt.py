@@ -13,8 +13,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices.cuda import CudaDevice
 from h2o_runtime.devices.tensor import ALIGNMENT
 from h2o_runtime.engines import EngineSet, EngineSpec, Machine, open_engines
-from h2o_runtime.engines.log import make_logger
-from h2o_runtime.engines.machine import import_tensorrt
+from h2o_runtime.engines.machine import import_tensorrt, make_logger
 from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.names import DensePrecision
 

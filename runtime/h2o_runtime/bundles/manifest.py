@@ -7,15 +7,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
 
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.confined import confined
-from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.layer_spec import Strict
+from h2o_runtime.model_spec import ModelSpec as ModelSpec
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
-
-__all__ = ["FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec", "file_sha256"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -38,11 +37,7 @@ Prefill = Annotated[
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TensorSpec(_Strict):
+class TensorSpec(Strict):
     """One input or output of a graph; a dimension is a number or the name of a free size."""
 
     name: str
@@ -50,7 +45,7 @@ class TensorSpec(_Strict):
     shape: tuple[int | str, ...]
 
 
-class FreeSize(_Strict):
+class FreeSize(Strict):
     """A free size of a graph's tensors.
 
     counts  rows: tokens of a call; logits: tokens whose logits are computed at once; cache: rows of the
@@ -63,7 +58,7 @@ class FreeSize(_Strict):
     most: int | None = Field(default=None, gt=0)
 
 
-class FreeSizes(_Strict):
+class FreeSizes(Strict):
     """The sizes that a graph accepts.
 
     spans  inputs int64 that hold rows of the cache: [start, stop), or where it stops alone
@@ -75,7 +70,7 @@ class FreeSizes(_Strict):
     step: bool = False
 
 
-class GraphSpec(_Strict):
+class GraphSpec(Strict):
     """A graph of a bundle.
 
     kind  dense: from one layer's attention to the next; draft: the same of the layer that drafts; latent, layer: a
@@ -91,24 +86,24 @@ class GraphSpec(_Strict):
     free: FreeSizes
 
 
-class FileSpec(_Strict):
+class FileSpec(Strict):
     bytes: int = Field(ge=0)
     sha256: str
 
 
-class EmbeddingSpec(_Strict):
+class EmbeddingSpec(Strict):
     """How the model pools hidden states to an embedding, and whether it divides that by its length."""
 
     pooling: Pooling = Pooling.MEAN
     normalized: bool = True
 
 
-class CheckpointSpec(_Strict):
+class CheckpointSpec(Strict):
     source: str
     sha256: str
 
 
-class TokenCheck(_Strict):
+class TokenCheck(Strict):
     """Token ids of texts, compared with those of `reference`. Without one, ids only have to give the text back."""
 
     texts: int
@@ -116,7 +111,7 @@ class TokenCheck(_Strict):
     reference: str | None = None
 
 
-class Validation(_Strict):
+class Validation(Strict):
     """Errors relative to the checkpoint under transformers, measured at export.
 
     With integer weights, the reference is the checkpoint with equally rounded weights; `quantization_error`
@@ -140,7 +135,7 @@ class Validation(_Strict):
     token_ids: TokenCheck | None = None  # None: an earlier version wrote the bundle
 
 
-class Manifest(_Strict):
+class Manifest(Strict):
     format: int = FORMAT
     created_by: dict[str, str]  # package → version
     opset: dict[str, int]  # ONNX domain → version

@@ -104,20 +104,8 @@ class Provenance:
         """The provenance if no prompt can continue from a row before `earliest`."""
         return self if earliest <= self.earliest else replace(self, earliest=earliest)
 
-    def in_format(self, rounded: bool) -> Provenance:
-        """As it is in a cache that rounds rows, or does not."""
-        return self if rounded == self.rounded else replace(self, rounded=rounded)
-
-    def at_rows(self, only: tuple[int, ...]) -> Provenance:
-        """As it is where a prompt can go on at these rows alone."""
-        return replace(self, only=only)
-
     def goes_on_at(self, row: int) -> bool:
         return row >= self.earliest and (self.only is None or row in self.only)
-
-    def at_turn(self, rows: int) -> Provenance:
-        """The provenance after a turn began at row `rows`."""
-        return replace(self, turn=rows)
 
     @classmethod
     def interrupted(cls, policy: Policy | None, boundary: int) -> Provenance:

@@ -110,7 +110,7 @@ class Fresh:
 class StoredCache(Cache):
     """A cache that can store rows in a smaller format than the model computes."""
 
-    rows: Literal["model", "float16", "int8"] = option(
+    rows: CacheDtype = option(
         "model",
         "Row format of keys and values: model is the model's own; int8 has a scale per row and head.",
         label="Keys and values as",

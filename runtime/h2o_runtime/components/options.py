@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -134,8 +134,8 @@ def option(
     without: str | None = None,
 ) -> Any:
     """A dataclass field that is an `Option`."""
-    about = {"meaning": meaning, "label": label, "least": least, "numeric": numeric}
-    return field(default=default, metadata={_KEY: about | {"needs": needs, "without": without}})
+    about = {"meaning": meaning, "least": least, "numeric": numeric, "needs": needs, "without": without}
+    return field(default=default, metadata={_KEY: about if label is None else about | {"label": label}})
 
 
 def options_of(configuration: Any) -> tuple[Option, ...]:
@@ -147,9 +147,7 @@ def options_of(configuration: Any) -> tuple[Option, ...]:
 def _read_options(configuration: Any) -> tuple[Option, ...]:
     hints = get_type_hints(configuration)
     return tuple(
-        _option(field.name, hints[field.name], field.default, **field.metadata[_KEY])
-        for field in fields(configuration)
-        if _KEY in field.metadata
+        _option(field, hints[field.name]) for field in fields(configuration) if _KEY in field.metadata
     )
 
 
@@ -187,36 +185,47 @@ def spelled_value(value: Any) -> str:
     return str(value)
 
 
-def _option(
-    name: str,
-    kind: Any,
-    default: Any,
-    meaning: str,
-    label: str | None,
-    least: int | None,
-    numeric: bool,
-    needs: str | None,
-    without: str | None,
-) -> Option:
+def _option(field: Field[Any], kind: Any) -> Option:
     """Raises TypeError for a field that cannot be an option, ConfigError for a default that fails its own
     check.
     """
+    name, default, about = field.name, field.default, field.metadata[_KEY]
     if not isinstance(default, bool | int | float | str):
         raise TypeError(f"the option {name} needs a number, a string or a truth value as its default")
     found = Option(
         name=name,
         type=kind,
         default=default,
-        meaning=meaning,
-        label=name.replace("_", " ").capitalize() if label is None else label,
         choices=get_args(kind) if get_origin(kind) is Literal else None,
         words=tuple(
             word for member in get_args(kind) if get_origin(member) is Literal for word in get_args(member)
         ),
-        least=least,
-        numeric=numeric,
-        needs=needs,
-        without=without,
+        **{"label": name.replace("_", " ").capitalize()} | about,
     )
     found.check(default)
     return found
+
+
+def written_settings(text: str, noun: str, field: str, form: str) -> tuple[str | None, dict[str, str]]:
+    """The word that a text begins with, None if that is a setting, and the values of its settings by name.
+
+    noun and field name the text in messages, and form says how it is written. Raises ConfigError for words that are
+    no settings, and for a setting that is given twice.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{noun} {text!r} cannot be read: {error}: close it", field=field) from None
+    if not words:
+        raise ConfigError(f"{noun} is empty: {form}", field=field)
+    first = words.pop(0) if "=" not in words[0] else None
+    settings: dict[str, str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name or not value:
+            raise ConfigError(f"{word!r} is no setting: {form}", field=field)
+        name = name.replace("-", "_")
+        if name in settings:
+            raise ConfigError(f"{name} is given twice: write it once", field=name)
+        settings[name] = value
+    return first, settings

@@ -14,8 +14,7 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from h2o_runtime.components.options import effective_options, options_of
-from h2o_runtime.components.written import written_settings
+from h2o_runtime.components.options import effective_options, options_of, written_settings
 from h2o_runtime.errors import ConfigError
 
 log = logging.getLogger(__name__)

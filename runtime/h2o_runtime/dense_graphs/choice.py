@@ -10,12 +10,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs import native
 from h2o_runtime.errors import OutputError
 from h2o_runtime.files.outputs import check_target, replace_file, user_cache
+from h2o_runtime.layer_spec import Strict
 from h2o_runtime.names import DenseForm, DensePrecision
 from h2o_runtime.ort.cuda import import_onnxruntime
 
@@ -34,15 +35,13 @@ class DenseProducts(NamedTuple):
     precision: DensePrecision = "float32"
 
 
-class DenseTimes(BaseModel):
+class DenseTimes(Strict):
     """One kind of products in one bundle's dense graphs on this machine.
 
     row_s   seconds of all dense graphs for one token
     many_s  seconds per token in a call of many
     loss    of log-probability per token against "exact", on average
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     form: DenseForm
     precision: DensePrecision
@@ -59,10 +58,8 @@ class DenseTimes(BaseModel):
         return PROMPT_TOKENS * self.many_s + ANSWER_TOKENS * self.row_s
 
 
-class Measured(BaseModel):
+class Measured(Strict):
     """The measurements of one bundle. `machine` says where."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     machine: dict[str, Any]
     times: tuple[DenseTimes, ...]

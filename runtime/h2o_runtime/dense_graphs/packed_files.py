@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest
 from h2o_runtime.dense_graphs.native import multiply_natively
@@ -30,6 +30,7 @@ from h2o_runtime.dense_graphs.packed_nodes import Arrays
 from h2o_runtime.errors import InputError, OutputError
 from h2o_runtime.files.inputs import open_input
 from h2o_runtime.files.outputs import check_outside_bundles, replaced
+from h2o_runtime.layer_spec import Strict
 from h2o_runtime.names import DensePrecision
 
 log = logging.getLogger(__name__)
@@ -46,20 +47,16 @@ class UnfitError(ValueError):
     """Why a file is of no use."""
 
 
-class _Entry(BaseModel):
+class _Entry(Strict):
     """An array of one dimension: where its bytes begin and end, counted from the end of the header."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     dtype: str
     shape: tuple[int]
     data_offsets: tuple[int, int]
 
 
-class _About(BaseModel):
+class _About(Strict):
     """of: what was packed, as `PackedFolder.key` has it. data: SHA-256 of all arrays."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     of: str
     data: str = Field(pattern="^[0-9a-f]{64}$")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,3 +131,36 @@ def compute_capability() -> int | None:
 
 def _unloadable(target: Target, error: Exception) -> BackendError:
     return BackendError(f"{target.title} is installed but cannot be loaded ({error}): {target.missing}")
+
+
+log = logging.getLogger(__name__)
+
+
+def make_logger(trt: Any) -> Any:
+    """A logger for TensorRT's objects, whose information messages appear with -vv. Keeps the first lines of
+    errors.
+
+    Clear `errors` before a call whose failure `reason` should explain.
+    """
+    levels = {
+        trt.ILogger.Severity.INTERNAL_ERROR: logging.INFO,  # the caller raises it; here it would appear twice
+        trt.ILogger.Severity.ERROR: logging.INFO,
+        trt.ILogger.Severity.WARNING: logging.INFO,
+    }
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            log.log(levels.get(severity, logging.DEBUG), "TensorRT: %s", message)
+            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+                self.errors.append(message.strip().splitlines()[0])
+
+        @property
+        def reason(self) -> str:
+            """TensorRT's reason for the failure of the last call."""
+            return self.errors[0] if self.errors else "it gives no reason; -v shows its log"
+
+    return Logger()

@@ -6,20 +6,17 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from h2o_runtime.bundles.manifest import MANIFEST, FileSpec, Manifest, Prefill, invalid, read_json
 from h2o_runtime.errors import BundleError
+from h2o_runtime.layer_spec import Strict
 from h2o_runtime.names import TargetName
 
 FORMAT = 2
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TensorRange(_Strict):
+class TensorRange(Strict):
     """The allowed range of one input: its shapes, or its values if TensorRT derives other shapes from
     them.
     """
@@ -29,7 +26,7 @@ class TensorRange(_Strict):
     max: tuple[int, ...]
 
 
-class Profile(_Strict):
+class Profile(Strict):
     """One optimization profile: an engine is tuned for `opt` and accepts sizes from `min` to `max`."""
 
     name: Literal["prefill", "decode"]
@@ -37,13 +34,13 @@ class Profile(_Strict):
     values: dict[str, TensorRange] = Field(default_factory=dict)
 
 
-class EngineSpec(_Strict):
+class EngineSpec(Strict):
     name: str  # of the graph that it was built from
     file: str  # relative to this manifest
     profiles: tuple[Profile, ...]
 
 
-class EngineManifest(_Strict):
+class EngineManifest(Strict):
     """`sm` are compute capabilities in NVIDIA's form without a dot, as in SM87; `plugins` is the library's
     SHA-256.
     """

@@ -158,8 +158,8 @@ class SessionRows:
     """A decode step of several rows of one session, layer by layer: for models whose step is not one graph.
 
     Each dense graph takes all rows together, and each layer attends to one row after the other. So a row's logits
-    have the bits of a step of its own. Calls are bound once for a session and a number of rows. Layers with rows write them into buffers, from which
-    they are appended to the cache.
+    have the bits of a step of its own. Calls are bound once for a session and a number of rows. Layers with rows
+    write them into buffers, from which they are appended to the cache.
     """
 
     def __init__(

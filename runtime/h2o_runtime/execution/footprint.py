@@ -10,11 +10,11 @@ import numpy as np
 from h2o_runtime.caches import CACHES, Cache, Contiguous
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.layers.activations import activation_bytes
-from h2o_runtime.layers.live import LayerSettings, kinds_of
+from h2o_runtime.layers.live import kinds_of
 from h2o_runtime.limits import MAX_SLOTS
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.names import DensePrecision, Speculation
-from h2o_runtime.policies.decode import DecodePolicy, FullDecode
+from h2o_runtime.names import DensePrecision
+from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_runtime.process import available_bytes
 from h2o_runtime.sessions.layer_states import rows_ahead, session_bytes, shares_memory
@@ -69,31 +69,29 @@ def footprint(
     model: ModelSpec,
     context: int,
     prefill: PrefillPolicy[Any],
-    cache: Cache | None = None,
-    decode: DecodePolicy[Any] | None = None,
-    layers: LayerSettings | None = None,
+    spec: SessionSpec | None = None,
     most_rows: int | None = None,
     slots: Slots | None = None,
     native_products: bool = False,
     dense_precision: DensePrecision | None = None,
-    speculate: Speculation = "auto",
 ) -> Footprint:
     """For `context` tokens, with dense graphs that take the batch size or `most_rows` rows at once; for one
-    session, or those of `slots`. native_products, dense_precision: as `Backend` has them; speculate:
-    the load option.
+    session, or those of `slots`. spec: how sessions are made, by default with the defaults of all options.
+    native_products, dense_precision: as `Backend` has them.
 
     Python and the native libraries add about 65 MB before a model is loaded.
     """
     item = np.dtype(model.dtype).itemsize
     rows = min(prefill.batch_size, context, most_rows or context)
-    policies = (prefill, decode or FullDecode())
-    cache = cache or Contiguous()
-    kinds = kinds_of(model, layers).values()
+    policies = (prefill, spec.decoding if spec else FullDecode())
+    cache = spec.cache if spec else Contiguous()
+    kinds = (spec.layers.kinds if spec else kinds_of(model)).values()
+    ahead = spec.rows_ahead if spec else rows_ahead("auto", native_products)
     slots = slots or Slots(1, 0)
     states = sum(policy.state_bytes(model.under_policies, context) for policy in policies)
     return Footprint(
         weights=weight_bytes(model, dense_precision if native_products else None),
-        cache=slots.cache_bytes(cache, model, context, rows_ahead(speculate, native_products)),
+        cache=slots.cache_bytes(cache, model, context, ahead),
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
         memory=slots.count * states,

@@ -115,15 +115,11 @@ class Forward:
         self.give(prompt.tokens)
         self.stopwatch = self.device.stopwatch(prompt.policy.phases)
         past = session.length
-        self.settle(prompt.policy, past, n)
+        self.layers.settle(prompt.policy, past, n)
         call = PromptCall(n, past, prompt.prefix, session.generated[:past], prompt.prompt_piece)
         session.store.before_prompt(past, past + n, prompt.policy.lasting_rows(past + n))
         prompt.policy.start_prompt(call, session.prefill_state)
         self._flow = self.device.flow(self._tiles)
-
-    def settle(self, policy: PrefillPolicy[Any], past: int, n: int) -> None:
-        """How the layers will read n tokens after `past`. Raises ConfigError without changing anything."""
-        self.layers.settle(policy, past, n)
 
     def layer(self, layer: int, prompt: PromptRun) -> None:
         """One layer of a prompt: dense graph, cache rows, attention."""

@@ -7,7 +7,7 @@ A piece leaves nothing in the shared buffers: all that the next piece needs is i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from h2o_runtime.answers.events import PromptPieceRead
@@ -73,7 +73,7 @@ class Reading:
         self._before, self._reuse = session.origin, reuse
         self._earliest = session.origin.earliest if reuse.length else 0
         self._new = tokens[reuse.length :]
-        forward.settle(policy, reuse.length, len(self._new))
+        forward.layers.settle(policy, reuse.length, len(self._new))
         cuts = self._cuts(prompt_piece) if prompt_piece else ()
         self._spans = [Span(*ends) for ends in zip((0, *cuts), (*cuts, len(self._new)), strict=True)]
         self._stopwatches: list[Stopwatch] = []
@@ -119,7 +119,7 @@ class Reading:
             if not done:
                 self._interrupted()
         if self._reuse.prefix is Prefix.HISTORY:
-            session.origin = self._before.at_turn(self._reuse.length)
+            session.origin = replace(self._before, turn=self._reuse.length)
         else:
             session.origin = Provenance.fresh(self._policy, session.length)
         origin = session.origin.evicting(session.length, session.spec.cache.most_rows)
@@ -162,7 +162,7 @@ class Reading:
         """As it is in this session's cache, of whose rows those before `earliest` were incomplete already."""
         session, spec = self._session, self._session.spec
         rounded = spec.stored_dtype != spec.model.dtype
-        return session.store.bounded(origin.from_row(earliest)).in_format(rounded)
+        return replace(session.store.bounded(origin.from_row(earliest)), rounded=rounded)
 
 
 def read_given(forward: Forward, session: Session, tokens: IntArray, watch: Watch) -> None:

@@ -39,15 +39,11 @@ class GatedDelta(LayerKind):
         }
         return gated_state(spec, narrow, new)
 
-    def load(self, resources: LayerResources) -> DeltaLayers:
-        return DeltaLayers(resources)
+    def load(self, resources: LayerResources) -> GatedHeads:
+        return GatedHeads(resources, GATED_DELTA)
 
     def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
         """To what the convolution reads, to the gate, and to two numbers a head; and those of the state."""
         channels, _ = spec.sizes_of_state("channels", "tail")
         rows = channels + spec.gate_size + 2 * spec.query_heads
         return model.hidden_size * rows + 3 * spec.query_heads * spec.head_size * spec.value_size
-
-
-class DeltaLayers(GatedHeads):
-    operator = GATED_DELTA

@@ -67,7 +67,6 @@ class Layers:
     ) -> None:
         """Raises ConfigError for settings that the model's layers do not have."""
         self.model = model
-        self.settings = settings
         self.kinds = kinds_of(model, settings)
         self._make = make
         self._active: dict[AttentionShape, AttentionProvider] = {}

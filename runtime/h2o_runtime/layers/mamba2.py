@@ -37,15 +37,11 @@ class Mamba2(LayerKind):
         new = {"b": shared, "c": shared, "decay": of_head, "step": of_head, "skip": of_head}
         return gated_state(spec, shared.dtype, new)
 
-    def load(self, resources: LayerResources) -> Mamba2Layers:
-        return Mamba2Layers(resources)
+    def load(self, resources: LayerResources) -> GatedHeads:
+        return GatedHeads(resources, MAMBA2)
 
     def multiplications(self, model: ModelSpec, spec: LayerSpec) -> int:
         """To what the convolution reads, to the gate, and to a number a head; and those of the state."""
         channels, _ = spec.sizes_of_state("channels", "tail")
         rows = channels + spec.gate_size + spec.query_heads
         return model.hidden_size * rows + 2 * spec.query_heads * spec.head_size * spec.value_size
-
-
-class Mamba2Layers(GatedHeads):
-    operator = MAMBA2

@@ -87,10 +87,9 @@ class GatedHeads(StateLayers):
     row's bits depend on its place in a step, unless every row fills whole vectors.
     """
 
-    operator: ClassVar[Operator]
-
-    def __init__(self, resources: LayerResources) -> None:
+    def __init__(self, resources: LayerResources, operator: Operator) -> None:
         super().__init__(resources)
+        self._operator = operator
         counts = {spec.query_heads for spec in resources.model.each_layer if spec.state is not None}
         if odd := [count for count in counts if count % LANES]:
             self.one_row_because = f"gates of {odd[0]} heads do not fill vectors of {LANES}"
@@ -103,9 +102,9 @@ class GatedHeads(StateLayers):
         new: Mapping[str, Tensor],
         o: Tensor,
     ) -> None:
-        queries, *others = self.operator.input_names
+        queries, *others = self._operator.input_names
         given = {name: new[name] for name in others if name in new}
-        provider.run(self.operator, **{queries: q}, **given, state=arrays["state"], o=o)
+        provider.run(self._operator, **{queries: q}, **given, state=arrays["state"], o=o)
 
 
 def gated_state(spec: LayerSpec, dtype: np.dtype[Any], new: Mapping[str, ArrayShape]) -> StateLayout:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
-from h2o_plugins import NativeKernelsMissing, cpu_kernels
+from h2o_plugins import NativeKernelsMissing, cpu_kernels, load_cpu_kernels
 from h2o_runtime.attention.provider import AttentionProvider, AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.devices import Device
@@ -17,15 +18,15 @@ from h2o_runtime.names import PRECISIONS, PROVIDERS, AttentionPrecision, Precisi
 log = logging.getLogger(__name__)
 
 
-def make_provider(
+def provider_factory(
     name: str,
     bundle: Bundle,
     device: Device,
     threads: int | None,
     precision: PrecisionChoice = "float32",
-) -> AttentionProvider:
-    """ "auto" is the native kernels if they are built and support the model's heads, otherwise the ONNX
-    function bodies, which need a CPU. `precision` as in `choose_precision`.
+) -> Callable[[], AttentionProvider]:
+    """Makes inactive providers of one kind. "auto" is the native kernels if they are built and support the model's
+    heads, otherwise the ONNX function bodies, which need a CPU. `precision` as in `choose_precision`.
 
     Raises ConfigError for a name or precision that is unknown, or not for the device or model, and
     BackendError for missing kernels.
@@ -45,35 +46,19 @@ def make_provider(
         from h2o_runtime.providers.native import NativeCpuProvider
 
         if NativeCpuProvider.takes(shape):
+            chosen = choose_precision(precision, "native", device, model)
             try:
-                return NativeCpuProvider(
-                    threads, precision=choose_precision(precision, "native", device, model)
-                )
+                load_cpu_kernels()
             except NativeKernelsMissing as error:
                 raise BackendError(str(error)) from error
+            return partial(NativeCpuProvider, threads, precision=chosen)
         if name == "native":
             raise ConfigError(f"{_no_kernel(shape)}: use `attention=functions`", field="attention")
         log.warning("%s: attention runs as ONNX function bodies, which are much slower", _no_kernel(shape))
     choose_precision(precision, "functions", device, model)
     from h2o_runtime.providers.functions import FunctionProvider
 
-    return FunctionProvider(bundle, threads)
-
-
-def provider_factory(
-    name: str,
-    bundle: Bundle,
-    device: Device,
-    threads: int | None,
-    precision: PrecisionChoice = "float32",
-) -> Callable[[], AttentionProvider]:
-    """Makes several providers of the kind that `make_provider` chooses; the choice is made and logged
-    once.
-    """
-    first = make_provider(name, bundle, device, threads, precision)
-    chosen = "functions" if first.name == "functions" else name
-    ready = [first]
-    return lambda: ready.pop() if ready else make_provider(chosen, bundle, device, threads, precision)
+    return partial(FunctionProvider, bundle, threads)
 
 
 def refusal_on_gpu(model: ModelSpec) -> str:
@@ -91,7 +76,7 @@ def _no_kernel(shape: AttentionShape) -> str:
     return f"no kernel takes keys of {shape.head_size} and values of {shape.value_size} elements"
 
 
-def _on_cuda(name: str, device: Device) -> AttentionProvider:
+def _on_cuda(name: str, device: Device) -> Callable[[], AttentionProvider]:
     if name == "functions":
         raise ConfigError(
             "`attention=functions` runs on the CPU only: use `attention=native`, or `device=cpu`",
@@ -101,7 +86,7 @@ def _on_cuda(name: str, device: Device) -> AttentionProvider:
     from h2o_runtime.providers.cuda import NativeCudaProvider
 
     assert isinstance(device, CudaDevice)
-    return NativeCudaProvider(device)
+    return partial(NativeCudaProvider, device)
 
 
 _PROCESSORS = {"bfloat16": "AVX-512 or AArch64 with BF16", "int16": "AVX2, or AVX-512 with VNNI"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -64,7 +64,7 @@ class SessionShape:
         has_logits, state = session.logits is not None, dict(saved.numbers)
         origin = session.origin
         if origin.only is not None:
-            origin = origin.at_rows((session.length,))  # copies of states at other rows stay behind
+            origin = replace(origin, only=(session.length,))  # copies of states at other rows stay behind
         return cls(origin, spec.decoding, session.length, has_logits, state, spec.stored_dtype)
 
     @property

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import InputError
 from h2o_runtime.kv import KV, StateView
+from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import state_layout
 from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
@@ -136,12 +137,8 @@ class States:
         return tuple(sorted({*self.copied, *([] if self.row is None else [self.row])}))
 
 
-@dataclass
-class Fresh:
-    """Buffers of new rows, which layers of one shape share."""
-
-    prompt: dict[str, Tensor]
-    step: dict[str, Tensor]
+# Of a prompt's new rows, and of a step's, which layers of one shape share.
+Fresh: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 class LayerState(LayerStore):
@@ -237,8 +234,8 @@ class LayerState(LayerStore):
     def _new(self, rows: Rows) -> tuple[dict[str, Tensor], int]:
         """Where new rows lie, and how many they are."""
         if rows.at is not None:
-            return self._fresh.step, 1
-        return self._fresh.prompt, rows.stop - rows.start
+            return self._fresh[1], 1
+        return self._fresh[0], rows.stop - rows.start
 
     def _planned(self, rows: Rows) -> dict[int, int]:
         """Copies to make among the rows, by how many of them come before."""
@@ -260,8 +257,8 @@ class StoreWithStates(KVStore):
         layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
         self._rows, self._states = rows, States()
         limit = min(AT_ONCE, capacity)
-        self._fresh = {
-            specs[i]: Fresh(*(_zeros(layout.room(n), device) for n in (limit, 1)))
+        self._fresh: dict[LayerSpec, Fresh] = {
+            specs[i]: (_zeros(layout.room(limit), device), _zeros(layout.room(1), device))
             for i, layout in layouts.items()
         }
         self._layers = {
@@ -304,7 +301,7 @@ class StoreWithStates(KVStore):
         return self._rows.fixed_rows()
 
     def bounded(self, origin: Provenance) -> Provenance:
-        return self._rows.bounded(origin).at_rows(self._states.known)
+        return replace(self._rows.bounded(origin), only=self._states.known)
 
     @property
     def earliest(self) -> int:
@@ -337,12 +334,7 @@ class StoreWithStates(KVStore):
 
     @property
     def nbytes(self) -> int:
-        fresh = [
-            tensor
-            for rows in self._fresh.values()
-            for room in (rows.prompt, rows.step)
-            for tensor in room.values()
-        ]
+        fresh = [tensor for rooms in self._fresh.values() for room in rooms for tensor in room.values()]
         states = sum(layer.nbytes for layer in self._layers.values())
         return int(self._rows.nbytes + states + sum(tensor.nbytes for tensor in fresh))
 

@@ -19,12 +19,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from h2o_runtime.caches.reuse import Provenance, same_arithmetic
 from h2o_runtime.errors import ConfigError, InputError, OutputError
 from h2o_runtime.files.inputs import open_input
 from h2o_runtime.files.outputs import check_target, replaced
+from h2o_runtime.layer_spec import Strict
 from h2o_runtime.policies.decode import DECODE
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 from h2o_runtime.sessions.arrays import SessionShape, arrays_of, fill
@@ -44,10 +45,8 @@ class _Version(BaseModel):
     format: int
 
 
-class _Origin(BaseModel):
+class _Origin(Strict):
     """A Provenance without its policy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt: int
     sparse: int
@@ -60,11 +59,10 @@ class _Origin(BaseModel):
     only: tuple[int, ...] | None
 
 
-class _About(_Version):
+class _About(Strict):
     """bundle: its identity. origin: how its rows came about. state: the prefill policy's numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+    format: int
     bundle: str
     prefill: dict[str, Any]
     origin: _Origin

@@ -17,8 +17,6 @@ from h2o_runtime.sessions.layer_states import session_store
 from h2o_runtime.sessions.spec import SessionSpec
 from h2o_runtime.sessions.transcript import Transcript
 
-__all__ = ["Float32", "IntArray", "Session"]
-
 Float32 = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Transcript", "Transcripts"]
-
 IntArray = NDArray[np.int64]
 
 MOST_BYTES = 16 << 20  # of all transcripts that a model stores

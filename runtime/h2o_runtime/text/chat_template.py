@@ -17,8 +17,6 @@ from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
 from h2o_runtime.text.render_process import FAILED, REFUSED
 from h2o_runtime.text.renderer import Renderer, TemplateError
 
-__all__ = ["ChatTemplate"]
-
 
 class ChatTemplate:
     """A checkpoint's chat template, compiled. Make one with `ChatTemplate.load`.

@@ -9,8 +9,6 @@ from typing import Any
 from h2o_runtime.errors import BundleError, InputError
 from h2o_runtime.files.confined import confined
 
-__all__ = ["BYTE_ORDER_MARK", "decode_utf8", "read_json", "read_text", "special_tokens"]
-
 BYTE_ORDER_MARK = "\ufeff"  # some editors begin a file with it
 
 REMEDY = "copy it again from the checkpoint, or export the checkpoint again"

@@ -20,8 +20,6 @@ import tokenizers
 from h2o_runtime.errors import InputError
 from h2o_runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Markup"]
-
 _GUARD, _MARK = "\ufdd0", "\ufdd1"  # noncharacters
 _GUARDED = re.compile(f"(.){_GUARD}", re.DOTALL)
 _CONTROL = re.compile(r"<[|｜].+>|<.+[|｜]>|\[\|.+\|\]", re.DOTALL)

@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterable, Sequence
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.text.tokenizer import Tokenizer
 
-__all__ = ["StopStrings", "TextStream"]
-
 _REPLACEMENT = "\ufffd"  # a decoder's output for bytes that are not (yet) a character
 _MAX_PENDING = 16  # tokens without a complete character at the end, after which they count as invalid UTF-8
 _CONTEXT = 4  # tokens kept in that case: at least as many bytes as the longest character

@@ -14,8 +14,6 @@ from h2o_runtime.errors import BundleError, ContextOverflowError, InputError, Un
 from h2o_runtime.files.confined import confined
 from h2o_runtime.text.files import REMEDY, read_json, special_tokens
 
-__all__ = ["Tokenizer"]
-
 _BLOCK = 1 << 16  # characters encoded at a time while checking whether a text is too long
 _MARGIN = 1.05  # a text encoded in blocks has a few more tokens than in one piece
 

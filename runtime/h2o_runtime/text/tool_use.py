@@ -16,8 +16,6 @@ from h2o_runtime.errors import InputError
 from h2o_runtime.text.chat_template import ChatTemplate
 from h2o_runtime.text.turns import Turns
 
-__all__ = ["ToolUse"]
-
 Message = Mapping[str, Any]
 Written = Callable[[str, Mapping[str, Any] | str], str]
 Style = Callable[[Sequence[Message]], list[Message]]

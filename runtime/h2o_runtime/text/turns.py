@@ -13,8 +13,6 @@ from typing import Any
 from h2o_runtime.errors import InputError
 from h2o_runtime.text.chat_template import ChatTemplate
 
-__all__ = ["Turns"]
-
 Message = Mapping[str, Any]
 Change = Callable[[Sequence[Message]], list[Message]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from h2o_runtime.answers.completion import Completion, TextDelta, Timings
@@ -159,18 +159,9 @@ def extras(completions: Sequence[Completion]) -> dict[str, Any]:
 
 
 def _work(completions: Sequence[Completion]) -> Timings:
-    def total(name: str) -> Any:
-        return sum(getattr(completion.timings, name) for completion in completions)
-
-    return Timings.of(
-        cache_n=total("cache_n"),
-        prompt_n=total("prompt_n"),
-        prompt_ms=total("prompt_ms"),
-        predicted_n=total("predicted_n"),
-        predicted_ms=total("predicted_ms"),
-        draft_n=total("draft_n"),
-        draft_n_accepted=total("draft_n_accepted"),
-    )
+    names = [field.name for field in fields(Timings) if field.init]
+    timings = [completion.timings for completion in completions]
+    return Timings(**{name: sum(getattr(one, name) for one in timings) for name in names})
 
 
 def token_name(token: int, token_bytes: TokenBytes) -> dict[str, Any]:

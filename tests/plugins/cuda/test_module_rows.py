@@ -14,7 +14,7 @@ from tests.plugins.cuda.model import Array, Model, assert_close
 from tests.reference import operators
 
 from h2o_runtime.kv import KV
-from h2o_runtime.kv_entry import kv_entry
+from h2o_runtime.kv_entry import kv_entries
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.operators import STEP_ATTENTION, STEP_ROWS_ATTENTION
 from h2o_runtime.providers.host_operators import quantized
@@ -83,7 +83,7 @@ def step(sessions: Sessions, rows: Sequence[Row | None], sinks: Array | None = N
     entries = np.zeros((n, 8), np.int64)
     for entry, row in zip(entries, rows, strict=True):
         if row is not None:
-            entry[:] = kv_entry(sessions.caches[row.which]).view(np.int64)
+            entry[:] = kv_entries([sessions.caches[row.which]])[0].view(np.int64)
     o = model.put_empty(n, model.Hq, model.d, dtype=model.dtype)
     alike = sessions.caches[given.which]
     more = {} if sinks is None else {"sinks": model.put(sinks)}

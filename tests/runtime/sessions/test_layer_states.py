@@ -370,9 +370,7 @@ def test_copies_for_drafts_are_reserved_where_there_are_drafts(bundle: Path) -> 
             assert isinstance(store, StoreWithStates)
             one = sum(array.nbytes for layer in store._layers.values() for array in layer.present.values())
             sizes[speculate, form] = store.nbytes / one
-            used = footprint(
-                generator.model, CONTEXT, FULL, speculate=speculate, native_products=form == "native"
-            )
+            used = footprint(generator.model, CONTEXT, FULL, generator.spec)
             assert used.cache == store.nbytes
             if speculate == "off":
                 drafter, reason = generator.speculation("lookup")

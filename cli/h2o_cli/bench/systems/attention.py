@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from h2o_cli.bench.systems.system import Absent, Ids, Settings, System, require_device
-from h2o_runtime.backends.select_device import make_device
+from h2o_runtime.backends.select import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest, ModelSpec
 from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.policies.prefill import PREFILL, LayerCall, PromptCall
-from h2o_runtime.providers.select import make_provider
+from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.schedule import Span
 
 
@@ -58,13 +58,14 @@ class PolicyAttention(_OneLayer):
         super().open(context)
         m, settings = self._model, self._settings
         device = make_device(settings["device"], "onnxruntime")
-        self._provider = make_provider(
+        make = provider_factory(
             settings["attention"],
             Bundle.open(settings["bundle"]),
             device,
             settings["threads"],
             settings["attention_precision"],
         )
+        self._provider = make()
         self._provider.activate(m.attention)
         self._store = Contiguous().new_store(m, context, device, [self._provider] * m.layers)
         self._device, self._queries = device, device.empty(self._q.shape, self._q.dtype)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from h2o_runtime.components.registry import Registry
-from h2o_runtime.policies.prefill.by_device import policy_on_device
 from h2o_runtime.policies.prefill.full import Full
 from h2o_runtime.policies.prefill.h2o import H2O, SCORES, ColumnSum, Query, Window
+from h2o_runtime.policies.prefill.h2o.scores.query import policy_on_device
 from h2o_runtime.policies.prefill.minference import VerticalSlash
 from h2o_runtime.policies.prefill.policy import (
     WHOLE,

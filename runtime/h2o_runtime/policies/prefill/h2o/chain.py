@@ -7,7 +7,7 @@ set.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from h2o_runtime.attention.provider import PartialSoftmax
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
@@ -91,7 +91,7 @@ class MemoryChain(H2O[MemoryStore]):
     def after_interruption(self, reuse: Reuse, n: int, before: Provenance) -> Provenance:
         """The store still has the memory sets of the boundary, and the scores that no chunk has changed."""
         if reuse.prefix is Prefix.HISTORY and n <= self.chunk_size:
-            return before.at_turn(reuse.length)
+            return replace(before, turn=reuse.length)
         if reuse.prefix is Prefix.BOUNDARY:
             return Provenance.interrupted(before.policy, reuse.length)
         return Provenance()
