@@ -360,7 +360,7 @@ class _Answer:
             prefill=self._prefill,
             seed=self._seed,
             stop=self._stops.stopped,
-            forgotten=self._evicted(),
+            forgotten=self._generator.spec.forgets(self._generator.length),
             seen=self._seen,
             difference=self._difference,
         )
@@ -369,9 +369,6 @@ class _Answer:
         """What of the answer's text is certain now. No stop string begins or ends in a special token."""
         text = self._stream.push(token)
         return self._stops.finish() + text if token in self._shown else self._stops.push(text)
-
-    def _evicted(self) -> int:
-        return self._generator.spec.forgets(self._generator.length)
 
     def _delta(self, text: str) -> Iterator[TextDelta]:
         if text:

@@ -20,7 +20,7 @@ from h2o_export.checkpoints import open_checkpoint
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError
 from h2o_runtime.text import Tokenizer
-from h2o_runtime.text.renderer import Renderer
+from h2o_runtime.text.chat_template import Renderer
 
 NORM = "model.norm.weight"
 INDEX = "model.safetensors.index.json"

@@ -14,7 +14,7 @@ import pytest
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import EngineManifest
 from h2o_runtime.errors import BundleError, CheckpointError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 pytestmark = pytest.mark.timeout(600)

@@ -17,7 +17,7 @@ from tests.ignoring import ignores_signals
 
 from h2o_runtime.errors import BundleError
 from h2o_runtime.text import ChatTemplate, chat_template
-from h2o_runtime.text.renderer import Renderer, TemplateError
+from h2o_runtime.text.chat_template import Renderer, TemplateError
 
 pytestmark = pytest.mark.timeout(600)
 ASKED = [{"role": "user", "content": "Hello."}]

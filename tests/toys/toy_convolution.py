@@ -13,8 +13,8 @@ import numpy as np
 
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import LayerKind, LayerResources
+from h2o_runtime.layers.kind import ArrayShape, StateLayout, Tail
 from h2o_runtime.layers.state import StateLayers
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_runtime.errors import CheckpointError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model"

@@ -22,7 +22,7 @@ from h2o_export.checkpoints.sentence import MODULES, embedding_spec
 from h2o_export.checkpoints.text_model import text_config, text_names
 from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256
 from h2o_runtime.errors import BundleError, CheckpointError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.files import REMEDY
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from h2o_runtime.bundles.manifest import EmbeddingSpec
 from h2o_runtime.errors import CheckpointError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 from h2o_runtime.names import Pooling
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from h2o_export.staging import staged_folder
 from h2o_runtime.bundles.manifest import FileSpec, file_sha256
 from h2o_runtime.engines import EngineManifest, EngineSpec, Machine, bundle_sha256
 from h2o_runtime.engines.machine import import_tensorrt
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 
 log = logging.getLogger(__name__)
 TIMING_CACHE = "timing.cache"

@@ -6,8 +6,8 @@ joins its state, and what other phases add to that state is fused as ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,12 @@ from h2o_runtime.operators import (
 )
 
 
-@runtime_checkable
-class TakesSinks(Protocol):
-    """A provider whose kernels join sinks to the states that they compute."""
-
-    def with_sinks(self, sinks: Sequence[float]) -> AttentionProvider:
-        """The provider of one layer; this one is active already."""
-
-
 def provider_with_sinks(provider: AttentionProvider, sinks: Sequence[float]) -> AttentionProvider:
-    """A provider of one layer, whose operators have the layer's sinks in them."""
-    if isinstance(provider, TakesSinks):
-        return provider.with_sinks(sinks)
-    return ProviderWithSinks(provider, sinks)
+    """A provider of one layer, whose operators have the layer's sinks in them. A provider whose kernels join sinks
+    to the states that they compute has `with_sinks`.
+    """
+    own: Callable[[Sequence[float]], AttentionProvider] | None = getattr(provider, "with_sinks", None)
+    return own(sinks) if own else ProviderWithSinks(provider, sinks)
 
 
 class LayerProvider:

@@ -11,7 +11,7 @@ from h2o_runtime.bundles.held import HeldFiles
 from h2o_runtime.bundles.manifest import AGAIN, GraphSpec, Manifest, TensorSpec, file_sha256, unreadable
 from h2o_runtime.bundles.onnx_model import GraphFile, Interface
 from h2o_runtime.errors import BundleError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 from h2o_runtime.layers import state_layout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import DOMAIN, VERSION

@@ -251,7 +251,7 @@ class Cache(ABC):
     mixed_rows     whether layers may differ in what it keeps of a token
     several_at_once  whether many sessions have rows in it unless only one is asked for
     shares_memory  whether several sessions take what they need from one memory: `KVStore.beside`
-    lends_rows     whether layers can read the rows of earlier ones: `caches.lent`
+    lends_rows     whether layers can read the rows of earlier ones: `LentRows`
     keeps_distances  whether two of its rows are as far apart as their tokens
     """
 
@@ -308,3 +308,37 @@ class Cache(ABC):
     @abstractmethod
     def store_bytes(self, model: ModelSpec, context: int) -> int:
         """Bytes of the store on the device for `context` tokens."""
+
+
+class LentRows(PresentLayer):
+    """A layer without keys of its own, which reads the rows of an earlier layer (Gemma 4; Brandon et al., 2024):
+    `source` has all rows of a prompt, and a step's row, when this layer is opened."""
+
+    nbytes = 0
+
+    def __init__(self, source: LayerStore) -> None:
+        self._source = source
+
+    def target(self, rows: Rows) -> dict[str, Tensor]:
+        return {}
+
+    def fresh(self, rows: Rows) -> dict[str, Tensor]:
+        return self._source.fresh(rows)
+
+    def commit(self, rows: Rows) -> None:
+        pass
+
+    def stored_rows(self, first: int, length: int) -> dict[str, Tensor]:
+        return {}
+
+    def stored_kinds(self, first: int, length: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+        return {}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], first: int) -> None:
+        pass
+
+    def view(self, length: int | Tensor) -> KV:
+        return self._source.view(length)
+
+    def fetch(self, pages: Tensor, page_rows: int) -> None:
+        self._source.fetch(pages, page_rows)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.provider import AttentionProvider, append_rows
-from h2o_runtime.caches.cache import KVStore, PresentLayer, Rows
-from h2o_runtime.caches.lent import LentRows
+from h2o_runtime.caches.cache import KVStore, LentRows, PresentLayer, Rows
 from h2o_runtime.caches.sliding import AT_ONCE, SlidingRows, shared_rows, slides, sliding_bytes
 from h2o_runtime.caches.stored import Fresh, FreshRows, RowFormat, StoredCache, StoredRows
 from h2o_runtime.devices import Device, Tensor

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.attention.provider import AttentionProvider
-from h2o_runtime.caches.cache import KVStore, RetainedRows, Rows
+from h2o_runtime.caches.cache import KVStore, LentRows, RetainedRows, Rows
 from h2o_runtime.caches.contiguous import LayerRows
-from h2o_runtime.caches.lent import LentRows
 from h2o_runtime.caches.stored import Fresh, StoredCache, StoredRows
 from h2o_runtime.components.options import option
 from h2o_runtime.devices import Device, Tensor

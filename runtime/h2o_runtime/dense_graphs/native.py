@@ -22,9 +22,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from h2o_plugins import NativeKernelsMissing, cpu_kernels, onnxruntime_operators
-from h2o_runtime.dense_graphs.graph_view import GraphView, Rotation, keep_needed, with_nodes
+from h2o_runtime.dense_graphs.graph_view import GraphView, Rotation, keep_needed, mixtures, with_nodes
 from h2o_runtime.dense_graphs.matrices import FloatProduct
-from h2o_runtime.dense_graphs.mixtures import mixtures
 from h2o_runtime.dense_graphs.packed import Kind, Pack, Product, pack_matrices, products
 from h2o_runtime.dense_graphs.packed_nodes import (
     DOMAIN,

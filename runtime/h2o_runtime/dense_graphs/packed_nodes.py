@@ -9,8 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from h2o_runtime.dense_graphs.graph_view import SWIGLU, GateFunction, Rotation, make_node
-from h2o_runtime.dense_graphs.mixtures import Mixture
+from h2o_runtime.dense_graphs.graph_view import SWIGLU, GateFunction, Mixture, Rotation, make_node
 from h2o_runtime.dense_graphs.packed import Kind, Pack, Packed, Product, name_of
 
 DOMAIN = "h2o.cpu"

@@ -14,7 +14,7 @@ from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines.machine import Machine
 from h2o_runtime.engines.manifest import EngineManifest, bundle_sha256
 from h2o_runtime.errors import BackendError, BundleError, ConfigError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,6 @@ class Slots:
     count: int
     spare_bytes: int
 
-    def cache_bytes(self, cache: Cache, model: ModelSpec, context: int, ahead: int) -> int:
-        """Keys and values of all of them; ahead: `SessionSpec.rows_ahead`."""
-        rows = session_bytes(cache, model, context, ahead)
-        return rows + self.spare_bytes if shares_memory(cache, model) else self.count * rows
-
 
 def footprint(
     model: ModelSpec,
@@ -88,10 +83,11 @@ def footprint(
     kinds = (spec.layers.kinds if spec else kinds_of(model)).values()
     ahead = spec.rows_ahead if spec else rows_ahead("auto", native_products)
     slots = slots or Slots(1, 0)
+    session = session_bytes(cache, model, context, ahead)
     states = sum(policy.state_bytes(model.under_policies, context) for policy in policies)
     return Footprint(
         weights=weight_bytes(model, dense_precision if native_products else None),
-        cache=slots.cache_bytes(cache, model, context, ahead),
+        cache=session + slots.spare_bytes if shares_memory(cache, model) else slots.count * session,
         activations=activation_bytes(model, context)
         + sum(kind.buffer_bytes(model, context, cache) for kind in kinds),
         memory=slots.count * states,

@@ -11,11 +11,10 @@ from h2o_runtime.components.registry import Registry
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.delta import GatedDelta
 from h2o_runtime.layers.grouped_query import GroupedQuery
-from h2o_runtime.layers.kind import LayerKind, LayerResources, LoadedLayers
+from h2o_runtime.layers.kind import LayerKind, LayerResources, LoadedLayers, StateLayout
 from h2o_runtime.layers.latent import Latent
 from h2o_runtime.layers.mamba2 import Mamba2
 from h2o_runtime.layers.short_convolution import ShortConvolution
-from h2o_runtime.layers.state_layout import StateLayout
 from h2o_runtime.layers.window import Window
 
 __all__ = ["LAYERS", "LayerKind", "LayerResources", "LoadedLayers", "state_layout"]

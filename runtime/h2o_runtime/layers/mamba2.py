@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.layers.kind import LayerKind, LayerResources
+from h2o_runtime.layers.kind import ArrayShape, LayerKind, LayerResources, StateLayout
 from h2o_runtime.layers.state import GatedHeads, gated_state
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import MAMBA2
 

@@ -15,9 +15,8 @@ from numpy.typing import DTypeLike
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.layers.kind import LayerKind, LayerResources
+from h2o_runtime.layers.kind import ArrayShape, LayerKind, LayerResources, StateLayout, Tail
 from h2o_runtime.layers.state import StateLayers
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
 from h2o_runtime.model_spec import ModelSpec
 
 

@@ -17,8 +17,7 @@ from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.devices import Tensor
 from h2o_runtime.kv import KV, StateView
 from h2o_runtime.layer_spec import LayerSpec
-from h2o_runtime.layers.kind import LayerResources, LoadedLayers
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout, Tail
+from h2o_runtime.layers.kind import ArrayShape, LayerResources, LoadedLayers, StateLayout, Tail
 from h2o_runtime.operator_spec import Operator
 from h2o_runtime.policies.decode import DecodePolicy, StepCall
 from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy

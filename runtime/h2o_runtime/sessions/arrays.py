@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_runtime.caches import LayerStore, RetainedRows, Rows
-from h2o_runtime.caches.reuse import Provenance, plan_reuse, same_arithmetic, shared_prefix
+from h2o_runtime.caches.reuse import Provenance, same_arithmetic, shared_prefix
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.decode import DecodePolicy
@@ -82,11 +82,6 @@ class KnownSession(Protocol):
 
     @property
     def tokens(self) -> IntArray: ...
-
-
-def reusable(session: KnownSession, prompt: IntArray, policy: PrefillPolicy[Any]) -> int:
-    """The number of rows that the prompt [N] could keep of the session."""
-    return plan_reuse(session.tokens, session.shape.origin, prompt, policy).length
 
 
 def begins(session: KnownSession, longer: KnownSession) -> bool:

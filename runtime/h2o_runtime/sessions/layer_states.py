@@ -28,7 +28,7 @@ from h2o_runtime.errors import InputError
 from h2o_runtime.kv import KV, StateView
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import state_layout
-from h2o_runtime.layers.state_layout import ArrayShape, StateLayout
+from h2o_runtime.layers.kind import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Speculation
 

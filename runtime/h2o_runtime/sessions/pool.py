@@ -23,7 +23,7 @@ from h2o_runtime.caches.reuse import (
 )
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.policies.prefill import PrefillPolicy
-from h2o_runtime.sessions.arrays import SessionShape, begins, reusable
+from h2o_runtime.sessions.arrays import SessionShape, begins
 from h2o_runtime.sessions.folder import SessionFolder
 from h2o_runtime.sessions.saved import SavedSession
 from h2o_runtime.sessions.session import IntArray, Session
@@ -264,6 +264,5 @@ def _gains(
     session: WaitingSession | SavedSession | LiveSession, tokens: IntArray, policy: PrefillPolicy[Any]
 ) -> int:
     """Tokens that the prompt could keep of it. A session that stays in place must be worth a copy."""
-    return reusable(session, tokens, policy) - (
-        _price(session.session) if isinstance(session, LiveSession) else 0
-    )
+    kept = plan_reuse(session.tokens, session.shape.origin, tokens, policy).length
+    return kept - (_price(session.session) if isinstance(session, LiveSession) else 0)

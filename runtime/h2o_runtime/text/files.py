@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from h2o_runtime.errors import BundleError, InputError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 
 BYTE_ORDER_MARK = "\ufeff"  # some editors begin a file with it
 

@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers
 
 from h2o_runtime.errors import BundleError, ContextOverflowError, InputError, UnknownTokenError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 from h2o_runtime.text.files import REMEDY, read_json, special_tokens
 
 _BLOCK = 1 << 16  # characters encoded at a time while checking whether a text is too long

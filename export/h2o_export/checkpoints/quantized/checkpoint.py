@@ -22,7 +22,7 @@ from h2o_export.checkpoints.quantized.method import Method
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint, read_json, tensor_files
 from h2o_export.tensors import QuantizedTensor
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
-from h2o_runtime.files.confined import confined
+from h2o_runtime.files.inputs import confined
 
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {method.name: method for method in (AWQ, GPTQ, CompressedTensors)}
