@@ -229,7 +229,7 @@ class _OtherNodesError(LookupError):
 
 
 def mixtures(view: GraphView, inputs: Mapping[str, str]) -> Iterator[Mixture]:
-    """All mixtures of a graph, as the exporter lays them out with standard operators, each found from its sum upward.
+    """All mixtures of a graph, as the exporter lays them out with standard operators, each found from its sum on.
     `inputs` are what MLPs read, by their results.
     """
     for node in view.graph.node:
