@@ -201,37 +201,37 @@ struct Scratch {
 };
 
 struct BlockSelect {
-    const h2o_shape& shape;
+    const calls::BlockSelect& call;
     Lists lists;
-    const void* q;        // [n, Hq, d] of shape.dtype
-    const h2o_kv& kv;     // keys of the cache; values are not read
-    const int64_t* past;  // [t] cache rows that come before each tile
-    int32_t* out;         // [t, Hs, M] cache rows, rising
-    cudaStream_t stream;
 
     template <class T>
     h2o_status prepare(const Scratch& scratch) const {
+        const h2o_shape& shape = call.shape;
+        const h2o_kv& kv = *call.kv;
         constexpr int kCount = kPieceWidth<T>;
         const int d = shape.head_size, width = shape.kv_heads * d, tiles = lists.votes.count();
         const int64_t queries = static_cast<int64_t>(scratch.spread.n) * shape.query_heads * d / kCount;
-        const h2o_status status = launch(
-            spread_votes<T>, dim3(ceil_div(queries, kMomentThreads), 1, 1), kMomentThreads, 0, stream,
-            static_cast<const T*>(q), lists.votes, lists.votes.votes_of_whole(), shape.query_heads,
-            shape.query_heads / shape.score_heads, d, shape.scale, queries, static_cast<T*>(scratch.rows));
+        const h2o_status status =
+            launch(spread_votes<T>, dim3(ceil_div(queries, kMomentThreads), 1, 1), kMomentThreads, 0,
+                   stream_of(call), static_cast<const T*>(call.q), lists.votes, lists.votes.votes_of_whole(),
+                   shape.query_heads, shape.query_heads / shape.score_heads, d, shape.scale, queries,
+                   static_cast<T*>(scratch.rows));
         if (status != H2O_OK) return status;
         const int64_t count = static_cast<int64_t>(scratch.votes.places) * width / kCount;
         const int64_t threads = count > tiles ? count : tiles;
         return with_stored<T>(kv.dtype, [&](auto zero) {
             using S = decltype(zero);
             return launch(find_moments<S, T>, dim3(ceil_div(threads, kMomentThreads), 1, 1), kMomentThreads,
-                          0, stream, static_cast<const S*>(kv.k), kv.k_scales, d, width,
-                          static_cast<int>(kv.rows), lists.block, count, past, tiles,
+                          0, stream_of(call), static_cast<const S*>(kv.k), kv.k_scales, d, width,
+                          static_cast<int>(kv.rows), lists.block, count, call.past, tiles,
                           static_cast<T*>(scratch.moments), scratch.whole);
         });
     }
 
-    h2o_status run(Workspace pieces) const {
-        const int rows = static_cast<int>(kv.rows);
+    h2o_status run() const {
+        const h2o_shape& shape = call.shape;
+        Workspace pieces(call.workspace, call.workspace_bytes);
+        const int rows = static_cast<int>(call.kv->rows);
         const Scratch scratch(shape, lists, rows, pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
         const h2o_status status = shape.dtype == H2O_F16 ? prepare<half>(scratch) : prepare<float>(scratch);
@@ -243,9 +243,9 @@ struct BlockSelect {
         moments.dtype = shape.dtype;
         KeySource keys = cache_keys(twice, moments, false, scratch.votes.places, own_heads(shape));
         keys.length = scratch.whole;
-        const BestBlocks choice{lists, past, rows, scratch.votes.places, scratch.best, out};
+        const BestBlocks choice{lists, call.past, rows, scratch.votes.places, scratch.best, call.candidates};
         return choose_by_votes(twice, scratch.spread, scratch.rows, keys, {}, 1, scratch.votes, choice,
-                               stream);
+                               stream_of(call));
     }
 };
 
@@ -269,8 +269,7 @@ h2o_status run(const calls::BlockSelect& call) {
     if (const h2o_status status = check_keys(call.shape, call.kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.tile, call.n); status != H2O_OK)
         return status;
-    const BlockSelect op{call.shape, lists, call.q, *call.kv, call.past, call.candidates, stream_of(call)};
-    return op.run(Workspace(call.workspace, call.workspace_bytes));
+    return BlockSelect{call, lists}.run();
 }
 
 }  // namespace h2o::cuda

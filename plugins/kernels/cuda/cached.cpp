@@ -82,39 +82,40 @@ int64_t most_states(const h2o_shape& shape, int n, int capacity) {
 }
 
 // The last n rows of a cache, which attend to all of it up to themselves, or to a window of it.
-AttentionArgs last_rows(const h2o_shape& shape, int n, const void* q, const h2o_kv& kv, const int64_t* length,
-                        const float* sinks) {
-    const int capacity = static_cast<int>(kv.rows);
-    AttentionArgs attention = attention_of(shape, rows_of(shape, q, n, shape.kv_heads),
-                                           cache_keys(shape, kv, true, capacity, shape.kv_heads));
+template <class Call>
+AttentionArgs last_rows(const Call& call, int n, const int64_t* length) {
+    const int capacity = static_cast<int>(call.kv->rows), heads = call.shape.kv_heads;
+    AttentionArgs attention = attention_of(call.shape, rows_of(call.shape, call.q, n, heads),
+                                           cache_keys(call.shape, *call.kv, true, capacity, heads));
     attention.keys.length = length;
     attention.keys.causal = true;
-    attention.keys.window = shape.window;
-    attention.sinks = sinks;
+    attention.keys.window = call.shape.window;
+    attention.sinks = call.sinks;
     const int processors = multiprocessors();
-    const bool latent = h2o_kv_latent(&kv);
-    attention.splits = n == 1 ? cut_of_one(shape, capacity, processors, latent).parts
-                              : parts_of(shape, n, capacity, processors, latent);
+    const bool latent = h2o_kv_latent(call.kv);
+    attention.splits = n == 1 ? cut_of_one(call.shape, capacity, processors, latent).parts
+                              : parts_of(call.shape, n, capacity, processors, latent);
     return attention;
 }
 
 // m and l [n, Hq] are the rows' final states, or null if nobody asks for them.
-h2o_status attend(cudaStream_t stream, const h2o_shape& shape, int n, const void* q, const h2o_kv& kv,
-                  const int64_t* length, const float* sinks, void* o, float* m, float* l, Workspace& pieces) {
-    AttentionArgs attention = last_rows(shape, n, q, kv, length, sinks);
+template <class Call>
+h2o_status attend(const Call& call, int n, float* m, float* l, Workspace& pieces) {
+    const cudaStream_t stream = stream_of(call);
+    AttentionArgs attention = last_rows(call, n, call.length);
     if (attention.splits == 1) {
-        attention.o = o;
+        attention.o = call.o;
         attention.m = m;
         attention.l = l;
         return launch_attention(attention, stream);
     }
 
-    const int64_t rows = static_cast<int64_t>(n) * shape.query_heads;
+    const int64_t rows = static_cast<int64_t>(n) * call.shape.query_heads;
     h2o_status status = take_parts(attention, pieces);
     if (status != H2O_OK) return status;
     status = launch_attention(attention, stream);
     if (status != H2O_OK) return status;
-    status = launch_combine_parts(attention, o, stream);
+    status = launch_combine_parts(attention, call.o, stream);
     if (status != H2O_OK || !m) return status;
     return launch_combine_states(attention.partial_m, attention.partial_l, attention.splits, rows, m, l,
                                  stream);
@@ -181,14 +182,12 @@ size_t workspace(const calls::StepRowsAttention& call) {
 }
 
 h2o_status run(const calls::CachedAttention& call) {
-    const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (call.n <= 0 || !call.q || !call.length || !call.o) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.shape, call.kv, call.n); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
     Workspace pieces(call.workspace, call.workspace_bytes);
-    return attend(stream, call.shape, call.n, call.q, *call.kv, call.length, call.sinks, call.o, nullptr,
-                  nullptr, pieces);
+    return attend(call, call.n, nullptr, nullptr, pieces);
 }
 
 h2o_status run(const calls::StepAttention& call) {
@@ -199,7 +198,7 @@ h2o_status run(const calls::StepAttention& call) {
     if (!call.v && !latent) return H2O_BAD_ARGUMENT;
 
     Workspace pieces(call.workspace, call.workspace_bytes);
-    AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.length, call.sinks);
+    AttentionArgs step = last_rows(call, 1, call.length);
     step.new_k = call.k;
     step.new_v = call.v;
     return run_step(step, call, latent, pieces);
@@ -214,7 +213,7 @@ h2o_status run(const calls::StepRowsAttention& call) {
     if (h2o_kv_latent(call.kv)) return H2O_UNSUPPORTED;
 
     Workspace pieces(call.workspace, call.workspace_bytes);
-    AttentionArgs step = last_rows(call.shape, 1, call.q, *call.kv, call.lengths, call.sinks);
+    AttentionArgs step = last_rows(call, 1, call.lengths);
     step.rows.tokens = call.n;
     step.rows.tile = 1;
     static_assert(sizeof(h2o_kv) == 8 * sizeof(int64_t), "an entry of caches");
@@ -224,24 +223,16 @@ h2o_status run(const calls::StepRowsAttention& call) {
     return run_step(step, call, false, pieces);
 }
 
-namespace {
-
-size_t scored_bytes(const h2o_shape& shape, int32_t capacity) {
-    if (check_shape(&shape) != H2O_OK || capacity <= 0) return 0;
-    Workspace states;
-    states.take<float>(shape.query_heads);
-    states.take<float>(shape.query_heads);
-    return states.used() + bytes_of(shape, 1, capacity);
-}
-
-}  // namespace
-
 size_t workspace(const calls::ScoredAttention& call) {
-    return scored_bytes(call.shape, call.cap);
+    const size_t of_attention = bytes_of(call.shape, 1, call.cap);
+    if (of_attention == 0) return 0;
+    Workspace states;
+    states.take<float>(call.shape.query_heads);
+    states.take<float>(call.shape.query_heads);
+    return states.used() + of_attention;
 }
 
 h2o_status run(const calls::ScoredAttention& call) {
-    const cudaStream_t stream = stream_of(call);
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (!call.q || !call.length || !call.o || !call.seen) return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_kv(call.shape, call.kv, 1); status != H2O_OK) return status;
@@ -249,8 +240,7 @@ h2o_status run(const calls::ScoredAttention& call) {
     float* const m = pieces.take<float>(call.shape.query_heads);
     float* const l = pieces.take<float>(call.shape.query_heads);
     if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-    const h2o_status status =
-        attend(stream, call.shape, 1, call.q, *call.kv, call.length, nullptr, call.o, m, l, pieces);
+    const h2o_status status = attend(call, 1, m, l, pieces);
     if (status != H2O_OK) return status;
 
     const int capacity = static_cast<int>(call.kv->rows);
@@ -265,7 +255,7 @@ h2o_status run(const calls::ScoredAttention& call) {
     sums.out = call.seen;
     sums.key_stride = call.shape.kv_heads;
     sums.set_stride = 1;
-    return launch_column_sums(sums, stream);
+    return launch_column_sums(sums, stream_of(call));
 }
 
 }  // namespace h2o::cuda

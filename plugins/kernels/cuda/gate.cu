@@ -70,14 +70,4 @@ h2o_status run(const calls::GeGLU& call) {
     return gated(call, Gelu{});
 }
 
-size_t workspace(const calls::SwiGLU&) {
-    return 0;
-}
-size_t workspace(const calls::ClampedSwiGLU&) {
-    return 0;
-}
-size_t workspace(const calls::GeGLU&) {
-    return 0;
-}
-
 }  // namespace h2o::cuda

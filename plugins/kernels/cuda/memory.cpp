@@ -25,91 +25,83 @@ struct Scratch {
     float* l;      // [n, Hq] sums of exp(score - m)
     float* parts;  // [parts, Hs, M] column sums of parts of the rows
 
-    Scratch(const h2o_shape& shape, int n, int slots, bool own_state, Workspace& workspace) {
-        const int64_t states = own_state ? static_cast<int64_t>(n) * shape.query_heads : 0;
+    template <class Call>
+    Scratch(const Call& call, bool own_state, Workspace& workspace) {
+        const int64_t states = own_state ? static_cast<int64_t>(call.n) * call.shape.query_heads : 0;
         m = workspace.take<float>(states);
         l = workspace.take<float>(states);
         // An upper bound that grows with the shape, not the parts of this shape: a workspace for the largest
         // n and M fits every smaller call.
         parts = workspace.take<float>(kBlocksWanted * kColumnSumKeys +
-                                      static_cast<int64_t>(shape.score_heads) * slots);
+                                      static_cast<int64_t>(call.shape.score_heads) * call.M);
     }
 };
 
-h2o_status sum_columns(const h2o_shape& shape, int n, int slots, const void* q, const KeySource& keys,
-                       const float* m, const float* l, float* parts, float* colsum, cudaStream_t stream) {
-    ColumnSumArgs sums = column_sums_of(shape, rows_of(shape, q, n, own_heads(shape)), keys);
+// Of the rows whose states are m and l.
+template <class Call>
+h2o_status sum_columns(const Call& call, const KeySource& keys, const float* m, const float* l,
+                       float* parts) {
+    ColumnSumArgs sums =
+        column_sums_of(call.shape, rows_of(call.shape, call.q, call.n, own_heads(call.shape)), keys);
     sums.m = m;
     sums.l = l;
-    sums.splits = row_parts(shape, n, slots);
-    sums.out = sums.splits > 1 ? parts : colsum;
+    sums.splits = row_parts(call.shape, call.n, call.M);
+    sums.out = sums.splits > 1 ? parts : call.colsum;
     sums.key_stride = 1;
-    sums.set_stride = slots;
-    const int64_t count = static_cast<int64_t>(shape.score_heads) * slots;
+    sums.set_stride = call.M;
+    const int64_t count = static_cast<int64_t>(call.shape.score_heads) * call.M;
     sums.split_stride = count;
-    const h2o_status status = launch_column_sums(sums, stream);
+    const h2o_status status = launch_column_sums(sums, stream_of(call));
     if (status != H2O_OK || sums.splits == 1) return status;
-    return launch_sum_of_parts(parts, sums.splits, count, colsum, stream);
+    return launch_sum_of_parts(parts, sums.splits, count, call.colsum, stream_of(call));
 }
 
-// Attention of n rows to the cache rows of `memory`, fused with `intra`.
-AttentionArgs fused_attention(const h2o_shape& shape, int n, int slots, const void* q, const h2o_kv& kv,
-                              const int32_t* memory, const State& intra, const State& fused) {
-    const int sets = own_heads(shape);
-    AttentionArgs attention =
-        attention_of(shape, rows_of(shape, q, n, sets), cache_keys(shape, kv, true, slots, sets));
-    attention.keys.memory = memory;
-    attention.keys.last_row = static_cast<int>(kv.rows - 1);
-    attention.with_o = intra.o;
-    attention.with_m = intra.m;
-    attention.with_l = intra.l;
-    attention.o = fused.o;
-    attention.m = fused.m;
-    attention.l = fused.l;
+// Attention of n rows to the cache rows of `memory`, fused with their state. If the output replaces the
+// input, the whole state is fused; otherwise only the output is needed.
+template <class Fused>
+AttentionArgs fused_attention(const Fused& call) {
+    const int sets = own_heads(call.shape);
+    const bool in_place = call.o == call.o_intra;
+    AttentionArgs attention = attention_of(call.shape, rows_of(call.shape, call.q, call.n, sets),
+                                           cache_keys(call.shape, *call.kv, true, call.M, sets));
+    attention.keys.memory = call.memory;
+    attention.keys.last_row = static_cast<int>(call.kv->rows - 1);
+    attention.with_o = call.o_intra;
+    attention.with_m = call.m_intra;
+    attention.with_l = call.l_intra;
+    attention.o = call.o;
+    attention.m = in_place ? call.m_intra : nullptr;
+    attention.l = in_place ? call.l_intra : nullptr;
     return attention;
 }
 
 template <class Fused>
-State intra_of(const Fused& call) {
-    return given(call.o_intra, call.m_intra, call.l_intra);
+h2o_status check_fused(const Fused& call) {
+    if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
+    if (call.n <= 0 || call.M <= 0 || any_null(call.q, call.o_intra, call.o) || !call.memory)
+        return H2O_BAD_ARGUMENT;
+    if (!call.m_intra || !call.l_intra) return H2O_BAD_ARGUMENT;
+    return check_kv(call.shape, call.kv, 1);
 }
 
-// If the output replaces the input, the whole state is fused; otherwise only the output is needed.
-template <class Fused>
-State fused_of(const Fused& call) {
-    const bool in_place = call.o == call.o_intra;
-    return {call.o, in_place ? call.m_intra : nullptr, in_place ? call.l_intra : nullptr};
-}
-
-h2o_status check_fused(const h2o_shape* shape, int n, int slots, const void* q, const h2o_kv* kv,
-                       const int32_t* memory, const State& intra, const State& fused) {
-    if (const h2o_status status = check_shape(shape); status != H2O_OK) return status;
-    if (n <= 0 || slots <= 0 || !q || !memory || !complete(intra)) return H2O_BAD_ARGUMENT;
-    if (!fused.o) return H2O_BAD_ARGUMENT;
-    return check_kv(*shape, kv, 1);
+template <class Call>
+size_t bytes_of(const Call& call) {
+    if (check_shape(&call.shape) != H2O_OK || call.n <= 0 || call.M <= 0) return 0;
+    Workspace workspace;
+    Scratch scratch(call, true, workspace);
+    return workspace.used();
 }
 
 }  // namespace
 
 namespace h2o::cuda {
 
-namespace {
-
-size_t bytes_of(const h2o_shape& shape, int32_t n, int32_t slots) {
-    if (check_shape(&shape) != H2O_OK || n <= 0 || slots <= 0) return 0;
-    Workspace workspace;
-    Scratch scratch(shape, n, slots, true, workspace);
-    return workspace.used();
-}
-
-}  // namespace
-
 size_t workspace(const calls::MemoryAttention& call) {
-    return bytes_of(call.shape, call.n, call.M);
+    return bytes_of(call);
 }
 
 size_t workspace(const calls::MemoryFusedAttention& call) {
-    return bytes_of(call.shape, call.n, call.M);
+    return bytes_of(call);
 }
 
 h2o_status run(const calls::MemoryAttention& call) {
@@ -120,7 +112,7 @@ h2o_status run(const calls::MemoryAttention& call) {
         return H2O_BAD_ARGUMENT;
     if (const h2o_status status = check_tokens(call.shape, call.n); status != H2O_OK) return status;
     Workspace pieces(call.workspace, call.workspace_bytes);
-    const Scratch scratch(call.shape, call.n, call.M, false, pieces);
+    const Scratch scratch(call, false, pieces);
     if (call.colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
     AttentionArgs attention =
@@ -131,45 +123,35 @@ h2o_status run(const calls::MemoryAttention& call) {
     attention.l = state.l;
     const h2o_status status = launch_attention(attention, stream);
     if (status != H2O_OK || !call.colsum) return status;
-    return sum_columns(call.shape, call.n, call.M, call.q, attention.keys, state.m, state.l, scratch.parts,
-                       call.colsum, stream);
+    return sum_columns(call, attention.keys, state.m, state.l, scratch.parts);
 }
 
 h2o_status run(const calls::MemoryFusedAttention& call) {
     const cudaStream_t stream = stream_of(call);
-    const State intra = intra_of(call), fused = fused_of(call);
-    h2o_status status = check_fused(&call.shape, call.n, call.M, call.q, call.kv, call.memory, intra, fused);
+    h2o_status status = check_fused(call);
     if (status == H2O_OK) status = check_tokens(call.shape, call.n);
     if (status != H2O_OK) return status;
     Workspace pieces(call.workspace, call.workspace_bytes);
-    const Scratch scratch(call.shape, call.n, call.M, true, pieces);
+    const Scratch scratch(call, true, pieces);
     if (call.colsum && !pieces.enough()) return H2O_OUT_OF_WORKSPACE;
 
-    AttentionArgs attention =
-        fused_attention(call.shape, call.n, call.M, call.q, *call.kv, call.memory, intra, fused);
+    AttentionArgs attention = fused_attention(call);
     attention.own_m = call.colsum ? scratch.m : nullptr;
     attention.own_l = call.colsum ? scratch.l : nullptr;
     status = launch_attention(attention, stream);
     if (status != H2O_OK || !call.colsum) return status;
-    return sum_columns(call.shape, call.n, call.M, call.q, attention.keys, scratch.m, scratch.l,
-                       scratch.parts, call.colsum, stream);
+    return sum_columns(call, attention.keys, scratch.m, scratch.l, scratch.parts);
 }
 
 h2o_status run(const calls::TiledMemoryAttention& call) {
     const cudaStream_t stream = stream_of(call);
-    const State intra = intra_of(call), fused = fused_of(call);
-    h2o_status status = check_fused(&call.shape, call.n, call.M, call.q, call.kv, call.memory, intra, fused);
+    h2o_status status = check_fused(call);
     if (status == H2O_OK)
         status = call.tile > 0 ? check_tokens(call.shape, call.tile, call.n) : H2O_BAD_ARGUMENT;
     if (status != H2O_OK) return status;
-    AttentionArgs attention =
-        fused_attention(call.shape, call.n, call.M, call.q, *call.kv, call.memory, intra, fused);
+    AttentionArgs attention = fused_attention(call);
     attention.rows.tile = call.tile;
     return launch_attention(attention, stream);
-}
-
-size_t workspace(const calls::TiledMemoryAttention&) {
-    return 0;
 }
 
 }  // namespace h2o::cuda

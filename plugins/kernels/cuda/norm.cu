@@ -90,11 +90,4 @@ h2o_status run(const calls::ResidualNorm& call) {
     return any_null(call.residual, call.sum) ? H2O_BAD_ARGUMENT : norm(call, call.residual, call.sum);
 }
 
-size_t workspace(const calls::RMSNorm&) {
-    return 0;
-}
-size_t workspace(const calls::ResidualNorm&) {
-    return 0;
-}
-
 }  // namespace h2o::cuda

@@ -94,8 +94,4 @@ h2o_status run(const calls::PageBounds& call) {
     });
 }
 
-size_t workspace(const calls::PageBounds&) {
-    return 0;
-}
-
 }  // namespace h2o::cuda

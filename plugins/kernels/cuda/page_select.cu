@@ -86,19 +86,11 @@ __global__ void __launch_bounds__(kSelectThreads)
 
 namespace h2o::cuda {
 
-namespace {
-
-size_t bytes_of(const h2o_shape& shape, int32_t pages) {
-    if (check_alike(&shape) != H2O_OK || pages <= 0) return 0;
-    Workspace workspace;
-    workspace.take<unsigned>(static_cast<int64_t>(shape.score_heads) * pages);
-    return workspace.used();
-}
-
-}  // namespace
-
 size_t workspace(const calls::PageSelect& call) {
-    return bytes_of(call.shape, call.Nb);
+    if (check_alike(&call.shape) != H2O_OK || call.Nb <= 0) return 0;
+    Workspace workspace;
+    workspace.take<unsigned>(static_cast<int64_t>(call.shape.score_heads) * call.Nb);
+    return workspace.used();
 }
 
 h2o_status run(const calls::PageSelect& call) {

@@ -167,35 +167,29 @@ VoteScratch scratch_of(const h2o_shape& shape, const Tiles& tiles, int capacity,
 }
 
 struct Query {
-    const h2o_shape& shape;
+    const calls::QuerySelect& call;
     Tiles tiles;
-    const void* q;              // [n, Hq, d] of shape.dtype
-    const h2o_kv& kv;           // keys of the cache; values are not read
-    const int32_t* candidates;  // as in BestRows, like the next one
-    const int64_t* past;
-    const int64_t* first;  // [t] cache row of each tile's first query
-    int32_t* out;          // as in BestRows
-    cudaStream_t stream;
 
     KeySource keys(int places) const {
-        KeySource keys = cache_keys(shape, kv, false, places, own_heads(shape));
+        KeySource keys = cache_keys(call.shape, *call.kv, false, places, own_heads(call.shape));
         if (tiles.listed > 0) {
-            keys.memory = candidates;
-            keys.sets_per_list = own_heads(shape) / tiles.lists;
-            keys.last_row = static_cast<int>(kv.rows - 1);
+            keys.memory = call.candidates;
+            keys.sets_per_list = own_heads(call.shape) / tiles.lists;
+            keys.last_row = static_cast<int>(call.kv->rows - 1);
         } else {
-            keys.length = past;
+            keys.length = call.past;
         }
         return keys;
     }
 
-    h2o_status run(Workspace pieces) const {
-        const VoteScratch scratch = scratch_of(shape, tiles, static_cast<int>(kv.rows), pieces);
+    h2o_status run() const {
+        Workspace pieces(call.workspace, call.workspace_bytes);
+        const VoteScratch scratch = scratch_of(call.shape, tiles, static_cast<int>(call.kv->rows), pieces);
         if (!pieces.enough()) return H2O_OUT_OF_WORKSPACE;
-        const OwnRows own{past, first, static_cast<int>(kv.rows - 1)};
-        const BestRows choice{tiles, candidates, past, scratch.places, out};
-        return choose_by_votes(shape, tiles.votes, q, keys(scratch.places), own,
-                               shape.score_heads / tiles.lists, scratch, choice, stream);
+        const OwnRows own{call.past, call.first, static_cast<int>(call.kv->rows - 1)};
+        const BestRows choice{tiles, call.candidates, call.past, scratch.places, call.memory_next};
+        return choose_by_votes(call.shape, tiles.votes, call.q, keys(scratch.places), own,
+                               call.shape.score_heads / tiles.lists, scratch, choice, stream_of(call));
     }
 };
 
@@ -219,7 +213,6 @@ size_t workspace(const calls::QuerySelect& call) {
 }
 
 h2o_status run(const calls::QuerySelect& call) {
-    const cudaStream_t stream = stream_of(call);
     const Tiles tiles{
         {call.n, call.tile, call.stride}, call.reach, call.Hl, call.Mp, call.local, call.M - call.local};
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
@@ -230,9 +223,7 @@ h2o_status run(const calls::QuerySelect& call) {
     if (const h2o_status status = check_keys(call.shape, call.kv, 1); status != H2O_OK) return status;
     if (const h2o_status status = check_tokens(call.shape, call.tile, call.n); status != H2O_OK)
         return status;
-    const Query op{call.shape, tiles,      call.q,           *call.kv, call.candidates,
-                   call.past,  call.first, call.memory_next, stream};
-    return op.run(Workspace(call.workspace, call.workspace_bytes));
+    return Query{call, tiles}.run();
 }
 
 }  // namespace h2o::cuda

@@ -59,8 +59,4 @@ h2o_status run(const calls::Rotation& call) {
     return with_pieces(call.shape.dtype, std::gcd(call.r, rest), {call.x, call.cos, call.sin, call.y}, with);
 }
 
-size_t workspace(const calls::Rotation&) {
-    return 0;
-}
-
 }  // namespace h2o::cuda

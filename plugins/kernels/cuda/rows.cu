@@ -2,8 +2,7 @@
 // of each: its bytes, read and written once. A thread moves 16 bytes at a time.
 
 #include "checks.h"
-#include "launch.h"
-#include "ptx.cuh"
+#include "pieces.cuh"
 #include "row_range.cuh"
 
 namespace h2o::cuda {
@@ -45,28 +44,6 @@ __device__ __forceinline__ float blend(const Mix& mix, float a, float b) {
     return (mix.a > 0 ? mix.a * a : 0.f) + (mix.b > 0 ? mix.b * b : 0.f);
 }
 
-__device__ __forceinline__ void blend_piece(const Mix& mix, const float* a, const float* b, float* to) {
-    const float4 x = *reinterpret_cast<const float4*>(a), y = *reinterpret_cast<const float4*>(b);
-    *reinterpret_cast<float4*>(to) =
-        make_float4(blend(mix, x.x, y.x), blend(mix, x.y, y.y), blend(mix, x.z, y.z), blend(mix, x.w, y.w));
-}
-
-__device__ __forceinline__ void blend_piece(const Mix& mix, const half* a, const half* b, half* to) {
-    union Piece {
-        uint4 bits;
-        __half2 pairs[4];
-        __device__ Piece() {}
-    } x, y, z;
-    x.bits = *reinterpret_cast<const uint4*>(a);
-    y.bits = *reinterpret_cast<const uint4*>(b);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float2 p = __half22float2(x.pairs[i]), q = __half22float2(y.pairs[i]);
-        z.pairs[i] = __floats2half2_rn(blend(mix, p.x, q.x), blend(mix, p.y, q.y));
-    }
-    *reinterpret_cast<uint4*>(to) = z.bits;
-}
-
 __host__ __device__ inline int rows_a_block(int pieces) {
     return kThreads / pieces;
 }
@@ -76,7 +53,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     fuse_states(const T* oa, const float* ma, const float* la, const T* ob, const float* mb, const float* lb,
                 T* o, float* m, float* l, int64_t rows, int pieces) {
-    constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
+    constexpr int kWidth = kPieceWidth<T>;
     const int rows_here = rows_a_block(pieces);
     const int local = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     const int64_t row = static_cast<int64_t>(blockIdx.x) * rows_here + local;
@@ -86,7 +63,12 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     if (!active) return;
     const int64_t at = (row * pieces + piece) * kWidth;
-    blend_piece(mix, oa + at, ob + at, o + at);
+    Piece<T, kWidth> blended = load_piece<kWidth>(oa + at);
+    const Piece<T, kWidth> other = load_piece<kWidth>(ob + at);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j)
+        put(&blended.of[j], blend(mix, to_float(blended.of[j]), to_float(other.of[j])));
+    store_piece<kWidth>(o + at, blended);
     if (piece != 0) return;
     if (m) m[row] = mix.m;
     if (l) l[row] = mix.l;
@@ -137,10 +119,6 @@ h2o_status run(const calls::MemoryGather& call) {
                             : status;
 }
 
-size_t workspace(const calls::MemoryGather&) {
-    return 0;
-}
-
 h2o_status run(const calls::OnlineSoftmaxFusion& call) {
     const cudaStream_t stream = stream_of(call);
     const State a = given(call.o_a, call.m_a, call.l_a), b = given(call.o_b, call.m_b, call.l_b);
@@ -152,20 +130,12 @@ h2o_status run(const calls::OnlineSoftmaxFusion& call) {
                                        : fuse<float>(call.shape, rows, a, b, fused, stream);
 }
 
-size_t workspace(const calls::OnlineSoftmaxFusion&) {
-    return 0;
-}
-
 h2o_status run(const calls::ScatterScores& call) {
     const cudaStream_t stream = stream_of(call);
     if (call.Hs <= 0 || call.M <= 0 || !call.memory || !call.values || !call.score) return H2O_BAD_ARGUMENT;
     const int64_t count = static_cast<int64_t>(call.Hs) * call.M;
     return launch(update_scores, dim3(ceil_div(count, kThreads), 1, 1), kThreads, 0, stream, call.memory,
                   call.values, call.Hs, call.M, call.add == 0, call.score);
-}
-
-size_t workspace(const calls::ScatterScores&) {
-    return 0;
 }
 
 }  // namespace h2o::cuda

@@ -124,10 +124,6 @@ h2o_status run(const calls::MemorySelect& call) {
     return run(step, stream);
 }
 
-size_t workspace(const calls::MemorySelect&) {
-    return 0;
-}
-
 h2o_status run(const calls::MemoryStep& call) {
     const cudaStream_t stream = stream_of(call);
     const NextMemory next{call.memory_next, call.last, call.boundary, call.scores};
@@ -141,10 +137,6 @@ h2o_status run(const calls::MemoryStep& call) {
     step.score = call.score;
     step.next = next;
     return run(step, stream);
-}
-
-size_t workspace(const calls::MemoryStep&) {
-    return 0;
 }
 
 }  // namespace h2o::cuda

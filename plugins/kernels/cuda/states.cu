@@ -289,10 +289,6 @@ h2o_status run(const calls::GatedDelta& call) {
     return take<true>(shape, args, call.v, call.k, call.q, call.o, stream_of(call));
 }
 
-size_t workspace(const calls::GatedDelta&) {
-    return 0;
-}
-
 h2o_status run(const calls::Mamba2& call) {
     if (const h2o_status status = check_shape(&call.shape); status != H2O_OK) return status;
     if (any_null(call.x, call.b, call.c, call.decay, call.step, call.skip, call.state, call.o,
@@ -303,10 +299,6 @@ h2o_status run(const calls::Mamba2& call) {
         call.n, shape.query_heads, shape.kv_heads, shape.kv_heads, shape.head_size, value_size(shape),
         1.f,    call.decay,        call.step,      call.skip,      call.state,      call.state_next};
     return take<false>(shape, args, call.x, call.b, call.c, call.o, stream_of(call));
-}
-
-size_t workspace(const calls::Mamba2&) {
-    return 0;
 }
 
 }  // namespace h2o::cuda

@@ -82,10 +82,6 @@ h2o_status run(const calls::CacheAppend& call) {
                                        : append<float>(args, call.k, call.v, *call.kv, stream);
 }
 
-size_t workspace(const calls::CacheAppend&) {
-    return 0;
-}
-
 }  // namespace h2o::cuda
 
 extern "C" h2o_status h2o_cuda_write_integers(h2o_cuda_stream stream, int32_t count, const int64_t* values,

@@ -86,6 +86,28 @@ struct Call {
 
 #include "h2o/operators.h"  // generated
 
+namespace h2o::cuda {
+
+// The bytes of workspace that a CUDA kernel needs: none, unless its operator is named here.
+inline size_t workspace(const Call&) {
+    return 0;
+}
+size_t workspace(const calls::BlockSelect& call);
+size_t workspace(const calls::CachedAttention& call);
+size_t workspace(const calls::CachedCandidateScore& call);
+size_t workspace(const calls::CandidateScore& call);
+size_t workspace(const calls::ChunkedIntraAttention& call);
+size_t workspace(const calls::MemoryAttention& call);
+size_t workspace(const calls::MemoryFusedAttention& call);
+size_t workspace(const calls::PageAttention& call);
+size_t workspace(const calls::PageSelect& call);
+size_t workspace(const calls::QuerySelect& call);
+size_t workspace(const calls::ScoredAttention& call);
+size_t workspace(const calls::StepAttention& call);
+size_t workspace(const calls::StepRowsAttention& call);
+
+}  // namespace h2o::cuda
+
 namespace h2o {
 
 const OperatorSpec* find_operator(const std::string& name);  // null if there is none
