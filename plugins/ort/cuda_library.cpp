@@ -1,7 +1,6 @@
 // The entry point that ONNX Runtime looks for in the library of operators for its CUDA provider.
-#include "integer_product.h"
+#include "operators.h"
 #include "register.h"
-#include "table_operator.h"
 
 using namespace h2o::ort;
 

@@ -63,43 +63,26 @@ class Interface {
   public:
     explicit Interface(const Table* table) : table_(reinterpret_cast<void* const*>(table)) {}
 
-    Status* error(const char* message) const {
-        return at<Status* (*)(ErrorCode, const char*)>(0)(kInvalidArgument, message);
-    }
-    Status* create_domain(const char* name, Domain** out) const {
-        return at<Status* (*)(const char*, Domain**)>(26)(name, out);
-    }
-    Status* add_operator(Domain* domain, const Operator* op) const {
-        return at<Status* (*)(Domain*, const Operator*)>(27)(domain, op);
-    }
-    Status* add_domain(SessionOptions* options, Domain* domain) const {
-        return at<Status* (*)(SessionOptions*, Domain*)>(28)(options, domain);
-    }
-    Status* data(Value* value, void** out) const { return at<Status* (*)(Value*, void**)>(51)(value, out); }
-    Status* type(const Shape* shape, ElementType* out) const {
-        return at<Status* (*)(const Shape*, ElementType*)>(60)(shape, out);
-    }
-    Status* dimensions(const Shape* shape, size_t* count) const {
-        return at<Status* (*)(const Shape*, size_t*)>(61)(shape, count);
-    }
+    Status* error(const char* message) const { return call(0, kInvalidArgument, message); }
+    Status* create_domain(const char* name, Domain** out) const { return call(26, name, out); }
+    Status* add_operator(Domain* domain, const Operator* op) const { return call(27, domain, op); }
+    Status* add_domain(SessionOptions* options, Domain* domain) const { return call(28, options, domain); }
+    Status* data(Value* value, void** out) const { return call(51, value, out); }
+    Status* type(const Shape* shape, ElementType* out) const { return call(60, shape, out); }
+    Status* dimensions(const Shape* shape, size_t* count) const { return call(61, shape, count); }
     Status* dimensions(const Shape* shape, int64_t* sizes, size_t count) const {
-        return at<Status* (*)(const Shape*, int64_t*, size_t)>(62)(shape, sizes, count);
+        return call(62, shape, sizes, count);
     }
-    Status* elements(const Shape* shape, size_t* count) const {
-        return at<Status* (*)(const Shape*, size_t*)>(64)(shape, count);
-    }
-    Status* shape(const Value* value, Shape** out) const {
-        return at<Status* (*)(const Value*, Shape**)>(65)(value, out);
-    }
+    Status* elements(const Shape* shape, size_t* count) const { return call(64, shape, count); }
+    Status* shape(const Value* value, Shape** out) const { return call(65, value, out); }
     Status* attribute(const KernelInfo* info, const char* name, float* out) const {
-        return at<Status* (*)(const KernelInfo*, const char*, float*)>(85)(info, name, out);
+        return call(85, info, name, out);
     }
     Status* attribute(const KernelInfo* info, const char* name, int64_t* out) const {
-        return at<Status* (*)(const KernelInfo*, const char*, int64_t*)>(86)(info, name, out);
+        return call(86, info, name, out);
     }
     Status* attribute(const KernelInfo* info, const char* name, int64_t* out, size_t* count) const {
-        return at<Status* (*)(const KernelInfo*, const char*, int64_t*, size_t*)>(163)(info, name, out,
-                                                                                       count);
+        return call(163, info, name, out, count);
     }
     Status* attribute(const KernelInfo* info, const char* name, int32_t* out) const {
         int64_t wide = 0;
@@ -116,55 +99,45 @@ class Interface {
         }
         return status;
     }
-    Status* input_count(const KernelContext* context, size_t* out) const {
-        return at<Status* (*)(const KernelContext*, size_t*)>(88)(context, out);
-    }
+    Status* input_count(const KernelContext* context, size_t* out) const { return call(88, context, out); }
     Status* input(const KernelContext* context, size_t index, const Value** out) const {
-        return at<Status* (*)(const KernelContext*, size_t, const Value**)>(90)(context, index, out);
+        return call(90, context, index, out);
     }
     Status* output(KernelContext* context, size_t index, const int64_t* sizes, size_t count,
                    Value** out) const {
-        return at<Status* (*)(KernelContext*, size_t, const int64_t*, size_t, Value**)>(91)(
-            context, index, sizes, count, out);
+        return call(91, context, index, sizes, count, out);
     }
-    void release(Shape* shape) const { at<void (*)(Shape*)>(99)(shape); }
+    void release(Shape* shape) const { call<void>(99, shape); }
     // Of the CUDA provider, that a kernel's work goes to; null elsewhere.
-    Status* stream(const KernelContext* context, void** out) const {
-        return at<Status* (*)(const KernelContext*, void**)>(193)(context, out);
-    }
+    Status* stream(const KernelContext* context, void** out) const { return call(193, context, out); }
     Status* create_attribute(const char* name, const int64_t* value, OpAttribute** out) const {
-        using Call = Status* (*)(const char*, const void*, int, AttributeType, OpAttribute**);
-        return at<Call>(211)(name, value, 1, kInteger, out);
+        return call(211, name, static_cast<const void*>(value), 1, kInteger, out);
     }
-    void release(OpAttribute* attribute) const { at<void (*)(OpAttribute*)>(212)(attribute); }
+    void release(OpAttribute* attribute) const { call<void>(212, attribute); }
     // Of the provider that the calling kernel belongs to. `names`: of constraints on types.
     Status* create_op(const KernelInfo* info, const char* name, const char* domain, int version,
                       const char** names, const ElementType* types, int constraints,
                       const OpAttribute* const* attributes, int attribute_count, int inputs, int outputs,
                       Op** out) const {
-        using Call = Status* (*)(const KernelInfo*, const char*, const char*, int, const char**,
-                                 const ElementType*, int, const OpAttribute* const*, int, int, int, Op**);
-        return at<Call>(213)(info, name, domain, version, names, types, constraints, attributes,
-                             attribute_count, inputs, outputs, out);
+        return call(213, info, name, domain, version, names, types, constraints, attributes, attribute_count,
+                    inputs, outputs, out);
     }
     Status* invoke(const KernelContext* context, const Op* op, const Value* const* inputs, int input_count,
                    Value* const* outputs, int output_count) const {
-        using Call =
-            Status* (*)(const KernelContext*, const Op*, const Value* const*, int, Value* const*, int);
-        return at<Call>(214)(context, op, inputs, input_count, outputs, output_count);
+        return call(214, context, op, inputs, input_count, outputs, output_count);
     }
-    void release(Op* op) const { at<void (*)(Op*)>(215)(op); }
+    void release(Op* op) const { call<void>(215, op); }
     // Calls work(data, 0 ... total - 1) on the session's threads, including this one.
     Status* parallel(const KernelContext* context, void (*work)(void*, size_t), size_t total,
                      void* data) const {
-        using Call = Status* (*)(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*);
-        return at<Call>(274)(context, work, total, total, data);
+        return call(274, context, work, total, total, data);
     }
 
   private:
-    template <class Function>
-    Function at(size_t place) const {
-        return reinterpret_cast<Function>(table_[place]);
+    // The function at a place of the table. Arguments have its parameters' types exactly.
+    template <class Result = Status*, class... Parameters>
+    Result call(size_t place, Parameters... parameters) const {
+        return reinterpret_cast<Result (*)(Parameters...)>(table_[place])(parameters...);
     }
 
     void* const* table_;

@@ -1,11 +1,8 @@
 // The entry point that ONNX Runtime looks for in the library of operators for its CPU.
 #include <initializer_list>
 
-#include "packed_experts.h"
-#include "packed_mlp.h"
-#include "packed_product.h"
+#include "operators.h"
 #include "register.h"
-#include "step_attention.h"
 
 using namespace h2o::ort;
 

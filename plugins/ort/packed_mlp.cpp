@@ -1,9 +1,11 @@
-#include "packed_mlp.h"
-
+// PackedMlp: a whole gated MLP with its norm and its residual, y = addend + down(f(gate(x), up(x))), where f
+// is an h2o_gate. Inputs and attributes are those of gated_mlp.h, and x, norm and addend as PackedProduct has
+// them.
 #include <atomic>
 
 #include "gated_mlp.h"
 #include "operator_of.h"
+#include "operators.h"
 
 namespace h2o::ort {
 namespace {

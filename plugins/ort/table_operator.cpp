@@ -1,11 +1,11 @@
-#include "table_operator.h"
-
+// Operators of the table h2o_runtime/operators.py for ONNX Runtime's CUDA provider: one code for all of them.
 #include <algorithm>
 #include <string>
 
 #include "cuda_call.h"
 #include "h2o/operator.h"
 #include "operator_of.h"
+#include "operators.h"
 #include "tensor.h"
 
 namespace h2o::ort {

@@ -34,52 +34,36 @@ bool read_int(const PluginField& field, int64_t& value) {
 
 }  // namespace
 
-bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollection* fields,
-                     Attributes& attributes, std::string& error) {
+std::string read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollection* fields,
+                            Attributes& attributes) {
     attributes.assign(static_cast<size_t>(op.attributes), h2o_attribute());
     for (size_t i = 0; i < attributes.size(); ++i) {
         const AttributeSpec& spec = op.attribute[i];
+        const std::string name = std::string("attribute ") + spec.name;
         const PluginField* field = find(fields, spec.name);
         if (!field && spec.optional) {
             attributes[i] = {spec.absent, static_cast<float>(spec.absent)};
             continue;
         }
-        if (!field || !field->data) {
-            error = std::string("attribute ") + spec.name + " is missing";
-            return false;
-        }
-        if (field->length != 1) {
-            error = std::string("attribute ") + spec.name + " must be one number";
-            return false;
-        }
+        if (!field || !field->data) return name + " is missing";
+        if (field->length != 1) return name + " must be one number";
         if (spec.integer) {
             int64_t value = 0;
-            if (!read_int(*field, value)) {
-                error = std::string("attribute ") + spec.name + " must be an integer";
-                return false;
-            }
-            if (value < spec.least || value > std::numeric_limits<int32_t>::max()) {
-                error = std::string("attribute ") + spec.name + " is " + std::to_string(value) +
-                        "; it must be at least " + std::to_string(spec.least) + " and fit in 32 bits";
-                return false;
-            }
+            if (!read_int(*field, value)) return name + " must be an integer";
+            if (value < spec.least || value > std::numeric_limits<int32_t>::max())
+                return name + " is " + std::to_string(value) + "; it must be at least " +
+                       std::to_string(spec.least) + " and fit in 32 bits";
             attributes[i].integer = static_cast<int32_t>(value);
         } else {
-            if (field->type != PluginFieldType::kFLOAT32) {
-                error = std::string("attribute ") + spec.name + " must be a float";
-                return false;
-            }
+            if (field->type != PluginFieldType::kFLOAT32) return name + " must be a float";
             std::memcpy(&attributes[i].real, field->data, sizeof(float));
             const float value = attributes[i].real;
             const bool absent = spec.optional && value == static_cast<float>(spec.absent);
-            if (!absent && (!(value > 0) || !std::isfinite(value))) {
-                error = std::string("attribute ") + spec.name + " is " + std::to_string(value) +
-                        "; it must be above 0";
-                return false;
-            }
+            if (!absent && (!(value > 0) || !std::isfinite(value)))
+                return name + " is " + std::to_string(value) + "; it must be above 0";
         }
     }
-    return true;
+    return "";
 }
 
 std::vector<PluginField> fields_of(const OperatorSpec& op, const Attributes* attributes) {

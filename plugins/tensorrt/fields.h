@@ -14,9 +14,9 @@ namespace h2o::trt {
 // Values in the order of the operator's attributes. Ints have 32 bits, as the ONNX parser passes them.
 using Attributes = std::vector<h2o_attribute>;
 
-// False, with a sentence in `error`, if an attribute is missing, has another type, or is out of range.
-bool read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollection* fields,
-                     Attributes& attributes, std::string& error);
+// An empty string, or a sentence: an attribute is missing, has another type, or is out of range.
+std::string read_attributes(const OperatorSpec& op, const nvinfer1::PluginFieldCollection* fields,
+                            Attributes& attributes);
 
 // A field for each attribute; with `attributes`, fields point at its values, which must outlive them.
 std::vector<nvinfer1::PluginField> fields_of(const OperatorSpec& op, const Attributes* attributes);

@@ -43,6 +43,17 @@ h2o_dtype dtype_of(DataType type) {
     return type == DataType::kHALF ? H2O_F16 : H2O_F32;
 }
 
+// What body() returns; the failure, and a line in the log, if it throws. `doing`: what it was about.
+template <class Result, class Body>
+Result guarded(const Operator& op, const char* doing, Result failure, Body&& body) noexcept {
+    try {
+        return body();
+    } catch (const std::exception& error) {
+        log_error(std::string(op.spec.name) + ": " + doing + error.what());
+        return failure;
+    }
+}
+
 std::string text(const Dims& dims) {
     std::string out = "[";
     for (int32_t i = 0; i < dims.nbDims; ++i) out += (i ? ", " : "") + std::to_string(dims.d[i]);
@@ -68,16 +79,13 @@ nvinfer1::IPluginCapability* OperatorPlugin::getCapabilityInterface(
 }
 
 nvinfer1::IPluginV3* OperatorPlugin::clone() noexcept {
-    try {
+    return guarded<OperatorPlugin*>(op_, "clone failed: ", nullptr, [this] {
         auto* copy = new OperatorPlugin(op_, attributes_);
         copy->ready_ = ready_;
         copy->call_ = call_;
         copy->workspace_bytes_ = workspace_bytes_;
         return copy;
-    } catch (const std::exception& error) {
-        log_error(std::string(op_.spec.name) + ": clone failed: " + error.what());
-        return nullptr;
-    }
+    });
 }
 
 bool OperatorPlugin::counts_match(int32_t input_count, int32_t output_count) const {
@@ -128,7 +136,7 @@ int32_t OperatorPlugin::configurePlugin(const DynamicPluginTensorDesc*, int32_t 
 size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, int32_t input_count,
                                         const DynamicPluginTensorDesc*, int32_t output_count) const noexcept {
     if (!counts_match(input_count, output_count)) return 0;
-    try {
+    return guarded<size_t>(op_, "workspace query failed: ", 0, [&] {
         // Workspace sizes grow with every size above 0, so two shapes of the profile cover all: the largest,
         // and the largest whose tensors are empty if they may be.
         const DataType model = model_type(op_, [&](int32_t i) { return inputs[i].desc.type; });
@@ -145,16 +153,13 @@ size_t OperatorPlugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, i
                 most = std::max(most, call.workspace(op_));
         }
         return most;
-    } catch (const std::exception& error) {
-        log_error(std::string(op_.spec.name) + ": workspace query failed: " + error.what());
-        return 0;
-    }
+    });
 }
 
 int32_t OperatorPlugin::onShapeChange(const PluginTensorDesc* inputs, int32_t input_count,
                                       const PluginTensorDesc*, int32_t output_count) noexcept {
     if (!counts_match(input_count, output_count)) return -1;
-    try {
+    return guarded(op_, "", -1, [&] {
         std::vector<Dims> dims;
         for (int32_t i = 0; i < input_count; ++i) dims.push_back(inputs[i].dims);
         const DataType model = model_type(op_, [&](int32_t i) { return inputs[i].type; });
@@ -170,16 +175,13 @@ int32_t OperatorPlugin::onShapeChange(const PluginTensorDesc* inputs, int32_t in
         }
         workspace_bytes_ = call_.workspace(op_);
         return 0;
-    } catch (const std::exception& error) {
-        log_error(std::string(op_.spec.name) + ": " + error.what());
-        return -1;
-    }
+    });
 }
 
 int32_t OperatorPlugin::enqueue(const PluginTensorDesc* input_descs, const PluginTensorDesc* output_descs,
                                 const void* const* inputs, void* const* outputs, void* workspace,
                                 cudaStream_t stream) noexcept {
-    try {
+    return guarded(op_, "", -1, [&] {
         if (!ready_) {
             if (onShapeChange(input_descs, op_.spec.inputs, output_descs, op_.outputs()) != 0) return -1;
         }
@@ -189,23 +191,17 @@ int32_t OperatorPlugin::enqueue(const PluginTensorDesc* input_descs, const Plugi
                                               "too little workspace"};
         const char* const reason = status == H2O_CUDA_ERROR ? h2o_cuda_last_error() : reasons[status];
         log_error(std::string(op_.spec.name) + ": " + reason);
-        return static_cast<int32_t>(status);
-    } catch (const std::exception& error) {
-        log_error(std::string(op_.spec.name) + ": " + error.what());
-        return -1;
-    }
+        return static_cast<int>(status);
+    });
 }
 
 const nvinfer1::PluginFieldCollection* OperatorPlugin::getFieldsToSerialize() noexcept {
-    try {
+    return guarded<const nvinfer1::PluginFieldCollection*>(op_, "", nullptr, [this] {
         fields_ = fields_of(op_.spec, &attributes_);
-    } catch (const std::exception& error) {
-        log_error(std::string(op_.spec.name) + ": " + error.what());
-        return nullptr;
-    }
-    collection_.nbFields = static_cast<int32_t>(fields_.size());
-    collection_.fields = fields_.data();
-    return &collection_;
+        collection_.nbFields = static_cast<int32_t>(fields_.size());
+        collection_.fields = fields_.data();
+        return &collection_;
+    });
 }
 
 OperatorCreator::OperatorCreator(const Operator& op) : op_(op), fields_(fields_of(op.spec, nullptr)) {
@@ -216,16 +212,13 @@ OperatorCreator::OperatorCreator(const Operator& op) : op_(op), fields_(fields_o
 nvinfer1::IPluginV3* OperatorCreator::createPlugin(const char* name,
                                                    const nvinfer1::PluginFieldCollection* fields,
                                                    nvinfer1::TensorRTPhase) noexcept {
-    try {
+    return guarded<OperatorPlugin*>(op_, "", nullptr, [&]() -> OperatorPlugin* {
         Attributes attributes;
-        std::string error;
-        if (read_attributes(op_.spec, fields, attributes, error))
-            return new OperatorPlugin(op_, std::move(attributes));
+        const std::string error = read_attributes(op_.spec, fields, attributes);
+        if (error.empty()) return new OperatorPlugin(op_, std::move(attributes));
         log_error(std::string(op_.spec.name) + " (" + (name ? name : "unnamed") + "): " + error);
-    } catch (const std::exception& error) {
-        log_error(std::string(op_.spec.name) + ": " + error.what());
-    }
-    return nullptr;
+        return nullptr;
+    });
 }
 
 }  // namespace h2o::trt

@@ -1,4 +1,4 @@
-"""A trial of IntegerProduct (plugins/ort/integer_product.h), before graphs on a GPU depend on it.
+"""A trial of IntegerProduct (plugins/ort/integer_product.cpp), before graphs on a GPU depend on it.
 
 It has ONNX Runtime make and call a MatMulNBits outside of any graph. Nothing else here does that, and graphs with
 MatMulNBits itself run without it. So one small product of each width is compared with NumPy's.
