@@ -57,6 +57,34 @@ std::pair<size_t, size_t> memory_info() {
     return {free, total};
 }
 
+class Memory : Owner {
+  public:
+    explicit Memory(size_t nbytes) : nbytes_(nbytes) {
+        check_allocation(cudaMalloc(&data_, nbytes), "cudaMalloc", nbytes);
+    }
+    ~Memory() { cudaFree(data_); }
+    Address address() const { return reinterpret_cast<Address>(data_); }
+    size_t nbytes() const { return nbytes_; }
+
+  private:
+    void* data_ = nullptr;
+    size_t nbytes_;
+};
+
+class PinnedMemory : Owner {
+  public:
+    explicit PinnedMemory(size_t nbytes) : nbytes_(nbytes) {
+        check_allocation(cudaMallocHost(&data_, nbytes), "cudaMallocHost", nbytes);
+    }
+    ~PinnedMemory() { cudaFreeHost(data_); }
+    uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+    size_t nbytes() const { return nbytes_; }
+
+  private:
+    void* data_ = nullptr;
+    size_t nbytes_;
+};
+
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
 Bytes array_of(nb::handle self) {
@@ -72,49 +100,42 @@ void check(cudaError_t error, const char* call) {
     throw CudaError(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
-Memory::Memory(size_t nbytes) : nbytes_(nbytes) {
-    check_allocation(cudaMalloc(&data_, nbytes), "cudaMalloc", nbytes);
-}
-Memory::~Memory() {
-    cudaFree(data_);
-}
+class Event : Owner {
+  public:
+    explicit Event(bool timing) {
+        check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
+              "cudaEventCreateWithFlags");
+    }
+    ~Event() { cudaEventDestroy(event_); }
+    cudaEvent_t get() const { return event_; }
+    void record(const Stream& stream) { check(cudaEventRecord(event_, stream.get()), "cudaEventRecord"); }
+    void synchronize() const {
+        const nb::gil_scoped_release release;
+        check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    }
+    float milliseconds_since(const Event& start) const {
+        float milliseconds = 0;
+        check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");
+        return milliseconds;
+    }
 
-PinnedMemory::PinnedMemory(size_t nbytes) : nbytes_(nbytes) {
-    check_allocation(cudaMallocHost(&data_, nbytes), "cudaMallocHost", nbytes);
-}
-PinnedMemory::~PinnedMemory() {
-    cudaFreeHost(data_);
-}
+  private:
+    cudaEvent_t event_ = nullptr;
+};
 
-Event::Event(bool timing) {
-    check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
-          "cudaEventCreateWithFlags");
-}
-Event::~Event() {
-    cudaEventDestroy(event_);
-}
-void Event::record(const Stream& stream) {
-    check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
-}
-void Event::synchronize() const {
-    const nb::gil_scoped_release release;
-    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
-}
-float Event::milliseconds_since(const Event& start) const {
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");
-    return milliseconds;
-}
+class Graph : Owner {
+  public:
+    explicit Graph(cudaGraph_t graph) {
+        check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    }
+    ~Graph() { cudaGraphExecDestroy(executable_); }
+    void launch(const Stream& stream) const {
+        check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
+    }
 
-Graph::Graph(cudaGraph_t graph) {
-    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-}
-Graph::~Graph() {
-    cudaGraphExecDestroy(executable_);
-}
-void Graph::launch(const Stream& stream) const {
-    check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
-}
+  private:
+    cudaGraphExec_t executable_ = nullptr;
+};
 
 Stream::Stream(bool urgent) {
     int least = 0, greatest = 0;

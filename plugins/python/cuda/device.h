@@ -32,54 +32,8 @@ class Owner {
     Owner& operator=(const Owner&) = delete;
 };
 
-class Memory : Owner {
-  public:
-    explicit Memory(size_t nbytes);
-    ~Memory();
-    Address address() const { return reinterpret_cast<Address>(data_); }
-    size_t nbytes() const { return nbytes_; }
-
-  private:
-    void* data_ = nullptr;
-    size_t nbytes_;
-};
-
-class PinnedMemory : Owner {
-  public:
-    explicit PinnedMemory(size_t nbytes);
-    ~PinnedMemory();
-    uint8_t* data() const { return static_cast<uint8_t*>(data_); }
-    size_t nbytes() const { return nbytes_; }
-
-  private:
-    void* data_ = nullptr;
-    size_t nbytes_;
-};
-
-class Stream;
-
-class Event : Owner {
-  public:
-    explicit Event(bool timing);
-    ~Event();
-    cudaEvent_t get() const { return event_; }
-    void record(const Stream& stream);
-    void synchronize() const;
-    float milliseconds_since(const Event& start) const;
-
-  private:
-    cudaEvent_t event_ = nullptr;
-};
-
-class Graph : Owner {
-  public:
-    explicit Graph(cudaGraph_t graph);
-    ~Graph();
-    void launch(const Stream& stream) const;
-
-  private:
-    cudaGraphExec_t executable_ = nullptr;
-};
+class Event;
+class Graph;
 
 class Stream : Owner {
   public:
