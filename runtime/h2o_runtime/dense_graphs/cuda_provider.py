@@ -4,9 +4,9 @@ Norms, rotations and gates become kernels of our own (plugins/ort/table_operator
 residual sum before it, and a rotation with the rest of each head that does not turn: elementwise kernels of ONNX
 Runtime would read and write most of these numbers several times. DequantizeLinear has blocks only of 4 bits
 there. So a product with integer weights becomes MatMulNBits, with activations as they are; with float16 activations
-it becomes our IntegerProduct (plugins/ort/integer_product.cpp), which reads the integers alone for up to 16 rows, and
-calls MatMulNBits for more, where a trial of it succeeds (.integer_product_trial). Rows that are looked up become
-floats with Mul.
+it becomes our IntegerProduct (plugins/ort/integer_product.cpp), which reads the integers alone for up to 16 rows,
+and calls MatMulNBits for more, where a trial of it succeeds (.integer_product_trial). Rows that are looked up
+become floats with Mul.
 """
 
 from __future__ import annotations
