@@ -20,7 +20,7 @@ from tests.reference import operators
 
 from h2o_export.operators import DOMAIN, VERSION, function_protos
 from h2o_export.operators.opset import OPSET
-from h2o_runtime.attention import AttentionShape, PartialSoftmax
+from h2o_runtime.attention import AttentionShape
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.operators import OPERATORS
 from h2o_runtime.ort.session import open_session
@@ -176,11 +176,3 @@ def provider_for(bundle: Path, case: Case) -> FunctionProvider:
         AttentionShape(case.query_heads, case.kv_heads, case.d, case.scale, np.dtype(case.dtype))
     )
     return provider
-
-
-def empty_state(case: Case, n: int | None = None) -> PartialSoftmax:
-    """Arrays for a result, filled with what no operator may leave behind."""
-    rows = case.n if n is None else n
-    o = np.full((rows, case.query_heads, case.d), np.nan, case.dtype)
-    m, l = np.full((2, rows, case.query_heads), np.nan, np.float32)
-    return PartialSoftmax(o, m, l)

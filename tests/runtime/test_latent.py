@@ -91,12 +91,6 @@ def test_prompt_and_continuation_are_those_of_transformers(
             assert np.abs(logits - expected).max() <= GATE
 
 
-def test_a_token_takes_its_latent_alone(bundle: Path) -> None:
-    model = Manifest.read(bundle).model
-    assert model.token_bytes == 3 * 40 * 4
-    assert Contiguous().store_bytes(model, 1000) == 1000 * model.token_bytes
-
-
 @pytest.mark.parametrize("score", ["query", "colsum"])
 @pytest.mark.parametrize("heads", ["kv", "query"])
 def test_absorbed_is_expanded_under_sparse_attention(

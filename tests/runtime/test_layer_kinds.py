@@ -33,7 +33,6 @@ from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.layers import LAYERS
 from h2o_runtime.policies.decode import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query, Subquadratic
-from h2o_runtime.sessions.saved import SavedSession, save_session
 
 pytestmark = pytest.mark.slow
 
@@ -141,17 +140,6 @@ def test_rows_and_buffers_are_counted_layer_by_layer(mixed: Path, generator: Gen
             ids = bundles.random_ids(50)
             ours, exact = shorter.prefill(ids, FULL), generator.prefill(ids, FULL)
             assert np.abs(ours - exact).max() <= 0.1 * np.abs(exact).max()
-
-
-def test_a_saved_session_goes_on(mixed: Path, generator: Generator, tmp_path: Path) -> None:
-    ids = bundles.random_ids(80)
-    generator.prefill(ids[:60], FULL)
-    save_session(generator.session, tmp_path / "session")
-    expected = generator.prefill(ids, FULL)
-    with load(mixed) as other:
-        SavedSession.open(tmp_path / "session").load_into(other.session, FULL)
-        np.testing.assert_array_equal(other.prefill(ids, FULL), expected)
-        assert other.reused == 60
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,12 @@ COLSUM = ColumnSum(chunk_size=48, batch_size=100, local=12, heavy=20, dense_tail
 @pytest.mark.parametrize(
     "family",
     [
-        "gemma2",
         "gpt_oss",
         "qwen3_5",
-        "lfm2",
-        "granitemoehybrid",
-        pytest.param("qwen3", marks=pytest.mark.nightly),
-        pytest.param("gemma3", marks=pytest.mark.nightly),
+        *(
+            pytest.param(family, marks=pytest.mark.nightly)
+            for family in ("gemma2", "lfm2", "granitemoehybrid", "qwen3", "gemma3")
+        ),
     ],
 )
 def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cuda: ModuleType) -> None:

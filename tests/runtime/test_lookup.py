@@ -107,10 +107,3 @@ def test_matches_are_tested_while_nothing_is_drafted() -> None:
     assert lookup.draft(7) == [1, 2, 3, 4, 1, 2, 3]
     assert lookup.draft(2) == [1, 2]
     assert lookup.draft(0) == []
-
-
-def test_an_empty_text_has_no_match() -> None:
-    lookup = PromptLookup([])
-    assert lookup.draft(7) == []
-    lookup.append(3)
-    assert lookup.draft(7) == []

@@ -16,7 +16,7 @@ from tests.prefill import prefill_of
 from h2o_runtime.caches import Evicting, Offload
 from h2o_runtime.components.options import check_options, option, options_of
 from h2o_runtime.errors import ConfigError, H2OError
-from h2o_runtime.policies.prefill import PREFILL, Full, Query, Window
+from h2o_runtime.policies.prefill import PREFILL, Query, Window
 from h2o_runtime.policies.prefill.h2o import H2O
 
 
@@ -92,29 +92,6 @@ def test_a_contradiction_is_refused_and_names_its_setting(
     assert field in str(caught.value)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, H2OError)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"chunk_size": 2, "local": 1, "heavy": 0},
-        {"chunk_size": 513},
-        {"batch_size": 1024},
-        {"dense_tail": 0},
-        {"dense_tail": 1 << 30},
-        {"score": "window", "window": 1},
-        {"score": "window", "window": 64},
-        # A tile is at most its chunk, has at most all of its queries, and chooses among what it keeps at least.
-        {"chunk_size": 48, "local": 8, "heavy": 8},
-        {"tile": 7},
-        {"queries": 9999, "candidates": 1},
-        {"grow": "never"},
-        {"policy": "full", "batch_size": 1},
-    ],
-)
-def test_the_edges_of_what_is_allowed(values: dict[str, Any]) -> None:
-    policy = prefill_of(**values)
-    assert PREFILL.settings_of(policy) | values == PREFILL.settings_of(policy)
 
 
 sizes = st.integers(-3, 40)
@@ -196,10 +173,3 @@ def test_an_option_says_why_it_has_no_effect() -> None:
     assert found["kind"].without_effect(Made(on=True)) is None
     assert found["path"].without_effect(Made()) == "has no effect beside count=3"
     assert found["count"].without_effect(Made()) is None
-
-
-def test_a_typo_of_python_code_is_an_error_of_python() -> None:
-    with pytest.raises(TypeError, match="chunksize"):
-        Query(chunksize=64)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="heavy"):
-        Full(heavy=1)  # type: ignore[call-arg]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
-from tests.prefill import altered
 from tests.reference import llama, operators
 from tests.runtime.policy_cases import h2o_policies
 
@@ -26,14 +23,11 @@ from h2o_runtime.caches.reuse import Prefix
 from h2o_runtime.devices import HostDevice
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.kv import KV
-from h2o_runtime.operator_spec import Operator
-from h2o_runtime.operators import MEMORY_SELECT
-from h2o_runtime.policies.prefill import ColumnSum, Full, LayerCall, Query, Window
+from h2o_runtime.policies.prefill import ColumnSum, LayerCall, Query, Window
 from h2o_runtime.policies.prefill.h2o import H2O
 from h2o_runtime.providers.functions import FunctionProvider
 
 Array = NDArray[Any]
-FULL = Full()
 CONTEXT = 256
 KEPT = ("colsum", "window")  # rules whose memory comes from the one before
 
@@ -61,48 +55,7 @@ def cached_rows(generator: Generator, length: int) -> tuple[list[Array], list[Ar
     return [k for k, _ in rows], [v for _, v in rows]
 
 
-@contextmanager
-def recorded_selections(generator: Generator) -> Iterator[list[dict[str, Any]]]:
-    """Every MemorySelect while the block runs: its arguments as they were, and the result."""
-    calls: list[dict[str, Any]] = []
-    run = generator.spec.provider.run
-
-    def recording(operator: Operator, *kv: Any, **arguments: Any) -> None:
-        if operator is not MEMORY_SELECT:
-            run(operator, *kv, **arguments)
-            return
-        start, stop = arguments["chunk_range"]
-        score, memory = arguments["score"][:stop].copy(), arguments["memory"].copy()
-        run(operator, *kv, **arguments)
-        out = arguments["memory_next"].copy()
-        calls.append({"score": score, "memory": memory, "start": start, "stop": stop, "out": out})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generator.spec.provider, "run", recording)
-        yield calls
-
-
 # --- Where sparse prefill is full attention ---------------------------------------------------------------
-
-
-@every
-@given(policy=h2o_policies(scores=KEPT), ids=prompts)
-def test_a_prompt_within_one_chunk_is_full_attention(
-    generator: Generator, policy: H2O[Any], ids: IntArray
-) -> None:
-    ids = ids[: policy.chunk_size]
-    sparse = generator.logprobs(ids, policy)
-    assert not generator.report().last.size
-    np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
-
-
-@every
-@given(policy=h2o_policies(scores=KEPT), ids=prompts)
-def test_a_tail_as_long_as_the_prompt_is_full_attention(
-    generator: Generator, policy: H2O[Any], ids: IntArray
-) -> None:
-    sparse = generator.logprobs(ids, altered(policy, dense_tail=len(ids)))
-    np.testing.assert_allclose(sparse, generator.logprobs(ids, FULL), atol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -157,57 +110,6 @@ def test_a_memory_of_the_whole_past_is_full_attention(
 # --- What may not matter ----------------------------------------------------------------------------------
 
 
-@every
-@given(
-    policy=h2o_policies(tails=(0,), scores=KEPT), ids=prompts, chunk=st.integers(0, 9), seed=st.integers(0, 9)
-)
-def test_later_tokens_change_nothing_at_or_before_a_chunk(
-    generator: Generator, policy: H2O[Any], ids: IntArray, chunk: int, seed: int
-) -> None:
-    boundaries = (len(ids) - 1) // policy.chunk_size
-    assume(boundaries)
-    chunk %= boundaries
-    end = (chunk + 1) * policy.chunk_size
-    other = ids.copy()
-    other[end:] = random_ids(len(ids) - end, 1000 + seed)
-    logprobs, sets = generator.logprobs(ids, policy), generator.boundary_memory()
-    changed, changed_sets = generator.logprobs(other, policy), generator.boundary_memory()
-    np.testing.assert_allclose(changed[: end - 1], logprobs[: end - 1], atol=1e-5)
-    np.testing.assert_array_equal(changed_sets[:, : chunk + 1], sets[:, : chunk + 1])
-
-
-@every
-@given(policy=h2o_policies(scores=KEPT), ids=prompts, extra=st.integers(0, 200))
-def test_the_batch_size_changes_no_result(
-    generator: Generator, policy: H2O[Any], ids: IntArray, extra: int
-) -> None:
-    expected, sets = generator.logprobs(ids, policy), generator.report().last
-    other = altered(policy, batch_size=policy.chunk_size + extra)
-    np.testing.assert_allclose(generator.logprobs(ids, other), expected, atol=1e-4)
-    for ours, theirs in zip(generator.report().last, sets, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-@every
-@given(policy=h2o_policies(scores=KEPT), ids=prompts, question=st.integers(1, 60), extra=st.integers(0, 200))
-def test_a_later_prompt_with_another_batch_size_still_finds_its_beginning(
-    generator: Generator, policy: H2O[Any], ids: IntArray, question: int, extra: int
-) -> None:
-    second = np.concatenate([ids[:-1], random_ids(question, 77)])
-    other = altered(policy, batch_size=policy.chunk_size + extra)
-    generator.reset()
-    expected, sets = generator.prefill(second, other).copy(), generator.report().last
-    generator.reset()
-    generator.prefill(ids, policy)
-    got = generator.prefill(second, other)
-    assert generator.reused <= len(ids) - 1
-    if min(len(ids), len(second)) - policy.dense_tail > 2 * policy.chunk_size:
-        assert generator.reused >= policy.chunk_size
-    assert relative_error(got, expected) < 1e-4
-    for ours, theirs in zip(generator.report().last, sets, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 # --- Memory sets and scores -------------------------------------------------------------------------------
 
 
@@ -235,37 +137,6 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_the_window(
         )
     if boundaries:
         np.testing.assert_array_equal(np.stack(generator.report().last), sets[:, -1])
-
-
-@every
-@given(policy=h2o_policies(scores=KEPT), ids=prompts)
-def test_a_memory_comes_from_the_one_before_and_its_chunk(
-    generator: Generator, policy: H2O[Any], ids: IntArray
-) -> None:
-    generator.reset()
-    generator.prefill(ids, policy)
-    sets = generator.boundary_memory()
-    for boundary in range(1, sets.shape[1]):
-        for before, after in zip(
-            sets[:, boundary - 1].reshape(-1, policy.memory),
-            sets[:, boundary].reshape(-1, policy.memory),
-            strict=True,
-        ):
-            old = after[after < boundary * policy.chunk_size]
-            assert set(old.tolist()) <= set(before.tolist())
-
-
-@every
-@given(policy=h2o_policies(scores=KEPT), ids=prompts)
-def test_column_sums_never_decrease(generator: Generator, policy: H2O[Any], ids: IntArray) -> None:
-    generator.reset()
-    with recorded_selections(generator) as calls:
-        generator.prefill(ids, altered(policy, score="colsum"))
-    for before, after in itertools.pairwise(calls):
-        if after["start"] == before["stop"]:  # else another layer begins
-            assert (after["score"][: before["stop"]] >= before["score"]).all()
-    for call in calls:
-        assert (call["score"] >= 0).all()
 
 
 # --- Conversations ----------------------------------------------------------------------------------------
@@ -361,23 +232,6 @@ def select(score: Array, memory: Array, start: int, stop: int, sizes: dict[str, 
     """The next memory set. Draws of the test whose choice rounding could decide are given up."""
     assume(operators.selection_margin(score, memory, start, stop, **sizes).min() > 1e-4)
     return operators.memory_select(score, memory, start, stop, **sizes)
-
-
-def test_generated_tokens_are_remembered_before_all_others(generator: Generator) -> None:
-    policy = ColumnSum(chunk_size=16, batch_size=64, local=4, heavy=6, dense_tail=0)
-    ids = random_ids(100, 5)
-    generator.reset()
-    generator.prefill(ids[:40], policy)
-    for token in ids[40:49].tolist():
-        generator.decode(token)
-    with recorded_selections(generator) as calls:
-        generator.prefill(ids, policy)
-    histories = [call for call in calls if call["start"] == 0]
-    assert len(histories) == generator.model.layers
-    for call in histories:
-        assert call["stop"] == 49
-        for row in call["out"]:
-            assert row[-9:].tolist() == list(range(40, 49))
 
 
 def test_decoding_attends_to_everything(generator: Generator, checkpoint: Path) -> None:

@@ -14,9 +14,6 @@ from tests.bundles import random_ids
 
 from h2o_runtime import Generator
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.kv import KV
-from h2o_runtime.operator_spec import Operator
-from h2o_runtime.operators import BLOCK_SELECT, QUERY_SELECT
 from h2o_runtime.policies.prefill import Full, Query
 from h2o_runtime.schedule import Span
 from h2o_server.about.memory_view import MemorySnapshot
@@ -129,11 +126,6 @@ def test_votes_and_candidates_follow_the_position_alone(past: int, candidates: i
     assert (policy.candidates_at(past), policy.stride_at(past)) == (candidates, stride)
 
 
-@pytest.mark.parametrize(("queries", "stride"), [(32, 4), (50, 2), (100, 1), (200, 1)])
-def test_one_of_so_many_queries_votes(queries: int, stride: int) -> None:
-    assert Query(queries=queries).stride_at(0) == stride
-
-
 @pytest.mark.parametrize(
     ("settings", "past", "candidates"),
     [
@@ -175,25 +167,6 @@ def test_chunks_that_keep_as_many_choose_together(grow: Any, together: list[int]
     assert [len(one.chunks) // 32 for one in groups] == together
 
 
-@pytest.mark.parametrize("past", [0, 5, 31, 64, 95, 97])
-def test_sets_of_several_sizes_do_not_overlap(generator: Generator, past: int) -> None:
-    """Of a prompt, and of a conversation's turn that begins anywhere: 1,000 tokens in chunks of 32."""
-    policy = Query(chunk_size=32, batch_size=64, local=4, heavy=4, tile=12, grow=48)
-    state = policy.new_state(generator.model, past + 1000, generator.spec.device)
-    assert policy.state_bytes(generator.model, past + 1000) >= state._sets.nbytes
-    sets = [
-        group.sets
-        for start in range(0, 1000, 64)
-        for group in policy.groups(0, past, Span(start, min(start + 64, 1000)), state.heads)
-    ]
-    for number, where in enumerate(sets):
-        state.sets(0, where)[:] = number
-    assert {where.heads for where in sets} == {generator.model.kv_heads}
-    for number, where in enumerate(sets):
-        assert state.sets(0, where).shape[:2] == (where.count, where.heads)
-        assert (state.sets(0, where) == number).all()
-
-
 @pytest.mark.parametrize(("start", "first"), [(1, 32), (33, 64), (96, 96)])
 def test_a_dense_start_sees_all_and_later_tiles_choose_as_without(
     generator: Generator, start: int, first: int
@@ -213,26 +186,6 @@ def test_a_dense_start_sees_all_and_later_tiles_choose_as_without(
     assert later.seen_by == tuple(rows for rows in whole.seen_by if rows.start >= first)
     np.testing.assert_array_equal(later.boundaries[:, 0], whole.boundaries[-len(later.seen_by) :, 0])
     np.testing.assert_array_equal(later.last[0], whole.last[0])
-
-
-def test_heads_of_a_group_narrow_together_and_vote_alone(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With `heads=query`: lists of the two key/value heads, and sets of the four query heads."""
-    calls: dict[Operator, set[tuple[int, ...]]] = {BLOCK_SELECT: set(), QUERY_SELECT: set()}
-    run = generator.spec.provider.run
-
-    def recorded(operator: Operator, kv: KV | None = None, **given: Any) -> None:
-        if operator in calls and given["candidates"].shape[2]:
-            made = given["candidates" if operator is BLOCK_SELECT else "memory_next"]
-            calls[operator].add((given["stride"], given["candidates"].shape[1], made.shape[1]))
-        run(operator, kv, **given)
-
-    monkeypatch.setattr(generator.spec.provider, "run", recorded)
-    generator.reset()
-    narrow = replace(GROWING, grow="never", heads="query", candidates=24, tile=16, queries=5)
-    generator.prefill(random_ids(150), narrow)
-    assert calls == {BLOCK_SELECT: {(3, 2, 2)}, QUERY_SELECT: {(3, 2, 4)}}
 
 
 def test_sets_are_as_large_as_the_past_asks_for(generator: Generator) -> None:

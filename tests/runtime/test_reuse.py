@@ -143,19 +143,6 @@ def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:
     assert plan(range(28), [*range(25), *[99] * 40], policy) == NOTHING
 
 
-def test_rows_of_the_new_prompts_dense_tail_run_again() -> None:
-    policy = altered(SPARSE, dense_tail=6)
-    # The new prompt's rows 12 … 17 see everything, so the boundary at 16 lies inside its tail.
-    assert plan(range(60), [*range(17), 99], policy) == Reuse(Prefix.BOUNDARY, 8)
-    assert plan(range(60), [*range(17), *[99] * 5], policy) == Reuse(Prefix.BOUNDARY, 16)
-
-
-def test_a_prompt_within_one_chunk_has_no_tail() -> None:
-    assert Provenance.fresh(altered(SPARSE, dense_tail=6), 8) == Provenance(
-        altered(SPARSE, dense_tail=6), prompt=8, sparse=8
-    )
-
-
 @pytest.mark.parametrize("change", [{"heavy": 1}, {"dense_tail": 4}, {"score": "window", "window": 2}])
 def test_another_policy_starts_afresh(change: dict[str, Any]) -> None:
     cache = cache_of(range(30))

@@ -10,20 +10,14 @@ import pytest
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, save
 from tests.runtime import layer_cases
-from tests.runtime.layer_cases import FULL, H2O, NEXT, PROMPT
+from tests.runtime.layer_cases import FULL, NEXT, PROMPT
 
 from h2o_runtime import Generator
-from h2o_runtime.answers.events import PromptPieceRead, TokenGenerated
-from h2o_runtime.answers.request import Prompt, Request
+from h2o_runtime.answers.events import TokenGenerated
 from h2o_runtime.caches import Cache, Contiguous, Paged
-from h2o_runtime.errors import BundleError, Cancelled
-from h2o_runtime.execution.reading import Watch
 from h2o_runtime.execution.step_rows import StepRow
-from h2o_runtime.layers import state_layout
 from h2o_runtime.names import Speculation
-from h2o_runtime.policies.prefill import Full
 from h2o_runtime.sessions.layer_states import BLOCK
-from h2o_runtime.sessions.saved import SavedSession, save_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("models_stay_loaded")]
 
@@ -44,19 +38,6 @@ def expected(generator: Generator, ids: list[int]) -> np.ndarray:
     return np.array(generator.prefill(ids, FULL, reuse=False))
 
 
-@pytest.mark.parametrize("piece", [37, 129])
-def test_a_prompt_in_pieces_is_the_same(bundle: Path, piece: int) -> None:
-    with load(bundle) as generator, load(bundle) as fresh:
-        for end in (*range(piece, len(PROMPT), piece), len(PROMPT)):
-            logits = generator.prefill(PROMPT[:end], FULL)
-        assert relative_error(logits, expected(fresh, PROMPT)) < EXACT
-        generator.reset()
-        request = Request(Prompt(tuple(PROMPT)), 1, Full(batch_size=piece))
-        events = list(generator.run(request, prompt_piece=piece))
-        assert sum(isinstance(event, PromptPieceRead) for event in events) >= len(PROMPT) // piece
-        assert relative_error(generator.decode(3), expected(fresh, [*PROMPT, 3])) < EXACT
-
-
 @pytest.mark.parametrize("cache", [Paged(), Contiguous(rows="float16")], ids=["paged", "float16"])
 def test_a_conversation_goes_on_where_its_rows_are_known(bundle: Path, cache: Cache) -> None:
     near = EXACT if cache == Paged() else 2e-3
@@ -66,38 +47,6 @@ def test_a_conversation_goes_on_where_its_rows_are_known(bundle: Path, cache: Ca
             assert relative_error(generator.prefill(ids, FULL), expected(fresh, ids)) < near
             assert generator.reused == reused
         assert relative_error(generator.decode(3), expected(fresh, [*ids, 3])) < near
-
-
-def test_only_attention_follows_a_sparse_policy(bundle: Path) -> None:
-    with load(bundle) as generator:
-        exact = np.array(generator.prefill(PROMPT, FULL))
-        sparse = generator.prefill(PROMPT, H2O)
-        assert 0 < relative_error(sparse, exact) < 1
-        assert len(generator.report().last) == 2
-
-
-def test_an_interrupted_prompt_leaves_nothing_wrong(bundle: Path) -> None:
-    with load(bundle) as generator, load(bundle) as fresh:
-        for when in (2, 5, 9):
-            generator.prefill(PROMPT[:200], FULL)
-            asked = iter(range(1000))
-            with pytest.raises(Cancelled):
-                generator.prefill(PROMPT, FULL, Watch(cancelled=lambda: next(asked) >= when))  # noqa: B023
-            assert (
-                relative_error(generator.prefill(PROMPT[:210], FULL), expected(fresh, PROMPT[:210])) < EXACT
-            )
-
-
-@pytest.mark.parametrize("after", [Contiguous(), Paged()], ids=["contiguous", "paged"])
-def test_a_saved_session_goes_on(bundle: Path, tmp_path: Path, after: Cache) -> None:
-    with load(bundle) as generator, load(bundle, after) as other:
-        generator.prefill(PROMPT, FULL)
-        generator.decode(7)
-        save_session(generator.session, tmp_path / "session")
-        SavedSession.open(tmp_path / "session").load_into(other.session, FULL)
-        ids = [*PROMPT, 7, *NEXT]
-        assert relative_error(other.prefill(ids, FULL), generator.prefill(ids, FULL)) < EXACT
-        assert other.reused == 301
 
 
 def test_sessions_decode_side_by_side(bundle: Path) -> None:
@@ -130,16 +79,3 @@ def test_function_bodies_agree(bundle: Path) -> None:
     with load(bundle, attention="functions") as generator, load(bundle) as other:
         assert relative_error(generator.prefill(PROMPT[:70], FULL), other.prefill(PROMPT[:70], FULL)) < 1e-4
         assert relative_error(generator.decode(4), other.decode(4)) < 1e-4
-
-
-def test_its_state_is_two_rows(bundle: Path) -> None:
-    with load(bundle) as generator:
-        spec = generator.model.each_layer[0]
-    layout = state_layout(spec, "float16")
-    assert layout is not None
-    assert not layout.arrays
-    assert {name: array.nbytes for name, array in layout.state.items()} == {"tail": 2 * 64 * 2}
-    with pytest.raises(
-        BundleError, match=r"of the kind gated-delta has the sizes channels, tail, .* tail, width"
-    ):
-        state_layout(spec.model_copy(update={"kind": "gated-delta"}), "float32")

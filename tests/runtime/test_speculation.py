@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,7 @@ from tests.bundles import random_ids
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.completion import Completion
-from h2o_runtime.answers.constraint import Constraint
-from h2o_runtime.answers.drafter import Drafter, DraftSource
 from h2o_runtime.answers.events import Finished, TokenGenerated
-from h2o_runtime.answers.lookup import PromptLookup
 from h2o_runtime.answers.request import Request
 from h2o_runtime.answers.sampling import SampledToken, Sampler, Sampling
 from h2o_runtime.caches.contiguous import Contiguous
@@ -212,34 +209,6 @@ def test_an_answer_that_is_stopped_leaves_what_a_plain_one_leaves(generator: Gen
     same(abandoned("lookup"), abandoned("off"))
 
 
-def test_the_next_prompt_goes_on_from_an_answer_with_drafts(generator: Generator) -> None:
-    prompt = random_ids(40, 1).tolist()
-    found = []
-    for speculate in ON_AND_OFF:
-        generator.reset()
-        events = generator.generate(prompt, 60, FULL, speculate=speculate)
-        answer = [event.sampled.token for event in events if isinstance(event, TokenGenerated)]
-        longer = [*prompt, *answer, 5, 6, 7]
-        found.append((generator.prefill(longer, FULL).copy(), generator.reused))
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1] > len(prompt)
-
-
-def test_answers_that_take_turns_token_by_token_do_not_disturb_each_other(generator: Generator) -> None:
-    prompts = [random_ids(30, 5).tolist(), random_ids(44, 6).tolist()]
-    alone = [[one.token for one in answered(generator, prompt, max_new_tokens=60)[0]] for prompt in prompts]
-    both = [Generator(generator.loaded) for _ in prompts]
-    events = [
-        one.generate(prompt, 60, FULL, speculate="lookup") for one, prompt in zip(both, prompts, strict=True)
-    ]
-    together: list[list[int]] = [[], []]
-    for pair in zip(*events, strict=True):
-        for i, event in enumerate(pair):
-            if isinstance(event, TokenGenerated):
-                together[i].append(event.sampled.token)
-    assert together == alone
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -288,33 +257,6 @@ def test_sampled_tokens_have_the_samplers_distribution(generator: Generator) -> 
     expected = next_shares * draws
     found = np.array([counts[int(token)] for token in next_ids])
     assert ((found - expected) ** 2 / expected).sum() < 30  # of 5 degrees of freedom: once in 10^5 trials
-
-
-class Noted(Drafter):
-    """Keeps what it is told."""
-
-    def __init__(self, sources: Sequence[DraftSource], constraint: Constraint | None = None) -> None:
-        (lookup,) = sources
-        assert isinstance(lookup, PromptLookup)
-        self.text = lookup.tokens.copy()
-        super().__init__(sources, constraint)
-
-    def append(self, token: int) -> None:
-        self.text.append(token)
-        super().append(token)
-
-
-def test_the_drafter_knows_prompt_and_answer(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Noted] = []
-
-    def noted(sources: Sequence[DraftSource], constraint: Constraint | None) -> Noted:
-        made.append(Noted(sources, constraint))
-        return made[-1]
-
-    monkeypatch.setattr("h2o_runtime.generator.Drafter", noted)
-    prompt = random_ids(30, 5).tolist()
-    answer = [one.token for one in answered(generator, prompt, max_new_tokens=20)[0]]
-    assert [drafter.text for drafter in made] == [prompt + answer[:-1]]
 
 
 @pytest.mark.parametrize("stop", [(), ("e",), ("o ", "th")])

@@ -17,11 +17,10 @@ from tests import bundles
 from tests.bundles import random_ids
 
 from h2o_runtime import Generator
-from h2o_runtime.caches import Contiguous, Offload
+from h2o_runtime.caches import Contiguous
 from h2o_runtime.execution.answer_steps import decode_together
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.limits import MOST_STEP_ROWS
-from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait")
@@ -114,24 +113,6 @@ def test_lookup_gives_the_same_tokens(cuda: Generator) -> None:
         assert cuda.speculation(speculate)[0] == speculate
     assert answers[0] == answers[1]
     assert cuda.drafts.accepted > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"decoding": Quest(budget=16)}, "the decode policy quest remembers every row"),
-        ({"cache": Offload(buffers=2)}, "the cache does not leave rows where they are"),
-    ],
-    ids=["quest", "offload"],
-)
-def test_what_takes_one_row(
-    bundle: Path, emulated_cuda: ModuleType, options: dict[str, Any], reason: str
-) -> None:
-    with Generator.load(bundle, context=CONTEXT, device="cuda", **options) as cuda:
-        cuda.prefill(PROMPTS[1], FULL)
-        assert cuda.loaded.forward.one_row_because(cuda.session) == reason
-        one = cuda.loaded.forward.decode_rows([StepRow(7, cuda.session)])
-        assert one.shape == (1, cuda.model.vocab_size)
 
 
 def test_the_most_rows(cuda: Generator) -> None:

@@ -8,7 +8,6 @@ import json
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -182,21 +181,6 @@ def test_template_files_win_over_the_configuration(folder: Path) -> None:
     ours = ChatTemplate.load(folder)
     assert ours.render(TALK, tools=[TOOL]) == theirs(folder)(TALK, tools=[TOOL]) == "with tools"
     assert ours.render(TALK) == "from the file é"
-
-
-def test_the_names_a_template_finds() -> None:
-    def render(template: str, **arguments: Any) -> str:
-        return ChatTemplate({"default": template}, {"bos_token": "<s>"}, "test").render(TALK, **arguments)
-
-    assert render("{{ strftime_now('%Y') }}") in {str(datetime.now().year), str(datetime.now().year - 1)}
-    assert render("{{ {'b': '<é>', 'a': 1} | tojson }}") == '{"b": "<é>", "a": 1}'
-    assert render("{{ {'b': 2, 'a': 1} | tojson(sort_keys=true, separators=(',', ':')) }}") == '{"a":1,"b":2}'
-    assert render("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "012"
-    assert render("{{ bos_token }}{{ eos_token is defined }}{{ tools is none }}") == "<s>FalseTrue"
-    assert render("{{ a.b[0] }}", a={"b": ("x",)}) == "x"
-    assert render("  {% if true %}\nx\n  {% endif %}\ny\n") == "x\ny"
-    inner = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
-    assert render(inner) == "21"
 
 
 def test_messages_may_be_any_mapping_of_plain_values() -> None:

@@ -142,13 +142,6 @@ def test_other_texts_have_the_ids_that_transformers_gives_them(chat: Chat) -> No
             assert chat.ids(messages) == chat.theirs(messages)
 
 
-def test_a_renamed_tokenizer_gives_the_same_ids(chat: Chat) -> None:
-    for text in PLAIN:
-        pieces = chat.markup._split(chat.tool_use.render(talk(text.replace("\ufdd0", ""))))
-        ids = chat.tokenizer.encode("".join(pieces), add_special_tokens=False)
-        assert chat.markup._renamed.encode(pieces) == ids
-
-
 def test_texts_are_not_joined_to_a_mark(tmp_path: Path) -> None:
     joining = "{% for m in messages %}{{ m.content | replace('-', '') }}{% endfor %}<|end|>"
     chat = Chat(tmp_path, Family(joining, ("<|end|>", "<|start|>")))

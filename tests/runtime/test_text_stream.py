@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from functools import cache
 from itertools import chain, pairwise
@@ -251,23 +250,6 @@ def test_no_more_is_held_back_than_needed(text: str, stops: list[str]) -> None:
         assert held == "" or any(stop.startswith(held) and stop != held for stop in stops)
 
 
-def test_a_stop_string_over_many_tokens_with_false_starts() -> None:
-    gate = StopStrings(["<|end|>", "<|endless|>"])
-    pieces = [gate.push(char) for char in "a<|en<|endle <|end|>tail"]
-    assert "".join(pieces) == "a<|en<|endle "
-    assert gate.stopped == "<|end|>"
-
-
-def test_stops_and_stream_together() -> None:
-    tokenizer = tiny()
-    ids = tokenizer.encode("One 😀 two\nUser: never shown", add_special_tokens=False)
-    text, gate, shown = TextStream(tokenizer), StopStrings(["\nUser:", "😀😀"]), ""
-    for token in ids:
-        shown += gate.push(text.push(token))
-    shown += gate.push(text.finish()) + gate.finish()
-    assert (shown, gate.stopped) == ("One 😀 two", "\nUser:")
-
-
 def test_one_stop_string_and_none() -> None:
     gate = StopStrings("ab")
     assert [gate.push("xa"), gate.push("b")] == ["x", ""]
@@ -282,10 +264,3 @@ def test_bad_stop_strings_are_refused(stops: list[object]) -> None:
     with pytest.raises(ConfigError, match=r"^stop has") as info:
         StopStrings(stops)  # type: ignore[arg-type]
     assert info.value.field == "stop"
-
-
-def test_the_heldout_text_streams_back() -> None:
-    text = (TINY / "heldout.txt").read_text(encoding="utf-8")[:6000]
-    ids = tiny().encode(text, add_special_tokens=False)
-    assert "".join(stream(tiny(), ids)) == text
-    assert json.loads((TINY / "tokenizer.json").read_text())["decoder"]["type"] == "ByteLevel"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.conftest import EXAMPLE
 
 from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.errors import InputError
@@ -102,11 +101,6 @@ def test_calls_and_results_are_shown_as_the_template_can(
     assert render(source, [ASK, called(call(unit="é"), **more), result("281")]) == f"[user: How warm?]{shown}"
 
 
-def test_what_was_said_beside_a_call_stays() -> None:
-    text = render(TEXTS, [ASK, called(call(), content="Let me see."), result("281"), ASK])
-    assert '[assistant: Let me see.\n{"name": "get_weather", "parameters": {}}]' in text
-
-
 def test_results_of_one_messages_calls_are_one_message() -> None:
     """Many a template insists on turns that alternate."""
     calls = called(call(key="a"), call("clock", "b"))
@@ -127,14 +121,6 @@ def test_a_refusal_of_a_template_that_knows_calls_stays_a_refusal() -> None:
     source += "{{ raise_exception('one at a time') }}{% endif %}{% endfor %}" + OBJECTS
     with pytest.raises(InputError, match="one at a time"):
         render(source, [ASK, called(call(), call(key="b"))])
-
-
-def test_the_examples_template_reads_a_whole_agents_loop() -> None:
-    use = ToolUse(ChatTemplate.load(EXAMPLE), WRITTEN)
-    text = use.render([ASK, called(call(unit="kelvin"), content=None), result("281")], tools=[TOOL])
-    for part in ("get_weather", '{"unit": "kelvin"}', "281", "How warm?", "<|eot_id|>"):
-        assert part in text
-    assert text.endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
 
 
 SHOWN = (

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.runtime.dialects.families import read as read_as
-
-from h2o_runtime.answers.dialects import DIALECTS
-from h2o_runtime.answers.dialects.answer import Arguments, CallBegun
-from h2o_runtime.answers.dialects.reader import AnswerReader
 
 NAMES = {"f", "g.h"}
 CALL = '{"name": "f", "parameters": {"x": 1}}'
@@ -130,21 +123,3 @@ def test_a_forced_call_has_a_name_as_soon_as_it_can_only_be_one(text: str) -> No
 def test_a_name_that_is_whole_is_not_the_beginning_of_another() -> None:
     assert read('{"name": "f", ', names={"f", "f2"}, forced=True)[1] == [("f", "")]
     assert read('{"name": "f', names={"f", "f2"}, forced=True)[1] == []
-
-
-def test_arguments_come_in_pieces() -> None:
-    reader = AnswerReader(DIALECTS["json"](), {name: {} for name in NAMES})
-    assert reader.push('{"name": "f", "param') == []
-    begun, first = reader.push('eters": {"x"')
-    assert isinstance(begun, CallBegun)
-    assert first == Arguments(0, '{"x"')
-    assert reader.push(": 1") == [Arguments(0, ": 1")]
-    assert reader.push("}}") == [Arguments(0, "}")]
-    assert reader.finish() == []
-
-
-@given(st.text(st.sampled_from('{}"\\:, fxname;')), st.lists(st.integers(0, 80)))
-def test_the_cut_into_pieces_changes_nothing(text: str, cuts: list[int]) -> None:
-    for whole in (text, CALL[:-5] + text, f"{CALL}{text}"):
-        places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
-        assert read(*(whole[a:b] for a, b in itertools.pairwise(places))) == read(whole)

@@ -18,9 +18,7 @@ from tests import bundles
 from tests.prefill import altered
 
 from h2o_runtime import Generator
-from h2o_runtime.errors import OutputError
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
-from h2o_runtime.sessions.saved import write_session
 
 Float32 = NDArray[np.float32]
 SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
@@ -242,29 +240,6 @@ def test_files_that_go_while_others_know_them(bundle: Path, tmp_path: Path) -> N
         assert [one.tokens.tolist() for one in folder.files()] == [[*TALKS[0], 5]]
 
 
-def test_a_file_that_goes_as_soon_as_it_is_written(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another server needs the space; this one goes on to write."""
-
-    def taken(path: Path, *session: Any) -> int:
-        size = write_session(path, *session)
-        path.unlink()
-        return size
-
-    with sharing(bundle, tmp_path) as generator, monkeypatch.context() as elsewhere:
-        folder = generator.pool.folder
-        assert folder is not None
-        elsewhere.setattr("h2o_runtime.sessions.folder.write_session", taken)
-        answered(generator, TALKS[0])
-        assert [one.tokens.tolist() for one in folder.files()] == [TALKS[0]]
-        elsewhere.undo()
-        answered(generator, TALKS[1])
-        *_, last = folder.files()
-        assert last.tokens.tolist() == TALKS[1]
-        assert last.nbytes == last.path.stat().st_size
-
-
 def test_a_damaged_file_is_told_once(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with sharing(bundle, tmp_path) as generator:
         answered(generator, TALKS[0])
@@ -274,12 +249,6 @@ def test_a_damaged_file_is_told_once(bundle: Path, tmp_path: Path, caplog: pytes
         for talk in TALKS[1:]:
             answered(generator, talk)
         assert len(told(caplog)) <= 1
-
-
-def test_a_folder_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match="files cannot be written there: "):
-        filing(bundle, tmp_path / "file")
 
 
 def test_a_folder_that_cannot_be_written_costs_a_line(

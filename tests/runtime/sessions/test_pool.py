@@ -150,9 +150,3 @@ def test_a_session_is_copied_only_for_what_takes_longer_to_read(
         generator.prefill([*first[:shared], first[shared] ^ 1, 5], FULL)
         assert generator.reused == shared
         assert len(generator.pool) == waiting
-
-
-def test_without_room_nothing_is_kept(alone: Generator) -> None:
-    for opening in OPENINGS:
-        alone.prefill(opening, FULL)
-    assert len(alone.pool) == alone.pool.nbytes == 0

@@ -20,7 +20,6 @@ from h2o_runtime import Generator
 from h2o_runtime.caches import Cache, Contiguous, Evicting, Offload, Paged
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
-from h2o_runtime.sessions.saved import SavedSession, save_session
 
 pytestmark = pytest.mark.usefixtures("models_stay_loaded")
 
@@ -76,15 +75,6 @@ def test_sessions_that_take_turns_by_the_call(
         assert first.session.store is not second.session.store
     for found, wanted in zip(together, zip(*expected, strict=True), strict=True):
         np.testing.assert_array_equal(found, wanted)
-
-
-def test_a_session_is_saved_and_loaded_beside_another(bundle: Path, tmp_path: Path) -> None:
-    with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu") as first:
-        first.prefill(PROMPTS[0], SPARSE)
-        save_session(first.session, tmp_path / "session")
-        second = Generator(first.loaded)
-        SavedSession.open(tmp_path / "session").load_into(second.session, SPARSE)
-        np.testing.assert_array_equal(second.decode(7), first.decode(7))
 
 
 def test_a_generator_that_does_not_own_the_weights_leaves_them(bundle: Path) -> None:

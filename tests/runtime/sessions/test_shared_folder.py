@@ -85,23 +85,3 @@ def test_nothing_is_loaded_of_what_a_killed_server_was_writing(
             assert later.reused == len(prompt)
             np.testing.assert_allclose(again, logits, rtol=1e-4, atol=1e-4)
             assert same == tokens
-
-
-def test_fifty_requests_that_alternate_are_answered_as_fresh_ones(
-    bundle: Path, fresh: Generator, tmp_path: Path
-) -> None:
-    talks = [bundles.random_ids(80 + 7 * number, number).tolist() for number in range(TALKS)]
-    with server(bundle, tmp_path) as first, server(bundle, tmp_path) as second:
-        reused = 0
-        for request in range(TALKS * TURNS):
-            talk, generator = talks[request % TALKS], (first, second)[request % 2]
-            fresh.reset()
-            logits, tokens = answer(fresh, talk)
-            again, same = answer(generator, talk)
-            np.testing.assert_allclose(again, logits, rtol=1e-4, atol=1e-4)
-            assert same == tokens
-            reused += generator.reused > 0
-            share(generator)
-            talk += [*tokens, 17, 23 + request]
-        # An odd number of talks: no talk is with the same server twice in a row.
-        assert reused == TALKS * (TURNS - 1)
