@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,19 +222,32 @@ def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting)
     np.testing.assert_array_equal(out, expected)
 
 
-def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    path = bundle.path(bundle.graph("decode"))
+def provider_of_edited_body(
+    bundle: Path, folder: Path, name: str, edit: Callable[[onnx.FunctionProto], None]
+) -> FunctionProvider:
+    """Of a bundle whose function of that name is another. The file stays as long: the manifest has its size."""
+    opened = Bundle.open(shutil.copytree(bundle, folder / "bundle"))
+    path = opened.path(opened.graph("decode"))
     model = onnx.load(path)
-    names = next(body for body in model.functions if body.name == "MemorySelect").attribute
-    names[list(names).index("local")] = "early"  # as long: the manifest has the file's size
+    edit(next(body for body in model.functions if body.name == name))
+    size = path.stat().st_size
+    if model.ByteSize() < size:
+        model.producer_version = "0"
+        model.producer_version = "0" * (1 + size - model.ByteSize())
     onnx.save(model, path)
-    score, memory = np.ones((8, 1), np.float32), np.empty((1, 0), np.int32)
+    return provider_for(opened.folder, Case())
+
+
+def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    def edit(body: onnx.FunctionProto) -> None:
+        body.attribute[list(body.attribute).index("local")] = "early"
+
+    provider = provider_of_edited_body(tiny_bundle, tmp_path, "MemorySelect", edit)
     with pytest.raises(BundleError, match=r"MemorySelect asks for early, .* export the checkpoint again"):
-        provider_for(bundle.folder, Case()).run(
+        provider.run(
             MEMORY_SELECT,
-            score=score,
-            memory=memory,
+            score=np.ones((8, 1), np.float32),
+            memory=np.empty((1, 0), np.int32),
             chunk_range=(0, 8),
             local=1,
             memory_next=np.empty((1, 3), np.int32),
@@ -241,34 +255,24 @@ def test_a_body_with_an_attribute_that_is_gone_is_named(tiny_bundle: Path, tmp_p
 
 
 def test_a_body_that_lacks_an_attribute_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    path = bundle.path(bundle.graph("decode"))
-    model = onnx.load(path)
-    next(body for body in model.functions if body.name == "QuerySelect").attribute.remove("score_heads")
-    size = path.stat().st_size
-    model.producer_version = "0"
-    model.producer_version = "0" * (1 + size - model.ByteSize())  # as long: the manifest has the file's size
-    onnx.save(model, path)
+    def edit(body: onnx.FunctionProto) -> None:
+        body.attribute.remove("score_heads")
+
+    provider = provider_of_edited_body(tiny_bundle, tmp_path, "QuerySelect", edit)
     call = Call(n=3, before=9, tile=3, stride=1, tiles=1, reach=0, local=2, heavy=3, listed=0)
     with pytest.raises(
-        BundleError, match=r"QuerySelect does not know score_heads; export the checkpoint again"
+        BundleError, match="QuerySelect does not know score_heads; export the checkpoint again"
     ):
-        call.run(provider_for(bundle.folder, Case()))
+        call.run(provider)
 
 
 def test_a_body_that_an_older_bundle_lacks_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    path = bundle.path(bundle.graph("decode"))
-    model = onnx.load(path)
-    body = next(body for body in model.functions if body.name == "BlockSelect")
-    body.name = "RoundSelect"  # as long: the manifest has the file's size
-    onnx.save(model, path)
-    call, provider = (
-        BlockCall(3, 30, 2, 1, block_size=8, local=2, heavy=3),
-        provider_for(bundle.folder, Case()),
-    )
-    with pytest.raises(BundleError, match=r"no function BlockSelect; export the checkpoint again"):
-        call.run(provider)
+    def edit(body: onnx.FunctionProto) -> None:
+        body.name = "RoundSelect"
+
+    provider = provider_of_edited_body(tiny_bundle, tmp_path, "BlockSelect", edit)
+    with pytest.raises(BundleError, match="no function BlockSelect; export the checkpoint again"):
+        BlockCall(3, 30, 2, 1, block_size=8, local=2, heavy=3).run(provider)
 
 
 @settings(max_examples=20, deadline=None)

@@ -46,14 +46,6 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
     assert policy.tiles_before(chunk + 1) == count + 1
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(300, [125, 125, 50]), (100, [100]), (1000, [125] * 8)])
-def test_tiles_of_a_short_last_chunk_are_as_large_as_others(rows: int, sizes: list[int]) -> None:
-    policy = Query(chunk_size=1000)
-    assert [len(tile) for tile in policy.tiles(1000, 1000 + rows)] == sizes
-    (group,) = policy.groups(0, 0, Span(1000, 1000 + rows), 1)
-    assert [len(tile) for tile in group.tiles] == sizes
-
-
 @pytest.mark.parametrize(
     ("past", "memory", "candidates"),
     [

@@ -155,10 +155,6 @@ def test_graphs_of_a_bundle_are_recorded(
     assert backend_on_gpu(folder, monkeypatch).recordable
 
 
-def test_on_a_cpu_nothing_is_recorded(bundle: Path) -> None:
-    assert not OnnxRuntimeBackend(Bundle.open(bundle)).recordable
-
-
 def test_what_runs_on_the_host_is_not_recorded(
     bundle: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -222,15 +222,6 @@ def pcg64_uniforms(seed: int, n: int) -> list[float]:
     return [(int(x) >> 11) / 2**53 for x in np.asarray(raw)]
 
 
-def test_asking_for_logprobs_or_the_distribution_changes_no_token() -> None:
-    logits = np.random.default_rng(1).normal(0, 1, 300).astype(np.float32)
-    plain = Sampler(Sampling(temperature=1, seed=5), 300)
-    asked = Sampler(Sampling(temperature=1, seed=5, logprobs=10), 300)
-    for _ in range(10):
-        asked.distribution(logits)
-        assert plain.sample(logits).token == asked.sample(logits).token
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

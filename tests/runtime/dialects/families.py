@@ -21,9 +21,6 @@ _JSON = '{"name": "get_time", "arguments": {"city": "Oslo"}}'
 # By family: the dialect, an answer, and its thoughts, text and calls.
 FAMILIES: dict[str, tuple[str, str, str, str, Calls]] = {
     "llama 3": ("json", '{"name": "get_time", "parameters": {"city": "Oslo"}}', "", "", [OSLO]),
-    "llama 3 with its tag": (
-        *("json", '<|python_tag|>{"name": "get_time", "parameters": {"city": "Oslo"}}', "", "", [OSLO]),
-    ),
     "llama 3, text before": (
         *("json", 'I will look.\n{"name": "get_time", "parameters": {"city": "Oslo"}}'),
         *("", "I will look.", [OSLO]),
@@ -113,7 +110,6 @@ FAMILIES: dict[str, tuple[str, str, str, str, Calls]] = {
         *("granite", f"<think>Oslo?</think><response>I look.</response><|tool_call|>[{_JSON}, {_JSON}]"),
         *("Oslo?", "I look.", [OSLO, OSLO]),
     ),
-    "granite 4": ("hermes", f"<tool_call>\n{_JSON}\n</tool_call>", "", "", [OSLO]),
     "gemma 3": (
         *("gemma", '```json\n{"name": "get_time", "parameters": {"city": "Oslo"}}\n```', "", "", [OSLO]),
     ),
